@@ -142,7 +142,7 @@ impl Copying {
     /// Returns the place on the target of an offset of a stripe.
     pub(crate) fn place(&self, chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
         let at = physical(chunk, stripe, offset)?;
-        Some(self.replacement.place_on_target(chunk, stripe, at))
+        self.replacement.place_on_target(chunk, stripe, at)
     }
 }
 

@@ -193,10 +193,10 @@ impl Volume {
         };
         let checksum_type = self.block_format().checksum_type;
         let header = Header::from_raw(raw, checksum_type);
-        let covered = bytes.get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
+        let covered = bytes.get(CHECKSUM_FIELD_BYTES..);
         header.logical == logical
             && header.generation == generation
-            && header.checksum == checksum_type.compute(covered)
+            && covered.is_some_and(|covered| header.checksum == checksum_type.compute(covered))
     }
 
     /// Reads a stripe of the chunk at `logical` as it lies on its device, parity and unused parts included.

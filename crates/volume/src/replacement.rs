@@ -92,16 +92,20 @@ impl Replacement {
         moved.get(&(chunk.start(), stripe_index)).copied()
     }
 
-    /// Returns the place on the target of the bytes that are at `physical` on the source.
+    /// Returns the place on the target of the bytes that are at `physical` on the source. Returns `None` for a place
+    /// outside a moved stripe: the old place must not be written.
     #[must_use]
-    pub fn place_on_target(&self, chunk: &MappedChunk, stripe_index: usize, physical: Physical) -> Physical {
-        let stripe = chunk.chunk().stripes.get(stripe_index);
-        let moved = self.moved_to(chunk, stripe_index).zip(stripe);
-        let place = moved.and_then(|(to, stripe)| {
-            let within = physical.checked_distance_from(stripe.physical)?;
-            to.checked_add(within)
-        });
-        place.unwrap_or(physical)
+    pub fn place_on_target(
+        &self,
+        chunk: &MappedChunk,
+        stripe_index: usize,
+        physical: Physical,
+    ) -> Option<Physical> {
+        let Some(to) = self.moved_to(chunk, stripe_index) else {
+            return Some(physical);
+        };
+        let stripe = chunk.chunk().stripes.get(stripe_index)?;
+        to.checked_add(physical.checked_distance_from(stripe.physical)?)
     }
 
     /// The slot of the device that is to go; it may be missing.

@@ -225,7 +225,7 @@ impl Batch {
             offset_bytes: physical.get(),
             bytes: bytes.clone(),
         };
-        self.add_to_target(chunk, stripe_index, physical, bytes);
+        self.add_to_target(chunk, stripe_index, physical, bytes)?;
         let Some(device) = volume.stripe_to_write(chunk, stripe_index)? else {
             return Ok(false);
         };
@@ -240,22 +240,27 @@ impl Batch {
         stripe_index: usize,
         physical: Physical,
         bytes: &Bytes,
-    ) {
+    ) -> Result<(), Error> {
         let slot = chunk.devices().get(stripe_index);
         let Some(replacement) = self.replacement.clone() else {
-            return;
+            return Ok(());
         };
         let target = slot.and_then(|slot| replacement.target_of(slot));
         if let Some(target) = target
             && let Some(device) = target.device()
         {
             let place = replacement.place_on_target(chunk, stripe_index, physical);
+            let place = place.ok_or_else(|| Corruption::Unmapped {
+                logical: chunk.start(),
+                length: ByteCount::of(bytes.len()),
+            })?;
             let request = WriteRequest {
                 offset_bytes: place.get(),
                 bytes: bytes.clone(),
             };
             self.push(target, device, request);
         }
+        Ok(())
     }
 
     fn push(&mut self, slot: &Arc<DeviceSlot>, device: &Device, request: WriteRequest) {

@@ -486,7 +486,7 @@ impl Row {
             && !buttress_faults::on("replace-row-gaps-unwritten")
         {
             let physical = self.chunk.physical(stripe_index, offset)?;
-            batch.add_to_target(&self.chunk, stripe_index, physical, bytes);
+            batch.add_to_target(&self.chunk, stripe_index, physical, bytes)?;
         }
         Ok(())
     }
