@@ -264,11 +264,8 @@ impl<R: Read> Decoder<R> {
                 COMMAND_HEADER_BYTES,
             ));
         }
-        let (start, place) = (self.unread.start, self.place);
-        let bytes = self
-            .buffer
-            .get(start..start.saturating_add(whole_bytes))
-            .unwrap_or_default();
+        let place = self.place;
+        let bytes = self.unread_command(0, whole_bytes)?;
         let offset_end = place.offset.saturating_add(whole_bytes as u64);
         let is_checked = self.checked.start <= place.offset && offset_end <= self.checked.end;
         if !is_checked {
@@ -354,6 +351,12 @@ impl<R: Read> Decoder<R> {
 
     fn unread_bytes(&self) -> &[u8] {
         self.buffer.get(self.unread.clone()).unwrap_or_default()
+    }
+
+    /// Returns the next command from a byte on, which [`require_whole`](Self::require_whole) has put into the buffer.
+    fn unread_command(&self, from: usize, whole_bytes: usize) -> Result<&[u8]> {
+        let bytes = self.unread_bytes().get(from..whole_bytes);
+        bytes.ok_or_else(|| self.cut_short(Part::Payload, whole_bytes, self.unread.len(), from))
     }
 
     fn cut_short(&self, part: Part, expected_bytes: usize, found_bytes: usize, before_bytes: usize) -> Error {

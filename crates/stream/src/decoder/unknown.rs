@@ -63,10 +63,8 @@ impl<R: Read> Decoder<R> {
 
     /// Skips the next command, which is whole.
     pub(super) fn skip_command(&mut self, version: Version, number: u16, whole_bytes: usize) -> Result<()> {
-        let (place, start) = (self.place, self.unread.start);
-        let end = start.saturating_add(whole_bytes);
-        let payload = start.saturating_add(COMMAND_HEADER_BYTES)..end;
-        let mut rest = self.buffer.get(payload).unwrap_or_default();
+        let place = self.place;
+        let mut rest = self.unread_command(COMMAND_HEADER_BYTES, whole_bytes)?;
         while let Some((raw, after)) = rest.split_first_chunk::<UNSIZED_ATTRIBUTE_HEADER_BYTES>() {
             let kind = AttributeKind::from_raw(u16::from_le_bytes(*raw));
             if let Some(attribute) = kind.filter(|kind| OF_CONTENT.contains(kind)) {
@@ -94,7 +92,7 @@ impl<R: Read> Decoder<R> {
                 version,
             });
         }
-        self.unread.start = end;
+        self.unread.start = self.unread.start.saturating_add(whole_bytes);
         self.place.offset = place.offset.saturating_add(whole_bytes as u64);
         self.place.command = place.command.saturating_add(1);
         if self.unknown.numbers.insert(number) {

@@ -145,7 +145,7 @@ impl Receiver<'_> {
             return Ok(());
         }
         if range.compression == EncodedCompression::None {
-            let data = part(range.data, range.skip, range.file_bytes);
+            let data = range.part_of(range.data)?;
             self.flush_batch()?;
             return self.write_plain(location, path, range.offset, data);
         }
@@ -157,7 +157,7 @@ impl Receiver<'_> {
         }
         self.flush_batch()?;
         let content = self.decode(range)?;
-        let data = part(&content, range.skip, range.file_bytes);
+        let data = range.part_of(&content)?;
         self.write_plain(location, path, range.offset, data)
     }
 
@@ -182,20 +182,18 @@ impl Receiver<'_> {
             return Ok(false);
         };
         let extent = range.extent(compression);
-        let tail = range.tail(self.sector_bytes);
+        let (tail, content_bytes) = (range.tail(self.sector_bytes)?, range.content_bytes()?);
         let (encoding, stored) = (range.compression, extent.stored.clone());
-        let content_bytes = usize::try_from(range.unencoded_bytes).unwrap_or(0);
-        let file = self.new_file.as_mut();
-        if !file.is_some_and(|file| file.push_encoded(extent)) {
+        let Some(file) = &mut self.new_file else {
             return Ok(false);
-        }
+        };
+        let Some(number) = file.push_encoded(extent) else {
+            return Ok(false);
+        };
         if !tail.is_empty() {
             // A job checks that the data can be decoded, and that it has zeros in `tail`.
             let job = move || ends_in_zeros(encoding, &stored, content_bytes, tail);
-            let task = self.filesystem.spawn_job(job);
-            if let Some(file) = &mut self.new_file {
-                file.check_later(task);
-            }
+            file.check_later(number, self.filesystem.spawn_job(job));
         }
         Ok(true)
     }
@@ -216,17 +214,16 @@ impl Receiver<'_> {
     /// Whether there is anything but zeros between the range's end and that of its last sector: were it stored, it would
     /// show when the file grows.
     fn ends_in_content(&mut self, range: &EncodedRange<'_>) -> Result<bool, Problem> {
-        let tail = range.tail(self.sector_bytes);
+        let tail = range.tail(self.sector_bytes)?;
         if tail.is_empty() {
             return Ok(false);
         }
         let content = self.decode(range)?;
-        let rest = part(&content, tail.start, tail.end.saturating_sub(tail.start));
-        Ok(rest.iter().any(|byte| *byte != 0))
+        Ok(!is_zero(&content, &tail))
     }
 
     fn decode(&mut self, range: &EncodedRange<'_>) -> Result<Vec<u8>, Problem> {
-        let mut content = vec![0; usize::try_from(range.unencoded_bytes).unwrap_or(0)];
+        let mut content = vec![0; range.content_bytes()?];
         decompress(
             &mut self.decompressor,
             range.compression,
@@ -345,10 +342,28 @@ impl<'a> EncodedRange<'a> {
     }
 
     /// Returns the part of the decoded content between the end of the range and the end of its last sector.
-    fn tail(&self, sector_bytes: u64) -> Range<u64> {
-        let end = self.skip.saturating_add(self.file_bytes);
-        let sector_end = end.checked_next_multiple_of(sector_bytes).unwrap_or(end);
-        end..sector_end.min(self.unencoded_bytes).max(end)
+    fn tail(&self, sector_bytes: u64) -> Result<Range<u64>, Problem> {
+        let end = self.end().ok_or_else(|| self.sizes_problem())?;
+        let sector_end = end.checked_next_multiple_of(sector_bytes);
+        let sector_end = sector_end.ok_or_else(|| self.sizes_problem())?;
+        Ok(end..sector_end.min(self.unencoded_bytes).max(end))
+    }
+
+    /// The end of the range in the decoded content.
+    const fn end(&self) -> Option<u64> {
+        self.skip.checked_add(self.file_bytes)
+    }
+
+    /// The length of the decoded content.
+    fn content_bytes(&self) -> Result<usize, Problem> {
+        usize::try_from(self.unencoded_bytes).map_err(|_| self.sizes_problem())
+    }
+
+    /// Returns the range's part of the decoded content.
+    fn part_of<'d>(&self, content: &'d [u8]) -> Result<&'d [u8], Problem> {
+        let range = self.end().and_then(|end| in_memory(&(self.skip..end)));
+        let part = range.and_then(|range| content.get(range));
+        part.ok_or_else(|| self.sizes_problem())
     }
 
     /// Returns the extent that stores the data undecoded.
@@ -365,21 +380,27 @@ impl<'a> EncodedRange<'a> {
 
     fn check_sizes(&self) -> Result<(), Problem> {
         let encoded = self.data.len() as u64;
-        let used_end = self.skip.saturating_add(self.file_bytes);
-        let fits = match self.compression {
-            EncodedCompression::None => used_end <= encoded,
-            _ => encoded <= COMPRESSED_BYTES_MAX && self.unencoded_bytes <= COMPRESSED_BYTES_MAX,
-        };
-        if fits && used_end <= self.unencoded_bytes {
-            return Ok(());
+        let fits = self.end().is_some_and(|end| {
+            let is_whole = match self.compression {
+                EncodedCompression::None => end <= encoded,
+                _ => encoded <= COMPRESSED_BYTES_MAX && self.unencoded_bytes <= COMPRESSED_BYTES_MAX,
+            };
+            is_whole && end <= self.unencoded_bytes
+        });
+        match fits {
+            true => Ok(()),
+            false => Err(self.sizes_problem()),
         }
-        Err(TreeProblem::EncodedSizes {
+    }
+
+    fn sizes_problem(&self) -> Problem {
+        TreeProblem::EncodedSizes {
             file_bytes: self.file_bytes,
             skip: self.skip,
             unencoded: self.unencoded_bytes,
-            encoded,
+            encoded: self.data.len() as u64,
         }
-        .into())
+        .into()
     }
 }
 
@@ -397,15 +418,17 @@ fn ends_in_zeros(
     let mut content = vec![0; content_bytes];
     let decoded =
         DECOMPRESSOR.with_borrow_mut(|decompressor| decompress(decompressor, encoding, stored, &mut content));
-    let tail = part(&content, tail.start, tail.end.saturating_sub(tail.start));
-    decoded.is_ok() && tail.iter().all(|byte| *byte == 0)
+    decoded.is_ok() && is_zero(&content, &tail)
 }
 
-/// A part of data that has it.
-fn part(data: &[u8], from: u64, length: u64) -> &[u8] {
-    let from = usize::try_from(from).unwrap_or(usize::MAX);
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    data.get(from..from.saturating_add(length)).unwrap_or_default()
+/// Whether content has this range, and nothing but zeros in it.
+fn is_zero(content: &[u8], range: &Range<u64>) -> bool {
+    let part = in_memory(range).and_then(|range| content.get(range));
+    part.is_some_and(|part| part.iter().all(|byte| *byte == 0))
+}
+
+fn in_memory(range: &Range<u64>) -> Option<Range<usize>> {
+    Some(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
 /// The end of a range, which must be in the largest file.

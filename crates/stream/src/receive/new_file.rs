@@ -14,7 +14,7 @@ use super::made_names::CommandPlace;
 use super::making::{Receiver, about};
 use super::names::Node;
 use crate::command::Command;
-use buttress_format::FileKind;
+use buttress_format::{ByteCount, FileKind};
 use buttress_fs::Location;
 use buttress_fs::executor::Task;
 use buttress_writer::data::EncodedExtent;
@@ -95,7 +95,7 @@ impl NewFile {
     fn end(&self) -> u64 {
         match self.encoded.last() {
             Some(last) => last.offset.get().saturating_add(last.length.get()),
-            None => u64::try_from(self.content.len()).unwrap_or(u64::MAX),
+            None => ByteCount::of(self.content.len()).get(),
         }
     }
 
@@ -104,19 +104,19 @@ impl NewFile {
         self.kind == NewKind::File && self.root == root && self.path == path
     }
 
-    /// Appends an extent. Returns false if the extent does not fit.
-    pub(super) fn push_encoded(&mut self, extent: EncodedExtent) -> bool {
+    /// Appends an extent. Returns its index, or `None` if the extent does not fit.
+    pub(super) fn push_encoded(&mut self, extent: EncodedExtent) -> Option<usize> {
         let bytes = self.content_bytes().saturating_add(extent.stored.len());
         if !self.content.is_empty() || extent.offset.get() < self.end() || bytes > GATHERED_BYTES_MAX {
-            return false;
+            return None;
         }
         self.encoded.push(extent);
-        true
+        self.encoded.len().checked_sub(1)
     }
 
-    /// Adds a check of the last extent, which can be stored undecoded if the check is true.
-    pub(super) fn check_later(&mut self, check: Task<bool>) {
-        self.checks.push((self.encoded.len().saturating_sub(1), check));
+    /// Adds a check of the extent with this index, which can be stored undecoded if the check is true.
+    pub(super) fn check_later(&mut self, number: usize, check: Task<bool>) {
+        self.checks.push((number, check));
     }
 
     /// Waits until it is known whether all extents can be stored as they are.
