@@ -225,8 +225,10 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start))
             .ok()?
             .min(seen.size);
-        found = found.with_range(end.saturating_sub(start));
-        from = end.max(start.saturating_add(1));
+        // The file changes: its holes cannot be found.
+        let length = end.checked_sub(start).filter(|length| *length > 0)?;
+        found = found.with_range(length);
+        from = end;
     }
     (from >= seen.size).then_some(found)
 }
@@ -235,7 +237,7 @@ fn open_file(host: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     OpenOptions::new()
         .read(true)
-        .custom_flags(i32::try_from(flags).unwrap_or(0))
+        .custom_flags(i32::try_from(flags).map_err(io::Error::other)?)
         .open(host)
 }
 

@@ -204,7 +204,11 @@ fn full_device_ends_the_job_however_much_is_queued() {
                 told.contains("disk") && told.contains("No space left"),
                 "{megabytes} MiB: {told}"
             );
-            assert_eq!(opens(&device, "full"), None, "{megabytes} MiB: opens despite {told}");
+            assert_eq!(
+                opens(&device, "full"),
+                None,
+                "{megabytes} MiB: opens despite {told}"
+            );
         } else {
             assert!(megabytes > 40, "40 MiB of content in {megabytes}");
         }
