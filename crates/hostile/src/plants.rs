@@ -87,7 +87,8 @@ pub fn seed(name: &str) -> Editor {
 /// All of them.
 #[must_use]
 pub fn all() -> Vec<Plant> {
-    [volume::PLANTS, extents::PLANTS, files::PLANTS, log::PLANTS].concat()
+    let files = files::PLANTS.concat();
+    [volume::PLANTS, extents::PLANTS, &files, log::PLANTS].concat()
 }
 
 /// The one of this name.
