@@ -13,6 +13,9 @@
 //! | `cleaner` | gives back the space of deleted subvolumes |
 //! | `lasting` | whether what is synced lasts |
 //! | `idle` | a commit soon after the last file that was written is closed |
+//! | `statistics` | what `statfs(2)` shows |
+//! | `messages` | what the log reports of errors |
+//! | `ending` | the end of the service: a commit, or none |
 //!
 //! # Unlinked, and still in use
 //!
@@ -29,14 +32,17 @@ mod attributes;
 mod cleaner;
 mod content;
 mod control;
+mod ending;
 mod handles;
 mod idle;
 mod lasting;
+mod messages;
 mod names;
 mod nodes;
 mod numbers;
 mod outside;
 mod placeholders;
+mod statistics;
 mod writeback_cache;
 
 use crate::vfs::{
@@ -44,11 +50,10 @@ use crate::vfs::{
     OpenMode, Opened, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, NewTime};
-use buttress::accounts::Accounts as _;
 use buttress::fs::{Filesystem, Location};
 use buttress::writer::WritableFilesystem;
 use buttress::writer::operations::AccessPolicy;
-use buttress::{AllocateMode, ByteCount, ErrorKind, FileKind, Metadata, Timestamp};
+use buttress::{AllocateMode, Metadata, Timestamp};
 use cleaner::Cleaner;
 pub use control::Peek;
 use core::fmt;
@@ -173,44 +178,6 @@ impl MountedVolume {
         }
     }
 
-    /// Whoever served it is gone: closes all that was open, removes what has no names, and commits.
-    ///
-    /// # Errors
-    /// That the last commit failed.
-    pub fn leave(&self) -> core::result::Result<(), buttress::fs::Error> {
-        if let Some(ended) = self.ended.lock().take() {
-            return ended;
-        }
-        self.handles.clear();
-        self.nodes.clear();
-        if let Some(cleaner) = &self.cleaner {
-            cleaner.stop();
-        }
-        if let Some(idle) = &self.idle {
-            idle.stop();
-        }
-        match &self.access {
-            Access::Writing(writer) if !self.is_down() => writer.commit().map(drop),
-            Access::Writing(writer) => {
-                writer.clone().abandon();
-                Ok(())
-            }
-            Access::Reading(_) => Ok(()),
-        }
-    }
-
-    /// What is to be done before the last commit where who unmounts waits for it: others that write are stopped by it.
-    pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
-        // The first one counts.
-        let _is_first = self.ends_after.set(stop).is_ok();
-    }
-
-    /// Whether nothing is done any more.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        self.is_shut_down.load(Ordering::SeqCst)
-    }
-
     /// It is mounted, on this directory.
     ///
     /// # Errors
@@ -257,72 +224,11 @@ impl MountedVolume {
         }
     }
 
-    /// The number of an error; what a person should know of it is told.
-    fn failed(&self, error: &buttress::fs::Error) -> Errno {
-        if error.kind() != ErrorKind::Caller {
-            self.tell(&error.to_string());
-        }
-        Errno(error.errno())
-    }
-
-    fn tell(&self, text: &str) {
-        const AGAIN_AFTER_S: u64 = 60;
-        const KEPT: usize = 64;
-        let mut told = self.told.lock();
-        told.retain(|(_, at)| at.elapsed().as_secs() < AGAIN_AFTER_S);
-        if told.len() >= KEPT || told.iter().any(|(known, _)| known == text) {
-            return;
-        }
-        told.push((text.to_owned(), Instant::now()));
-        drop(told);
-        (self.log)(text);
-    }
-
     fn now(&self) -> Timestamp {
         match self.is_writeback_cached() {
             true => coarse_now(),
             false => buttress::Environment::now(&buttress::SystemEnvironment),
         }
-    }
-
-    fn space_now(&self, writer: &WritableFilesystem) -> Result<Statistics> {
-        let space = writer.space_now().map_err(|error| self.failed(&error))?;
-        let block_bytes = space.sector_bytes;
-        let blocks = |bytes: ByteCount| bytes.get().checked_div(u64::from(block_bytes)).unwrap_or(0);
-        Ok(Statistics {
-            block_bytes,
-            blocks: blocks(space.size),
-            free: blocks(space.free),
-            available: blocks(space.available),
-            name_bytes_max: 255,
-        })
-    }
-
-    fn space(view: &Filesystem) -> core::result::Result<Statistics, buttress::fs::Error> {
-        let space = view.space()?;
-        let totals = space.totals();
-        let block_bytes = view.sector_bytes();
-        let unit = u64::from(block_bytes.max(1));
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a ratio of raw bytes, as `filesystem usage` shows it"
-        )]
-        let by_ratio = |raw: u64| (raw as f64 / totals.data_ratio.max(1.0)) as u64;
-        let size = by_ratio(totals.device_size.get());
-        let used = by_ratio(totals.used.get());
-        let free = size
-            .saturating_sub(used)
-            .saturating_sub(space.global_reserve.get());
-        let blocks = |bytes: u64| bytes.checked_div(unit).unwrap_or(0);
-        Ok(Statistics {
-            block_bytes,
-            blocks: blocks(size),
-            free: blocks(free),
-            available: blocks(space.available().get()),
-            name_bytes_max: 255,
-        })
     }
 }
 
@@ -485,20 +391,7 @@ impl Vfs for MountedVolume {
     }
 
     fn statistics(&self) -> Result<Statistics> {
-        if self.is_down() {
-            return Err(Errno::SHUTDOWN);
-        }
-        match &self.access {
-            Access::Writing(writer) => self.space_now(writer),
-            Access::Reading(filesystem) => match self.statistics.get() {
-                Some(statistics) => Ok(*statistics),
-                None => {
-                    let statistics = Self::space(filesystem);
-                    let statistics = statistics.map_err(|error| self.failed(&error))?;
-                    Ok(*self.statistics.get_or_init(|| statistics))
-                }
-            },
-        }
+        self.statistics_now()
     }
 
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
@@ -541,60 +434,15 @@ impl Vfs for MountedVolume {
     }
 
     fn lasts(&self, metadata: &Metadata) -> u64 {
-        const LONG: u64 = 3600;
-        const SHORT: u64 = 1;
-        /// By then all has been written back.
-        const SETTLES_AFTER: u64 = 90;
-        // The owner of a placeholder changes with its directory's.
-        if metadata.location.placeholder().is_some() {
-            return 0;
-        }
-        if metadata.kind != FileKind::Regular {
-            return LONG;
-        }
-        let Access::Writing(writer) = &self.access else {
-            return LONG;
-        };
-        if self.may_get_room(metadata) {
-            return 0;
-        }
-        // What a file takes up changes when it is written back, which nobody asks for.
-        if self.now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
-            return LONG;
-        }
-        let location = metadata.location;
-        let settled = || {
-            writer
-                .metadata(location)
-                .is_ok_and(|now| now.allocated == metadata.allocated)
-        };
-        match writer.is_waiting(location) {
-            // It may have been written back since it was looked at.
-            false if settled() => LONG,
-            _ => SHORT,
-        }
+        self.lifetime_s(metadata)
     }
 
     fn end(&self) {
-        if let Some(stop) = self.ends_after.get() {
-            stop();
-        }
-        let ended = self.leave();
-        *self.ended.lock() = Some(ended);
-        self.is_shut_down.store(true, Ordering::SeqCst);
-        for slot in self.access.view().volume().devices() {
-            if let Some(device) = slot.device() {
-                device.unlock();
-            }
-        }
+        self.end_service();
     }
 
     fn broke(&self) {
-        self.is_shut_down.store(true, Ordering::SeqCst);
-        self.tell(
-            "a call of the file system panicked, which is a defect of this program: nothing is done any more, and what was \
-             not committed is lost; please report it",
-        );
+        self.stop_after_panic();
     }
 }
 

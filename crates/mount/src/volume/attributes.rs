@@ -42,6 +42,42 @@ impl MountedVolume {
         Ok(metadata)
     }
 
+    /// Returns for how many seconds the kernel may keep attributes, unless a call of this mount changes them.
+    pub(super) fn lifetime_s(&self, metadata: &Metadata) -> u64 {
+        const LONG: u64 = 3600;
+        const SHORT: u64 = 1;
+        /// A write-back is over after this time.
+        const SETTLES_AFTER: u64 = 90;
+        // The owner of a placeholder changes with its directory's.
+        if metadata.location.placeholder().is_some() {
+            return 0;
+        }
+        if metadata.kind != FileKind::Regular {
+            return LONG;
+        }
+        let Access::Writing(writer) = &self.access else {
+            return LONG;
+        };
+        if self.may_get_room(metadata) {
+            return 0;
+        }
+        // A write-back changes the space of a file, without a call.
+        if self.now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
+            return LONG;
+        }
+        let location = metadata.location;
+        let settled = || {
+            writer
+                .metadata(location)
+                .is_ok_and(|now| now.allocated == metadata.allocated)
+        };
+        match writer.is_waiting(location) {
+            // A write-back may have ended since the caller read the attributes.
+            false if settled() => LONG,
+            _ => SHORT,
+        }
+    }
+
     pub(super) fn change_attributes(&self, location: Location, changes: &Changes) -> Result<Metadata> {
         let writer = self.writer()?;
         if let Some(size) = changes.size {

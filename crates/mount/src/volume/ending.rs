@@ -1,0 +1,78 @@
+//! The end of the service: what is open is closed, and everything is committed.
+//!
+//! | end | the volume |
+//! |---|---|
+//! | the session is gone ([`MountedVolume::leave`]) | is committed |
+//! | `umount` waits for the server (`end_service`) | is committed first; then no call does anything, and the devices are unlocked |
+//! | a shutdown without a commit, before | keeps its last commit |
+//! | a call panicked (`stop_after_panic`) | keeps its last commit |
+//!
+//! Invariant: after the flag `is_shut_down` is set, no call changes the volume.
+
+use super::{Access, MountedVolume};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl MountedVolume {
+    /// Ends the use of the volume after the session is gone. Closes open files, removes inodes without names, and commits.
+    ///
+    /// # Errors
+    /// If the last commit failed.
+    pub fn leave(&self) -> Result<(), buttress::fs::Error> {
+        if let Some(ended) = self.ended.lock().take() {
+            return ended;
+        }
+        self.handles.clear();
+        self.nodes.clear();
+        if let Some(cleaner) = &self.cleaner {
+            cleaner.stop();
+        }
+        if let Some(idle) = &self.idle {
+            idle.stop();
+        }
+        match &self.access {
+            Access::Writing(writer) if !self.is_down() => writer.commit().map(drop),
+            Access::Writing(writer) => {
+                writer.clone().abandon();
+                Ok(())
+            }
+            Access::Reading(_) => Ok(()),
+        }
+    }
+
+    /// Sets a function that stops other writers (scrubs, the healer). It runs before the last commit of an unmount.
+    pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
+        // The first one counts.
+        let _is_first = self.ends_after.set(stop).is_ok();
+    }
+
+    /// Returns whether the service has stopped.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.is_shut_down.load(Ordering::SeqCst)
+    }
+
+    /// Commits at the request of a process that unmounts, and keeps the result for [`leave`](Self::leave).
+    pub(super) fn end_service(&self) {
+        if let Some(stop) = self.ends_after.get() {
+            stop();
+        }
+        let ended = self.leave();
+        *self.ended.lock() = Some(ended);
+        self.is_shut_down.store(true, Ordering::SeqCst);
+        for slot in self.access.view().volume().devices() {
+            if let Some(device) = slot.device() {
+                device.unlock();
+            }
+        }
+    }
+
+    /// Stops the service after a call panicked.
+    pub(super) fn stop_after_panic(&self) {
+        self.is_shut_down.store(true, Ordering::SeqCst);
+        self.tell(
+            "a call of the file system panicked, which is a defect of this program: nothing is done any more, and what was \
+             not committed is lost; please report it",
+        );
+    }
+}
