@@ -8,8 +8,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "While a file is written back, a read gives what it had before.",
         &[
             schedules("content_is_seen_through_a_write_back"),
-            live("reads_wait_for_no_write_back"),
-            live("a_new_file_is_read_while_it_is_written_back"),
+            live("write_back::reads_wait_for_no_write_back"),
+            live("write_back::a_new_file_is_read_while_it_is_written_back"),
         ],
     ),
     harms(
@@ -22,8 +22,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "A read beside a program that deletes the file gives another file's content.",
         &[
             schedules("what_is_read_is_not_used_again"),
-            live("what_is_being_read_is_not_used_again"),
-            live("what_is_being_read_is_not_used_again_when_it_is_cut_off"),
+            live("used_space::what_is_being_read_is_not_used_again"),
+            live("used_space::what_is_being_read_is_not_used_again_when_it_is_cut_off"),
         ],
     ),
     harms(
@@ -35,7 +35,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "live-operation-half-seen",
         "A file that another program renames over is not there for a moment, or two looks do not fit together.",
         &[
-            live("a_name_that_is_renamed_over_is_always_found"),
+            live("states::a_name_that_is_renamed_over_is_always_found"),
             schedules("operations_are_seen_whole"),
             concurrent("one_order_explains_all::plain"),
             concurrent("one_order_explains_all::small_cache"),
