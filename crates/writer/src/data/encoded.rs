@@ -10,7 +10,7 @@ use crate::data::allocation::writes_of;
 use crate::transaction::WritableFilesystem;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{ByteCount, Compression, FileOffset, InodeFlags, InodeItem};
-use buttress_fs::error::{Error, Result};
+use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use bytes::{Bytes, BytesMut};
 
@@ -82,7 +82,7 @@ impl Content<'_> {
         let new: Vec<NewExtent> = extents
             .iter()
             .map(|extent| self.filesystem.new_encoded_extent(extent))
-            .collect();
+            .collect::<Result<_, Defect>>()?;
         let stored = new
             .iter()
             .map(NewExtent::stored_bytes)
@@ -210,11 +210,20 @@ impl WritableFilesystem {
         Fit::Extent
     }
 
-    pub(super) fn new_encoded_extent(&self, extent: &EncodedExtent) -> NewExtent {
+    pub(super) fn new_encoded_extent(&self, extent: &EncodedExtent) -> Result<NewExtent, Defect> {
         let sector_bytes = u64::from(self.forest().block_format().sector_bytes);
-        let align_up = |at: u64| at.checked_next_multiple_of(sector_bytes).unwrap_or(at);
+        let too_large = |length: u64| {
+            Defect::new("an encoded extent is larger than a file")
+                .with("length", length)
+                .with("sector", sector_bytes)
+        };
+        let align_up = |length: u64| {
+            let aligned = length.checked_next_multiple_of(sector_bytes);
+            aligned.ok_or_else(|| too_large(length))
+        };
         let stored = &extent.stored;
-        let whole = usize::try_from(align_up(length_of(stored))).unwrap_or(stored.len());
+        let whole = align_up(length_of(stored))?;
+        let whole = usize::try_from(whole).map_err(|_| too_large(whole))?;
         let filled = if whole == stored.len() {
             stored.clone()
         } else {
@@ -223,17 +232,18 @@ impl WritableFilesystem {
             filled.resize(whole, 0);
             filled.freeze()
         };
-        NewExtent {
+        let part = PartOfExtent {
+            ram_bytes: align_up(extent.content_bytes.get())?,
+            offset: extent.content_offset.get(),
+        };
+        Ok(NewExtent {
             start: extent.offset.get(),
-            length: align_up(extent.length.get()),
+            length: align_up(extent.length.get())?,
             compression: extent.compression,
             parts: vec![filled],
             plain: None,
-            part: (extent.compression != Compression::None).then(|| PartOfExtent {
-                ram_bytes: align_up(extent.content_bytes.get()),
-                offset: extent.content_offset.get(),
-            }),
-        }
+            part: (extent.compression != Compression::None).then_some(part),
+        })
     }
 }
 

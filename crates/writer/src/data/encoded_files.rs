@@ -16,6 +16,7 @@ use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
     InodeItem, Key,
 };
+use buttress_fs::error::defect::add;
 use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
 
@@ -49,7 +50,7 @@ impl WritableFilesystem {
         let mut extents = Vec::new();
         let flags = self.data().options.flags_of_new_files();
         for content in contents {
-            let Some(file) = self.plan_file(flags, content, &mut extents) else {
+            let Some(file) = self.plan_file(flags, content, &mut extents)? else {
                 return Ok(None);
             };
             written.files.push(file);
@@ -95,31 +96,31 @@ impl WritableFilesystem {
         flags: InodeFlags,
         content: &[EncodedExtent],
         all: &mut Vec<NewExtent>,
-    ) -> Option<File> {
+    ) -> Result<Option<File>> {
         let size = content.last().map_or(0, EncodedExtent::end);
         let first = all.len();
         let mut previous_end = 0;
         for extent in content {
             match self.fit_encoded(flags, extent, 0, extent.end() == size) {
                 Fit::Extent if extent.offset.get() >= previous_end => {
-                    all.push(self.new_encoded_extent(extent));
+                    all.push(self.new_encoded_extent(extent)?);
                 }
                 Fit::Inline if content.len() == 1 => {
-                    return Some(File {
+                    return Ok(Some(File {
                         size,
                         extents: first..first,
                         inline: Some(extent.clone()),
-                    });
+                    }));
                 }
-                Fit::Extent | Fit::Inline | Fit::No => return None,
+                Fit::Extent | Fit::Inline | Fit::No => return Ok(None),
             }
             previous_end = extent.end();
         }
-        Some(File {
+        Ok(Some(File {
             size,
             extents: first..all.len(),
             inline: None,
-        })
+        }))
     }
 
     /// Frees the space of content that no tree refers to.
@@ -146,8 +147,12 @@ impl WrittenFiles {
         extents.saturating_mul(EXTENT_ITEMS)
     }
 
-    fn extents_of(&self, file: &File) -> &[Placed] {
-        self.placed.get(file.extents.clone()).unwrap_or_default()
+    fn extents_of(&self, file: &File) -> Result<&[Placed], Defect> {
+        self.placed.get(file.extents.clone()).ok_or_else(|| {
+            Defect::new("extents of a new file that were not written")
+                .with("first", ByteCount::of(file.extents.start).get())
+                .with("written", ByteCount::of(self.placed.len()).get())
+        })
     }
 
     /// Goes to where the checksums are going to be.
@@ -159,20 +164,21 @@ impl WrittenFiles {
     }
 
     /// Sets the size and the space in a new inode's item, if it is one of these files.
-    pub(crate) fn count(&self, number: usize, item: &mut InodeItem) {
+    pub(crate) fn count(&self, number: usize, item: &mut InodeItem) -> Result<(), Defect> {
         let Some(file) = self.files.get(number).filter(|file| file.size > 0) else {
-            return;
+            return Ok(());
         };
-        let bytes = match file.inline {
+        let mut bytes = match file.inline {
             Some(_) => file.size,
-            None => self
-                .extents_of(file)
-                .iter()
-                .fold(0, |sum, placed| placed.extent.length.saturating_add(sum)),
+            None => 0,
         };
+        for placed in self.extents_of(file)? {
+            add(&mut bytes, placed.extent.length, "the bytes of a new file")?;
+        }
         item.size = ByteCount::new(file.size);
         item.nbytes = ByteCount::new(bytes);
         item.sequence = 1;
+        Ok(())
     }
 
     /// Adds the items of a file's content, and refers to its extents.
@@ -210,7 +216,7 @@ impl WrittenFiles {
         }
         let mut at = 0;
         let has_hole_items = !operation.has(Incompat::NO_HOLES);
-        for placed in self.extents_of(file) {
+        for placed in self.extents_of(file)? {
             let extent = &placed.extent;
             require_feature(operation, extent.compression);
             let part = extent.part.unwrap_or(PartOfExtent {

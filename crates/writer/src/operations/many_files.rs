@@ -275,7 +275,7 @@ impl Operation<'_> {
                 ..Plan::of_type(REGULAR)
             };
             let mut item = self.new_item(&given, plan, 1);
-            written.count(number, &mut item);
+            written.count(number, &mut item)?;
             items.push((InodeItem::key(inode), item.to_bytes().to_vec()));
             let mut reference = Vec::with_capacity(InodeRefs::entry_bytes(part.name));
             InodeRefs::push(&mut reference, *index, part.name)?;

@@ -6,7 +6,8 @@ use super::reservation::Need;
 use super::running::Running;
 use buttress_accounts::space::Space;
 use buttress_format::{BlockGroupFlags, ByteCount, Incompat, Profile};
-use buttress_fs::error::Result;
+use buttress_fs::error::defect::take;
+use buttress_fs::error::{Defect, Result};
 
 /// The items of a write, for which metadata must have space.
 const ITEMS_OF_WRITE: u64 = 8;
@@ -41,7 +42,7 @@ impl Running {
             .data_profile()
             .map_or(1, |profile| u64::from(profile.copies().max(1)));
         let in_data = |raw: u64| raw.checked_div(data_copies).unwrap_or(0);
-        let dirty = self.dirty_data_bytes();
+        let dirty = self.dirty_data_bytes()?;
         let used = core
             .groups
             .iter()
@@ -49,7 +50,7 @@ impl Running {
                 sum.saturating_add(in_use(group).saturating_mul(copies(group.flags)))
             });
         let size = in_data(core.devices.total_bytes());
-        let available = self.available_bytes();
+        let available = self.available_bytes()?;
         let free = size.saturating_sub(in_data(used));
         Ok(SpaceNow {
             sector_bytes: core.format.sector_bytes,
@@ -60,10 +61,11 @@ impl Running {
     }
 
     /// Dirty data, without what is only reserved ahead.
-    fn dirty_data_bytes(&self) -> u64 {
-        self.core
-            .reserved_data_bytes
-            .saturating_sub(self.core.ahead.bytes())
+    fn dirty_data_bytes(&self) -> Result<u64, Defect> {
+        let mut dirty = self.core.reserved_data_bytes;
+        let what = "more is reserved ahead than is promised to data";
+        take(&mut dirty, self.core.ahead.bytes(), what)?;
+        Ok(dirty)
     }
 
     fn data_profile(&self) -> Option<Profile> {
@@ -77,9 +79,9 @@ impl Running {
 
     /// Returns the bytes that data can still take: free in block groups, pinned by commits only, or in possible new
     /// chunks.
-    fn available_bytes(&self) -> u64 {
+    fn available_bytes(&self) -> Result<u64, Defect> {
         if !self.can_take_items() {
-            return 0;
+            return Ok(0);
         }
         let core = &self.core;
         let is_mixed = core.has(Incompat::MIXED_GROUPS);
@@ -96,11 +98,14 @@ impl Running {
             .filter(|room| core.device_is_writable(room.item.uuid))
             .map(|room| room.free.total_bytes());
         let profile = self.data_profile().unwrap_or(Profile::Single);
-        room.free_bytes
+        let space = room
+            .free_bytes
             .saturating_add(pinned)
-            .saturating_add(Space::allocatable_bytes(profile, spaces))
+            .saturating_add(Space::allocatable_bytes(profile, spaces));
+        // More can be promised than is free now: edits may still make chunks.
+        Ok(space
             .saturating_sub(promised)
-            .saturating_sub(self.dirty_data_bytes())
+            .saturating_sub(self.dirty_data_bytes()?))
     }
 
     /// Whether metadata has space for the items of a write, or a chunk for them can be made.
