@@ -3,7 +3,7 @@
 use crate::compare::{tar, without_sockets};
 use anyhow::{Result, ensure};
 use buttress_oracle::loop_device::Mount;
-use buttress_oracle::manifest::{expect_equal, of_directory};
+use buttress_oracle::manifest::{Manifest, expect_equal, of_directory};
 use buttress_oracle::tools::{buttress, progs_missing, run};
 use buttress_oracle::volumes::{Fill, Specification, format};
 use buttress_proof::harness::{Case, Outcome};
@@ -11,9 +11,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// An image copied after an fsync while it is mounted has a log tree. It is read with what was synced, with a warning that names
-/// the log, and stays as it is; with `rescue=nologreplay` it is read as of the last commit, without a warning.
-fn pending_log() -> Result<Outcome> {
+/// Copies an image, as `copy`, after an fsync while it is mounted: the copy has a log tree. Also returns the last commit.
+fn copy_with_a_log() -> Result<(tempfile::TempDir, Manifest)> {
     let specification = Specification {
         fill: Fill::Empty,
         ..Specification::default()
@@ -26,15 +25,20 @@ fn pending_log() -> Result<Outcome> {
     let file = File::create(mount.path().join("logged"))?;
     file.write_all_at(&[8; 50_000], 0)?;
     file.sync_all()?;
-    let copy = folder.path().join("copy");
-    let status = Command::new("cp")
-        .args(["--sparse=always"])
+    run(Command::new("cp")
+        .arg("--sparse=always")
         .arg(&images[0])
-        .arg(&copy)
-        .status()?;
-    ensure!(status.success(), "copying the image");
+        .arg(folder.path().join("copy")))?;
     drop(file);
     mount.close()?;
+    Ok((folder, committed))
+}
+
+/// An image copied after an fsync while it is mounted has a log tree. It is read with what was synced, with a warning that names
+/// the log, and stays as it is; with `rescue=nologreplay` it is read as of the last commit, without a warning.
+fn pending_log() -> Result<Outcome> {
+    let (folder, committed) = copy_with_a_log()?;
+    let copy = folder.path().join("copy");
     let changed = || std::fs::metadata(&copy).and_then(|metadata| metadata.modified());
     let before = changed()?;
     let (found, errors) = tar(&["tar"], std::slice::from_ref(&copy))?;
@@ -58,24 +62,8 @@ fn pending_log() -> Result<Outcome> {
 /// A dump of a volume with a pending log, restored: it has metadata alone. Linux replays the log when it mounts it, and what it
 /// shows then is shown here, without writing.
 fn metadata_dump_with_a_log() -> Result<Outcome> {
-    let specification = Specification {
-        fill: Fill::Empty,
-        ..Specification::default()
-    };
-    let (folder, images) = format(&specification)?;
-    let mount = Mount::new(&images, "commit=300")?;
-    std::fs::write(mount.path().join("committed"), vec![7u8; 100_000])?;
-    rustix::fs::syncfs(File::open(mount.path())?)?;
-    let file = File::create(mount.path().join("logged"))?;
-    file.write_all_at(&[8; 50_000], 0)?;
-    file.sync_all()?;
+    let (folder, _) = copy_with_a_log()?;
     let [copy, dump, restored] = ["copy", "dump", "restored"].map(|name| folder.path().join(name));
-    run(Command::new("cp")
-        .arg("--sparse=always")
-        .arg(&images[0])
-        .arg(&copy))?;
-    drop(file);
-    mount.close()?;
     run(Command::new("btrfs-image").arg(&copy).arg(&dump))?;
     run(Command::new("btrfs-image").arg("-r").arg(&dump).arg(&restored))?;
     let restored = [restored];

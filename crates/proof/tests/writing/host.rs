@@ -83,7 +83,10 @@ impl Subject {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.errno() == self.errno && matches!(error, Error::OutOfHostSpace(_)) => {
                 let told = error.to_string();
-                ensure!(told.contains("host file system"), "{told} does not name the host file system");
+                ensure!(
+                    told.contains("host file system"),
+                    "{told} does not name the host file system"
+                );
                 self.refused += 1;
                 Ok(None)
             }
