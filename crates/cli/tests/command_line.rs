@@ -211,3 +211,46 @@ fn partitions_and_offsets_are_found() {
     );
     assert_eq!(failure(&["ls", "--offset", "part=1", path]).0, 1);
 }
+
+#[test]
+fn commands_of_btrfs_progs_that_are_not_here_say_so() {
+    for (words, name, instead) in [
+        (&["restore", "x.img", "/tmp"][..], "restore", "buttress cp -r"),
+        (
+            &["balance", "start", "-dusage=5", "/mnt"],
+            "balance start",
+            "btrfs balance start",
+        ),
+        (
+            &["filesystem", "resize", "max", "/mnt"],
+            "filesystem resize",
+            "btrfs filesystem resize",
+        ),
+        (&["quota", "enable", "/mnt"], "quota enable", "btrfs quota enable"),
+    ] {
+        let (code, error) = failure(words);
+        assert_eq!(code, 2, "{error}");
+        assert!(
+            error.starts_with(&format!("error: {name}: not in this version of Buttress\nhelp: ")),
+            "{error}"
+        );
+        assert!(error.contains(instead), "{error}");
+        assert!(!error.contains("tip") && !error.contains("similar"), "{error}");
+    }
+}
+
+#[test]
+fn version_and_help_are_commands_too() {
+    let version = stdout(&["version"]);
+    assert_eq!(version, stdout(&["--version"]));
+    assert_eq!(
+        stdout(&["mkfs", "-V"]).split(' ').next_back(),
+        version.split(' ').next_back()
+    );
+    assert_eq!(stdout(&["help"]), stdout(&["--help"]));
+    assert_eq!(
+        stdout(&["help", "sub", "list"]),
+        stdout(&["subvolume", "list", "--help"])
+    );
+    assert_eq!(failure(&["help", "nonsense"]).0, 2);
+}

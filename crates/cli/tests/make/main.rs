@@ -1,0 +1,34 @@
+//! Commands that make and change volumes: mkfs, subvolume, property, label, and overlays over all of them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests state what must hold"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod changing;
+mod epoch;
+mod mkfs;
+
+use support::stdout;
+
+/// A folder, and the path of an image in it that is not there yet.
+fn fresh() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = folder.path().join("new.img").to_str().unwrap().to_owned();
+    (folder, image)
+}
+
+fn made() -> (tempfile::TempDir, String) {
+    let (folder, image) = fresh();
+    stdout(&["mkfs", "-q", "-b", "256M", "-L", "new", &image]);
+    (folder, image)
+}
+
+fn check(image: &str) {
+    let text = stdout(&["check", image]);
+    assert!(text.contains("no error found"), "{text}");
+}
