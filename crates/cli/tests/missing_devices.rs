@@ -6,40 +6,30 @@
     reason = "tests state what must hold"
 )]
 
+#[path = "support/in_folder.rs"]
+mod in_folder;
+
 use std::fs::{self, File};
-use std::path::Path;
-use std::process::{Command, Output};
 
-fn run(directory: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
-    command.current_dir(directory).args(words).output().unwrap()
-}
+use std::process::Command;
 
-fn stdout(directory: &Path, words: &[&str]) -> String {
-    let output = run(directory, words);
-    assert!(
-        output.status.success(),
-        "{words:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
+use in_folder::{buttress, done};
 
 #[test]
 fn show_and_scrub_status_say_what_they_can() {
     for profile in ["raid1", "raid0"] {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        stdout(
+        done(
             at,
             &[
                 "mkfs", "-q", "-b", "300M", "-L", "both", "-d", profile, "-m", profile, "1.img", "2.img",
             ],
         );
-        stdout(at, &["scrub", "start", "-B", "1.img", "--device", "2.img"]);
-        let whole = stdout(at, &["scrub", "status", "1.img"]);
+        done(at, &["scrub", "start", "-B", "1.img", "--device", "2.img"]);
+        let whole = done(at, &["scrub", "status", "1.img"]);
         fs::remove_file(at.join("2.img")).unwrap();
-        let shown = stdout(at, &["filesystem", "show", "1.img"]);
+        let shown = done(at, &["filesystem", "show", "1.img"]);
         assert!(
             shown.contains("Label: 'both'") && shown.contains("Total devices 2"),
             "{shown}"
@@ -49,10 +39,10 @@ fn show_and_scrub_status_say_what_they_can() {
             "{shown}"
         );
         // The findings of the last scrub are still known.
-        assert_eq!(stdout(at, &["scrub", "status", "1.img"]), whole, "{profile}");
+        assert_eq!(done(at, &["scrub", "status", "1.img"]), whole, "{profile}");
         assert!(whole.contains("finished"), "{whole}");
         fs::remove_file(at.join("1.img.scrub-status")).unwrap();
-        let none = stdout(at, &["scrub", "status", "1.img"]);
+        let none = done(at, &["scrub", "status", "1.img"]);
         assert!(
             none.contains("no stats available") && none.contains("unknown, devices are missing"),
             "{none}"
@@ -67,7 +57,7 @@ fn show_of_a_volume_that_cannot_be_opened_reads_superblocks() {
     for missing in ["1.img", "2.img"] {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        stdout(
+        done(
             at,
             &[
                 "mkfs", "-q", "-b", "300M", "-d", "raid0", "-m", "raid0", "1.img", "2.img",
@@ -75,8 +65,8 @@ fn show_of_a_volume_that_cannot_be_opened_reads_superblocks() {
         );
         fs::remove_file(at.join(missing)).unwrap();
         let left = if missing == "1.img" { "2.img" } else { "1.img" };
-        unopened += i32::from(!run(at, &["ls", "--degraded", left]).status.success());
-        let shown = stdout(at, &["filesystem", "show", left]);
+        unopened += i32::from(!buttress(at, &["ls", "--degraded", left]).status.success());
+        let shown = done(at, &["filesystem", "show", left]);
         assert!(
             shown.contains("Total devices 2") && shown.contains(&format!("path {left}")),
             "{shown}"
@@ -93,8 +83,8 @@ fn show_of_a_volume_that_cannot_be_opened_reads_superblocks() {
 fn show_of_a_directory_prints_into_a_file_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    stdout(at, &["mkfs", "-q", "-b", "256M", "a.img"]);
-    let expected = stdout(at, &["filesystem", "show", "."]);
+    done(at, &["mkfs", "-q", "-b", "256M", "a.img"]);
+    let expected = done(at, &["filesystem", "show", "."]);
     let list = File::create(at.join("list")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
     command

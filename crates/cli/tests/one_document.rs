@@ -11,18 +11,14 @@ use buttress_cli::table;
 use buttress_oracle::skip::skips;
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
+#[path = "support/in_folder.rs"]
+mod in_folder;
 mod mounting;
 
-use mounting::{Mounted, PROGRAM, no_fuse, sound, text};
-
-fn run(directory: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(PROGRAM);
-    command.current_dir(directory).args(words).stdin(Stdio::null());
-    command.output().unwrap()
-}
+use in_folder::buttress;
+use mounting::{Mounted, no_fuse, sound, text};
 
 /// The one document of a command.
 fn document(output: &Output, words: &[&str]) -> Value {
@@ -52,7 +48,7 @@ fn every_command_that_fails_prints_one_document() {
                 {
                     continue;
                 }
-                let output = run(folder.path(), &words);
+                let output = buttress(folder.path(), &words);
                 if output.status.success() {
                     continue;
                 }
@@ -95,7 +91,7 @@ fn paths_below_a_mount_give_one_document_and_one_header() {
     ] {
         let mut as_json = words.to_vec();
         as_json.extend(["--format", "json"]);
-        let output = run(above, &as_json);
+        let output = buttress(above, &as_json);
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         let document = document(&output, words);
         let name = document
@@ -106,7 +102,7 @@ fn paths_below_a_mount_give_one_document_and_one_header() {
             .unwrap();
         assert_eq!(document[name].as_array().unwrap().len(), count, "{words:?}");
     }
-    let output = run(above, &["filesystem", "du", "--raw", "at/d"]);
+    let output = buttress(above, &["filesystem", "du", "--raw", "at/d"]);
     let lines = text(&output.stdout);
     assert_eq!(lines.matches("Filename").count(), 1, "{lines}");
     assert!(
@@ -124,7 +120,7 @@ fn paths_below_a_mount_give_one_document_and_one_header() {
         &["ls", "at/d", "other.img", "--format", "json"],
         &["check", "at", "--format", "json"],
     ] {
-        let output = run(above, words);
+        let output = buttress(above, words);
         assert!(!output.status.success(), "{words:?}");
         document(&output, words);
     }

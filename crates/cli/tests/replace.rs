@@ -8,39 +8,18 @@
     reason = "tests state what must hold, and say what they skipped"
 )]
 
+#[path = "support/in_folder.rs"]
+mod in_folder;
+
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
-
-/// Words in a folder, which images are named in.
-fn buttress(folder: &Path, words: &[&str]) -> Output {
-    Command::new(PROGRAM)
-        .current_dir(folder)
-        .args(words)
-        .output()
-        .unwrap()
-}
-
-fn done(folder: &Path, words: &[&str]) -> String {
-    let output = buttress(folder, words);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{words:?}: {}",
-        text(&output.stderr)
-    );
-    text(&output.stdout)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use in_folder::{PROGRAM, buttress, done, text};
 
 fn empty(folder: &Path, name: &str, mib: u64) {
     File::create(folder.join(name))

@@ -6,38 +6,18 @@
     reason = "tests state what must hold"
 )]
 
+#[path = "support/in_folder.rs"]
+mod in_folder;
+
 use buttress_oracle::loop_device::{LoopDevice, Mount};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
-
-fn buttress(folder: &Path, words: &[&str]) -> Output {
-    Command::new(PROGRAM)
-        .current_dir(folder)
-        .args(words)
-        .output()
-        .unwrap()
-}
-
-fn done(folder: &Path, words: &[&str]) -> String {
-    let output = buttress(folder, words);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{words:?}: {}",
-        text(&output.stderr)
-    );
-    text(&output.stdout)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use in_folder::{buttress, done, text};
 
 /// A volume of one image without any redundancy, with small files and a large one; and an empty target.
 fn volume(folder: &Path) -> Vec<u8> {
