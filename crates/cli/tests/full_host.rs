@@ -95,7 +95,8 @@ struct Job {
     name: &'static str,
     /// Makes what it reads and changes.
     prepare: fn(&Host),
-    words: fn(&Host) -> Vec<String>,
+    /// The command line, with `{host}` and `{beside}` for the two folders.
+    words: &'static [&'static str],
     /// The image that holds `old` before and afterwards, and other devices of the volume.
     image: Option<&'static str>,
     devices: &'static [&'static str],
@@ -165,164 +166,111 @@ fn with_target(host: &Host) {
         .unwrap();
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
-}
+/// Commands that write to a volume.
+const WRITERS: [Job; 3] = [
+    Job {
+        name: "cp",
+        prepare: volume_with_old,
+        words: &["cp", "{beside}/new", "{host}/v.img:/new"],
+        image: Some("v.img"),
+        devices: &[],
+    },
+    Job {
+        name: "shell",
+        prepare: volume_with_old,
+        words: &["shell", "-w", "{host}/v.img", "-c", "put {beside}/new /new"],
+        image: Some("v.img"),
+        devices: &[],
+    },
+    Job {
+        name: "receive",
+        prepare: volume_with_snapshot,
+        words: &["receive", "-f", "{beside}/stream", "{host}/v.img:/"],
+        image: Some("v.img"),
+        devices: &[],
+    },
+];
 
-const fn job(
-    name: &'static str,
-    prepare: fn(&Host),
-    words: fn(&Host) -> Vec<String>,
-    image: Option<&'static str>,
-    devices: &'static [&'static str],
-) -> Job {
+/// Commands that make an image or a stream.
+const MAKERS: [Job; 3] = [
+    maker(
+        "mkfs -r",
+        tree,
+        &[
+            "mkfs",
+            "-q",
+            "-f",
+            "-b",
+            "400M",
+            "-r",
+            "{beside}/tree",
+            "{host}/r.img",
+        ],
+    ),
+    maker(
+        "mkfs --tar",
+        tree,
+        &[
+            "mkfs",
+            "-q",
+            "-f",
+            "-b",
+            "400M",
+            "--tar",
+            "{beside}/tree.tar",
+            "{host}/r.img",
+        ],
+    ),
+    maker(
+        "send -f",
+        volume_with_snapshot,
+        &["send", "-f", "{host}/out", "{beside}/s.img:/snap"],
+    ),
+];
+
+const fn maker(name: &'static str, prepare: fn(&Host), words: &'static [&'static str]) -> Job {
     Job {
         name,
         prepare,
         words,
-        image,
-        devices,
+        image: None,
+        devices: &[],
     }
 }
 
-/// Commands that write to a volume.
-fn writers() -> Vec<Job> {
-    vec![
-        job(
-            "cp",
-            volume_with_old,
-            |host| words(&["cp", &host.beside("new"), &format!("{}:/new", host.path("v.img"))]),
-            Some("v.img"),
-            &[],
-        ),
-        job(
-            "shell",
-            volume_with_old,
-            |host| {
-                let put = format!("put {} /new", host.beside("new"));
-                words(&["shell", "-w", &host.path("v.img"), "-c", &put])
-            },
-            Some("v.img"),
-            &[],
-        ),
-        job(
-            "receive",
-            volume_with_snapshot,
-            |host| {
-                words(&[
-                    "receive",
-                    "-f",
-                    &host.beside("stream"),
-                    &format!("{}:/", host.path("v.img")),
-                ])
-            },
-            Some("v.img"),
-            &[],
-        ),
-    ]
-}
-
-/// Commands that make an image or a stream.
-fn makers() -> Vec<Job> {
-    vec![
-        job(
-            "mkfs -r",
-            tree,
-            |host| {
-                words(&[
-                    "mkfs",
-                    "-q",
-                    "-f",
-                    "-b",
-                    "400M",
-                    "-r",
-                    &host.beside("tree"),
-                    &host.path("r.img"),
-                ])
-            },
-            None,
-            &[],
-        ),
-        job(
-            "mkfs --tar",
-            tree,
-            |host| {
-                words(&[
-                    "mkfs",
-                    "-q",
-                    "-f",
-                    "-b",
-                    "400M",
-                    "--tar",
-                    &host.beside("tree.tar"),
-                    &host.path("r.img"),
-                ])
-            },
-            None,
-            &[],
-        ),
-        job(
-            "send -f",
-            volume_with_snapshot,
-            |host| {
-                words(&[
-                    "send",
-                    "-f",
-                    &host.path("out"),
-                    &format!("{}:/snap", host.beside("s.img")),
-                ])
-            },
-            None,
-            &[],
-        ),
-    ]
-}
-
 /// Commands that write to one device of a volume.
-fn repairers() -> Vec<Job> {
-    vec![
-        job(
-            "scrub",
-            damaged,
-            |host| {
-                words(&[
-                    "scrub",
-                    "start",
-                    "-B",
-                    "--device",
-                    &host.path("w.img"),
-                    &host.path("v.img"),
-                ])
-            },
-            Some("v.img"),
-            &["w.img"],
-        ),
-        job(
+const REPAIRERS: [Job; 2] = [
+    Job {
+        name: "scrub",
+        prepare: damaged,
+        words: &["scrub", "start", "-B", "--device", "{host}/w.img", "{host}/v.img"],
+        image: Some("v.img"),
+        devices: &["w.img"],
+    },
+    Job {
+        name: "replace",
+        prepare: with_target,
+        words: &[
             "replace",
-            with_target,
-            |host| {
-                let (first, second) = (host.path("v.img"), host.path("w.img"));
-                words(&[
-                    "replace",
-                    "start",
-                    "-B",
-                    "-f",
-                    "--device",
-                    &second,
-                    "2",
-                    &host.path("n.img"),
-                    &first,
-                ])
-            },
-            Some("v.img"),
-            &["w.img"],
-        ),
-    ]
-}
+            "start",
+            "-B",
+            "-f",
+            "--device",
+            "{host}/w.img",
+            "2",
+            "{host}/n.img",
+            "{host}/v.img",
+        ],
+        image: Some("v.img"),
+        devices: &["w.img"],
+    },
+];
 
 impl Job {
     fn run(&self, host: &Host) -> Output {
-        let words = (self.words)(host);
+        let (folder, beside) = (host.folder(), host.beside.path().to_str().unwrap());
+        let word = |word: &&str| word.replace("{host}", folder).replace("{beside}", beside);
+        let words: Vec<String> = self.words.iter().map(word).collect();
         buttress(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
@@ -387,7 +335,7 @@ fn commands_on_full_hosts_fail_in_order_and_succeed_with_space() {
         return;
     }
     let mut random = Random::new(seed());
-    let jobs = writers().into_iter().chain(makers()).chain(repairers());
+    let jobs = WRITERS.into_iter().chain(MAKERS).chain(REPAIRERS);
     for job in jobs {
         let taken = job.taken();
         // Beside the host's own rounding.

@@ -264,27 +264,25 @@ fn a_user_without_rights_mounts_by_the_helper() {
     if skips(no_helper()) {
         return;
     }
+    run_in_namespace(AS_NOBODY);
+}
+
+/// Runs a script in a mount namespace of its own, with a new folder and the program as arguments.
+fn run_in_namespace(script: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let ran = Command::new("unshare")
-        .args([
-            "--mount",
-            "--propagation",
-            "private",
-            "bash",
-            "-c",
-            AS_NOBODY,
-            "bash",
-        ])
-        .arg(folder.path())
-        .arg(PROGRAM)
-        .output()
-        .unwrap();
-    assert!(
-        ran.status.success(),
-        "{}\n{}",
-        text(&ran.stdout),
-        text(&ran.stderr)
-    );
+    let mut unshare = Command::new("unshare");
+    unshare.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "bash",
+        "-c",
+        script,
+        "bash",
+    ]);
+    let ran = unshare.arg(folder.path()).arg(PROGRAM).output().unwrap();
+    let (stdout, stderr) = (text(&ran.stdout), text(&ran.stderr));
+    assert!(ran.status.success(), "{stdout}\n{stderr}");
 }
 
 /// Remounts in a separate mount namespace, with the program in the system's path. mount(8) finds it by the helper of
@@ -328,27 +326,7 @@ fn a_mount_is_remounted_with_and_without_helpers() {
     if skips(no_fuse()) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let ran = Command::new("unshare")
-        .args([
-            "--mount",
-            "--propagation",
-            "private",
-            "bash",
-            "-c",
-            REMOUNTS,
-            "bash",
-        ])
-        .arg(folder.path())
-        .arg(PROGRAM)
-        .output()
-        .unwrap();
-    assert!(
-        ran.status.success(),
-        "{}\n{}",
-        text(&ran.stdout),
-        text(&ran.stderr)
-    );
+    run_in_namespace(REMOUNTS);
 }
 
 #[test]
