@@ -1,0 +1,222 @@
+//! The command line as clap knows it, made from the table of commands, and its parsing.
+//!
+//! As in btrfs-progs every unambiguous prefix of a group's or command's name will do: `buttress sub li`. A link with
+//! another program's name stands for a command (`mkfs.btrfs`).
+//!
+//! It leaves out the meaning of arguments: each command's type derives it.
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, Command};
+
+use super::{Kind, ROWS, Row};
+use crate::globals;
+
+const ABOUT: &str = "btrfs images and devices, without a mount and without root";
+
+const AFTER_HELP: &str = "\
+Paths inside a volume are written IMAGE:/path, where IMAGE is an image file or a block device; the devices
+of a volume beyond the first are given with --device. Groups and commands can be shortened as long as they
+stay unambiguous: `buttress sub list IMAGE`.
+
+Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
+`diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check;
+`scrub`: 2 there is nothing to resume or to cancel, 3 there are uncorrectable errors; `replace`: 2 there is nothing to cancel.";
+
+/// How much of the command line is made at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All of it, for help, documents and errors.
+    Whole,
+    /// Of commands only the name: the arguments of the one that is named are added when it is parsed.
+    Named,
+}
+
+/// The whole command line as clap knows it.
+pub fn command() -> Command {
+    command_of(Extent::Whole)
+}
+
+fn command_of(extent: Extent) -> Command {
+    let root = Command::new("buttress")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .after_help(AFTER_HELP)
+        .max_term_width(110)
+        .disable_help_subcommand(true);
+    add_rows(globals::attach(root), ROWS, extent)
+}
+
+fn add_rows(parent: Command, rows: &'static [Row], extent: Extent) -> Command {
+    let parent = parent
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .infer_subcommands(true);
+    rows.iter().fold(parent, |parent, row| {
+        let command = Command::new(row.name).aliases(row.alias);
+        parent.subcommand(match &row.kind {
+            Kind::Group { about, rows } => {
+                let command = globals::attach(command.about(*about)).disable_help_subcommand(true);
+                add_rows(command, rows, extent)
+            }
+            Kind::Leaf { hidden, complete, .. } => match extent {
+                Extent::Whole => complete(command).hide(*hidden),
+                Extent::Named => command.defer(*complete).hide(*hidden),
+            },
+        })
+    })
+}
+
+/// Returns the full name of the subcommand that an argument names: by its name, an alias, or a unique prefix.
+pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
+    let visible = || parent.get_subcommands().filter(|command| !command.is_hide_set());
+    if let Some(exact) = visible()
+        .find(|command| command.get_name() == word || command.get_all_aliases().any(|alias| alias == word))
+    {
+        return Some(exact.get_name().to_owned());
+    }
+    let mut found = visible().filter(|command| command.get_name().starts_with(word));
+    match (found.next(), found.next()) {
+        (Some(only), None) => Some(only.get_name().to_owned()),
+        _ => None,
+    }
+}
+
+/// Parses a command line, the program's name first.
+///
+/// To describe every argument of every command takes longer than some commands run: it is done for help and errors, which
+/// show other commands too.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
+    command_of(Extent::Named)
+        .try_get_matches_from(arguments)
+        .or_else(|_| command().try_get_matches_from(arguments))
+}
+
+/// Names of programs that are commands of this one, when it is called by them: through a link.
+const PROGRAMS: [(&str, &str); 1] = [("mkfs.btrfs", "mkfs")];
+
+/// A command line as if the program had been called by its own name.
+pub(super) fn under_own_name(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let name = arguments
+        .first()
+        .map(std::path::Path::new)
+        .and_then(std::path::Path::file_name);
+    let program = PROGRAMS
+        .iter()
+        .find(|(program, _)| name.is_some_and(|name| name == *program));
+    if let Some((_, command)) = program {
+        let version = |argument: &OsString| argument == "-V" || argument == "--version";
+        if arguments.get(1).is_some_and(version) {
+            // By that name, `--version` asks for the version of the whole program.
+            arguments = vec!["buttress".into(), "--version".into()];
+        } else {
+            arguments.insert(1, command.into());
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::globals::Globals;
+
+    /// The path of the command that a command line names, and its global flags; or that it is wrong.
+    fn path_and_globals(line: &str) -> Option<(String, Globals)> {
+        let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let matches = parse(&arguments).ok()?;
+        assert_eq!(
+            command().try_get_matches_from(&arguments).ok().as_ref(),
+            Some(&matches),
+            "{line}"
+        );
+        let mut levels = vec![&matches];
+        let mut path = Vec::new();
+        while let Some((name, below)) = levels.last().and_then(|level| level.subcommand()) {
+            path.push(name);
+            levels.push(below);
+        }
+        Some((path.join(" "), Globals::collect(&levels).ok()?))
+    }
+
+    #[test]
+    fn commands_are_found_by_unambiguous_prefixes() {
+        let cases = [
+            ("buttress ls i", Some("ls")),
+            ("buttress l i", Some("ls")),
+            ("buttress sub li i", Some("subvolume list")),
+            ("buttress sub get i", Some("subvolume get-default")),
+            ("buttress fi df i", Some("filesystem df")),
+            ("buttress file df i", Some("filesystem df")),
+            ("buttress fie i", Some("fiemap")),
+            ("buttress filesystem d i", None),
+            ("buttress in dump-s i", Some("inspect-internal dump-super")),
+            ("buttress s i", None),
+            ("buttress t i", None),
+            ("buttress ta i", Some("tar")),
+            ("buttress nonsense i", None),
+            ("buttress subvolume", None),
+        ];
+        for (line, expected) in cases {
+            let found = path_and_globals(line).map(|(path, _)| path);
+            assert_eq!(found.as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn global_flags_count_wherever_they_stand() {
+        let globals = |line: &str| path_and_globals(line).map(|(_, globals)| globals).unwrap();
+        for line in [
+            "buttress -v --device a --cache 1M --degraded ls i",
+            "buttress ls i -v --device a --cache 1M --degraded",
+            "buttress ls -v --device a --cache=1M i --degraded",
+        ] {
+            let globals = globals(line);
+            assert_eq!((globals.verbose, globals.degraded), (1, true), "{line}");
+            assert_eq!(globals.cache_bytes, Some(1 << 20), "{line}");
+            assert_eq!(globals.devices, [std::path::PathBuf::from("a")], "{line}");
+        }
+        let merged = globals("buttress -v --device a sub -v --device b list --device c -v i");
+        assert_eq!(merged.verbose, 3);
+        assert_eq!(merged.devices, ["a", "b", "c"].map(std::path::PathBuf::from));
+        assert_eq!(globals("buttress --subvol a ls --subvolid 7 i").subvolume, None);
+    }
+
+    #[test]
+    fn a_command_s_own_short_flags_win_after_its_name() {
+        let quiet = |line: &str| path_and_globals(line).map(|(_, globals)| globals.quiet);
+        assert_eq!(quiet("buttress -q subvolume list i"), Some(true));
+        assert_eq!(quiet("buttress subvolume list --quiet i"), Some(true));
+        assert_eq!(quiet("buttress subvolume list -q i"), Some(false));
+        assert_eq!(quiet("buttress ls -q i"), Some(true));
+        // -h is a size here, not help.
+        assert!(path_and_globals("buttress ls -lh i").is_some());
+        assert!(path_and_globals("buttress filesystem df -h i").is_some());
+    }
+
+    #[test]
+    fn options_stand_in_any_order() {
+        for line in [
+            "buttress cp a:/b --one-file-system c -r",
+            "buttress diff a --ignore mtime,mode b --holes",
+            "buttress tar i --times mtime -f out",
+            "buttress subvolume list i -G +7 --sort=-gen,path -t",
+            "buttress filesystem usage i -T --si",
+        ] {
+            assert!(path_and_globals(line).is_some(), "{line}");
+        }
+        for line in [
+            "buttress cp",
+            "buttress diff a",
+            "buttress tar --times never i",
+            "buttress ls --offset part=0 i",
+        ] {
+            assert!(path_and_globals(line).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        command().debug_assert();
+    }
+}

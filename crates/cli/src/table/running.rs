@@ -1,0 +1,212 @@
+//! Running the command that a command line names, and its end: an exit code, an error, and with JSON one document.
+//!
+//! A command for a path below a mount runs in the mount's server, by the same table ([`run_on_mount`]).
+//!
+//! Invariants:
+//! - With `--format json` standard output is one document, also of a command that fails.
+//! - A closed pipe is no failure, but what was lost before stays lost.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::ArgMatches;
+
+use super::command_line::{command, parse, under_own_name};
+use super::{Kind, ROWS, RunFunction};
+use crate::context::Context;
+use crate::exit::{self, Advice, End, Outcome};
+use crate::globals::{self, Globals, Uses};
+use crate::mounted::client;
+use crate::opening::Place;
+use crate::output::{events, json, stdout};
+use crate::progs;
+
+/// A command as a command line calls it.
+struct Called<'a> {
+    run: RunFunction,
+    trouble: u8,
+    on_mounts: bool,
+    commits_before: bool,
+    matches: &'a ArgMatches,
+    globals: Globals,
+}
+
+impl<'a> Called<'a> {
+    fn find(matches: &'a ArgMatches) -> Result<Self, clap::Error> {
+        let mut levels = vec![matches];
+        let mut rows = ROWS;
+        let mut current = matches;
+        while let Some((name, below)) = current.subcommand() {
+            levels.push(below);
+            current = below;
+            let Some(row) = rows.iter().find(|row| row.name == name) else {
+                break;
+            };
+            match &row.kind {
+                Kind::Group { rows: inner, .. } => rows = inner,
+                Kind::Leaf {
+                    trouble,
+                    run,
+                    on_mounts,
+                    commits_before,
+                    ..
+                } => {
+                    return Ok(Self {
+                        run: *run,
+                        trouble: *trouble,
+                        on_mounts: *on_mounts,
+                        commits_before: *commits_before,
+                        matches: current,
+                        globals: Globals::collect(&levels)?,
+                    });
+                }
+            }
+        }
+        Err(command().error(clap::error::ErrorKind::MissingSubcommand, "a command is missing"))
+    }
+}
+
+/// Parses and runs a command line, the program's name first.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
+    let arguments = under_own_name(arguments.into_iter().collect());
+    let matches = match parse(&arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            if asks_for(&arguments, "--progress", "json") {
+                events::want();
+            }
+            let is_json = asks_for(&arguments, "--format", "json");
+            return match progs::answer(&arguments, &error) {
+                Some(answer) => {
+                    if is_json {
+                        failure_as_json(&answer, exit::USAGE);
+                    }
+                    End::Failed(exit::USAGE, answer)
+                }
+                None => {
+                    if is_json {
+                        command_line_as_json(&error);
+                    }
+                    End::CommandLine(error)
+                }
+            };
+        }
+    };
+    match Called::find(&matches) {
+        Ok(called) => run_leaf(&arguments, called),
+        Err(error) => End::CommandLine(error),
+    }
+}
+
+/// Runs a command line that somebody asked the server of a mount for, in its volume. `enter` gives the place; it is told whether
+/// to commit before it takes the view.
+pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> Result<Place>) -> End {
+    let matches = match parse(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return End::CommandLine(error),
+    };
+    let called = match Called::find(&matches) {
+        Ok(called) if called.on_mounts => called,
+        Ok(called) => {
+            let error = anyhow::anyhow!("the server of a mount does not do this");
+            return End::Failed(called.trouble, error);
+        }
+        Err(error) => return End::CommandLine(error),
+    };
+    if let Some(option) = called.globals.unused(Uses::NOTHING) {
+        let error = format!("{option} means nothing for a path below a mount: the volume is open already\n");
+        return End::CommandLine(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, error));
+    }
+    let globals = Globals {
+        progress: Some(globals::Progress::Never),
+        ..called.globals
+    };
+    let context = Context::new(globals);
+    json::forget_document();
+    let result = enter(called.commits_before).and_then(|place| {
+        context.enter(place);
+        (called.run)(called.matches, &context)
+    });
+    context.finish();
+    ended(&context, called.trouble, result)
+}
+
+/// Whether a command line that is wrong has this flag with this value all the same.
+fn asks_for(arguments: &[OsString], flag: &str, value: &str) -> bool {
+    let is_pair = |pair: &[OsString]| matches!(pair, [first, second] if first == flag && second == value);
+    let joined = format!("{flag}={value}");
+    arguments.windows(2).any(is_pair) || arguments.iter().any(|argument| *argument == *joined)
+}
+
+fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
+    let Called { run, trouble, .. } = called;
+    let context = Context::new(called.globals);
+    if called.on_mounts {
+        context.allow_mounted();
+    }
+    if trouble != exit::FAILURE {
+        stdout::go_on_unread();
+    }
+    let mut result = run(called.matches, &context);
+    if let Some(mount) = context.handed_on() {
+        stdout::discard(false);
+        json::forget_document();
+        result = client::ask(&mount, arguments, called.matches).map(Outcome::Code);
+    }
+    context.finish();
+    let result = result.and_then(|outcome| Ok(stdout::finish().map(|()| outcome)?));
+    ended(&context, trouble, result)
+}
+
+/// What a command's end comes to.
+fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
+    let end = end_of(context, trouble, result);
+    if context.json() {
+        end_json(context, &end);
+    }
+    end
+}
+
+/// Has standard output hold one document where a command failed that was to print JSON.
+fn end_json(context: &Context, end: &End) {
+    match end {
+        End::Failed(_, error) if exit::is_broken_pipe(error) => {}
+        End::Failed(code, error) => failure_as_json(error, *code),
+        End::CommandLine(error) => command_line_as_json(error),
+        End::Code(code) => {
+            if let Some(message) = context.first_loss() {
+                exit::end_json(&message, None, *code);
+            }
+        }
+    }
+}
+
+/// Ends standard output with the error of a command that failed.
+fn failure_as_json(error: &anyhow::Error, code: u8) {
+    let help = error.downcast_ref::<Advice>().map(ToString::to_string);
+    exit::end_json(&exit::chain_text(error), help, code);
+}
+
+/// Ends standard output with the error of a command line that is wrong.
+fn command_line_as_json(error: &clap::Error) {
+    if error.use_stderr() {
+        let text = error.render().to_string();
+        let text = text.trim_end();
+        exit::end_json(text.strip_prefix("error: ").unwrap_or(text), None, exit::USAGE);
+    }
+}
+
+fn end_of(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
+    match result {
+        Err(error) => match error.downcast::<clap::Error>() {
+            Ok(error) => End::CommandLine(error),
+            // The reader went away: no failure, but what was lost before stays lost.
+            Err(error) if context.losses() > 0 && exit::is_broken_pipe(&error) => End::Code(trouble),
+            Err(error) => End::Failed(trouble, error),
+        },
+        Ok(Outcome::Signalled(code) | Outcome::Code(code)) => End::Code(code),
+        Ok(_) if context.losses() > 0 => End::Code(trouble),
+        Ok(Outcome::Done) => End::Code(exit::SUCCESS),
+        Ok(Outcome::Negative) => End::Code(exit::FAILURE),
+    }
+}
