@@ -1,4 +1,4 @@
-//! `buttress inspect-internal map-swapfile`: where a swap file lies, for resuming from it.
+//! `buttress inspect-internal map-swapfile`: the location of a swap file, for resuming from it.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -67,7 +67,7 @@ impl Subcommand for MapSwapfile {
     }
 }
 
-/// Where the file begins on its device. Fails for a file that Linux does not swap to.
+/// Returns the offset at which the file begins on its device. Fails for a file that Linux does not swap to.
 fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
     let key = InodeItem::key(location.inode);
     let tree = filesystem.subvolume_tree(location.subvolume)?;
@@ -96,7 +96,7 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
         let item = item?;
         let extent = FileExtent::parse(&item.key(), item.data(), sector_bytes)?;
         let slice = match extent.body {
-            FileExtentBody::Inline(_) => bail!("its content lies in its item"),
+            FileExtentBody::Inline(_) => bail!("its content is inline"),
             FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => slice,
         };
         ensure!(
@@ -104,11 +104,13 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
             "it has a hole at {end}"
         );
         ensure!(extent.compression == Compression::None, "it is compressed");
-        let logical = slice.disk.saturating_add(slice.offset);
+        let beyond = || anyhow::anyhow!("its extent at {end} ends beyond the largest address");
+        let logical = slice.disk.checked_add(slice.offset).ok_or_else(beyond)?;
         let (id, physical) = place(filesystem, logical)?;
-        ensure!(*device.get_or_insert(id) == id, "it lies on several devices");
+        ensure!(*device.get_or_insert(id) == id, "it is on several devices");
         first.get_or_insert(physical);
-        end = item.key().offset.saturating_add(slice.num_bytes.get());
+        let next = item.key().offset.checked_add(slice.num_bytes.get());
+        end = next.ok_or_else(beyond)?;
     }
     ensure!(end >= inode.size.get(), "it has a hole at {end}");
     first.ok_or_else(|| anyhow::anyhow!("it is empty"))

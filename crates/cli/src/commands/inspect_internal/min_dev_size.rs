@@ -29,7 +29,7 @@ pub struct MinDevSize {
     image: OsString,
 }
 
-/// No chunk lies below.
+/// No chunk is located below this offset.
 const RESERVED_BYTES: u64 = 1 << 20;
 /// A system chunk, which moving chunks may ask for.
 const SYSTEM_CHUNK_BYTES: u64 = 32 << 20;
@@ -48,7 +48,7 @@ impl Subcommand for MinDevSize {
         let devices = filesystem.volume().devices();
         if !devices.iter().any(|device| device.id().get() == self.id) {
             return Err(exit::usage(format_args!(
-                "{}: there is no device {}",
+                "{}: no device {} exists",
                 target.display(),
                 self.id
             )));
@@ -76,13 +76,17 @@ fn extents(filesystem: &Filesystem, device: u64) -> Result<Vec<(u64, u64)>> {
         let item = item?;
         let extent = DeviceExtent::parse(&item.key(), item.data(), filesystem.sector_bytes())?;
         let start = item.key().offset;
-        extents.push((start, start.saturating_add(extent.length.get())));
+        let end = start.checked_add(extent.length.get());
+        let end = end
+            .ok_or_else(|| anyhow::anyhow!("the device extent at {start} ends beyond the largest address"))?;
+        extents.push((start, end));
     }
     Ok(extents)
 }
 
-/// The least size of a device with these extents. A shrink moves the extents beyond the new end, the last one first, each into a
-/// hole that is large enough. While it moves one, its space counts twice, and the chunk tree may need a chunk more.
+/// The least size of a device with these extents. A shrink moves the extents beyond the new end into holes that are
+/// large enough, the last extent first. While it moves one, its space counts twice, and the chunk tree may need a chunk
+/// more.
 fn least(mut extents: Vec<(u64, u64)>) -> u64 {
     let mut least = RESERVED_BYTES;
     let mut holes: VecDeque<(u64, u64)> = VecDeque::new();
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_moves_into_a_hole_with_space_for_another_copy_of_it() {
+    fn extent_moves_into_hole_with_space_for_another_copy() {
         // 1 + 8 + 8 used, 8 to move, 32 for a system chunk.
         assert_eq!(of(&[(1, 9), (100, 108)]), 1 + 16 + 8 + 32);
     }
