@@ -176,7 +176,7 @@ macro_rules! geometry_of_inner {
 }
 pub(crate) use geometry_of_inner;
 
-/// Returns the bytes of a request. One that ends past the largest offset ends there: no backend is that large.
+/// Returns the bytes of a request. The range ends at the largest offset at most: no backend is that large.
 pub(crate) fn range_of(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
     offset_bytes..offset_bytes.saturating_add(length_bytes)
 }

@@ -468,7 +468,8 @@ impl Device {
     /// nothing where that is not possible. Waits for no medium.
     ///
     /// # Errors
-    /// One that [`IoError::is_out_of_space`]; a part of the range may have space then. As [`write`](Self::write).
+    /// [`IoError::is_out_of_space`] if too little space exists; a part of the range may have space then. As
+    /// [`write`](Self::write). As [`write`](Self::write).
     pub fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         let core = self.core();
         core.check_range(Operation::Reserve, offset_bytes, length_bytes)?;

@@ -1,9 +1,9 @@
 //! Image files and block devices.
 //!
-//! One type serves both. They differ in how their size is found, in the locks that exclude other programs
-//! ([`opening`]), and in the calls that discard and zero ([`system`]). Reads go through the page cache, or around it
-//! with `O_DIRECT`; large writes go around it in either case ([`large`]). Requests with `O_DIRECT` that are not aligned
-//! are [widened](widening). Image files with holes depend on the space of their file system ([`host`]).
+//! Both kinds have the same type. They differ in their size, in locks that exclude other programs ([`opening`]), and in
+//! the calls that discard and zero ([`system`]). Reads go through the page cache, or around it with `O_DIRECT`; large
+//! writes go around it in either case ([`large`]). Requests with `O_DIRECT` that are not aligned are
+//! [widened](widening). Image files with holes depend on the space of their file system ([`host`]).
 //!
 //! The kernel's own read-ahead is left as it is for the page cache: it only begins where reads follow each
 //! other, which is where it helps; callers that read ahead with large requests of their own pass it by.

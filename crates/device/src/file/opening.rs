@@ -1,7 +1,7 @@
 //! Opening of image files and block devices: kinds of files, locks against other users, overlays and partitions.
 //!
-//! A file is opened once, or twice if the page cache has nothing of it: then around the page cache, where the file
-//! system allows that. The lock comes before the first read. An overlay and a partition are backends over the file's.
+//! A file is opened once. If the page cache has nothing of it, it may be opened again around the page cache. The lock
+//! comes before the first read. An overlay and a partition are backends over the file's.
 //!
 //! It leaves out which sizes and calls a file has ([`FileBackend`]), and the rules of the locks ([`guard`]).
 
@@ -18,7 +18,7 @@ use crate::error::{IoError, Operation};
 use crate::overlay::{BaseState, Overlay};
 use crate::partition;
 
-/// What [`open`] found: the backend (of the partition, if one was asked for), and what the user should know.
+/// The result of [`open`]: the backend (of the partition, if the caller asked for one), and messages for the user.
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notices: Vec<String>,
@@ -28,8 +28,8 @@ pub(crate) struct Opened {
 
 /// Opens the image file or block device at `path`.
 ///
-/// For reading, a shared lock is taken, and a mounted device is reported; for writing, the lock is exclusive,
-/// and whatever is mounted or used by something else is refused.
+/// For reading, it acquires a shared lock, and reports a mounted device. For writing, it acquires an exclusive lock,
+/// and refuses whatever is mounted or in use.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
@@ -51,7 +51,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     };
     let wanted = when_cold && !options.direct;
     let again = (wanted && system::is_cold(&file)).then(|| open_file(path, &around));
-    // Where the file system refuses O_DIRECT, the page cache will do.
+    // If the file system refuses O_DIRECT, use the page cache.
     let (file, options) = match again {
         Some(Ok((file, _))) => (file, &around),
         Some(Err(_)) | None => (file, options),

@@ -26,9 +26,10 @@ impl FileBackend {
         aligned(offset) && parts.all(|(address, length)| aligned(address) && aligned(length))
     }
 
-    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also gives where in it `start` is.
+    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also returns the index of `start` in
+    /// the buffer.
     ///
-    /// The last sector of a file may reach past its end; what is there then reads as zeros.
+    /// The last sector may extend past the end of the file; those bytes read as zeros.
     pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
         let unit = u64::from(self.sector_bytes).max(1);
         let lead = start.checked_rem(unit).unwrap_or(0);
@@ -56,8 +57,8 @@ impl FileBackend {
         Ok((buffer, usize::try_from(lead).map_err(too_long)?))
     }
 
-    /// Writes bytes that are not aligned, by reading the sectors at both ends first. One at a time: two such writes
-    /// may share a sector.
+    /// Writes bytes that are not aligned, by reading the sectors at both ends first. The lock `widening` lets one
+    /// thread in: two such writes may share a sector.
     pub(super) fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _alone = self.widening.lock();
         let end = offset.saturating_add(byte_length(bytes.len()));
