@@ -455,8 +455,8 @@ impl Error {
         }
     }
 
-    /// Returns the request for which a device had no space: a host's disk is full, or a quota is used up. Writing
-    /// continues after it, and the same call can succeed once the host has space again.
+    /// Returns the request for which a device had no space: a disk is full, or a quota is used up. Writing continues
+    /// after it, and the same call can succeed once the host has space again.
     #[must_use]
     pub const fn out_of_host_space(&self) -> Option<&buttress_device::IoError> {
         match self {
