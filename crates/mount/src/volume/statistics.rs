@@ -1,7 +1,7 @@
 //! The space of a mounted volume, as `statfs(2)` shows it.
 //!
-//! A volume that is open for writing has exact numbers at each call: they count dirty data and the running transaction. A
-//! volume that is open for reading does not change, so its numbers are computed once.
+//! A volume that is open for writing has exact numbers at each call. They count dirty data and the running transaction.
+//! A volume that is open for reading does not change, so its numbers are computed once.
 //!
 //! Invariant: blocks are sectors of data. Raw bytes are divided by the copies that data has.
 
