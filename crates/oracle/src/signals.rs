@@ -8,7 +8,7 @@ use std::process::Child;
 /// the signal asks. On a busy machine this can take longer than any pause.
 ///
 /// # Errors
-/// That the signal cannot be sent, or that the system does not report on the program.
+/// If the signal cannot be sent, or the system does not report on the program.
 pub fn deliver(child: &Child, signal: Signal) -> Result<()> {
     kill_process(Pid::from_child(child), signal)?;
     while is_pending(child.id(), signal)? {
