@@ -34,8 +34,8 @@ fn copy_with_a_log() -> Result<(tempfile::TempDir, Manifest)> {
     Ok((folder, committed))
 }
 
-/// An image copied after an fsync while it is mounted has a log tree. It is read with what was synced, with a warning that names
-/// the log, and stays as it is; with `rescue=nologreplay` it is read as of the last commit, without a warning.
+/// An image copied after an fsync while it is mounted has a log tree. A reader shows the synced content, warns about
+/// the log, and leaves the image as it is. With `rescue=nologreplay` it shows the last commit without a warning.
 fn pending_log() -> Result<Outcome> {
     let (folder, committed) = copy_with_a_log()?;
     let copy = folder.path().join("copy");
