@@ -120,7 +120,7 @@ impl Copying {
         returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
     }
 
-    /// Keeps only the pieces of a group that have a part on the source. For a returning device these are newer pieces,
+    /// Keeps only the pieces of a group that have a part on the source. For a returning device it keeps newer pieces,
     /// pieces that may have been overwritten in place, and all pieces of a moved stripe. Rows with parity stay whole:
     /// parity counts on what was freed since, too.
     pub(crate) fn keep_wanted(&self, group: &mut Group) {

@@ -124,8 +124,7 @@ impl Job<'_> {
 }
 
 /// Whether a site is on a device that missed commits. The missed commits may be the cause of the damage. A scrub does
-/// not repair it, since the device's own superblock may need the bytes that are there. A resynchronisation does
-/// ([`crate::resync`]).
+/// not repair it: the device's own superblock may need the old bytes. A resynchronisation does ([`crate::resync`]).
 fn is_missed(site: &Site) -> bool {
     let is_stale = site.slot.stale().is_some() && site.part != Part::Superblock;
     is_stale && !buttress_faults::on("scrub-mends-stale-device")

@@ -229,7 +229,7 @@ impl Replace {
     }
 
     /// Opens the last commit with the target in the source's place, and reads all of its metadata. An unreadable block
-    /// is lost with the source if a part of it is on the source, or if the source can read it.
+    /// is lost with the source if a part of it is on the source, or if the source can still read it.
     fn check_through_target(&self, volume: &Volume, replacement: &Replacement) -> Result<(), Error> {
         if buttress_faults::on("replace-target-unchecked")
             || buttress_faults::on("replace-lost-metadata-copied")

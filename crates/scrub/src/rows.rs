@@ -8,9 +8,9 @@
 //! Columns are trusted where nothing speaks against them: what is not in use is part of the parity too. Where parity does not
 //! fit and data without checksums is involved, nobody can say which is wrong: that is told, unless the other parity fits.
 //!
-//! With a device missing, parity of its rows is not judged: it may be the only copy of the missing bytes. This also
-//! holds if a part of the extent tree cannot be read. A column may then hold damaged data that is not known, which only
-//! parity can rebuild.
+//! With a device missing, parity of its rows is not judged: only it may have the missing bytes. This also holds if a
+//! part of the extent tree cannot be read. A column may then hold damaged data that is not known, which only parity can
+//! rebuild.
 
 mod copy;
 mod rebuild;

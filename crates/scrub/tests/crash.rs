@@ -364,8 +364,8 @@ fn is_whole(devices: &[Device], expected: &[(String, Vec<u8>)], what: &str) -> b
     true
 }
 
-/// Cuts at every write and flush of the end of a replacement, from the exchanging commit to the last wiped superblock.
-/// The volume opens from the devices with the source, or from those with the target.
+/// Cuts at every write and flush of the end of a replacement, until the last superblock is wiped. The volume opens from
+/// the devices with the source, or from those with the target.
 #[test]
 fn cut_at_the_end_of_a_replacement_leaves_one_of_the_sets() {
     for (profile, devices) in [(Profile::Single, 1), (Profile::Raid0, 2)]

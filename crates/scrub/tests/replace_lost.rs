@@ -165,8 +165,7 @@ enum Loss {
     Unreadable,
 }
 
-/// Replaces a device of a volume that has lost a sector of a file in all places, and compares its content before and
-/// after.
+/// Replaces a device after a sector of a file is lost in all places, and compares the content before and after.
 fn with_lost_sector(profile: Profile, devices: usize, name: &str, loss: Loss) {
     let what = format!("{profile}, {name}, {loss:?}");
     let lab = lab(profile, devices);

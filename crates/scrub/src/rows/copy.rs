@@ -1,5 +1,4 @@
-//! The bytes of a row for the target of a replacement: the source's column as it was read, or as the other columns
-//! rebuild it.
+//! The bytes of a row for the target of a replacement: the source's column, as read or as rebuilt.
 
 use super::rebuild::Columns;
 use super::{Span, spans};
