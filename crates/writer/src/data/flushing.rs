@@ -63,7 +63,7 @@ impl WritableFilesystem {
         }
     }
 
-    /// Writes back content before a caller adds more, if the last write found no space on the host and memory is full.
+    /// Writes back content before a caller adds more, if memory is full and the last write found no space on the host.
     /// Otherwise dirty content would take memory without bounds.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Chunks: made when no block group has room, removed when a block group stays empty.
 //!
-//! A chunk takes one device extent on each of its devices (two for DUP). `devices` keeps what is unallocated on each
-//! device, `planning` chooses devices and sizes, this module makes the chunk, `removing` removes it.
+//! A chunk takes one device extent on each of its devices (two for DUP). `devices` keeps the unallocated ranges,
+//! `planning` chooses devices and sizes, this module makes the chunk, and `removing` removes it.
 //!
 //! Invariants: device extents never overlap, the first MiB of a device is never used; a device extent that became free is
 //! not given to another chunk before the transaction that freed it is durable.

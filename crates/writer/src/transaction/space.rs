@@ -77,8 +77,7 @@ impl Running {
         data.last()?.flags.profile()
     }
 
-    /// Returns the bytes that data can still take: free in block groups, pinned by commits only, or in possible new
-    /// chunks.
+    /// Returns the bytes that data can still take: free, pinned by commits only, or in possible new chunks.
     fn available_bytes(&self) -> Result<u64, Defect> {
         if !self.can_take_items() {
             return Ok(0);

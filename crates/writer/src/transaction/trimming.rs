@@ -7,7 +7,7 @@
 //! 4. Under the lock again: the ranges are free as before.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume that is opened with
-//! [`WriteOptions::discard`] does steps 2 to 4 after each commit. Those steps discard the ranges that the commit itself
+//! [`WriteOptions::discard`] does steps 2 to 4 after each commit. These steps discard the ranges that the commit itself
 //! freed, whatever the free-space tree lists.
 //!
 //! Invariants:

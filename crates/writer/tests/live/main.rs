@@ -1,4 +1,4 @@
-//! Reads beside writers: each sees a state that was there, and none waits for a device that only the writer needs.
+//! Reads beside writers: each sees one state of the volume, and none waits for a device that only the writer needs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -16,7 +16,7 @@ struct Interrupted {
     before_read: Hook,
 }
 
-/// What is done once, before a read.
+/// A function that runs once, before a read.
 #[derive(Default)]
 struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
@@ -64,7 +64,7 @@ impl Backend for Interrupted {
     }
 }
 
-/// Takes all room for data that there is.
+/// Fills the volume with data.
 fn fill_up(filesystem: &WritableFilesystem) {
     let other = create(filesystem, "other");
     for number in 0_u64.. {
@@ -79,7 +79,7 @@ fn fill_up(filesystem: &WritableFilesystem) {
     }
 }
 
-/// Between looking up where content lies and reading it, `end` takes the content from the file, and all room is used.
+/// Between the lookup of an extent and its read, `end` removes the content from the file, and all space is filled.
 fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + 'static) {
     let backend = Arc::new(Interrupted {
         memory: MemoryBackend::new("memory", vec![0; 128 << 20]),
@@ -87,7 +87,7 @@ fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + '
     });
     let device = || Device::with_backend(Arc::clone(&backend) as Arc<dyn Backend>, Engine::Inline);
     let options = WriteOptions {
-        // What is overwritten must not be told by its checksums alone.
+        // Checksums alone must not reveal overwritten content.
         data: DataOptions {
             checksums: false,
             ..DataOptions::default()
@@ -119,7 +119,7 @@ fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + '
     assert_eq!(read, 4 << 20);
     assert!(
         content.iter().all(|byte| *byte == b'o'),
-        "room was used again while it was read"
+        "space was used again during a read"
     );
     let _ = filesystem.abandon();
 }

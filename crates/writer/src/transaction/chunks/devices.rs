@@ -24,13 +24,13 @@ pub(crate) struct DeviceSpaceLeft {
     pub(crate) free: FreeRanges,
 }
 
-/// What the chunk tree and the device tree say of devices.
+/// The devices of the chunk tree, and their unallocated ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     pub(crate) rooms: Vec<DeviceSpaceLeft>,
     /// Extents of removed chunks, by the transaction's end.
     pub(crate) freed: Vec<(DeviceId, u64, u64)>,
-    /// What of the errors that were counted the statistics have.
+    /// The counted errors that the device statistics already have.
     pub(crate) recorded: BTreeMap<Uuid, DeviceErrors>,
 }
 
@@ -41,7 +41,7 @@ impl Devices {
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
     }
 
-    /// Takes a place for each stripe of a plan. Gives for how many there was one.
+    /// Takes a place for each stripe of a plan. Returns how many stripes got a place.
     pub(super) fn take(&mut self, plan: &mut Plan) -> usize {
         let length = plan.stripe_length;
         let mut taken = 0_usize;

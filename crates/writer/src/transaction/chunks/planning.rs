@@ -1,8 +1,8 @@
 //! The choice of profile, devices and size of a new chunk.
 //!
-//! Devices with the largest unallocated ranges come first. Sizes are the kernel's: at most 1 GiB a device extent for data
-//! (10 GiB a chunk), 256 MiB for metadata (1 GiB on volumes over 50 GiB), 32 MiB for system. A chunk never has more than a
-//! tenth of the volume. A plan changes nothing.
+//! Devices with the largest unallocated ranges come first. Sizes are the kernel's. A device extent has at most 1 GiB
+//! for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB), and 32 MiB for system. A chunk of data has at most 10
+//! GiB. A chunk never has more than a tenth of the volume. A plan changes nothing.
 //!
 //! Source: sizes from mkfs.btrfs(8) and btrfs(5).
 
@@ -14,7 +14,7 @@ use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTE
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The most devices in one chunk, so that its item fits a leaf of the smallest size and the superblock's array.
+/// The most devices in a chunk: its item must fit the smallest leaf and the superblock's array.
 const STRIPES_MAX: usize = 32;
 
 /// A chunk that could be made.
@@ -100,7 +100,7 @@ impl Running {
             .devices
             .rooms
             .iter()
-            // Nothing new is put on a device that is missing, behind, read-only, or was left out meanwhile.
+            // New chunks avoid devices that are missing, stale, read-only or left out.
             .filter(|room| self.core.device_is_writable(room.item.uuid))
             .filter(|room| room.free.largest_bytes() >= STRIPE_BYTES)
             .collect();

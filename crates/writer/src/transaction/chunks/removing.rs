@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A group is removed only if it was empty in the last durable state and still is.
-//! - One group of each kind stays, and one more empty group: a workload at the edge would else make and remove chunks by
-//!   turns.
+//! - One group of each kind stays, and an empty group besides. A workload at the edge would otherwise make and remove
+//!   chunks by turns.
 //! - What was promised to edits and data has space without the group.
 
 use super::super::block_groups::{Group, Purpose};
@@ -42,7 +42,7 @@ impl Running {
                     .collect::<Vec<_>>(),
             );
         }
-        // One free group is kept at hand, so that a workload at the edge does not make and remove chunks by turns.
+        // Keep an empty group, so that a workload at the edge does not make and remove chunks by turns.
         for start in empty.into_iter().skip(1) {
             if self.can_spare(start) {
                 self.reach_items_of_group(start)?;
@@ -52,7 +52,7 @@ impl Running {
         Ok(())
     }
 
-    /// Whether what was promised to edits and data still has room without a group.
+    /// Returns whether promises to edits and data still fit without a group.
     fn can_spare(&self, start: u64) -> bool {
         let Some(group) = self.core.groups.holding(start) else {
             return false;
