@@ -5,7 +5,7 @@ use super::{NBYTES, NLINK, SIZE, inode, orphan_key, set_flags};
 use crate::editor::{Editor, add, key};
 use buttress_format::{Compression, FileExtent, FileExtentBody, FileKind, ItemType, Key, Logical, TreeId};
 
-/// A file extent that lies on disk, and its inode.
+/// Returns a file extent on disk, and its inode.
 fn extent(editor: &Editor, wanted: impl Fn(&FileExtent<'_>) -> bool) -> (Key, Key) {
     let (at, _) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
         let inode = crate::editor::key(key.objectid.get(), ItemType::INODE_ITEM, 0);
@@ -177,7 +177,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "checksum-surplus",
         "kinds",
-        "checksums behind all block groups",
+        "checksums after all block groups",
         &["checksum-surplus"],
         |editor| {
             let at = key(0_u64.wrapping_sub(10), ItemType::EXTENT_CSUM, 1 << 40);

@@ -19,7 +19,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "link-count",
         "kinds",
-        "a file says one link more",
+        "a file's link count is one too large",
         &["link-count"],
         |editor| {
             let (key, _) = inode(editor, FileKind::Regular);
@@ -151,7 +151,7 @@ pub(super) const PLANTS: &[Plant] = &[
         "the inode item at the end of a leaf removed",
         &["inode-missing", "entry-without-inode"],
         |editor| {
-            // Inside a leaf the check of the leaf itself tells.
+            // Inside a leaf the check of the leaf finds it.
             let mut borders = editor.borders(TreeId::FS).into_iter();
             let border = borders.find(|(last, next)| {
                 last.item_type == ItemType::INODE_ITEM && last.objectid == next.objectid

@@ -66,7 +66,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "entry-without-inode",
         "kinds",
-        "an entry leads to an inode that there is not",
+        "an entry leads to a missing inode",
         &["entry-without-inode", "entry-missing"],
         |editor| {
             let (index, hash, _) = both_forms(editor, is_of_inode);
@@ -80,7 +80,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "entry-kind",
         "kinds",
-        "an entry says that a file is a pipe",
+        "an entry has the kind of a pipe for a file",
         &["entry-kind"],
         |editor| {
             let (index, hash, _) = both_forms(editor, |key, data| {
