@@ -285,8 +285,8 @@ fn run_in_namespace(script: &str) {
     assert!(ran.status.success(), "{stdout}\n{stderr}");
 }
 
-/// Remounts in a separate mount namespace, with the program in the system's path. mount(8) finds it by the helper of
-/// package fuse3, then by a link of its own name.
+/// Remounts in a separate mount namespace, with the program in the system's path. First mount(8) finds the program by
+/// the helper of package fuse3, then by a link with its own name.
 const REMOUNTS: &str = r#"
 set -e
 cd "$1"

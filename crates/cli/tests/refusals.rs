@@ -178,8 +178,8 @@ fn a_full_disk_under_the_image() {
     );
 }
 
-/// If the host of one of two devices is full, the session fails with ENOSPC, and both devices stay in use. Everything
-/// but the content without space is committed to both.
+/// If one device's host is full, the session fails with ENOSPC, and both devices stay in use. Everything but the
+/// content without space is committed to both.
 #[test]
 fn a_full_disk_under_one_of_two_copies() {
     if skips(any_missing(&["root", "mount"])) {

@@ -1,4 +1,4 @@
-//! Commands that change a volume: subvolumes, properties, the label, overlays; and the errors of two of them.
+//! Commands that change a volume: subvolumes, properties, the label, overlays. Also errors of two of them.
 
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
     assert_eq!(stdout(&["filesystem", "label", &image]), "new\n");
     assert_eq!(with(&["filesystem", "label", &image]), "tried\n");
     assert!(with(&["check", &image]).contains("no error found"));
-    // Thrown away, and begun anew.
+    // The side file is removed, and a new one begins.
     std::fs::remove_file(&side).unwrap();
     with(&["filesystem", "label", &image, "kept"]);
     stdout(&["overlay", "commit", &side, &image]);
@@ -96,7 +96,7 @@ fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
         failure(&["filesystem", "label", &image, "--overlay", &side])
             .1
             .contains("overlay"),
-        "there is none any more"
+        "no overlay is left"
     );
     check(&image);
 }

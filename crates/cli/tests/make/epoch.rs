@@ -23,9 +23,8 @@ fn the_same_epoch_gives_the_same_bytes() {
     assert!(make(&image) == make(&format!("{image}.2")));
 }
 
-/// Times of everything that a volume holds, in seconds, by what they are.
-/// A directory goes into the smallest image that holds it, and again into the same bytes, whatever the workers; also under
-/// the name of mkfs.btrfs.
+/// `mkfs -r` makes the smallest image that holds a directory, and the same bytes each time, with any number of workers.
+/// `mkfs.btrfs` as the program's name makes the same bytes.
 #[test]
 fn mkfs_builds_a_directory_into_the_same_image_each_time() {
     let (folder, image) = fresh();
@@ -81,7 +80,7 @@ fn mkfs_builds_a_directory_into_the_same_image_each_time() {
         .output()
         .unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("no uuid is given"));
-    // A source that is not there leaves no image behind.
+    // A missing source leaves no image.
     let none = folder.path().join("none.img");
     let (code, error) = failure(&["mkfs", "-r", "/nowhere/at/all", none.to_str().unwrap()]);
     assert!(code == 1 && error.contains("/nowhere/at/all"), "{error}");
@@ -93,6 +92,7 @@ fn mkfs_builds_a_directory_into_the_same_image_each_time() {
     );
 }
 
+/// Returns the kind and the seconds of each time in a volume.
 fn times(image: &str) -> Vec<(String, i64)> {
     let dump = stdout(&["inspect-internal", "dump-tree", image]);
     let words: Vec<&str> = dump.split_whitespace().collect();

@@ -28,7 +28,7 @@ fn mkfs_makes_a_missing_image_and_says_what_it_made() {
     check(&image);
     let show = stdout(&["filesystem", "show", &image]);
     assert!(show.starts_with("Label: 'new' "), "{show}");
-    // What is there is not overwritten unasked.
+    // Existing content is overwritten only with `-f`.
     let (code, error) = failure(&["mkfs", &image]);
     assert!(
         code == 1 && error.contains("seems to hold btrfs") && error.contains("-f"),
@@ -96,7 +96,7 @@ fn mkfs_refuses_what_can_hold_no_volume() {
         (at("missing/new.img"), "No such file or directory"),
         (at("file"), ""),
     ] {
-        // What was made before the refusal goes again, in both orders.
+        // The refusal removes the image that was already made, in both orders.
         for words in [[&image, &path], [&path, &image]] {
             let (code, error) = failure(&["mkfs", "-b", "256M", words[0], words[1]]);
             assert!(
