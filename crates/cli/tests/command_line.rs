@@ -213,7 +213,7 @@ fn partitions_and_offsets_are_found() {
 }
 
 #[test]
-fn commands_of_btrfs_progs_that_are_not_here_say_so() {
+fn missing_command_of_btrfs_progs_names_its_replacement() {
     for (words, name, instead) in [
         (&["restore", "x.img", "/tmp"][..], "restore", "buttress cp -r"),
         (

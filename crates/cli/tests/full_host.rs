@@ -353,7 +353,7 @@ fn commands_on_full_hosts_fail_in_order_and_succeed_with_space() {
 
 /// A mount whose host becomes full: writes fail, synced content stays, and deleting files frees space.
 #[test]
-fn mount_on_full_host_loses_nothing_and_goes_on() {
+fn mount_on_full_host_keeps_synced_content_and_continues() {
     if skips(no_root().or_else(mounting::no_fuse)) {
         return;
     }

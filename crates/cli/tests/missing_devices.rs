@@ -16,7 +16,7 @@ use std::process::Command;
 use in_folder::{buttress, done};
 
 #[test]
-fn show_and_scrub_status_say_what_they_can() {
+fn show_and_scrub_status_work_with_devices_missing() {
     for profile in ["raid1", "raid0"] {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
@@ -51,7 +51,7 @@ fn show_and_scrub_status_say_what_they_can() {
 }
 
 #[test]
-fn show_of_a_volume_that_cannot_be_opened_reads_superblocks() {
+fn show_reads_superblocks_if_the_volume_does_not_open() {
     // One of the two images holds the block of the chunk tree.
     let mut unopened = 0;
     for missing in ["1.img", "2.img"] {

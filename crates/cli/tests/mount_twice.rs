@@ -145,7 +145,7 @@ fn umount_takes_the_last_of_two_images_on_a_directory() {
 }
 
 #[test]
-fn umount_refuses_what_is_no_mount_of_ours() {
+fn umount_refuses_a_foreign_mount() {
     if skips(no_fuse()) {
         return;
     }
@@ -181,7 +181,7 @@ fn umount_refuses_what_is_no_mount_of_ours() {
 }
 
 #[test]
-fn server_that_ends_takes_all_of_its_mounts_away() {
+fn server_detaches_all_of_its_mounts_when_it_ends() {
     if skips(no_fuse()) {
         return;
     }

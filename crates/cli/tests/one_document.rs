@@ -72,7 +72,7 @@ fn every_command_that_fails_prints_one_document() {
 }
 
 #[test]
-fn paths_below_a_mount_give_one_document_and_one_header() {
+fn paths_below_a_mount_print_one_document_and_one_header() {
     if skips(no_fuse()) {
         return;
     }

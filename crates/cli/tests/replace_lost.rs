@@ -87,7 +87,7 @@ fn kernels(folder: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn lost_metadata_gives_the_replacement_up_as_in_the_kernel() {
+fn lost_metadata_ends_the_replacement_as_in_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     volume(folder);
@@ -156,7 +156,7 @@ fn lost_data_is_listed_with_its_files_and_fails_to_be_read() {
 }
 
 #[test]
-fn forced_target_keeps_no_signature_of_what_it_held() {
+fn forced_target_keeps_no_former_signature() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     volume(folder);

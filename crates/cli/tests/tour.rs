@@ -61,7 +61,7 @@ fn a_volume_is_made_from_a_directory_changed_checked_and_kept() {
 }
 
 #[test]
-fn tour_without_keep_leaves_nothing_behind() {
+fn tour_without_keep_removes_its_image() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
         .args(["tour", concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/tour")])

@@ -102,7 +102,7 @@ fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
 }
 
 #[test]
-fn a_nested_subvolume_that_keeps_its_parent_is_named() {
+fn deletion_names_the_nested_subvolume_that_prevents_it() {
     let (_folder, image) = made();
     for path in ["a", "a/d", "a/d/inner"] {
         let target = format!("{image}:/{path}");
@@ -124,7 +124,7 @@ fn a_nested_subvolume_that_keeps_its_parent_is_named() {
 }
 
 #[test]
-fn a_full_target_is_not_said_to_fail_at_reading() {
+fn full_target_is_reported_once_and_not_as_a_failed_read() {
     let (folder, image) = fresh();
     stdout(&["mkfs", "-q", "--size", "120M", &image]);
     let source = folder.path().join("source");

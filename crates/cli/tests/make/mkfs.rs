@@ -180,7 +180,7 @@ fn as_user(folder: &Path, words: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn mkfs_without_root_gives_the_root_directory_to_the_caller() {
+fn mkfs_without_root_makes_the_caller_owner_of_the_root() {
     let folder = tempfile::tempdir().unwrap();
     let owner = |options: &[&str]| {
         let words = [&["mkfs", "-q", "-f", "--size", "200M"], options, &["own.img"]].concat();

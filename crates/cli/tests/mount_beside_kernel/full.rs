@@ -123,7 +123,7 @@ fn statfs_is_exact_after_each_fsync() {
 }
 
 #[test]
-fn full_volume_holds_what_the_kernels_does_and_promises_nothing() {
+fn full_volume_holds_as_much_as_the_kernels_and_shows_no_space() {
     for (size, options) in [("128M", &["--mixed"][..]), ("300M", &[])] {
         let Some((found, expected, left)) = filled(size, options, fill_with_data) else {
             return;

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_become_plain_and_keep_what_leads_out() {
+    fn paths_become_plain_and_still_lead_out() {
         use PathForm::{Absolute, Dot, TrailingSlash};
         let cases: [(&[u8], &[u8], Option<PathForm>); 17] = [
             (b"", b"", None),

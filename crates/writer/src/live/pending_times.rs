@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_sets_what_writes_set_and_nothing_else() {
+    fn merge_sets_only_the_times_of_writes() {
         let mut item = InodeItem {
             generation: Generation::new(3),
             transid: Generation::new(3),

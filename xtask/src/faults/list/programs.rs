@@ -147,7 +147,7 @@ pub(super) const FAULTS: &[Fault] = &[
             test(
                 "buttress-cli",
                 "replace_lost",
-                "lost_metadata_gives_the_replacement_up_as_in_the_kernel",
+                "lost_metadata_ends_the_replacement_as_in_the_kernel",
             ),
         ],
     ),
