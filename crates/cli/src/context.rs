@@ -43,7 +43,7 @@ pub struct Context {
     handed_on: Mutex<Option<Below>>,
     /// Whether this process opened something already.
     has_opened: AtomicBool,
-    /// What was lost first.
+    /// The first loss that was printed.
     first_loss: Mutex<Option<String>>,
     /// In a session: set when the word that runs is to end.
     cancel: Arc<AtomicBool>,
@@ -178,7 +178,7 @@ impl Context {
         self.has_opened.load(Ordering::Relaxed)
     }
 
-    /// What was lost first, as it was printed.
+    /// Returns the first loss, as it was printed.
     pub(crate) fn first_loss(&self) -> Option<String> {
         self.first_loss.lock().clone()
     }

@@ -153,7 +153,7 @@ pub fn chain_text(error: &anyhow::Error) -> String {
         if line.is_empty() || says(&text, &line) {
             continue;
         }
-        // A cause that begins with all that was said goes on from there.
+        // A cause that begins with the whole text so far replaces it.
         if !text.is_empty()
             && line
                 .strip_prefix(&text)
@@ -177,7 +177,7 @@ pub fn chain_text(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether a text holds a cause, as words of its own.
+/// Returns whether a text contains a cause that is not part of a longer word.
 fn says(text: &str, cause: &str) -> bool {
     let is_border = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
     text.match_indices(cause).any(|(at, found)| {
@@ -191,7 +191,8 @@ fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
     cause.to_string() == advice.0
 }
 
-/// Ends standard output with an error, for who asked for JSON: one document in any case. What cannot be written there was printed on stderr.
+/// Ends JSON output with an error, so that standard output is one document in any case. A failure to write there was
+/// already printed on stderr.
 pub fn end_json(message: &str, help: Option<String>, code: u8) {
     let error = json!({ "message": message, "help": help, "exit_code": code });
     let mut out = terminal::stdout(true);
@@ -255,7 +256,7 @@ mod tests {
             .context("v.img")
             .unwrap_err();
         assert_eq!(chain_text(&longer), "v.img: the disk is full");
-        // Not a part of a word.
+        // A part of a longer word does not count.
         let word = Err::<(), _>(io::Error::other("full"))
             .context("it was not done fully")
             .unwrap_err();

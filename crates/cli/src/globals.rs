@@ -184,8 +184,8 @@ pub struct Globals {
 /// The cache budget where none is given: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
-/// Which global options about volumes mean something to a command. The command refuses others: an option that is passed over in silence
-/// gives a wrong result.
+/// The global options about volumes that a command uses. The command refuses all others: an option without effect would
+/// cause a wrong result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
     /// `--device`.

@@ -409,7 +409,7 @@ impl<'a> Inserter<'a> {
         let mut written_to = 0;
         let mut written = 0u64;
         let progress = &self.progress;
-        // An error of a read is told from one of the volume, which may be full.
+        // Distinguishes an error of a read from an error of the volume, which may be full.
         let is_read = Cell::new(true);
         let mut write = |piece: Piece| -> Result<()> {
             is_read.set(false);

@@ -198,8 +198,8 @@ impl Context {
         self.open_volume_with(image, &self.device_options())
     }
 
-    /// As [`open_volume`](Self::open_volume), for a command that says of a volume what can be said: devices may be missing without
-    /// `--degraded`.
+    /// Opens as [`open_volume`](Self::open_volume) does, for a command that reports whatever it can read: devices may
+    /// be missing without `--degraded`.
     pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Opened> {
         match self.open_volume(image) {
             Err(error) if lacks_devices(&error) && !self.globals().degraded => {
@@ -207,7 +207,7 @@ impl Context {
                     degraded: true,
                     ..self.globals().clone()
                 };
-                // Why the volume is not whole is what the first error says.
+                // The first error explains why the volume is not whole.
                 Self::new(globals).open_volume(image).map_err(|_| error)
             }
             opened => opened,

@@ -1,8 +1,8 @@
 //! The one table of commands. Parser, help, man pages and shell completions are made from it, so they cannot
 //! disagree.
 //!
-//! A command is a type that derives [`clap::Args`] (its doc comment is the help text) and implements
-//! [`Subcommand`]; [`leaf`] makes a table row of it. Groups are rows with rows of their own.
+//! A command is a type that derives [`clap::Args`] and implements [`Subcommand`]; its doc comment is the help text.
+//! [`leaf`] makes a table row of it. Groups are rows with rows of their own.
 //!
 //! `command_line` describes the table to clap and parses; `running` runs the command that a line names.
 

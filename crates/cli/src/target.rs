@@ -94,7 +94,8 @@ impl Target {
         Value::Object(object)
     }
 
-    /// What something below the target is called, for people: as the user named the target. `inner` is its path from there, or nothing.
+    /// Returns the name for messages of something below the target, in the spelling of the user. `inner` is its path
+    /// from there, or nothing.
     pub fn name_of(&self, inner: &[u8]) -> Vec<u8> {
         let mut name = match &self.word {
             Some(word) => word.as_bytes().to_vec(),

@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::opening::Opened;
 
-/// A command brings devices up to date before its own work if they missed no more bytes of extents than this.
+/// A command brings devices up to date before its own work if they missed at most this many bytes.
 const RESYNC_AT_ONCE: ByteCount = ByteCount::new(256 << 20);
 
 /// The variable of reproducible-builds.org's specification.
@@ -286,8 +286,8 @@ impl Writing {
     }
 }
 
-/// Brings devices up to date that missed commits, where that is soon done: what is written then is on them, too. Otherwise a
-/// warning says what brings them up to date.
+/// Brings up to date the devices that missed commits, if this takes little time. Later writes then reach these devices
+/// too. Otherwise a warning names the command for it.
 pub fn resync(context: &Context, filesystem: &WritableFilesystem) {
     let volume = Arc::clone(filesystem.committed_view().volume());
     if devices_behind(&volume).is_empty() {
@@ -311,7 +311,9 @@ pub fn resync(context: &Context, filesystem: &WritableFilesystem) {
                 ));
             }
         }
-        Err(error) => context.warn(format_args!("a device that missed commits stays behind: {error}")),
+        Err(error) => context.warn(format_args!(
+            "a device that missed commits is not brought up to date: {error}"
+        )),
     }
 }
 

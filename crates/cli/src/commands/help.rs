@@ -1,4 +1,4 @@
-//! `buttress help [COMMAND…]`: the same as `--help`, in the words of `btrfs help`.
+//! `buttress help [COMMAND…]`: the same as `--help`, with the spelling of `btrfs help`.
 
 use std::io::Write;
 
@@ -50,7 +50,7 @@ impl Subcommand for Help {
         let mut command = &mut root;
         for word in &self.words {
             let found = table::subcommand_named(command, word);
-            let name = found.ok_or_else(|| exit::usage(format_args!("there is no command {word:?}")))?;
+            let name = found.ok_or_else(|| exit::usage(format_args!("no command {word:?} exists")))?;
             command = command
                 .find_subcommand_mut(&name)
                 .context("the command was found")?;

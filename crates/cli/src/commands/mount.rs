@@ -8,7 +8,7 @@
 //! - `closing_in`: the server gives up what it does not need.
 //! - `watch`: a process that unmounts when the server cannot.
 //! - `images`: what became of the image files while they were mounted.
-//! - `registry`: which servers there are. `listing`: the directories that show what they serve.
+//! - `registry`: the existing servers. `listing`: the directories that show what they serve.
 //! - `unmounting`: `buttress umount`.
 
 mod access_times;
@@ -104,7 +104,7 @@ impl Subcommand for Mount {
         if self.log.is_none() && *context.globals() == Globals::default() {
             wishes.options = Some(self.options.join(OsStr::new(",")));
         }
-        // What is remounted is known by its directory.
+        // A remount finds its mount by the directory.
         let (image, directory) = match (&self.image, &self.directory) {
             (Some(image), Some(directory)) => (image, directory),
             (Some(directory), None) if wishes.remount => (directory, directory),
@@ -152,7 +152,7 @@ fn directory_of(directory: &Path) -> Result<PathBuf> {
         let error = anyhow!(error).context(format!("the directory {shown}"));
         match is_dead {
             true => error.context(Advice::new(format!(
-                "the server of what is mounted there is gone: `buttress umount {shown}`"
+                "the server of this mount has ended: `buttress umount {shown}`"
             ))),
             false => error,
         }
@@ -167,7 +167,8 @@ fn directory_of(directory: &Path) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Refuses to mount an image on a directory that shows it already, as Linux does: the second mount would only hide the first.
+/// Refuses to mount an image on a directory that shows it already, as Linux does. The second mount would only hide the
+/// first.
 fn refuse_twice(image: &Path, directory: &Path) -> Result<()> {
     let mounts = places::all();
     let on_it = places::top(&mounts, directory).filter(|mount| mount.is_ours);
@@ -203,8 +204,8 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
     of_helper_of_fuse(arguments).or_else(|| of_helper_by_name(arguments))
 }
 
-/// The same for the helper of package fuse3 (`mount.fuse`), which mount(8) calls where there is no helper of ours by name. That helper
-/// calls `buttress SOURCE DIRECTORY -o OPTIONS`, as the servers of other file systems are called.
+/// Does as [`of_helper_by_name`] for the helper of package fuse3 (`mount.fuse`). mount(8) calls it if no helper of ours
+/// exists. The helper calls `buttress SOURCE DIRECTORY -o OPTIONS`, as it calls the servers of other file systems.
 fn of_helper_of_fuse(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let [program, source, directory, flag, options] = arguments else {
         return None;

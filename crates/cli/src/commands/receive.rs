@@ -40,8 +40,8 @@ pub struct Receive {
     /// out
     #[arg(short = 'E', long = "max-errors", value_name = "N", default_value_t = 1)]
     max_errors: u64,
-    /// Skip commands with unknown numbers, which other senders may have added, except those that would change the content of a
-    /// file. Not together with --keep-partial, --resume or --dump
+    /// Skip commands with unknown numbers, except those that would change the content of a file. Not together with
+    /// --keep-partial, --resume or --dump
     #[arg(long)]
     skip_unknown: bool,
     /// Keep what there is of a stream that is cut off, beside where its subvolume would be, for --resume. While the stream

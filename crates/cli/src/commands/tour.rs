@@ -1,10 +1,11 @@
 //! `buttress tour [DIRECTORY]`: every main job in turn, with what each did and how long it took.
 //!
-//! It makes a volume out of a directory, in a sparse file that is removed at the end unless `--keep` asks for it to try things on; changes files, takes snapshots,
-//! deletes, checks (`making`); then opens it as a reader and looks at all of it, sends it, reads it with one copy
-//! rotten, and scrubs it whole (`steps`, `scrubbing`). With an image in place of the directory only that second part is done, and nothing is written.
+//! With a directory, it makes a volume in a sparse file: it changes files, takes snapshots, deletes, and checks
+//! (`making`). Then it opens the volume as a reader, shows it, sends it, reads it with a corrupt copy, and scrubs it
+//! (`steps`, `scrubbing`). The end removes the file, except with `--keep`. With an image it does only the second part,
+//! and writes nothing.
 //!
-//! A step that fails is told, the rest is done all the same, and the exit code is 1.
+//! A failed step is reported, the other steps run nevertheless, and the exit code is 1.
 
 mod making;
 mod scrubbing;
@@ -56,7 +57,7 @@ impl Subcommand for TourCommand {
         ),
         example(
             "buttress tour --keep",
-            "The same, and keeps the volume to try things on",
+            "Does every main job, and keeps the volume for experiments",
         ),
         example(
             "buttress tour backup.img",
@@ -190,7 +191,7 @@ struct Image {
 impl Drop for Image {
     fn drop(&mut self) {
         if !self.keep {
-            // Whoever removed it before has done the work.
+            // The file may be gone already.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -22,7 +22,7 @@ pub struct Mounted {
     pub root: PathBuf,
     /// On what.
     pub directory: PathBuf,
-    /// What is mounted there: of a mount of ours its image.
+    /// The mounted source; for a mount of ours, its image.
     pub source: PathBuf,
     /// The type of its file system.
     pub kind: String,

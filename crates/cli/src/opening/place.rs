@@ -131,7 +131,7 @@ impl Context {
             return Ok(());
         };
         if self.takes_mounted() && self.has_opened() {
-            return Err(anyhow!("{} lies in a volume that is mounted", path.display())).context(Advice::new(
+            return Err(anyhow!("{} is in a mounted volume", path.display())).context(Advice::new(
                 "paths below a mount and paths in an image are for commands of their own",
             ));
         }
@@ -139,7 +139,7 @@ impl Context {
             self.set_handed_on(below);
             return Err(anyhow!("{} is mounted", path.display()));
         }
-        Err(anyhow!("{} lies in a volume that is mounted", path.display())).context(Advice::new(
+        Err(anyhow!("{} is in a mounted volume", path.display())).context(Advice::new(
             "this command takes the image, when it is unmounted; the files are there for any program",
         ))
     }

@@ -84,8 +84,8 @@ pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
 
 /// Parses a command line, the program's name first.
 ///
-/// To describe every argument of every command takes longer than some commands run: it is done for help and errors, which
-/// show other commands too.
+/// Describing every argument of every command takes longer than some commands run. The parser therefore does so only
+/// for help and errors, which show other commands too.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
     command_of(Extent::Named)
         .try_get_matches_from(arguments)

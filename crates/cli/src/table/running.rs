@@ -1,4 +1,4 @@
-//! Running the command that a command line names, and its end: an exit code, an error, and with JSON one document.
+//! Runs the command that a command line names. It ends with an exit code or an error, and with JSON in one document.
 //!
 //! A command for a path below a mount runs in the mount's server, by the same table ([`run_on_mount`]).
 //!
@@ -98,8 +98,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     }
 }
 
-/// Runs a command line that somebody asked the server of a mount for, in its volume. `enter` gives the place; it is told whether
-/// to commit before it takes the view.
+/// Runs a command line of another process in the server of a mount, on its volume. `enter` returns the place; its
+/// argument asks for a commit before it takes the view.
 pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> Result<Place>) -> End {
     let matches = match parse(arguments) {
         Ok(matches) => matches,
@@ -158,7 +158,7 @@ fn run_leaf(arguments: &[OsString], called: Called<'_>) -> End {
     ended(&context, trouble, result)
 }
 
-/// What a command's end comes to.
+/// Returns the end of a command.
 fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     let end = end_of(context, trouble, result);
     if context.json() {

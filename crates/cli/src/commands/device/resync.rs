@@ -20,9 +20,9 @@ use crate::table::Subcommand;
 
 /// Bring devices up to date that missed commits
 ///
-/// A device that was away while the volume was written gets what is newer than it, and takes part in all commits from then on. Until
-/// all of it is there the device can be read alone as before. What was interrupted goes on when the command is given again.
-/// `scrub start` does the same before it scrubs.
+/// Brings a device that was away up to date, so that it takes part in all later commits. Until the job ends, the device
+/// can be read alone as before. After an interruption, the same command continues the job. `scrub start` does the same
+/// before it scrubs.
 #[derive(Args, Debug)]
 pub(super) struct Resync {
     /// Read at most so many bytes a second of each device; 0 for no limit

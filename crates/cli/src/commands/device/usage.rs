@@ -61,13 +61,13 @@ impl Subcommand for Usage {
     }
 }
 
-/// What is allocated on a device, by kind, profile and, where data is striped, the number of stripes.
+/// The bytes allocated on a device, by kind, profile and, if data is striped, the number of stripes.
 type Allocated = BTreeMap<(u8, u64, usize), (BlockGroupFlags, u64)>;
 
 /// The profiles whose number of stripes btrfs-progs prints.
 const STRIPED: [Profile; 4] = [Profile::Raid0, Profile::Raid10, Profile::Raid5, Profile::Raid6];
 
-/// What is allocated on each device.
+/// Returns the bytes allocated on each device.
 fn allocated(filesystem: &Filesystem) -> HashMap<DeviceId, Allocated> {
     let mut all: HashMap<DeviceId, Allocated> = HashMap::new();
     for chunk in filesystem.volume().chunk_map().chunks() {

@@ -65,8 +65,8 @@ pub(super) struct BuildArguments {
     /// Everything belongs to this group
     #[arg(long, value_name = "GID", conflicts_with = "all_root")]
     force_gid: Option<u32>,
-    /// The root directory belongs to this user and group and, where given, has these permissions [default: of an
-    /// empty volume that is not made by root, the caller]
+    /// Set the owner, group and permissions of the root directory [default without root: the caller, of an empty
+    /// volume]
     #[arg(long, value_name = "UID:GID[:MODE]", value_parser = root_owner)]
     root_owner: Option<RootOwner>,
     /// How many threads read and compress [default: one for each processor]

@@ -1,6 +1,6 @@
-//! Options that say which accesses move times of the last access.
+//! Options that decide which accesses change times of the last access.
 //!
-//! Source: mount(8), options `atime`, `relatime`, `strictatime`, `diratime` and what negates them; mount(2).
+//! Sources: mount(8), options `atime`, `relatime`, `strictatime` and `diratime` and their negations; mount(2).
 
 use buttress::writer::operations::{AccessPolicy, AccessTimes};
 

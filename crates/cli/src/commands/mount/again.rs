@@ -143,7 +143,8 @@ pub(super) fn commit(directory: &Path) -> Result<()> {
     }
 }
 
-/// The path of the root that is wished for, from the root that a server serves; none where the server does not serve it.
+/// Returns the path of the wanted root, from the root that a server serves. Returns `None` if the server does not serve
+/// it.
 fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     let wished = globals.subvolume.as_deref();
     let is_same = globals.subvolume_id.is_none()
@@ -158,7 +159,7 @@ fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     Some(Path::new("/").join(below.collect::<PathBuf>()))
 }
 
-/// Where one of a server's mounts shows the root that is wished for.
+/// Returns the directory at which one of a server's mounts shows the wanted root.
 fn inside<'a>(
     server: &Known,
     globals: &Globals,
@@ -167,7 +168,7 @@ fn inside<'a>(
     let wished = path_inside(server, globals)?;
     mounts.find_map(|mount| {
         let below = wished.strip_prefix(&mount.root).ok()?;
-        // What joins an empty path ends with a slash.
+        // A join with an empty path ends with a slash; collecting the components removes it.
         Some(mount.directory.join(below).components().collect())
     })
 }

@@ -1,7 +1,7 @@
 //! The image files of a mount, which others may delete or replace while it is served.
 //!
-//! The server goes on with the open file, but everything in it is gone when the server ends. Until then the file can be copied by the name
-//! that the system gives it, `/proc/PID/fd/N`. So the server keeps a descriptor of each image file, names it in its record, and fails each
+//! The server continues with the open file, but its content is gone when the server ends. Until then `/proc/PID/fd/N`
+//! can be copied. The server therefore keeps a descriptor of each image file and names it in its record. It fails each
 //! sync and commit; `buttress umount` refuses.
 
 use std::io::Read as _;
@@ -52,7 +52,7 @@ impl Images {
         })
     }
 
-    /// What the record says of them.
+    /// Returns the part of the server's record that names the files.
     pub(super) fn record(&self) -> Value {
         let files = self.files.iter();
         files
@@ -60,7 +60,7 @@ impl Images {
             .collect()
     }
 
-    /// Says which file was deleted and how its content is saved; nothing where all are there.
+    /// Returns the message about a deleted file, with the way to save its content. Returns `None` if all files exist.
     pub(super) fn deleted(&self) -> Option<String> {
         let is_deleted = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|found| found.st_nlink == 0);
         let (path, file) = self.files.iter().find(|(_, file)| is_deleted(file))?;
@@ -68,7 +68,8 @@ impl Images {
         Some(deleted_text(path, &self.directory, &descriptor))
     }
 
-    /// Logs a deletion as soon as it happens, by a thread of its own; to be called before the server closes itself in.
+    /// Starts a thread that logs a deletion as soon as it happens. Call this before the server restricts its own system
+    /// calls.
     pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
         let watching = inotify::init(CreateFlags::CLOEXEC)?;
         for (_, file) in &images.files {
@@ -100,19 +101,19 @@ fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {
     )
 }
 
-/// What became of the image files of a server.
+/// The fate of the image files of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// They are where they were.
     Kept,
-    /// One has another name now.
+    /// A file has another name now.
     Moved(String),
-    /// One was deleted; how it is saved.
+    /// A file was deleted; the text explains how to save it.
     Deleted(String),
 }
 
 impl Known {
-    /// What became of the server's image files.
+    /// Returns the fate of the server's image files.
     pub(super) fn fate_of_images(&self, directory: &Path) -> Fate {
         let files = self.record.get("images").and_then(Value::as_array);
         let process = self.record.get("pid").and_then(Value::as_u64);

@@ -1,14 +1,14 @@
-//! Options of mount(8) and btrfs(5) that change nothing here, and why: they are accepted, and those that ask for something are answered
-//! with a note.
+//! Options of mount(8) and btrfs(5) that change nothing here, with the reason. They are accepted; a note answers those
+//! that ask for something.
 //!
 //! A name that ends with `=` stands for the option with any value. Options of access times are not here: `access_times` takes them.
 
-/// What an option comes to.
+/// The effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// It is for mount(8) or fstab, or what holds anyway: nothing is said.
+    /// The option is for mount(8) or fstab, or asks for what holds anyway. It causes no message.
     Nothing,
-    /// It asks for what is not done; this is what the note says.
+    /// The option asks for what Buttress does not do; the text is the note.
     Note(&'static str),
 }
 
@@ -42,7 +42,7 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("symfollow", Nothing),
     ("fsname=", Nothing),
     ("subtype=", Nothing),
-    // What the table of mounts has of a fuse mount: mount(8) repeats it for a remount.
+    // Options that the table of mounts has for a FUSE mount: mount(8) repeats them for a remount.
     ("user_id=", Nothing),
     ("group_id=", Nothing),
     ("default_permissions", Nothing),
@@ -118,7 +118,7 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ),
 ];
 
-/// What an option comes to that changes nothing here.
+/// Returns the effect of an option that changes nothing here.
 pub(super) fn meaning(option: &str) -> Option<Meaning> {
     let name = option.split_inclusive('=').next().unwrap_or(option);
     let is_for_others = ["x-", "X-"].iter().any(|start| option.starts_with(start));
@@ -137,7 +137,7 @@ mod tests {
         let manual = include_str!("../../../../../docs/mount.md");
         for (number, (name, meaning)) in KNOWN.iter().enumerate() {
             let is_first = KNOWN.iter().position(|(other, _)| other == name) == Some(number);
-            assert!(is_first, "{name} is there twice");
+            assert!(is_first, "{name} occurs twice");
             assert!(
                 manual.contains(&format!("`{name}`")),
                 "{name} is not in docs/mount.md"

@@ -48,7 +48,7 @@ pub(super) struct MountWishes {
     pub(super) discard: bool,
     /// The options themselves, where nothing else says how to mount.
     pub(super) options: Option<OsString>,
-    /// What is to be said of options that were given and mean nothing here.
+    /// Notes about options that mean nothing here.
     pub(super) notes: Vec<String>,
 }
 

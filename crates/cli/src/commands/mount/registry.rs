@@ -27,9 +27,9 @@ pub(crate) struct Entry {
     record: Value,
 }
 
-/// What others are told of a mount.
+/// The record of a mount for other processes.
 pub(crate) struct Root {
-    /// The number of its device, as the table of mounts has it: it names the mount on every directory that shows it.
+    /// The number of its device, as in the table of mounts. It identifies the mount on every directory that shows it.
     pub(crate) device: String,
     /// The image files that its server has open.
     pub(crate) images: Value,
@@ -215,15 +215,15 @@ impl Known {
         socket_beside(&self.path)
     }
 
-    /// Whether a mount shows what this server serves. The system gives a device's number to another mount once the first one is gone, while
-    /// its server may still be at its last commit: so the image has to be the same, too.
+    /// Whether a mount shows what this server serves. The image must be the same too. The system reuses the device
+    /// number of a mount that is gone, while its server may still be at its last commit.
     pub(crate) fn is_shown_by(&self, mount: &Mounted) -> bool {
         mount.is_ours
             && self.text("device") == Some(mount.device.as_str())
             && self.text("image") == Some(mount.source.display().to_string().as_str())
     }
 
-    /// Those of some mounts that show what this server serves, in their order.
+    /// Returns the mounts that show what this server serves, in their order.
     pub(crate) fn shown_by<'a>(&self, mounts: &'a [Mounted]) -> impl Iterator<Item = &'a Mounted> {
         mounts.iter().filter(|mount| self.is_shown_by(mount))
     }

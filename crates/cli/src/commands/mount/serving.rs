@@ -360,7 +360,8 @@ pub(super) fn serve(
     }
 }
 
-/// Stops what else writes to the volume. What is mended is counted by the last commit, and nothing is written after it.
+/// Stops scrubs and the healer, which also write to the volume. Nothing is written after the last commit, which counts
+/// their repairs.
 fn stop_of_writers(scrubs: Arc<Scrubs>, healer: Option<Healer>) -> Arc<impl Fn() + Send + Sync> {
     let healer = Mutex::new(healer);
     Arc::new(move || {
@@ -380,7 +381,7 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
     }
 }
 
-/// What is lost when the commit at the end fails with this error.
+/// Returns the part of a message that names the loss if the last commit fails with this error.
 fn lost_with(error: &buttress::fs::Error) -> &'static str {
     match error.out_of_host_space() {
         Some(_) => "content that the host had no space for is lost, and everything else was committed",

@@ -18,11 +18,11 @@ use crate::table::Subcommand;
 
 /// Unmount what `buttress mount` mounted, and wait until all of it is on its devices
 ///
-/// While another directory shows the same volume, its server goes on: the volume is then committed, and the command does not wait
-/// for the server's end.
+/// If another directory shows the same volume, the server continues. The volume is then committed, and the command
+/// returns before the server ends.
 #[derive(Args, Debug)]
 pub struct Umount {
-    /// Take it out of the tree now, and end when nobody uses it any more
+    /// Detach the mount from the tree now, and end once no process uses it any more
     #[arg(short = 'l', long)]
     lazy: bool,
     /// Unmount although the image was deleted: all that it holds is gone then
@@ -128,7 +128,7 @@ fn mount_of<'a>(mounts: &'a [Mounted], directory: &Path) -> Result<&'a Mounted> 
     match above.max_by_key(|mount| mount.directory.as_os_str().len()) {
         Some(mount) => {
             let directory = mount.directory.display();
-            refused.context(Advice::new(format!("it lies below the mount on {directory}")))
+            refused.context(Advice::new(format!("it is below the mount on {directory}")))
         }
         None => refused.context(Advice::new("`buttress mount --list` shows what is mounted")),
     }
@@ -150,7 +150,7 @@ fn wait(server: Known, context: &Context) -> Result<()> {
     }
     if server.is_mounted() {
         context.notice(format_args!(
-            "{image} is still mounted for processes with a mount namespace of their own; its server ends with the last of them"
+            "{image} is still mounted for processes with a mount namespace of their own; its server ends with the last process"
         ));
         return Ok(());
     }

@@ -5,11 +5,12 @@
 //!
 //! | it reads | it |
 //! |---|---|
-//! | `u` | unmounts every directory that shows the volume; where one is busy, has what programs wrote sent to the server and detaches the mount |
+//! | `u` | unmounts every directory that shows the volume; if a directory is busy, sends pending writes to the server and detaches the mount |
 //! | `k`, a process, an address | answers with the kind of shutdown that stands there in the memory of that process, or [`NO_KIND`] for any other number |
 //! | the end | the server is gone: detaches its mounts that are still there |
 //!
-//! Mounts are found by their device, not by a directory: a volume may be shown by several directories, and another volume by the first one by then.
+//! Mounts are found by their device, not by a directory. Several directories may show a volume, and the first directory
+//! may show another volume by then.
 //!
 //! It opens nothing of the image, and tells nothing of a process' memory but whether one of three numbers is at a place.
 
@@ -29,7 +30,7 @@ use crate::mounted::places::{self, Mounted};
 /// Names the device of the mounts that are watched, and their image, to the process that does.
 const VARIABLE: &str = "BUTTRESS_WATCHES_MOUNT";
 
-/// What is watched.
+/// The mount that a process watches.
 #[derive(Debug)]
 pub(super) struct Watched {
     device: String,
@@ -61,7 +62,7 @@ impl Watched {
         })
     }
 
-    /// The directories that show it, the last one first. One that something else was mounted over since is left alone.
+    /// The directories that show it, the last one first. A directory that another mount covers is left out.
     fn directories(&self) -> Vec<PathBuf> {
         let mounts = places::all();
         let is_it = |mount: &&Mounted| {
@@ -129,7 +130,7 @@ impl Drop for Watch {
     }
 }
 
-/// What this process is to watch, if that is what it is for.
+/// Returns the mount that this process is to watch, if it was started for this.
 pub(super) fn wanted() -> Option<Watched> {
     Watched::of_text(&std::env::var_os(VARIABLE)?)
 }

@@ -70,7 +70,7 @@ pub(super) fn ended(
             true => writeln!(out, "{shown} took the place of device {id}")?,
             false => writeln!(
                 out,
-                "the replacement of device {id} waits; the same command goes on with it"
+                "the replacement of device {id} is pending; the same command continues it"
             )?,
         }
         out.flush()?;

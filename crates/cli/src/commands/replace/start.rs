@@ -30,11 +30,12 @@ use crate::writing::Writing;
 
 /// Put another device in the place of one of a volume that is not mounted
 ///
-/// What the device holds is checked and copied; what is bad there, or all of it if the device is missing, comes from other
-/// copies or from parity. When it is interrupted, the same command goes on with it; so does the kernel, when it mounts the
-/// volume with both devices. In the end the old device is no part of the volume any more: its superblocks are wiped last, once the
-/// volume was opened through the new one. If metadata has no good copy, the replacement is given up and the old device stays.
-/// Data without a good copy is listed with its files, and reads of it fail as before.
+/// Checks and copies the content of the device. Damaged content, or all of it if the device is missing, comes from
+/// other copies or from parity. After an interruption, the same command continues the job. The kernel continues it too,
+/// when it mounts the volume with both devices. In the end the volume no longer uses the old device. Its superblocks
+/// are wiped last, after the volume was opened through the new device. If metadata has no good copy, the replacement
+/// ends early and the old device stays. Data without a good copy is listed with its files, and reads of it fail as
+/// before.
 #[derive(Args, Debug)]
 pub(super) struct Start {
     /// Do not go to the background

@@ -37,8 +37,8 @@ pub(super) fn of(filesystem: &Filesystem, report: &Report, most: usize) -> Vec<A
     report.damages.iter().map(&mut affected).collect()
 }
 
-/// Returns the paths of the files that have data in a range of addresses, at most `most`. Trees that are damaged may stand in the
-/// way: then there are none.
+/// Returns the paths of the files that have data in a range of addresses, at most `most`. Damaged trees may hide the
+/// files; it then returns no path.
 pub(in crate::commands) fn in_range(
     filesystem: &Filesystem,
     logical: Logical,

@@ -247,7 +247,8 @@ impl Scrubs {
         ))
     }
 
-    /// Brings devices up to date that missed commits. What stands in the way is logged, and the scrub counts what they missed.
+    /// Brings up to date the devices that missed commits. Failures are logged, and the scrub counts what such devices
+    /// missed.
     fn resync(&self, writer: &WritableFilesystem, limit: Option<ByteCount>, progress: &Progress) {
         let options = ResyncOptions {
             limit,
@@ -262,7 +263,9 @@ impl Scrubs {
                     ));
                 }
             }
-            Err(error) => (self.log)(&format!("a device that missed commits stays behind: {error}")),
+            Err(error) => (self.log)(&format!(
+                "a device that missed commits is not brought up to date: {error}"
+            )),
         }
     }
 

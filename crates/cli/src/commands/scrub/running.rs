@@ -179,7 +179,7 @@ pub(super) fn run(
     conclude(context, options, &record, report, filesystem, command)
 }
 
-/// Brings devices up to date that missed commits; the volume as it is then, if there were any.
+/// Brings up to date the devices that missed commits. Returns the volume as it is then, if any device did.
 fn resync(
     context: &Context,
     opened: &Opened,
@@ -212,7 +212,9 @@ fn resync(
             }
         }
         Err(_) if progress.is_cancelled() => {}
-        Err(error) => context.warn(format_args!("a device that missed commits stays behind: {error}")),
+        Err(error) => context.warn(format_args!(
+            "a device that missed commits is not brought up to date: {error}"
+        )),
     }
     writing.commit()?;
     Ok(Some(Opened {

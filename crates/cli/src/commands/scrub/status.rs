@@ -73,7 +73,7 @@ impl Subcommand for Status {
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
             return self.print(context, record, style);
         }
-        // What a scrub found is known without the other devices.
+        // The findings of a scrub need no other device.
         let device = context.open_device_alone(&image)?;
         let uuid = superblocks::choose(&device)
             .with_context(|| image.display().to_string())?
@@ -86,7 +86,7 @@ impl Subcommand for Status {
                 let filesystem = context.open_volume_as_far_as_there(&image)?.filesystem;
                 let scrub = Scrub::new(&filesystem, ScrubOptions::default(), Progress::new())?;
                 let devices = filesystem.volume().devices();
-                // What lies on a missing device is not known.
+                // The bytes in use on a missing device are unknown.
                 let is_whole = devices.iter().all(|device| device.device().is_some());
                 let to_scrub = is_whole.then(|| scrub.report().to_scrub());
                 print_none(context, uuid, to_scrub, style)

@@ -82,7 +82,7 @@ impl Subcommand for Delete {
     }
 }
 
-/// The error of a deletion. A subvolume that lies in the way is named by its path.
+/// The error of a deletion. A nested subvolume that prevents the deletion is named by its path.
 fn explained(volume: &Writing, target: &Target, error: Error) -> anyhow::Error {
     let nested = match &error {
         Error::HoldsSubvolume { nested, .. } => volume.filesystem.view().subvolume_path(*nested).ok(),

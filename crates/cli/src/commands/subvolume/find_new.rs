@@ -23,12 +23,12 @@ pub struct FindNew {
     /// The subvolume
     #[arg(value_name = "IMAGE:/SUBVOLUME")]
     target: OsString,
-    /// The generation from which on extents are listed; a larger one than there is prints the present one
+    /// List extents from this generation on; a generation larger than the present one prints the present one
     #[arg(value_name = "GENERATION")]
     generation: u64,
 }
 
-/// What one file extent item says.
+/// The content of one file extent item.
 struct Found {
     inode: InodeNumber,
     offset: u64,
@@ -53,8 +53,9 @@ impl Subcommand for FindNew {
         let target = context.target(&self.target);
         let (opened, location) = context.open_target(&target, Follow::All)?;
         if !location.is_subvolume_root() {
-            return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
-                .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+            return Err(anyhow::anyhow!("{} is not a subvolume", target.display())).context(Advice::new(
+                "`buttress subvolume list IMAGE` lists the subvolumes",
+            ));
         }
         let filesystem = &opened.filesystem;
         let marker = filesystem.subvolume(location.subvolume)?.generation().get();
@@ -91,7 +92,7 @@ impl Subcommand for FindNew {
     }
 }
 
-/// Gives each file extent item of the subvolume that is of `from` or later, in order of keys.
+/// Calls `give` for each file extent item of the subvolume from generation `from` on, in order of keys.
 fn each(
     filesystem: &Filesystem,
     location: Location,

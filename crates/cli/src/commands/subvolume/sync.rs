@@ -1,4 +1,4 @@
-//! `buttress subvolume sync IMAGE [ID…]`: goes on with deleted subvolumes until they are gone.
+//! `buttress subvolume sync IMAGE [ID…]`: drops deleted subvolumes until they are gone.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -63,7 +63,7 @@ impl Subcommand for Sync {
             writeln!(out, "Waiting for {count} subvolume{s}")?;
         }
         let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
-        // What could be dropped is, whatever became of the rest.
+        // Commit the drops that succeeded, even if a later drop failed.
         volume.commit()?;
         let left = volume.filesystem.deleted_subvolumes()?;
         let gone = wanted.iter().filter(|id| !left.contains(id));

@@ -29,7 +29,7 @@ pub(super) fn show(context: &Context, directory: &Path, units: Units) -> Result<
     print(context, &look(context, directory)?, units)
 }
 
-/// Shows what the superblocks on some devices say, of a volume that cannot be opened.
+/// Shows the superblocks of the devices of a volume that cannot be opened.
 pub(super) fn show_devices(context: &Context, devices: Vec<PathBuf>, units: Units) -> Result<Outcome> {
     print(context, &of_paths(context, devices)?, units)
 }
