@@ -1,4 +1,4 @@
-//! What of btrfs-progs is here and what is not: the answer to a command that is known there only, and the table of
+//! The commands of btrfs-progs: the error for a command that only btrfs-progs has, and the table of
 //! `docs/btrfs-progs-compatibility.md`.
 
 mod known;
@@ -18,14 +18,14 @@ use known::KNOWN;
 pub struct Known {
     /// Its name with that of its group before it.
     path: &'static str,
-    /// Its options, each with all its spellings: `-r|--readonly`.
-    options: &'static [&'static str],
-    /// What does the job, if it is not here.
+    /// Its options with a space between, each with all its spellings: `-r|--readonly`.
+    options: &'static str,
+    /// The command that does the job, if Buttress lacks this one.
     instead: &'static str,
 }
 
 impl Known {
-    /// Whether a word of a command line names this command's `index`th word: whole, or shortened as btrfs-progs takes it.
+    /// Returns whether an argument is this command's `index`th name, whole or shortened as btrfs-progs accepts it.
     fn has_word(&self, index: usize, word: &str) -> bool {
         let mut words = self.path.split(' ');
         words.nth(index).is_some_and(|known| known == word)
@@ -52,7 +52,7 @@ fn row_of(rows: &'static [Row], path: &str) -> Option<&'static Row> {
     }
 }
 
-/// The answer to a command line that names a command of btrfs-progs which is not here; `None` for any other error.
+/// Returns the error for a command that only btrfs-progs has. Returns `None` for any other error.
 pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Error> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -68,7 +68,7 @@ pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Err
     let at = words.iter().position(|word| word == invalid)?;
     let (before, rest) = words.split_at_checked(at)?;
     let next = rest.iter().skip(1).find(|word| !word.starts_with('-')).copied();
-    // A word before it names its group, or is the value of a global option.
+    // An argument before it names its group, or is the value of a global option.
     let group = before.iter().rev().find_map(|word| group_named(word));
     let in_group = group.and_then(|group| find(&[group, invalid]));
     let with_next = || next.and_then(|next| find(&[invalid, next]));
@@ -86,7 +86,7 @@ pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Err
     })
 }
 
-/// The group of the table that a word names.
+/// Returns the group of the table that an argument names.
 fn group_named(word: &str) -> Option<&'static str> {
     let is_group = |row: &&Row| matches!(row.kind(), Kind::Group { .. });
     let mut groups = table::ROWS.iter().filter(is_group);
@@ -95,7 +95,8 @@ fn group_named(word: &str) -> Option<&'static str> {
         .map(Row::name)
 }
 
-/// The command that is not here and that these words name, the whole of it or its first word. Whole words go first.
+/// Returns the missing command that these arguments name, by its whole path or its first name. Whole names take
+/// precedence.
 fn find(words: &[&str]) -> Option<&'static Known> {
     let missing = || KNOWN.iter().filter(|known| !known.is_here());
     let names = |known: &&Known, is_word: fn(&Known, usize, &str) -> bool| {
@@ -103,7 +104,7 @@ fn find(words: &[&str]) -> Option<&'static Known> {
         words.all(|(index, word)| is_word(known, index, word))
     };
     missing().find(|known| names(known, Known::has_word)).or_else(|| {
-        // One letter could be anything.
+        // A single letter is ambiguous.
         let is_long = words.iter().all(|word| word.len() > 1);
         missing().find(|known| is_long && names(known, Known::has_word_shortened))
     })
@@ -134,8 +135,8 @@ pub fn compatibility() -> String {
             page.push_str(&format!("| `{name}` | no: {} |  |  |\n", cell(instead)));
             continue;
         };
-        let (taken, others): (Vec<&str>, Vec<&str>) =
-            known.options.iter().partition(|option| takes(command, option));
+        let options = known.options.split_whitespace();
+        let (taken, others): (Vec<&str>, Vec<&str>) = options.partition(|option| takes(command, option));
         page.push_str(&format!(
             "| `{name}` | yes | {} | {} |\n",
             list(&taken),
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_known_command_is_here_or_is_answered() {
+    fn known_command_exists_or_names_its_replacement() {
         assert!(KNOWN.len() > 70, "{}", KNOWN.len());
         for known in KNOWN {
             let line = format!("buttress {} x.img", known.path);
