@@ -28,7 +28,7 @@ const fn bit(kind: AttributeKind) -> u64 {
     1 << kind.to_raw()
 }
 
-/// An attribute of a command that its version of the format does not have. It does no harm.
+/// An attribute of a command that its version of the format does not have. It does no harm: btrfs-progs ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oddity {
     /// An attribute of other commands: it is not used.
