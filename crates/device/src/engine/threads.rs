@@ -242,6 +242,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
     use std::io;
     use std::sync::{Arc, Barrier};
 
@@ -250,26 +251,32 @@ mod tests {
     use crate::engine::Engine;
     use crate::queue::request::ReadRequest;
 
-    /// A medium that answers when as many reads wait for it as the depth allows.
-    #[derive(Debug)]
-    struct Meeting(Barrier);
+    /// A medium that calls a function for each read and write.
+    struct Medium<F>(F);
 
-    impl Backend for Meeting {
+    impl<F> fmt::Debug for Medium<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a medium")
+        }
+    }
+
+    impl<F: Fn() + Send + Sync> Backend for Medium<F> {
         fn name(&self) -> &'static str {
-            "meeting"
+            "medium"
         }
         fn size_bytes(&self) -> u64 {
             1 << 40
         }
         fn is_writable(&self) -> bool {
-            false
+            true
         }
         fn read_vectored_at(&self, _: u64, _: &mut [&mut [u8]]) -> io::Result<()> {
-            self.0.wait();
+            self.0();
             Ok(())
         }
         fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
+            self.0();
+            Ok(())
         }
         fn flush(&self) -> io::Result<()> {
             Ok(())
@@ -288,8 +295,10 @@ mod tests {
         let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
         // Small ones are tried from memory by the caller, large ones by a worker.
         for length in [4096, 1 << 20] {
-            let backend = Arc::new(Meeting(Barrier::new(depth)));
-            let device = Device::with_backend(backend, Engine::Threads);
+            // The medium answers when as many reads wait for it as the depth allows.
+            let meeting = Barrier::new(depth);
+            let medium = Medium(move || drop(meeting.wait()));
+            let device = Device::with_backend(Arc::new(medium), Engine::Threads);
             let requests: Vec<ReadRequest> = (0..2 * depth)
                 .map(|number| ReadRequest {
                     offset_bytes: (number as u64) << 24,
@@ -302,44 +311,16 @@ mod tests {
         }
     }
 
-    /// A medium that panics in a worker, after it has signalled the request to the test.
-    #[derive(Debug)]
-    struct Panicking(std::sync::mpsc::Sender<()>);
-
-    impl Backend for Panicking {
-        fn name(&self) -> &'static str {
-            "panicking"
-        }
-        fn size_bytes(&self) -> u64 {
-            1 << 40
-        }
-        fn is_writable(&self) -> bool {
-            true
-        }
-        fn read_vectored_at(&self, _: u64, _: &mut [&mut [u8]]) -> io::Result<()> {
-            let _ = self.0.send(());
-            std::panic::panic_any("the medium panics")
-        }
-        fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
-            let _ = self.0.send(());
-            std::panic::panic_any("the medium panics")
-        }
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-        fn discard(&self, _: u64, _: u64) -> io::Result<()> {
-            Ok(())
-        }
-        fn zero(&self, _: u64, _: u64) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     /// A caller that waits for a request whose worker panicked gets an error. Without the error it would wait forever.
     #[test]
     fn request_of_a_worker_that_panics_fails() {
         let (sender, asked) = std::sync::mpsc::channel();
-        let device = Device::with_backend(Arc::new(Panicking(sender)), Engine::Threads);
+        // The medium signals a request to the test, then panics in a worker.
+        let medium = Medium(move || {
+            let _ = sender.send(());
+            std::panic::panic_any("the medium panics");
+        });
+        let device = Device::with_backend(Arc::new(medium), Engine::Threads);
         let request = ReadRequest {
             offset_bytes: 0,
             length: 4096,
