@@ -30,6 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_locks::unscheduled::Mutex;
+use buttress_locks::{Rank, lock_class};
 
 use crate::backend::{Backend, LargeWriteTarget, RingTarget, Source};
 use crate::buffer::Buffer;
@@ -37,7 +38,8 @@ use crate::device::OpenOptions;
 use crate::error::{byte_length, check_range, out_of_range, read_only};
 use host::{HostSpace, is_out_of_space};
 use large::{LARGE_WRITE_BYTES, LargeWrites};
-use widening::WideningLock;
+
+lock_class!(WideningLock, "widening", Rank::new(94).over_device());
 
 #[derive(Debug)]
 struct FileBackend {

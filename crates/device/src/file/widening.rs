@@ -10,13 +10,9 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use buttress_locks::{Rank, lock_class};
-
 use super::FileBackend;
 use crate::buffer::Buffer;
 use crate::error::{byte_length, out_of_range};
-
-lock_class!(pub(super) WideningLock, "widening", Rank::new(94).over_device());
 
 impl FileBackend {
     /// Whether a request can go to a file opened with `O_DIRECT` as it is.
