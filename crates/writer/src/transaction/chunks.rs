@@ -25,6 +25,7 @@ use buttress_format::{
 };
 use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
+use devices::stripe_bytes;
 
 impl Running {
     /// Makes a chunk for a purpose. False when the devices have no space for one. A block that is missing ends it before
@@ -106,7 +107,7 @@ impl Running {
             if buttress_faults::on("ledger-device-bytes-never-rise") {
                 continue;
             }
-            self.change_device_used(stripe.device, i64::try_from(stripe_length).unwrap_or(i64::MAX))?;
+            self.change_device_used(stripe.device, stripe_bytes(stripe_length)?)?;
         }
         self.core.forest.volume().add_chunk(start, chunk.clone())?;
         let mut group = Group::new(start, chunk.length, chunk.profile, ObjectId::FIRST_CHUNK_TREE);

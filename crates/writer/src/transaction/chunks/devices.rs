@@ -6,12 +6,9 @@
 
 use super::super::free_ranges::FreeRanges;
 use super::super::running::Running;
-use super::planning::Plan;
 use buttress_format::DEVICE_RESERVED_BYTES;
-use buttress_format::{
-    ByteCount, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, ObjectId, STRIPE_BYTES, TreeId, Uuid,
-};
-use buttress_fs::error::{Corruption, Result};
+use buttress_format::{ByteCount, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, ObjectId, TreeId, Uuid};
+use buttress_fs::error::{Corruption, Defect, Result};
 use buttress_tree::ReadAhead;
 use buttress_volume::DeviceErrors;
 use std::collections::BTreeMap;
@@ -41,22 +38,6 @@ impl Devices {
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
     }
 
-    /// Takes a place for each stripe of a plan. Returns how many stripes got a place.
-    pub(super) fn take(&mut self, plan: &mut Plan) -> usize {
-        let length = plan.stripe_length;
-        let mut taken = 0_usize;
-        for (device, physical, _) in &mut plan.stripes {
-            let room = self.rooms.iter_mut().find(|room| room.item.device == *device);
-            let place = room.and_then(|room| room.free.allocate(length, length, STRIPE_BYTES, 0));
-            let Some((start, _)) = place else {
-                break;
-            };
-            *physical = start;
-            taken = taken.saturating_add(1);
-        }
-        taken
-    }
-
     /// Device extents of chunks removed in a transaction that is durable now. Old ones may begin where new ones may not.
     pub(crate) fn release(&mut self, freed: &[(DeviceId, u64, u64)]) {
         for (device, start, length) in freed {
@@ -67,6 +48,11 @@ impl Devices {
             }
         }
     }
+}
+
+/// Returns the length of a stripe as a change of a device's bytes.
+pub(super) fn stripe_bytes(length: u64) -> Result<i64, Defect> {
+    i64::try_from(length).map_err(|_| Defect::new("a stripe is longer than a device").with("bytes", length))
 }
 
 impl Running {

@@ -2,13 +2,13 @@
 //!
 //! Devices with the largest unallocated ranges come first. Sizes are the kernel's. A device extent has at most 1 GiB
 //! for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB), and 32 MiB for system. A chunk of data has at most 10
-//! GiB. A chunk never has more than a tenth of the volume. A plan changes nothing.
+//! GiB. A chunk never has more than a tenth of the volume. Only taking its places changes something.
 //!
 //! Source: sizes from mkfs.btrfs(8) and btrfs(5).
 
 use super::super::block_groups::Purpose;
 use super::super::running::Running;
-use super::devices::DeviceSpaceLeft;
+use super::devices::{DeviceSpaceLeft, Devices};
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
 
 const MIB: u64 = 1 << 20;
@@ -25,6 +25,24 @@ pub(super) struct Plan {
     pub(super) stripes: Vec<(DeviceId, u64, Uuid)>,
     pub(super) stripe_length: u64,
     pub(super) length: u64,
+}
+
+impl Devices {
+    /// Takes a place for each stripe of a plan. Returns how many stripes got a place.
+    pub(super) fn take(&mut self, plan: &mut Plan) -> usize {
+        let length = plan.stripe_length;
+        let mut taken = 0_usize;
+        for (device, physical, _) in &mut plan.stripes {
+            let room = self.rooms.iter_mut().find(|room| room.item.device == *device);
+            let place = room.and_then(|room| room.free.allocate(length, length, STRIPE_BYTES, 0));
+            let Some((start, _)) = place else {
+                break;
+            };
+            *physical = start;
+            taken = taken.saturating_add(1);
+        }
+        taken
+    }
 }
 
 /// How many copies stripes form, and which of them hold parity.

@@ -9,6 +9,7 @@
 use super::super::block_groups::{Group, Purpose};
 use super::super::reservation::Need;
 use super::super::running::Running;
+use super::devices::stripe_bytes;
 use buttress_format::{ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::Result;
 use buttress_tree::{NonBlocking, ReadAhead};
@@ -125,10 +126,7 @@ impl Running {
             );
             self.remove(TreeId::DEVICE, &key)?;
             let length = stripe_length.get();
-            self.change_device_used(
-                stripe.device,
-                i64::try_from(length).unwrap_or(i64::MAX).saturating_neg(),
-            )?;
+            self.change_device_used(stripe.device, stripe_bytes(length)?.saturating_neg())?;
             self.core
                 .devices
                 .freed
