@@ -21,7 +21,9 @@ use buttress_volume::MappedChunk;
 use buttress_writer::operations::NewInode;
 use buttress_writer::replacement_item;
 use std::sync::Arc;
-use support::replacing::{check_files, often, open, run, spoil, tolerated, writable};
+use support::replacing::{
+    check_files, finished, lab_with_target, often, open, run, spoil, tolerated, writable,
+};
 use support::{Lab, Make, REDUNDANT, Spy, Use};
 
 /// What is to be true of the device that goes.
@@ -91,14 +93,8 @@ fn replaced(profile: Profile, devices: usize, lost: usize, source: Source, bare:
     for spy in &lab.spies {
         spy.take_reads();
     }
-    let Replaced::Finished {
-        lost: bytes, unwiped, ..
-    } = run(&filesystem).unwrap()
-    else {
-        panic!("{what}: not finished");
-    };
+    let (bytes, ..) = finished(run(&filesystem), &what);
     assert_eq!(bytes, ByteCount::ZERO, "{what}");
-    assert!(unwiped.is_none(), "{what}");
     // It goes on being written to, at once.
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     filesystem
@@ -111,9 +107,7 @@ fn replaced(profile: Profile, devices: usize, lost: usize, source: Source, bare:
             "{what}: the old device is wiped"
         );
     }
-    let mut spies = lab.spies.clone();
-    spies[lost] = target;
-    let lab = Lab { spies };
+    let lab = lab_with_target(&lab, lost, target);
     let filesystem = OpenOptions::new(lab.devices()).open().unwrap();
     let item = replacement_item(&filesystem).unwrap().unwrap();
     assert_eq!(item.state, ReplaceState::Finished, "{what}");
@@ -176,9 +170,7 @@ fn no_parity_is_read_where_all_data_has_checksums() {
                 assert_eq!(read, None, "{profile}, device {lost}: {used:?}");
             }
             filesystem.close().unwrap();
-            let mut spies = lab.spies.clone();
-            spies[lost] = target;
-            Lab { spies }.require_sound();
+            lab_with_target(&lab, lost, target).require_sound();
         }
     }
 }
@@ -243,9 +235,7 @@ fn a_device_is_replaced_beside_a_writer() {
             files = writer.join().unwrap();
         });
         filesystem.close().unwrap();
-        let mut spies = lab.spies.clone();
-        spies[0] = target;
-        let lab = Lab { spies };
+        let lab = lab_with_target(&lab, 0, target);
         lab.require_sound();
         check_files(&lab.open().unwrap(), &files);
     }
@@ -298,9 +288,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     let replaced = run(&filesystem).unwrap();
     assert!(matches!(replaced, Replaced::Finished { .. }), "{what}");
     filesystem.close().unwrap();
-    let mut spies = lab.spies.clone();
-    spies[lost] = target;
-    (Lab { spies }, files)
+    (lab_with_target(&lab, lost, target), files)
 }
 
 /// Shapes whose rows have parity.

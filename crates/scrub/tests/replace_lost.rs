@@ -13,12 +13,12 @@ mod support;
 use buttress_device::Backend as _;
 use buttress_format::{ByteCount, DeviceId, FileOffset, Logical, Profile, ReplaceState, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, Location};
-use buttress_scrub::{Cause, Error, Lost, Outcome, Part, Replaced, Report};
+use buttress_scrub::{Cause, Error, Lost, Outcome, Part, Replaced};
 use buttress_writer::operations::NewInode;
 use buttress_writer::replacement_item;
 use std::sync::Arc;
 use support::blocks::{change_extent_item, leaves_of, places_of};
-use support::replacing::{open, run, writable};
+use support::replacing::{finished, lab_with_target, open, run, writable};
 use support::{Lab, Make, Spy, Use};
 
 /// Profiles, each with a number of devices.
@@ -92,27 +92,6 @@ fn replace(lab: &Lab, device: usize) -> (Arc<Spy>, Result<Replaced, Error>) {
     (target, ended)
 }
 
-fn finished(ended: Result<Replaced, Error>, what: &str) -> (ByteCount, Vec<Lost>, Report) {
-    match ended {
-        Ok(Replaced::Finished {
-            lost,
-            lost_places,
-            unwiped,
-            report,
-        }) => {
-            assert_eq!(unwiped, None, "{what}");
-            (lost, lost_places, report)
-        }
-        other => panic!("{what}: {other:?}"),
-    }
-}
-
-fn in_place(lab: &Lab, device: usize, target: Arc<Spy>) -> Lab {
-    let mut spies = lab.spies.clone();
-    spies[device] = target;
-    Lab { spies }
-}
-
 #[test]
 fn lost_metadata_stops_the_replacement_before_the_exchange() {
     for (profile, devices) in PROFILES {
@@ -154,7 +133,7 @@ fn lost_metadata_of_another_device_does_not_stop_it() {
     let (target, ended) = replace(&lab, other);
     let (lost, places, _) = finished(ended, "another device");
     assert_eq!((lost, places), (ByteCount::ZERO, Vec::new()));
-    let lab = in_place(&lab, other, target);
+    let lab = lab_with_target(&lab, other, target);
     assert!(all_sectors(&lab.open().unwrap()) == before);
 }
 
@@ -208,7 +187,7 @@ fn with_lost_sector(profile: Profile, devices: usize, name: &str, loss: Loss) {
     });
     assert!(listed.count() > 0, "{what}: {:#?}", report.damages);
     let copied = target.read(at, 4096);
-    let lab = in_place(&lab, source, target);
+    let lab = lab_with_target(&lab, source, target);
     let after = all_sectors(&lab.open().unwrap());
     if is_bare {
         let lost = after.iter().zip(&before).filter(|(_, before)| before.is_none());
@@ -268,7 +247,7 @@ fn block_that_only_its_extent_item_contradicts_is_copied() {
             "{profile}: {damage}"
         );
         assert_eq!(damage.outcome, Outcome::Unverified, "{profile}: {damage}");
-        let lab = in_place(&lab, leaf.device, target);
+        let lab = lab_with_target(&lab, leaf.device, target);
         assert!(all_sectors(&lab.open().unwrap()) == before, "{profile}");
         assert_eq!(
             leaves_of(&lab, 5).pop().unwrap().logical,
@@ -323,6 +302,6 @@ fn source_that_missed_commits_is_read_as_a_last_resort() {
     let (target, ended) = replace(&lab, 1);
     let (lost, places, _) = finished(ended, "the source missed a commit");
     assert_eq!((lost, places), (ByteCount::ZERO, Vec::new()));
-    let lab = in_place(&lab, 1, target);
+    let lab = lab_with_target(&lab, 1, target);
     assert!(all_sectors(&lab.open().unwrap()) == before);
 }

@@ -3,19 +3,21 @@
     dead_code,
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
+    clippy::panic,
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
     reason = "tests compute with known numbers, and a panic is how a test fails; each test uses a part of this"
 )]
 
-use super::{Spy, Use};
+use super::{Lab, Spy, Use};
 use buttress_device::Device;
 use buttress_format::{ByteCount, FileOffset, Profile, SubvolumeId};
 use buttress_fs::{Filesystem, Location, OpenOptions, Progress};
 use buttress_oracle::content::Random;
-use buttress_scrub::{Replace, ReplaceOptions, Replaced};
+use buttress_scrub::{Error, Lost, Replace, ReplaceOptions, Replaced, Report};
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use core::time::Duration;
+use std::sync::Arc;
 
 pub(crate) fn open(devices: Vec<Device>) -> buttress_fs::Result<Filesystem> {
     OpenOptions::new(devices)
@@ -35,8 +37,31 @@ pub(crate) fn often() -> ReplaceOptions {
     }
 }
 
-pub(crate) fn run(filesystem: &WritableFilesystem) -> Result<Replaced, buttress_scrub::Error> {
+pub(crate) fn run(filesystem: &WritableFilesystem) -> Result<Replaced, Error> {
     Replace::new(filesystem.clone(), often(), Progress::new()).run()
+}
+
+/// Returns the lost bytes, their places and the report of a replacement, which must have finished and wiped the source.
+pub(crate) fn finished(ended: Result<Replaced, Error>, what: &str) -> (ByteCount, Vec<Lost>, Report) {
+    match ended {
+        Ok(Replaced::Finished {
+            lost,
+            lost_places,
+            unwiped,
+            report,
+        }) => {
+            assert_eq!(unwiped, None, "{what}");
+            (lost, lost_places, report)
+        }
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// Returns the lab with the target in the place of a device.
+pub(crate) fn lab_with_target(lab: &Lab, device: usize, target: Arc<Spy>) -> Lab {
+    let mut spies = lab.spies.clone();
+    spies[device] = target;
+    Lab { spies }
 }
 
 /// Spoils a third of the blocks that a device has in use.
