@@ -11,7 +11,9 @@
 mod support;
 
 use buttress_device::Backend as _;
-use buttress_format::{ByteCount, DeviceId, FileOffset, Logical, Profile, ReplaceState, SubvolumeId};
+use buttress_format::{
+    ByteCount, DeviceId, FileOffset, Logical, Profile, ReplaceState, SUPERBLOCK_OFFSETS, SubvolumeId,
+};
 use buttress_fs::{Filesystem, Follow, Location};
 use buttress_scrub::{Cause, Error, Lost, Outcome, Part, Replaced};
 use buttress_writer::operations::NewInode;
@@ -282,6 +284,30 @@ fn target_that_loses_writes_does_not_take_the_place() {
 #[test]
 fn target_that_loses_half_a_volume_does_not_take_the_place() {
     replaced_by_a_target_that_loses_writes(Profile::Raid0, 2);
+}
+
+/// The target drops the superblocks that the exchange writes, so the volume does not open through the target. The source keeps
+/// its superblocks and still opens at the commit before the exchange.
+#[test]
+fn target_that_loses_superblocks_leaves_the_source_unwiped() {
+    let lab = lab(Profile::Single, 1);
+    let before = all_sectors(&lab.open().unwrap());
+    let target = Spy::all_of_noise("target", lab.spies[0].size_bytes());
+    for at in SUPERBLOCK_OFFSETS {
+        target.lose_writes_to(at.get()..at.get() + 4096);
+    }
+    let filesystem = writable(lab.devices()).unwrap();
+    filesystem
+        .start_replacement(DeviceId::new(1), target.device(), false)
+        .unwrap();
+    let ended = run(&filesystem);
+    let Ok(Replaced::Finished { unwiped, .. }) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!(unwiped.is_some(), "the source was wiped");
+    filesystem.close().unwrap();
+    assert!(all_sectors(&lab.open().unwrap()) == before);
+    lab.require_sound();
 }
 
 /// The source missed a commit, and has the only good copy of what was written before that.

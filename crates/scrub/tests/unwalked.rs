@@ -31,9 +31,18 @@ fn overlap(a: &Use, b: &Use) -> bool {
     a.device == b.device && a.physical < end(b) && b.physical < end(a)
 }
 
-/// The row of an extent holds damaged data of a file that the extent tree no longer names. Only parity can rebuild the
-/// file.
-fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize) {
+/// The sectors of a file that a test damages.
+#[derive(Clone, Copy)]
+enum Damaged {
+    /// RAID6 rebuilds two columns of a row.
+    All,
+    /// RAID5 rebuilds one column, so the file's other column in the row stays good.
+    FirstOfLastColumn,
+}
+
+/// A row holds damaged data of a file, and the extent tree lacks the file's extent. Reads of the file need the row's parity, so a
+/// scrub must keep it.
+fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize, damaged: Damaged) {
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
     let filesystem = lab.open().unwrap();
     let expected = content(&filesystem, "/c").unwrap();
@@ -64,9 +73,13 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize) {
         own.iter().filter(is_p).any(|used| shares(&used)),
         "{profile}: no row is shared"
     );
-    let copies = || own.iter().filter(|used| used.is_copy());
-    for used in copies() {
-        for at in (0..used.length as u64).step_by(4096) {
+    let copies: Vec<&Use> = own.iter().filter(|used| used.is_copy()).collect();
+    let (columns, sectors) = match damaged {
+        Damaged::All => (&copies[..], usize::MAX),
+        Damaged::FirstOfLastColumn => (&copies[copies.len() - 1..], 1),
+    };
+    for used in columns {
+        for at in (0..used.length as u64).step_by(4096).take(sectors) {
             lab.spies[used.device].put(used.physical + at + 100, &[0xee; 16]);
         }
     }
@@ -88,7 +101,12 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize) {
 
 #[test]
 fn parity_of_raid6_beside_an_unknown_extent_stays() {
-    scrub_beside_an_unknown_extent(Profile::Raid6, 5);
+    scrub_beside_an_unknown_extent(Profile::Raid6, 5, Damaged::All);
+}
+
+#[test]
+fn parity_of_raid5_beside_an_unknown_extent_stays() {
+    scrub_beside_an_unknown_extent(Profile::Raid5, 3, Damaged::FirstOfLastColumn);
 }
 
 /// The free-space tree lists a part of a file as free, and as much after the file as used.

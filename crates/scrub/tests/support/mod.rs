@@ -41,7 +41,7 @@ struct State {
     writes: Vec<Range<u64>>,
     unreadable: Vec<Range<u64>>,
     reads: Vec<Range<u64>>,
-    lose_writes: bool,
+    lost_writes: Vec<Range<u64>>,
     stop: Option<(usize, Progress)>,
     stop_from: Option<(u64, Progress)>,
 }
@@ -104,9 +104,14 @@ impl Spy {
         self.state.lock().unwrap().unreadable.push(range);
     }
 
-    /// From now on writes go nowhere, and say nothing.
+    /// Drops all later writes and reports success.
     pub(crate) fn lose_writes(&self) {
-        self.state.lock().unwrap().lose_writes = true;
+        self.lose_writes_to(0..u64::MAX);
+    }
+
+    /// Drops later writes to a range of bytes and reports success.
+    pub(crate) fn lose_writes_to(&self, range: Range<u64>) {
+        self.state.lock().unwrap().lost_writes.push(range);
     }
 
     /// After so many more reads the job is asked to stop.
@@ -172,7 +177,7 @@ impl Backend for Spy {
         let range = offset..offset + bytes.len() as u64;
         let mut state = self.state.lock().unwrap();
         state.writes.push(range.clone());
-        if state.lose_writes {
+        if state.lost_writes.iter().any(|lost| overlap(lost, &range)) {
             return Ok(());
         }
         state.unreadable.retain(|bad| !overlap(bad, &range));
