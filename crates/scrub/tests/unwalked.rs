@@ -13,7 +13,8 @@ use buttress_format::{ByteCount, FileOffset, Logical, Profile, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, Location, RangeKind};
 use buttress_volume::MappingContent;
 use buttress_writer::{WritableFilesystem, WriteOptions};
-use support::blocks::{change_extent_length, change_free_space, places_of};
+use std::collections::HashSet;
+use support::blocks::{change_extent_length, change_free_space};
 use support::{Lab, Make, Use};
 
 fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> {
@@ -26,18 +27,23 @@ fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-fn overlap(a: &Use, b: &Use) -> bool {
-    let end = |used: &Use| used.physical + used.length as u64;
-    a.device == b.device && a.physical < end(b) && b.physical < end(a)
-}
-
 /// The sectors of a file that a test damages.
 #[derive(Clone, Copy)]
 enum Damaged {
     /// RAID6 rebuilds two columns of a row.
     All,
-    /// RAID5 rebuilds one column, so the file's other column in the row stays good.
-    FirstOfLastColumn,
+    /// RAID5 rebuilds one column. Parity of the damaged sector covers another extent, and no other sector of the file.
+    OneBesideAnother,
+}
+
+const STRIPE_BYTES: u64 = 64 << 10;
+
+/// The places of the sectors in a use.
+fn sectors(used: &Use) -> impl Iterator<Item = (usize, u64)> {
+    let (device, physical) = (used.device, used.physical);
+    (0..used.length as u64)
+        .step_by(4096)
+        .map(move |at| (device, physical + at))
 }
 
 /// A row holds damaged data of a file, and the extent tree lacks the file's extent. Reads of the file need the row's parity, so a
@@ -58,30 +64,41 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize, damaged: Dam
     let RangeKind::Data(extent) = range.kind else {
         panic!("{range:?}");
     };
-    let own = places_of(&lab, extent.logical);
+    let end = extent.logical.saturating_add(extent.disk_bytes);
+    let is_own = |used: &&Use| extent.logical <= used.logical && used.logical < end;
     let all = lab.uses().unwrap();
-    // The first sector of the extent whose parity also counts on another extent.
-    let is_p = |used: &&Use| used.content == MappingContent::P;
-    let shares = |used: &&Use| {
-        let others = all
-            .iter()
-            .filter(is_p)
-            .filter(|other| other.logical != used.logical);
-        others.clone().any(|other| overlap(other, used))
+    let own: Vec<&Use> = all.iter().filter(is_own).collect();
+    let others: HashSet<(usize, u64)> = all
+        .iter()
+        .filter(|used| used.content == MappingContent::P)
+        .filter(|used| !is_own(used))
+        .flat_map(sectors)
+        .collect();
+    // Offsets in the stripe at which parity covers another extent, too.
+    let shared: Vec<u64> = own
+        .iter()
+        .filter(|used| used.content == MappingContent::P)
+        .flat_map(|used| sectors(used))
+        .filter(|place| others.contains(place))
+        .map(|(_, at)| at % STRIPE_BYTES)
+        .collect();
+    assert!(!shared.is_empty(), "{profile}: no row is shared");
+    let places: Vec<(usize, u64)> = own
+        .iter()
+        .filter(|used| used.is_copy())
+        .flat_map(|used| sectors(used))
+        .collect();
+    let is_alone = |(_, at): &(usize, u64)| {
+        let offset = at % STRIPE_BYTES;
+        let same = places.iter().filter(|(_, other)| other % STRIPE_BYTES == offset);
+        shared.contains(&offset) && same.count() == 1
     };
-    assert!(
-        own.iter().filter(is_p).any(|used| shares(&used)),
-        "{profile}: no row is shared"
-    );
-    let copies: Vec<&Use> = own.iter().filter(|used| used.is_copy()).collect();
-    let (columns, sectors) = match damaged {
-        Damaged::All => (&copies[..], usize::MAX),
-        Damaged::FirstOfLastColumn => (&copies[copies.len() - 1..], 1),
+    let places = match damaged {
+        Damaged::All => places,
+        Damaged::OneBesideAnother => vec![*places.iter().find(|place| is_alone(place)).unwrap()],
     };
-    for used in columns {
-        for at in (0..used.length as u64).step_by(4096).take(sectors) {
-            lab.spies[used.device].put(used.physical + at + 100, &[0xee; 16]);
-        }
+    for (device, at) in places {
+        lab.spies[device].put(at + 100, &[0xee; 16]);
     }
     assert_eq!(
         content(&lab.open().unwrap(), "/c").unwrap(),
@@ -106,7 +123,7 @@ fn parity_of_raid6_beside_an_unknown_extent_stays() {
 
 #[test]
 fn parity_of_raid5_beside_an_unknown_extent_stays() {
-    scrub_beside_an_unknown_extent(Profile::Raid5, 3, Damaged::FirstOfLastColumn);
+    scrub_beside_an_unknown_extent(Profile::Raid5, 3, Damaged::OneBesideAnother);
 }
 
 /// The free-space tree lists a part of a file as free, and as much after the file as used.
