@@ -17,6 +17,7 @@
 //! | `encoded` | encoded data on its way into a file, many extents at a time |
 //! | `notes` | oddities of a stream that do no harm, each reported once |
 //! | `settling` | names that settle before their inode is made, times of directories that wait |
+//! | `taken_names` | names that are surely free, without a look-up for each |
 //! | `sources` | the subvolumes that a stream names by uuid |
 //! | `scouting` | what commands that come will change, read before they come |
 //! | `keeping` | what there is of a stream that was cut off, kept to go on with |
@@ -40,6 +41,7 @@ mod notes;
 mod scouting;
 mod settling;
 mod sources;
+mod taken_names;
 
 pub use error::{Error, Problem, Result};
 pub use keeping::{Kept, kept};

@@ -133,6 +133,7 @@ impl Receiver<'_> {
         self.names.forget(new_directory, new_name);
         // Of two names of one inode both stay; else this is the one that it has now.
         self.names.insert(new_directory, new_name, moved);
+        self.taken_names.add(new_directory, new_name);
         Ok(())
     }
 

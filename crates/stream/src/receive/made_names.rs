@@ -8,6 +8,7 @@
 
 use super::error::Problem;
 use super::making::{Receiver, about};
+use super::taken_names::TakenNames;
 use crate::error::Place;
 use buttress_format::SubvolumeId;
 use buttress_format::send::CommandKind;
@@ -67,6 +68,7 @@ impl Receiver<'_> {
     /// A subvolume begins: its names wait from now on.
     pub(super) fn begin_names(&mut self, of: SubvolumeId) -> Result<(), Problem> {
         self.made_names = MadeNames::default();
+        self.taken_names = TakenNames::default();
         if self.options.errors_max == 1 {
             self.filesystem.defer_names(of).map_err(about(b""))?;
             self.made_names.of = Some(of);
@@ -77,6 +79,7 @@ impl Receiver<'_> {
     /// A command made a name.
     pub(super) fn note_name(&mut self, directory: Location, name: &[u8], maker: CommandPlace) {
         if self.made_names.wait() {
+            self.taken_names.add(directory, name);
             self.made_names.makers.push((hash(directory, name), maker));
         }
     }

@@ -10,6 +10,7 @@ use super::notes::Told;
 use super::scouting::Scouts;
 use super::settling::Directories;
 use super::sources::{self, Found};
+use super::taken_names::TakenNames;
 use super::{Event, Options, ReceivedSubvolume, Summary};
 use crate::command::Command;
 use crate::decoder::{Decoder, Frame};
@@ -50,6 +51,8 @@ pub(super) struct Receiver<'a> {
     pub(super) names: Names,
     /// Names that wait to be put into their directories.
     pub(super) made_names: MadeNames,
+    /// Names that are not free.
+    pub(super) taken_names: TakenNames,
     /// The command that is carried out.
     pub(super) current: CommandPlace,
     /// Attributes of one inode that wait for more of them.
@@ -96,6 +99,7 @@ impl<'a> Receiver<'a> {
             sector_bytes: u64::from(filesystem.view().sector_bytes()),
             names: Names::default(),
             made_names: MadeNames::default(),
+            taken_names: TakenNames::default(),
             current: CommandPlace::BEGINNING,
             changes: None,
             new_file: None,
@@ -205,7 +209,9 @@ impl<'a> Receiver<'a> {
                     transid,
                     parent: None,
                     has_content: false,
-                })
+                })?;
+                self.taken_names.add_directory(Location::root_of(id));
+                Ok(())
             }
             Command::Snapshot {
                 path,

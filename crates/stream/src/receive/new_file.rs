@@ -416,6 +416,7 @@ impl Receiver<'_> {
                 };
                 if node.kind == FileKind::Directory {
                     self.names.insert(file.directory, &file.name, node);
+                    self.taken_names.add_directory(location);
                 }
                 self.names.remember(file.root, &file.path, node);
                 self.note_name(file.directory, &file.name, file.maker);

@@ -45,19 +45,21 @@ impl Receiver<'_> {
         let Ok((directory, name)) = self.names.place(self.filesystem, file.root, to) else {
             return false;
         };
-        let is_same = directory == file.directory && name == file.name;
-        if is_same
-            || directory.subvolume != file.directory.subvolume
-            || !self.is_free(directory, name)
-            || !(file.is_settled || self.is_free(file.directory, &file.name))
-        {
+        let old_directory = file.directory;
+        let is_same = directory == old_directory && name == file.name;
+        if is_same || directory.subvolume != old_directory.subvolume {
+            return false;
+        }
+        let old_name = (!file.is_settled).then(|| file.name.clone());
+        let old_is_free = |receiver: &mut Self, name: &Vec<u8>| receiver.is_free(old_directory, name);
+        if !self.is_free(directory, name) || !old_name.as_ref().is_none_or(|name| old_is_free(self, name)) {
             return false;
         }
         let name = name.to_vec();
         let Some(file) = &mut self.new_file else {
             return false;
         };
-        let old_directory = core::mem::replace(&mut file.directory, directory);
+        file.directory = directory;
         file.is_settled = true;
         file.name = name;
         file.path.clear();
@@ -71,12 +73,6 @@ impl Receiver<'_> {
         // The old name was just removed from this directory.
         self.made_name_in(old_directory);
         true
-    }
-
-    /// Whether surely nothing has this name.
-    fn is_free(&self, directory: Location, name: &[u8]) -> bool {
-        !self.new_files.may_have(directory, name)
-            && matches!(self.filesystem.lookup(directory, name), Ok(None))
     }
 
     /// Names of a directory changed: modification and change times that wait for it are out of date.

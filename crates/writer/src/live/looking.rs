@@ -154,6 +154,33 @@ impl WritableFilesystem {
         })
     }
 
+    /// Returns the hashes of names in a directory in ascending order: those from `first` on, at most `count`. Names of equal
+    /// hash have one entry. Names that [wait](Self::defer_names) are left out.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn name_hashes(&self, directory: Location, first: u64, count: usize) -> Result<Vec<u64>> {
+        if directory.placeholder().is_some() {
+            return Ok(Vec::new());
+        }
+        self.require_live_directory(directory)?;
+        let tree = self.live_tree(directory.subvolume.tree())?;
+        let first = Key::new(directory.inode.object_id(), ItemType::DIR_ITEM, first);
+        self.look_live(|| {
+            tree.require_subvolume(directory.subvolume)?;
+            let mut hashes = Vec::new();
+            tree.scan(&first, |key, _| {
+                let is_entry = key.objectid == first.objectid && key.item_type == first.item_type;
+                if !is_entry || hashes.len() >= count {
+                    return ControlFlow::Break(());
+                }
+                hashes.push(key.offset);
+                ControlFlow::Continue(())
+            })?;
+            Ok(hashes)
+        })
+    }
+
     /// The index that the next new name in a directory gets, at least: what is listed from a smaller one on was there before.
     ///
     /// # Errors
