@@ -116,7 +116,7 @@ pub(super) const KNOWN: &[Known] = &[
     missing(
         "filesystem commit-stats",
         "-z|--reset",
-        "`buttress mount -v` prints what commits took",
+        "mount the volume with Linux and run `btrfs filesystem commit-stats …` on the mount",
     ),
     missing(
         "filesystem mkswapfile",

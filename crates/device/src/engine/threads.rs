@@ -297,7 +297,9 @@ mod tests {
         for length in [4096, 1 << 20] {
             // The medium answers when as many reads wait for it as the depth allows.
             let meeting = Barrier::new(depth);
-            let medium = Medium(move || drop(meeting.wait()));
+            let medium = Medium(move || {
+                let _is_leader = meeting.wait().is_leader();
+            });
             let device = Device::with_backend(Arc::new(medium), Engine::Threads);
             let requests: Vec<ReadRequest> = (0..2 * depth)
                 .map(|number| ReadRequest {
