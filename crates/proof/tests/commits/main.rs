@@ -5,6 +5,7 @@
 //! - [`dropping`]: subvolumes and their snapshots that go one after the other;
 //! - [`leftovers`]: what must not stay behind, and what must not go;
 //! - [`live`]: that no commit writes where the one before it has something;
+//! - [`promised`]: what subvolume operations promise of a power cut;
 //! - [`backup_roots`]: the roots of earlier commits that a superblock keeps, and volumes opened from them.
 
 mod backup_roots;
@@ -12,6 +13,7 @@ mod dropping;
 mod leftovers;
 mod live;
 mod order;
+mod promised;
 mod steps;
 
 use buttress_proof::harness::run;
@@ -27,5 +29,6 @@ fn main() -> std::process::ExitCode {
         .chain(dropping::cases())
         .chain(leftovers::cases())
         .chain(live::cases())
+        .chain(promised::cases())
         .collect())
 }

@@ -56,8 +56,10 @@ impl WritableFilesystem {
         })
     }
 
-    /// Makes a snapshot: of the source as it is at the moment at which the commit that this call makes freezes its state.
-    /// Takes the same time at any size.
+    /// Makes a snapshot of the source, in the state that the commit of this call freezes. Takes the same time at any size.
+    ///
+    /// As on Linux, the snapshot is durable when this returns. It gets its name after the commit that froze the source, so a second
+    /// commit follows. That one writes metadata only.
     ///
     /// # Errors
     /// [`Error::SubvolumeNotFound`], [`Error::Exists`], and those of [`WritableFilesystem::commit`].
@@ -91,7 +93,9 @@ impl WritableFilesystem {
                 Ok(id)
             })
         })?;
-        id
+        let id = id?;
+        self.commit_metadata()?;
+        Ok(id)
     }
 
     /// Deletes a subvolume: its name is gone with the next commit, its space comes back as its tree is dropped.

@@ -121,7 +121,6 @@ impl MountedVolume {
         let read_only = arguments.flags & READ_ONLY != 0;
         let made = writer.snapshot(source, directory, arguments.name, read_only);
         made.map_err(|error| self.failed(&error))?;
-        self.committed()?;
         Ok(self.changed_name(directory, arguments.name))
     }
 
