@@ -2,6 +2,7 @@
 //!
 //! | part | holds |
 //! |---|---|
+//! | `accesses` | which accesses move times of the last access |
 //! | `numbers`, `nodes`, `handles` | inode numbers, references to nodes, what is open |
 //! | `names` | looking up, making, linking, renaming, removing, listing |
 //! | `attributes` | what `stat(2)` shows and `setattr` changes, extended attributes |
@@ -28,6 +29,7 @@
 //! A caller of system calls learns a number. What a person should know (damage, a device that fails, a defect of this program)
 //! goes to the log as well, each text once in a while.
 
+mod accesses;
 mod attributes;
 mod cleaner;
 mod content;
@@ -96,7 +98,7 @@ pub struct Showing {
     pub uid: Option<u32>,
     /// All files belong to this group.
     pub gid: Option<u32>,
-    /// Which accesses move the time of the last access.
+    /// Which accesses move the time of the last access, until [`MountedVolume::set_accesses`] changes that.
     pub accesses: AccessPolicy,
 }
 
@@ -108,6 +110,7 @@ pub struct MountedVolume {
     access: Access,
     root: Location,
     showing: Showing,
+    accesses: accesses::Accesses,
     numbers: Numbers,
     nodes: Nodes,
     handles: Arc<Handles>,
@@ -159,6 +162,7 @@ impl MountedVolume {
             access,
             root,
             showing,
+            accesses: accesses::Accesses::new(showing.accesses),
             numbers: Numbers::new(root.subvolume),
             nodes: Nodes::new(),
             handles,

@@ -8,6 +8,7 @@
 //! - `closing_in`: the server gives up what it does not need.
 //! - `watch`: a process that unmounts when the server cannot.
 //! - `images`: what became of the image files while they were mounted.
+//! - `shown_options`: options that a remount changes.
 //! - `registry`: the existing servers. `listing`: the directories that show what they serve.
 //! - `unmounting`: `buttress umount`.
 
@@ -22,6 +23,7 @@ mod listing;
 mod options;
 pub(crate) mod registry;
 mod serving;
+mod shown_options;
 mod unmounting;
 mod watch;
 
@@ -124,7 +126,7 @@ impl Subcommand for Mount {
             if let Some(option) = context.globals().unused(Uses::NOTHING) {
                 return Err(exit::usage(format_args!("{option} means nothing to a remount")));
             }
-            return again::remount(&directory, &wishes, &self.options.join(OsStr::new(",")));
+            return again::remount(&directory, &self.options.join(OsStr::new(",")));
         }
         refuse_twice(image, &directory)?;
         if !background::is_server()

@@ -26,6 +26,8 @@ pub struct Mounted {
     pub source: PathBuf,
     /// The type of its file system.
     pub kind: String,
+    /// The options of this mount, joined by commas. Those of its file system are not among them.
+    pub options: String,
     /// Whether nothing can be changed through it.
     pub is_read_only: bool,
     /// Whether a server of ours has it.
@@ -82,7 +84,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
     let (root, directory) = (unescaped(fields.next()?), unescaped(fields.next()?));
     let is_read_only = |options: &[u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
-    let is_mounted_read_only = is_read_only(fields.next()?);
+    let options = fields.next()?;
     // Then a number of optional fields, a dash, the type, the source, and the options of the file system.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, unescaped(fields.next()?));
@@ -92,7 +94,8 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         directory,
         source,
         kind: String::from_utf8_lossy(kind).into_owned(),
-        is_read_only: is_mounted_read_only || fields.next().is_some_and(is_read_only),
+        options: String::from_utf8_lossy(options).into_owned(),
+        is_read_only: is_read_only(options) || fields.next().is_some_and(is_read_only),
         is_ours: is_type_of_ours(kind),
     })
 }
@@ -103,7 +106,11 @@ pub fn all() -> Vec<Mounted> {
 }
 
 fn of_table(table: &Path) -> Vec<Mounted> {
-    let table = std::fs::read(table).unwrap_or_default();
+    of_text(&std::fs::read(table).unwrap_or_default())
+}
+
+/// The mounts in the text of a table.
+pub fn of_text(table: &[u8]) -> Vec<Mounted> {
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
@@ -219,6 +226,10 @@ mod tests {
         );
         assert_eq!(bound.source, Path::new("/srv/a.img"));
         assert!(!bound.is_read_only && bound.is_ours);
+        assert_eq!(
+            mount("82 22 0:60 / /b ro,noatime - ext4 x rw,lazytime").options,
+            "ro,noatime"
+        );
         let of_mount = mount("82 22 0:60 / /b ro,nosuid master:2 - fuse.buttress /srv/a\\040b rw");
         let of_system = mount("82 22 0:60 / /b rw,nosuid - fuse.buttress /srv/a.img ro,user_id=0");
         assert!(of_mount.is_read_only && of_system.is_read_only);

@@ -55,7 +55,7 @@ pub struct MountOptions {
     pub dev: bool,
     /// Programs cannot be run.
     pub no_exec: bool,
-    /// Which accesses move times of the last access. The server decides that; the kernel shows it.
+    /// Which accesses move times of the last access. The server decides that; the kernel shows it, and what a remount makes of it.
     pub accesses: AccessPolicy,
     /// The kernel keeps what is written for a while, and sends it when a file is synced or closed, or when it likes.
     pub writeback_cache: bool,

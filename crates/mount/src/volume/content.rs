@@ -85,9 +85,7 @@ impl MountedVolume {
     pub(super) fn note_access(&self, location: Location) -> bool {
         match &self.access {
             Access::Reading(_) => false,
-            Access::Writing(writer) => writer
-                .note_access(location, self.showing.accesses)
-                .unwrap_or(false),
+            Access::Writing(writer) => writer.note_access(location, self.accesses.get()).unwrap_or(false),
         }
     }
 

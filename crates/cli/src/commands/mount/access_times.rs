@@ -3,6 +3,7 @@
 //! Sources: mount(8), options `atime`, `relatime`, `strictatime` and `diratime` and their negations; mount(2).
 
 use buttress::writer::operations::{AccessPolicy, AccessTimes};
+use rustix::mount::MountFlags;
 
 /// Takes an option in. Returns whether it is one of these. As with mount(2), an option that is negated falls back to `relatime`.
 pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
@@ -19,6 +20,33 @@ pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Returns what the options of a mount say, as the table of mounts shows them. The table names `strictatime` by naming no other.
+pub(super) fn of_table(options: &str) -> AccessPolicy {
+    let has = |name: &str| options.split(',').any(|option| option == name);
+    let times = match (has("noatime"), has("relatime")) {
+        (true, _) => AccessTimes::Never,
+        (false, true) => AccessTimes::Relative,
+        (false, false) => AccessTimes::Strict,
+    };
+    AccessPolicy {
+        times,
+        without_directories: has("nodiratime"),
+    }
+}
+
+/// Returns the flags of mount(2) for a policy. A remount keeps what is mounted unless one of them is given, so one always is.
+pub(super) fn flags(policy: AccessPolicy) -> MountFlags {
+    let times = match policy.times {
+        AccessTimes::Relative => MountFlags::RELATIME,
+        AccessTimes::Strict => MountFlags::STRICTATIME,
+        AccessTimes::Never => MountFlags::NOATIME,
+    };
+    match policy.without_directories {
+        true => times | MountFlags::NODIRATIME,
+        false => times,
+    }
 }
 
 #[cfg(test)]
@@ -48,5 +76,21 @@ mod tests {
             assert_eq!(taken(text), Some((times, without_directories)), "{text}");
         }
         assert_eq!(taken("sync"), None);
+    }
+
+    #[test]
+    fn table_of_mounts_names_strictatime_by_no_option() {
+        for (options, times, without_directories) in [
+            ("rw,relatime", AccessTimes::Relative, false),
+            ("rw,nosuid,noatime", AccessTimes::Never, false),
+            ("rw,nodev", AccessTimes::Strict, false),
+            ("ro,nodiratime,relatime", AccessTimes::Relative, true),
+        ] {
+            let expected = AccessPolicy {
+                times,
+                without_directories,
+            };
+            assert_eq!(of_table(options), expected, "{options}");
+        }
     }
 }

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::writer::operations::AccessTimes;
 use buttress_mount::fuse;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 
+use super::access_times;
 use super::options::MountWishes;
 use super::registry::Known;
 use crate::exit::{Advice, Outcome};
@@ -28,26 +28,37 @@ use crate::mounted::places::{self, Mounted};
 /// The root of the top-level subvolume, as a server's record has it.
 pub(super) const TOP: &str = "5:256";
 
-/// What else a mount can be told to be, without its server.
+/// What the kernel keeps of a mount.
 fn flags_of(wishes: &MountWishes) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, !wishes.write);
     flags.set(MountFlags::NOSUID, wishes.suid == Some(false));
     flags.set(MountFlags::NODEV, wishes.dev == Some(false));
     flags.set(MountFlags::NOEXEC, wishes.no_exec);
-    let times = wishes.accesses.times;
-    flags.set(MountFlags::NOATIME, times == AccessTimes::Never);
-    flags.set(MountFlags::STRICTATIME, times == AccessTimes::Strict);
-    flags.set(MountFlags::NODIRATIME, wishes.accesses.without_directories);
-    flags
+    flags | access_times::flags(wishes.accesses)
 }
 
-/// The server of what is mounted on a directory.
-fn server_of(directory: &Path) -> Result<Known> {
+/// What a mount is now, as far as a remount can change it.
+fn wishes_of(mount: &Mounted) -> MountWishes {
+    let has = |name: &str| mount.options.split(',').any(|option| option == name);
+    MountWishes {
+        write: !mount.is_read_only,
+        suid: Some(!has("nosuid")),
+        dev: Some(!has("nodev")),
+        no_exec: has("noexec"),
+        accesses: access_times::of_table(&mount.options),
+        ..MountWishes::default()
+    }
+}
+
+/// What is mounted on a directory, and its server.
+fn server_of(directory: &Path) -> Result<(Mounted, Known)> {
     let mounts = places::all();
     let mount = places::top(&mounts, directory).filter(|mount| mount.is_ours);
     let mount = mount.with_context(|| format!("{}: not a mount of this program", directory.display()))?;
-    Known::of(mount)?.with_context(|| format!("{}: its server is another user's", directory.display()))
+    let server = Known::of(mount)?;
+    let server = server.with_context(|| format!("{}: its server is another user's", directory.display()))?;
+    Ok((mount.clone(), server))
 }
 
 /// How many mounts show what is mounted on a directory.
@@ -115,15 +126,18 @@ fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcom
     Ok(Outcome::Done)
 }
 
-/// Changes how something is mounted; `options` are all that were given.
-pub(super) fn remount(directory: &Path, wishes: &MountWishes, options: &OsStr) -> Result<Outcome> {
-    let server = server_of(directory)?;
+/// Changes how something is mounted. What `options` do not name stays as it is.
+pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
+    let (mount, server) = server_of(directory)?;
+    let mut wishes = wishes_of(&mount);
+    wishes.take(options, &mut Globals::default())?;
     if wishes.write && !server.writes() {
         return mount_anew(server, directory, options);
     }
-    mount_remount(directory, flags_of(wishes), c"")
+    mount_remount(directory, flags_of(&wishes), c"")
         .with_context(|| format!("remounting {}", directory.display()))?;
-    if !wishes.write {
+    server.wait_until_noticed();
+    if !wishes.write && server.writes() {
         commit(directory)
             .with_context(|| format!("committing what was written to {}", directory.display()))?;
     }

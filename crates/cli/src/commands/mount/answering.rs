@@ -25,6 +25,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::images::Images;
 use super::registry;
+use super::shown_options::ShownOptions;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
@@ -46,6 +47,7 @@ pub(super) struct Served {
     pub(super) notifier: Notifier,
     pub(super) scrubs: Arc<Scrubs>,
     pub(super) images: Arc<Images>,
+    pub(super) shown_options: Arc<ShownOptions>,
 }
 
 /// Begins to wait for commands.
@@ -116,6 +118,8 @@ impl Served {
         if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
             bail!("somebody else's");
         }
+        // A remount waits for this.
+        self.shown_options.refresh();
         let (request, output) = receive(socket)?;
         let hears = socket.try_clone()?;
         let hearer = move |label: Option<&str>, text: &str| {

@@ -8,8 +8,10 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -208,6 +210,16 @@ impl Known {
     /// Whether it changes its image.
     pub(crate) fn writes(&self) -> bool {
         self.record.get("writes").and_then(Value::as_bool) == Some(true)
+    }
+
+    /// Waits until it has read the table of mounts since now. A server that cannot be reached reads it by itself.
+    pub(crate) fn wait_until_noticed(&self) {
+        let Ok(mut socket) = UnixStream::connect(self.socket()) else {
+            return;
+        };
+        // The server reads the table before the request. Without a request it closes the connection.
+        drop(socket.shutdown(Shutdown::Write));
+        drop(socket.read_to_end(&mut Vec::new()));
     }
 
     /// Where it listens.

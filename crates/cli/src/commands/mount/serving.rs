@@ -33,6 +33,7 @@ use super::closing_in;
 use super::images::Images;
 use super::options::MountWishes;
 use super::registry::{Entry, Known, Root};
+use super::shown_options::ShownOptions;
 use super::watch::{Watch, Watched};
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
@@ -314,6 +315,7 @@ pub(super) fn serve(
         image: image.clone(),
         volume: Arc::downgrade(&volume),
         notifier: session.notifier()?,
+        shown_options: ShownOptions::follow(device.clone(), &volume)?,
     };
     answering::start(answering::listen()?, served)?;
     watch_images(&images, &volume, &log);
