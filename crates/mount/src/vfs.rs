@@ -162,6 +162,8 @@ impl Changes {
 pub struct OpenMode {
     /// Content may be changed.
     pub write: bool,
+    /// The caller may not read content. The kernel may, to complete a page of which a write changes a part.
+    pub write_only: bool,
     /// What is written goes to the end.
     pub append: bool,
     /// The content is taken away first.
@@ -305,6 +307,32 @@ pub struct Answered {
     pub result: i32,
 }
 
+/// What whoever is served keeps back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldBack {
+    /// Content of these. It comes when it is to be forgotten.
+    pub content: Vec<Stale>,
+    /// Times of files. They come by [`Vfs::fetch_times`].
+    pub times: bool,
+}
+
+impl HeldBack {
+    /// Content of these, and no times.
+    #[must_use]
+    pub const fn content(content: Vec<Stale>) -> Self {
+        Self {
+            content,
+            times: false,
+        }
+    }
+
+    /// Returns whether nothing is kept back.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.content.is_empty() && !self.times
+    }
+}
+
 /// Who looks at content otherwise than by reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looks {
@@ -314,6 +342,8 @@ pub enum Looks {
     Command(NodeId, u32),
     /// At all files.
     All,
+    /// At the modification time of this file, which a call sets: content that comes after that would change it.
+    Times(NodeId),
 }
 
 impl From<Vec<u8>> for Answered {
@@ -436,11 +466,17 @@ pub trait Vfs: Send + Sync {
     fn keeps_writes(&self) {}
     /// What he may keep back that belongs to what is looked at: where there is any, it has to come before. As long as it does not, nothing of
     /// it is seen.
-    fn kept_back(&self, _by: Looks) -> Vec<Stale> {
-        Vec::new()
+    fn kept_back(&self, _by: Looks) -> HeldBack {
+        HeldBack::default()
     }
-    /// It has come.
-    fn has_come(&self, _kept: &[Stale]) {}
+    /// Has all times come that are kept back, and content with them. Other requests come meanwhile.
+    fn fetch_times(&self) {}
+    /// Returns whether a caller syncs the file system for [`Vfs::fetch_times`], and wants nothing to become durable.
+    fn is_fetching_times(&self, _caller: Caller) -> bool {
+        false
+    }
+    /// Content has come.
+    fn has_come(&self, _content: &[Stale]) {}
 
     /// For how long, in seconds, what was told of a node holds, unless somebody changes it by this file system.
     fn lasts(&self, metadata: &Metadata) -> u64;

@@ -51,7 +51,7 @@ use crate::vfs::{
     Answered, Changes, Control, Copied, Entry, Errno, HandleId, Listed, Looks, NewKind, NewNode, NodeId,
     OpenMode, Opened, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
-use crate::vfs::{Caller, NewTime};
+use crate::vfs::{Caller, HeldBack, NewTime};
 use buttress::fs::{Filesystem, Location};
 use buttress::writer::WritableFilesystem;
 use buttress::writer::operations::AccessPolicy;
@@ -70,6 +70,7 @@ pub use outside::SubvolumeNames;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+pub use writeback_cache::KernelSync;
 
 /// How a volume is open.
 #[derive(Clone, Debug)]
@@ -130,6 +131,7 @@ pub struct MountedVolume {
     /// Nothing is done any more.
     is_shut_down: AtomicBool,
     peek: OnceLock<Peek>,
+    kernel_sync: OnceLock<KernelSync>,
     doomed: OnceLock<Doomed>,
     ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     /// How the end went that who unmounted waited for, until somebody takes it. A leaf.
@@ -176,6 +178,7 @@ impl MountedVolume {
             is_writeback_cached: AtomicBool::new(false),
             is_shut_down: AtomicBool::new(false),
             peek: OnceLock::new(),
+            kernel_sync: OnceLock::new(),
             doomed: OnceLock::new(),
             ends_after: OnceLock::new(),
             ended: Mutex::default(),
@@ -429,12 +432,20 @@ impl Vfs for MountedVolume {
         self.is_writeback_cached.store(true, Ordering::SeqCst);
     }
 
-    fn kept_back(&self, by: Looks) -> Vec<Stale> {
+    fn kept_back(&self, by: Looks) -> HeldBack {
         self.may_be_kept_back(by)
     }
 
-    fn has_come(&self, kept: &[Stale]) {
-        self.tell_times(kept);
+    fn fetch_times(&self) {
+        self.sync_kernel();
+    }
+
+    fn is_fetching_times(&self, caller: Caller) -> bool {
+        self.is_syncing_kernel(caller)
+    }
+
+    fn has_come(&self, content: &[Stale]) {
+        self.tell_times(content);
     }
 
     fn lasts(&self, metadata: &Metadata) -> u64 {

@@ -19,6 +19,7 @@ const CONTENT_MIB: usize = 120;
 
 const MODE: OpenMode = OpenMode {
     write: true,
+    write_only: false,
     append: false,
     truncate: false,
     drop_privileges: false,

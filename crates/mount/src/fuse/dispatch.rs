@@ -13,7 +13,7 @@ mod names;
 use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
 use crate::vfs::Stale;
-use crate::vfs::{Caller, Entry, Errno, Looks, NodeId, Result, Vfs};
+use crate::vfs::{Caller, Entry, Errno, HeldBack, Looks, NodeId, Result, Vfs};
 use buttress::Metadata;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ enum Reply {
     /// The same, once the kernel has forgotten this.
     After(Vec<Stale>),
     /// Nothing was done: first the kernel has to send what it keeps of this.
-    Before(Vec<Stale>),
+    Before(HeldBack),
     /// Nothing: the kernel does not wait for it.
     None,
 }
@@ -40,9 +40,8 @@ pub(super) enum When {
     Now,
     /// Once the kernel has forgotten this.
     After(Vec<Stale>),
-    /// There is none yet: the kernel has to forget this, which has it send what it keeps; then the request is to be answered
-    /// [anew](Turn::HasCome).
-    Before(Vec<Stale>),
+    /// None so far: the kernel has to send this, and then the request is to be answered [again](Turn::HasCome).
+    Before(HeldBack),
     /// The kernel does not wait for one.
     Never,
 }
@@ -99,9 +98,14 @@ impl Server {
         self.vfs.keeps_writes();
     }
 
-    /// What the kernel kept has come.
-    pub(super) fn has_come(&self, kept: &[Stale]) {
-        self.vfs.has_come(kept);
+    /// Has the kernel send times that it keeps.
+    pub(super) fn fetch_times(&self) {
+        self.vfs.fetch_times();
+    }
+
+    /// Content that the kernel kept has come.
+    pub(super) fn has_come(&self, content: &[Stale]) {
+        self.vfs.has_come(content);
     }
 
     /// Who gives answers that have to wait for the kernel.
@@ -130,7 +134,7 @@ impl Server {
         out.zeros(OUT_HEADER);
         let request = Request { header, input, turn };
         match self.answer_safely(request, out) {
-            Ok(Reply::Before(stale)) => When::Before(stale),
+            Ok(Reply::Before(kept)) => When::Before(kept),
             Ok(Reply::None) => {
                 seal(out, header.unique, 0);
                 When::Never
@@ -222,7 +226,11 @@ impl Server {
         let node = self.node_of(request);
         let looks = match request.header.operation {
             operation::LSEEK => Looks::Seek(node),
+            operation::SETATTR if attributes::sets_modification_time(request)? => Looks::Times(node),
             operation::IOCTL => Looks::Command(node, attributes::command_in(request)?),
+            operation::SYNCFS if self.vfs.is_fetching_times(request.caller()) => {
+                return Ok(Some(Reply::Answer));
+            }
             operation::SYNCFS => Looks::All,
             _ => return Ok(None),
         };
@@ -231,8 +239,11 @@ impl Server {
         }
         let kept = self.vfs.kept_back(looks);
         match (request.turn, looks) {
-            _ if kept.is_empty() => Ok(None),
+            _ if kept.is_nothing() => Ok(None),
             (Turn::First, _) => Ok(Some(Reply::Before(kept))),
+            // The snapshot has the times that have come so far.
+            _ if kept.content.is_empty() => Ok(None),
+            (_, Looks::Times(_)) => Ok(None),
             // The kernel takes files for ones without holes from then on.
             (_, Looks::Seek(_)) => Err(Errno::NOSYS),
             _ => Err(Errno::AGAIN),

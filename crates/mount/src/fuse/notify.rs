@@ -7,7 +7,7 @@
 
 use super::dispatch::{Server, Turn, When};
 use super::wire::{Header, Input, OUT_HEADER, Output, ROOT};
-use crate::vfs::{NodeId, Stale};
+use crate::vfs::{HeldBack, NodeId, Stale};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno as Os;
@@ -91,8 +91,30 @@ impl Notifier {
 /// What the kernel is to forget, and what is to be done then.
 #[derive(Debug)]
 pub(super) struct Later {
+    /// Times come first.
+    pub(super) fetches_times: bool,
     pub(super) stale: Vec<Stale>,
     pub(super) then: Then,
+}
+
+impl Later {
+    /// Has the kernel send what it keeps.
+    pub(super) fn before(kept: HeldBack, then: Then) -> Self {
+        Self {
+            fetches_times: kept.times,
+            stale: kept.content,
+            then,
+        }
+    }
+
+    /// Has the kernel forget this.
+    pub(super) const fn after(stale: Vec<Stale>, then: Then) -> Self {
+        Self {
+            fetches_times: false,
+            stale,
+            then,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -113,7 +135,15 @@ pub(super) fn forget_first(
     notifier: &Notifier,
     waiting: &Receiver<Later>,
 ) -> io::Result<()> {
-    for Later { stale, then } in waiting {
+    for later in waiting {
+        let Later {
+            fetches_times,
+            stale,
+            then,
+        } = later;
+        if fetches_times {
+            server.fetch_times();
+        }
         notifier.forget(&stale);
         let answer = match then {
             Then::Answer(answer) => answer,

@@ -42,14 +42,13 @@ pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
                     break;
                 }
             }
-            When::Before(stale) => {
+            When::Before(kept) => {
                 let request = buffer.get(..bytes).unwrap_or_default().to_vec();
-                let then = Then::Respond(request);
-                server.forget_first(Later { stale, then });
+                server.forget_first(Later::before(kept, Then::Respond(request)));
             }
             When::After(stale) => {
                 let then = Then::Answer(core::mem::take(&mut out));
-                server.forget_first(Later { stale, then });
+                server.forget_first(Later::after(stale, then));
             }
         }
     }

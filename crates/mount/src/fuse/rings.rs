@@ -14,7 +14,7 @@ use super::dispatch::{Server, Turn, When};
 use super::notify::{Later, Then};
 use super::reading;
 use super::wire::{Following, Header, IN_HEADER, Input, Kept, Output};
-use crate::vfs::Stale;
+use crate::vfs::{HeldBack, Stale};
 use buttress_ring::{ANSWER_HEAD_BYTES, Fetched, Request, Ring};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -195,7 +195,7 @@ impl Worker {
                 match answer(server, request, turn, &mut body)? {
                     Answer::Before(kept) => {
                         turn = if self.forget(server, kept.clone(), false) {
-                            server.has_come(&kept);
+                            server.has_come(&kept.content);
                             Turn::HasCome
                         } else {
                             Turn::CannotCome
@@ -203,7 +203,7 @@ impl Worker {
                     }
                     Answer::Ready(head, bytes, stale) => {
                         if !stale.is_empty() {
-                            self.forget(server, stale, true);
+                            self.forget(server, HeldBack::content(stale), true);
                         }
                         self.ring.answer(&head, bytes)?;
                         break;
@@ -216,18 +216,18 @@ impl Worker {
 
     /// Has the kernel forget something before it is answered; whether it has. Where this thread must not wait it does so right after, if
     /// that is of use.
-    fn forget(&self, server: &Server, stale: Vec<Stale>, or_later: bool) -> bool {
+    fn forget(&self, server: &Server, kept: HeldBack, or_later: bool) -> bool {
         let may_wait = self.queue.may_wait();
         if may_wait {
             let (go_on, goes_on) = crossbeam_channel::bounded(1);
             let then = Then::GoOn(go_on);
-            if server.forget_first(Later { stale, then }) {
+            if server.forget_first(Later::before(kept, then)) {
                 // That it was forgotten, or that there is nothing to forget any more.
                 let _ = goes_on.recv();
             }
         } else if or_later {
             let then = Then::Nothing;
-            server.forget_first(Later { stale, then });
+            server.forget_first(Later::before(kept, then));
         }
         self.queue.waited();
         may_wait
@@ -247,7 +247,7 @@ enum Answer {
     /// It is there. The kernel is to forget this first.
     Ready([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>),
     /// The kernel has to send what it keeps of this first; the request is as it was.
-    Before(Vec<Stale>),
+    Before(HeldBack),
 }
 
 /// Puts an answer in the memory of its request.

@@ -41,6 +41,8 @@ enum Handle {
 #[derive(Debug, Default)]
 struct Written {
     times: u64,
+    /// How many of them are open for reading, too: maps that can be written need that.
+    mappable: u64,
     is_untold: Arc<AtomicBool>,
 }
 
@@ -74,6 +76,7 @@ impl Handles {
             let mut open = self.open.write();
             let written = open.written.entry(location).or_default();
             written.times = written.times.saturating_add(1);
+            written.mappable = written.mappable.saturating_add(u64::from(!mode.write_only));
             Arc::clone(&written.is_untold)
         } else {
             Arc::default()
@@ -89,6 +92,14 @@ impl Handles {
     /// Whether a file is open for writing.
     pub(super) fn is_written(&self, location: Location) -> bool {
         self.open.read().written.contains_key(&location)
+    }
+
+    /// Whether a file may be written by a map.
+    pub(super) fn is_mappable(&self, location: Location) -> bool {
+        let open = self.open.read();
+        open.written
+            .get(&location)
+            .is_some_and(|written| written.mappable > 0)
     }
 
     /// The files that are open for writing.
@@ -131,7 +142,13 @@ impl Handles {
         if let Entry::Occupied(mut written) = open.written.entry(file.location) {
             match written.get().times.checked_sub(1) {
                 None | Some(0) => drop(written.remove()),
-                Some(rest) => written.get_mut().times = rest,
+                Some(rest) => {
+                    let closed = u64::from(!file.mode.write_only);
+                    let written = written.get_mut();
+                    debug_assert!(written.mappable >= closed, "more handles were closed than opened");
+                    written.times = rest;
+                    written.mappable = written.mappable.wrapping_sub(closed);
+                }
             }
         }
         drop(open);

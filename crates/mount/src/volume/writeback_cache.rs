@@ -8,21 +8,43 @@
 //! - The server's own times (of new files, of accesses) are those of the kernel's last tick. None of them is then later
 //!   than the kernel's next time of the file.
 //! - Whoever looks at content otherwise than by the kernel (a snapshot, a command, a search for holes) has it sent first: the kernel is
-//!   told to forget what it has of all files that are open for writing, and before it forgets it sends. Times that have not come with it are those of
-//!   that moment, until they come.
+//!   told to forget what it has of all files that are open for writing, and before it forgets it sends.
+//! - FUSE has no message by which a server asks for times. The kernel sends all times on syncfs(2), so another process calls that
+//!   ([`KernelSync`]) before a snapshot or a command. A file of which content comes after that, without times, gets the time of that moment until its
+//!   own comes.
 //! - A file of which only the kernel has content takes no space yet. Programs take such a file for a hole, so one that is open for writing
 //!   is shown with a little ([`MountedVolume::show_kept_back`]), and of one without any the kernel asks each time.
 //! - What files forbid (append-only, immutable) was asked when a call wrote; what comes out of the cache has passed.
 //!
-//! Left out: content that is kept back on mounts without the option, which only maps with `mmap` can cause.
+//! Left out: content that is kept back on mounts without the option, which only maps with `mmap` can cause. It comes before a call sets the
+//! modification time of its file, since the time of its coming would replace that one.
 
 use super::MountedVolume;
 use super::control::needs_content;
-use crate::vfs::{Changes, Looks, NewTime, Result, Stale};
+use crate::vfs::{Caller, Changes, HeldBack, Looks, NewTime, Result, Stale};
 use buttress::fs::Location;
 use buttress::writer::operations::AttributeChanges;
 use buttress::{ByteCount, FileKind, Metadata};
+use core::fmt;
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// A process that calls syncfs(2) on the mount. The server itself cannot: it has no file of the mount open.
+#[derive(Clone)]
+pub struct KernelSync {
+    /// The process.
+    pub process: u32,
+    /// Has it call, and waits until it has.
+    pub call: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for KernelSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelSync")
+            .field("process", &self.process)
+            .finish_non_exhaustive()
+    }
+}
 
 /// The least room that `stat(2)` shows.
 const ROOM: ByteCount = ByteCount::new(512);
@@ -32,11 +54,47 @@ impl MountedVolume {
         self.is_writeback_cached.load(Ordering::SeqCst)
     }
 
-    pub(super) fn may_be_kept_back(&self, by: Looks) -> Vec<Stale> {
-        if !self.is_writeback_cached() {
-            return Vec::new();
+    /// Sets who syncs the mount so that the kernel sends times.
+    pub fn syncs_kernel_by(&self, sync: KernelSync) {
+        // The first one counts.
+        let _is_first = self.kernel_sync.set(sync).is_ok();
+    }
+
+    /// Has the kernel send all that it keeps, times included.
+    pub(super) fn sync_kernel(&self) {
+        if let Some(sync) = self.kernel_sync.get().filter(|_| self.is_writeback_cached()) {
+            (sync.call)();
         }
+    }
+
+    pub(super) fn is_syncing_kernel(&self, caller: Caller) -> bool {
+        self.kernel_sync
+            .get()
+            .is_some_and(|sync| sync.process == caller.pid)
+    }
+
+    pub(super) fn may_be_kept_back(&self, by: Looks) -> HeldBack {
+        match (self.is_writeback_cached(), by) {
+            // The kernel writes pages of maps back before it sets times, with a writeback cache only.
+            (false, Looks::Times(node)) => {
+                let location = self.numbers.location(node).ok();
+                let mapped = location.filter(|location| self.handles.is_mappable(*location));
+                return HeldBack::content(mapped.map(|_| Stale::Node(node)).into_iter().collect());
+            }
+            (false, _) | (true, Looks::Times(_)) => return HeldBack::default(),
+            (true, _) => {}
+        }
+        // The kernel has sent all times before it asks for a sync, and a search for holes needs none.
+        let times = matches!(by, Looks::Command(_, command) if needs_content(command) == Some(true));
+        HeldBack {
+            content: self.content_kept_back(by),
+            times: times && self.kernel_sync.get().is_some(),
+        }
+    }
+
+    fn content_kept_back(&self, by: Looks) -> Vec<Stale> {
         let files = match by {
+            Looks::Times(_) => Vec::new(),
             Looks::All => self.handles.written(),
             Looks::Seek(node) => {
                 let location = self.numbers.location(node).ok();
@@ -45,7 +103,7 @@ impl MountedVolume {
             }
             Looks::Command(node, command) => match needs_content(command) {
                 Some(true) => self.handles.written(),
-                Some(false) => return self.may_be_kept_back(Looks::Seek(node)),
+                Some(false) => return self.content_kept_back(Looks::Seek(node)),
                 None => Vec::new(),
             },
         };

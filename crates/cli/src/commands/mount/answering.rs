@@ -184,9 +184,10 @@ impl Served {
         let Some(volume) = self.volume.upgrade() else {
             return;
         };
+        volume.fetch_times();
         let kept = volume.kept_back(Looks::All);
-        self.notifier.forget(&kept);
-        volume.has_come(&kept);
+        self.notifier.forget(&kept.content);
+        volume.has_come(&kept.content);
     }
 
     fn place(&self, caller: NewInode, paths: Arc<HashMap<OsString, Vec<u8>>>) -> Result<Place> {

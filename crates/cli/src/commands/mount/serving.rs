@@ -19,7 +19,7 @@ use buttress::scrub::Healer;
 use buttress::writer::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
-use buttress_mount::volume::{Access, Log, MountedVolume, Showing, coarse_now};
+use buttress_mount::volume::{Access, KernelSync, Log, MountedVolume, Showing, coarse_now};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
@@ -320,10 +320,7 @@ pub(super) fn serve(
     answering::start(answering::listen()?, served)?;
     watch_images(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
-    let peeking = Arc::clone(&watch);
-    volume.peeks_by(Arc::new(move |process, address| {
-        peeking.lock().as_mut()?.kind_at(process, address)
-    }));
+    use_watch(&volume, &watch);
     let stop_writers = stop_of_writers(scrubs, healer);
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
@@ -360,6 +357,24 @@ pub(super) fn serve(
         Some(text) if !in_background => Err(anyhow!(text)),
         _ => Ok(Outcome::Done),
     }
+}
+
+/// Gives the volume what the watching process does for it.
+fn use_watch(volume: &MountedVolume, watch: &Arc<Mutex<Option<Watch>>>) {
+    let peeking = Arc::clone(watch);
+    volume.peeks_by(Arc::new(move |process, address| {
+        peeking.lock().as_mut()?.kind_at(process, address)
+    }));
+    let Some(process) = watch.lock().as_ref().map(Watch::process) else {
+        return;
+    };
+    let syncing = Arc::clone(watch);
+    let call = Arc::new(move || {
+        if let Some(watch) = syncing.lock().as_mut() {
+            watch.sync();
+        }
+    });
+    volume.syncs_kernel_by(KernelSync { process, call });
 }
 
 /// Stops scrubs and the healer, which also write to the volume. Nothing is written after the last commit, which counts
@@ -434,7 +449,7 @@ fn leave_on_signals(
             }
             // Busy, the server would go on for as long as somebody uses it.
             let failed = volume.upgrade().is_some_and(|volume| {
-                notifier.forget(&volume.kept_back(Looks::All));
+                notifier.forget(&volume.kept_back(Looks::All).content);
                 volume.leave().is_err()
             });
             std::process::exit(i32::from(failed));

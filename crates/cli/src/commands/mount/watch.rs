@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `u` | unmounts every directory that shows the volume; if a directory is busy, sends pending writes to the server and detaches the mount |
 //! | `k`, a process, an address | answers with the kind of shutdown that stands there in the memory of that process, or [`NO_KIND`] for any other number |
+//! | `s` | calls syncfs(2) on the mount, so that the kernel sends the server what it keeps, and answers with a byte |
 //! | the end | the server is gone: detaches its mounts that are still there |
 //!
 //! Mounts are found by their device, not by a directory. Several directories may show a volume, and the first directory
@@ -113,6 +114,20 @@ impl Watch {
             .map(u32::from)
     }
 
+    /// The number of the process.
+    pub(super) fn process(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Has it call syncfs(2) on the mount, and waits until that has returned. Without the process, or without a directory that it may
+    /// open, nothing happens.
+    pub(super) fn sync(&mut self) {
+        let asked = self.0.stdin.as_mut().map(|input| input.write_all(b"s"));
+        if let (Some(Ok(())), Some(output)) = (asked, self.0.stdout.as_mut()) {
+            drop(output.read_exact(&mut [0]));
+        }
+    }
+
     /// Has it unmount, and waits until that was tried.
     pub(super) fn unmount(&mut self) {
         if let Some(mut input) = self.0.stdin.take() {
@@ -147,6 +162,11 @@ pub(super) fn run(watched: &Watched) {
                     break false;
                 }
             }
+            Ok(1) if word == *b"s" => {
+                if answer_sync(watched).is_err() {
+                    break false;
+                }
+            }
             read => break matches!(read, Ok(1)),
         }
     };
@@ -164,10 +184,24 @@ fn end(directory: &Path) {
     if unmount(directory, false).is_ok() {
         return;
     }
+    sync(directory);
+    let _ = unmount(directory, true);
+}
+
+/// Has the kernel send what it keeps to the server.
+fn sync(directory: &Path) {
     if let Ok(open) = std::fs::File::open(directory) {
         let _ = rustix::fs::syncfs(&open);
     }
-    let _ = unmount(directory, true);
+}
+
+/// Syncs the volume by one of its directories, and answers.
+fn answer_sync(watched: &Watched) -> std::io::Result<()> {
+    if let Some(directory) = watched.directories().first() {
+        sync(directory);
+    }
+    rustix::io::write(rustix::stdio::stdout(), &[0])?;
+    Ok(())
 }
 
 /// Answers which kind of shutdown stands in another process' memory.

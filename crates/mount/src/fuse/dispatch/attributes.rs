@@ -123,6 +123,13 @@ impl Server {
     }
 }
 
+/// Whether a request for changes sets the modification time and not the size, which changes content itself.
+pub(super) fn sets_modification_time(request: &Request<'_>) -> Result<bool> {
+    let mut input = request.input;
+    let valid = input.u32()?;
+    Ok(valid & bit::SET_MTIME != 0 && valid & bit::SET_SIZE == 0)
+}
+
 /// The number of a control command.
 pub(super) fn command_in(request: &Request<'_>) -> Result<u32> {
     let mut input = request.input;

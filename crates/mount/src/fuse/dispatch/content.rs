@@ -13,6 +13,7 @@ fn open_mode(flags: u32, open_flags: u32) -> Result<OpenMode> {
     let flags = i32::try_from(flags).map_err(|_| Errno::INVAL)?;
     Ok(OpenMode {
         write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        write_only: flags & libc::O_ACCMODE == libc::O_WRONLY,
         append: flags & libc::O_APPEND != 0,
         truncate: flags & libc::O_TRUNC != 0,
         drop_privileges: open_flags & bit::OPEN_IN_KILL_PRIVILEGES != 0,
