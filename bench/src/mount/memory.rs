@@ -13,7 +13,7 @@ use buttress::{
 use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::vfs::{
     Answered, Caller, Changes, Control, Copied, Entry, Errno, HandleId, Listed, NewKind, NewNode, NewTime,
-    NodeId, OpenMode, Opened, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
+    NodeId, OpenMode, Opened, ReadHow, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -364,7 +364,7 @@ impl Vfs for Memory {
         Ok(HandleId(node.0))
     }
 
-    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8], _: ReadHow) -> Answer<usize> {
         let inode = self.get(node_of(file))?;
         let inode = locked(&inode);
         let left = inode.metadata.size.get().saturating_sub(offset);
@@ -428,7 +428,7 @@ impl Vfs for Memory {
     fn copy(&self, (from, at): (HandleId, u64), (to, place): (HandleId, u64), bytes: u64) -> Answer<Copied> {
         let left = self.attributes(NodeId(from.0))?.size.get().saturating_sub(at);
         let mut content = vec![0; left.min(bytes).min(KEPT_BYTES_MAX as u64) as usize];
-        let copied = self.read(Opened::Handle(from), at, &mut content)?;
+        let copied = self.read(Opened::Handle(from), at, &mut content, ReadHow::Cached)?;
         self.write(to, place, &content[..copied], false, false)?;
         Ok(Copied {
             bytes: copied as u64,

@@ -3,10 +3,10 @@
 //! A time is compared by the call that set it, or by its value where a call gave one. Between two calls the clock moves on by more than a
 //! tick, so both sides agree in which times each call changed, in their order, and in which are equal.
 //!
-//! Left out, because a FUSE server cannot do it ([docs/mount.md], "Times"): reads that the kernel answers from its caches, and those at the
-//! end of a file. Left out as differences that are known and open (same place): direct reads, writes to maps, holes that are punched.
+//! A FUSE server cannot see some calls ([docs/mount.md], "Times"). The histories leave out these only: reads that the kernel answers from
+//! its caches, reads at the end of a file, and, with the kernel's writeback cache, holes that are punched into holes.
 //!
-//! `BUTTRESS_MOUNT_SEED` and `BUTTRESS_TIMES_HISTORIES` say with which seed the first history begins, and how many there are.
+//! `BUTTRESS_MOUNT_SEED` is the seed of the first history, `BUTTRESS_TIMES_HISTORIES` the number of histories.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,374 +15,43 @@
     reason = "tests state what must hold"
 )]
 
+#[path = "mount_times_beside_kernel/calls.rs"]
+mod calls;
 mod mounting;
 
 use buttress_oracle::content::Random;
 use buttress_oracle::ioctls;
 use buttress_oracle::loop_device::Mount;
+use buttress_oracle::seeds::{number, seed};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
+use calls::{Call, DIRECTORIES, FILES, LINKS, allocate_flags, choose, first_calls, has_extent, make, open};
 use mounting::{Mounted, no_fuse};
-use rustix::fs::{
-    Advice, AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
-    Timestamps, XattrFlags,
-};
-use rustix::io::{Errno, Result};
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, StatxFlags};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-const HISTORIES: u64 = 24;
-const CALLS: u64 = 40;
+const HISTORIES: u64 = 30;
+const CALLS: usize = 40;
 /// More than a tick of any kernel's clock.
 const TICK: Duration = Duration::from_millis(11);
 const SECTOR: usize = 4096;
 
 /// How both are mounted.
-const MOUNTS: [(&str, &str); 6] = [
+const MOUNTS: [(&str, &str); 10] = [
     ("rw", ""),
     ("rw,writeback_cache", "relatime"),
     ("rw,strictatime", "strictatime"),
+    ("rw,strictatime,writeback_cache", "strictatime"),
     ("rw,noatime", "noatime"),
-    ("rw,nodiratime", "nodiratime"),
+    ("rw,noatime,writeback_cache", "noatime"),
     ("rw,lazytime", "lazytime"),
+    ("rw,lazytime,writeback_cache", "lazytime"),
+    ("rw,nodiratime", "nodiratime"),
+    ("rw,strictatime,nodiratime", "strictatime,nodiratime"),
 ];
-
-const DIRECTORIES: [&str; 3] = [".", "d0", "d1"];
-const FILES: [&str; 3] = ["f0", "f1", "f2"];
-const LINKS: [&str; 2] = ["s0", "s1"];
-
-/// A call, with all that was chosen for it.
-#[derive(Clone, Debug)]
-struct Call {
-    what: &'static str,
-    path: String,
-    other: String,
-    at: u64,
-    length: u64,
-    times: [Option<Timespec>; 2],
-}
-
-const CALL_KINDS: [&str; 37] = [
-    "create",
-    "create",
-    "write",
-    "write",
-    "write",
-    "append",
-    "direct write",
-    "write",
-    "read",
-    "read",
-    "read",
-    "read",
-    "mapped read",
-    "list",
-    "read link",
-    "symlink",
-    "mkdir",
-    "rmdir",
-    "link",
-    "unlink",
-    "rename",
-    "exchange",
-    "utimens",
-    "utimens",
-    "touch",
-    "truncate",
-    "ftruncate",
-    "open to truncate",
-    "chmod",
-    "chown",
-    "chown nobody",
-    "xattr",
-    "no xattr",
-    "copy",
-    "copy",
-    "fsync",
-    "flags",
-];
-
-fn choose(random: &mut Random) -> Call {
-    let what = CALL_KINDS[usize::try_from(random.below(37)).unwrap()];
-    let one = |random: &mut Random, of: &[&str]| {
-        of[usize::try_from(random.below(u64::try_from(of.len()).unwrap())).unwrap()].to_owned()
-    };
-    let path = |random: &mut Random| {
-        let directory = one(random, &DIRECTORIES);
-        let is_any = matches!(
-            what,
-            "utimens"
-                | "touch"
-                | "chown"
-                | "chown nobody"
-                | "rename"
-                | "link"
-                | "xattr"
-                | "no xattr"
-                | "fsync"
-        );
-        match what {
-            "mkdir" | "rmdir" => one(random, &DIRECTORIES[1..]),
-            "list" => directory,
-            "read link" | "symlink" => format!("{directory}/{}", one(random, &LINKS)),
-            _ if is_any && random.one_in(4) => format!("{directory}/{}", one(random, &LINKS)),
-            _ if is_any && random.one_in(4) => directory,
-            _ => format!("{directory}/{}", one(random, &FILES)),
-        }
-    };
-    let time = |random: &mut Random| {
-        let seconds = i64::try_from(random.below(1_500_000_000)).unwrap() - 200_000_000;
-        let far = if random.one_in(4) { 4_000_000_000 } else { 0 };
-        let given = Timespec {
-            tv_sec: seconds + far,
-            tv_nsec: i64::try_from(random.below(1_000_000_000)).unwrap(),
-        };
-        (!random.one_in(3)).then_some(given)
-    };
-    let directory = one(random, &DIRECTORIES);
-    Call {
-        what,
-        path: path(random),
-        other: format!("{directory}/{}", one(random, &FILES)),
-        at: random.below(20_000),
-        length: 1 + random.below(20_000),
-        times: [time(random), time(random)],
-    }
-}
-
-fn open(path: &Path, flags: OFlags) -> Result<File> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o640)).map(File::from)
-}
-
-fn io<T>(result: std::io::Result<T>) -> Result<T> {
-    result.map_err(|error| Errno::from_io_error(&error).unwrap())
-}
-
-/// A file whose next read comes from the file system: the page cache has nothing of it. What the kernel keeps back has to go first.
-fn open_to_read(path: &Path, flags: OFlags, syncs: bool) -> Result<File> {
-    let file = open(path, OFlags::RDWR | flags)?;
-    if syncs {
-        rustix::fs::fdatasync(&file)?;
-    }
-    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
-    Ok(file)
-}
-
-/// A sector whose place in memory direct calls take.
-fn with_aligned<T>(call: impl FnOnce(&mut [u8]) -> T) -> T {
-    let mut memory = vec![b'd'; 2 * SECTOR];
-    let start = memory.as_ptr().align_offset(SECTOR);
-    call(&mut memory[start..start + SECTOR])
-}
-
-/// Reads or writes the first byte by a map.
-#[allow(unsafe_code, reason = "mmap(2) has no safe form")]
-fn by_map(file: &File, writes: bool) -> Result<()> {
-    let kinds = if writes {
-        ProtFlags::READ | ProtFlags::WRITE
-    } else {
-        ProtFlags::READ
-    };
-    // SAFETY: the map is used for one byte of a file that nobody else changes, and goes before this returns.
-    unsafe {
-        let at = rustix::mm::mmap(std::ptr::null_mut(), SECTOR, kinds, MapFlags::SHARED, file, 0)?;
-        let byte = at.cast::<u8>();
-        if writes {
-            byte.write_volatile(b'm');
-            rustix::mm::msync(at, SECTOR, MsyncFlags::SYNC)?;
-        } else {
-            byte.read_volatile();
-        }
-        rustix::mm::munmap(at, SECTOR)
-    }
-}
-
-fn utimens(path: &Path, times: [Timespec; 2]) -> Result<()> {
-    let times = Timestamps {
-        last_access: times[0],
-        last_modification: times[1],
-    };
-    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-}
-
-const fn special(tv_nsec: i64) -> Timespec {
-    Timespec { tv_sec: 0, tv_nsec }
-}
-
-fn allocate(file: &File, call: &Call) -> Result<()> {
-    let flags = [
-        FallocateFlags::empty(),
-        FallocateFlags::KEEP_SIZE,
-        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-        FallocateFlags::ZERO_RANGE,
-    ];
-    let flag = flags[usize::try_from(call.at & 3).unwrap()];
-    rustix::fs::fallocate(file, flag, call.at, call.length)
-}
-
-/// Copies within whole sectors, which both share, or where neither can.
-fn copy(source: &File, target: &File, call: &Call) -> Result<String> {
-    let aligned = call.at & !4095;
-    let (mut from, mut to, length) = match call.at & 1 {
-        0 => (aligned, aligned, call.length & !4095),
-        _ => (aligned + 100, aligned + 4196, call.length),
-    };
-    if from + length > io(source.metadata())?.len() {
-        return Err(Errno::INVAL);
-    }
-    let length = usize::try_from(length).unwrap();
-    let copied = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), length)?;
-    Ok(format!("copied {copied}"))
-}
-
-fn read(root: &Path, call: &Call, kept_back: bool) -> Result<()> {
-    let path = root.join(&call.path);
-    let syncs = kept_back || call.at & 2 != 0;
-    let is_direct = call.what == "direct read";
-    let file = open_to_read(&path, OFlags::empty(), syncs)?;
-    // At the end of a file the kernel does not ask.
-    if io(file.metadata())?.len() == 0 {
-        return Ok(());
-    }
-    if call.what == "mapped read" {
-        return by_map(&file, false);
-    }
-    if is_direct {
-        let file = open(&path, OFlags::RDONLY | OFlags::DIRECT)?;
-        return with_aligned(|sector| io(file.read_at(sector, 0)).map(drop));
-    }
-    io(file.read_at(&mut [0; 10], 0)).map(drop)
-}
-
-fn write(root: &Path, call: &Call) -> Result<()> {
-    let path = root.join(&call.path);
-    let bytes = vec![b'w'; usize::try_from(call.length).unwrap()];
-    match call.what {
-        "write" => io(open(&path, OFlags::WRONLY)?.write_all_at(&bytes, call.at)),
-        "append" => io(std::io::Write::write_all(
-            &mut open(&path, OFlags::WRONLY | OFlags::APPEND)?,
-            &bytes,
-        )),
-        "direct write" => {
-            let file = open(&path, OFlags::WRONLY | OFlags::DIRECT)?;
-            with_aligned(|sector| io(file.write_all_at(sector, call.at & !4095)))
-        }
-        _ => {
-            let file = open(&path, OFlags::RDWR)?;
-            match io(file.metadata())?.len() {
-                0 => Ok(()),
-                _ => by_map(&file, true),
-            }
-        }
-    }
-}
-
-fn change_name(root: &Path, call: &Call) -> Result<()> {
-    let (path, other) = (root.join(&call.path), root.join(&call.other));
-    match call.what {
-        "create" => open(&path, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY).map(drop),
-        "symlink" => rustix::fs::symlink("f0", &path),
-        "mkdir" => io(fs::create_dir(&path)),
-        "rmdir" => io(fs::remove_dir(&path)),
-        "link" => rustix::fs::link(&path, &other),
-        "unlink" => rustix::fs::unlink(&path),
-        "rename" => rustix::fs::rename(&path, &other),
-        _ => rustix::fs::renameat_with(CWD, &path, CWD, &other, RenameFlags::EXCHANGE),
-    }
-}
-
-/// Gives a file another size by its path.
-#[allow(unsafe_code, reason = "no crate at hand has truncate(2)")]
-fn truncate(path: &Path, size: u64) -> Result<()> {
-    unsafe extern "C" {
-        fn truncate(path: *const std::ffi::c_char, size: i64) -> i32;
-    }
-    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-    // SAFETY: the path ends with a zero byte, and lives until the call returns.
-    match unsafe { truncate(path.as_ptr(), i64::try_from(size).unwrap()) } {
-        0 => Ok(()),
-        _ => io(Err(std::io::Error::last_os_error())),
-    }
-}
-
-fn change_attributes(root: &Path, call: &Call) -> Result<()> {
-    let path = root.join(&call.path);
-    let number = u32::try_from(call.at).unwrap();
-    let follows = matches!(call.what, "truncate" | "chmod");
-    if follows && io(fs::symlink_metadata(&path))?.is_symlink() {
-        // The kernel has the target in a cache.
-        return Err(Errno::LOOP);
-    }
-    match call.what {
-        "utimens" => {
-            let omitted = special(rustix::fs::UTIME_OMIT);
-            utimens(&path, call.times.map(|time| time.unwrap_or(omitted)))
-        }
-        "touch" => {
-            let now = special(rustix::fs::UTIME_NOW);
-            let omitted = special(rustix::fs::UTIME_OMIT);
-            utimens(&path, [now, if number & 1 == 0 { now } else { omitted }])
-        }
-        "truncate" => {
-            let size = io(fs::metadata(&path))?.len();
-            let size = if number & 1 == 0 { size.max(1) } else { call.at };
-            truncate(&path, size)
-        }
-        "ftruncate" => rustix::fs::ftruncate(open(&path, OFlags::WRONLY)?, call.at),
-        "open to truncate" => open(&path, OFlags::WRONLY | OFlags::TRUNC).map(drop),
-        "chmod" => rustix::fs::chmodat(
-            CWD,
-            &path,
-            Mode::from_raw_mode(0o600 | number & 0o77),
-            AtFlags::empty(),
-        ),
-        "chown" => {
-            let (user, group) = (
-                rustix::fs::Uid::from_raw(number & 3),
-                rustix::fs::Gid::from_raw(0),
-            );
-            rustix::fs::chownat(CWD, &path, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
-        }
-        "chown nobody" => rustix::fs::chownat(CWD, &path, None, None, AtFlags::SYMLINK_NOFOLLOW),
-        "xattr" => rustix::fs::lsetxattr(&path, "trusted.x", &number.to_ne_bytes(), XattrFlags::empty()),
-        "no xattr" => rustix::fs::lremovexattr(&path, "trusted.x"),
-        _ => {
-            let flags = if number & 1 == 0 {
-                IFlags::NOATIME
-            } else {
-                IFlags::empty()
-            };
-            rustix::fs::ioctl_setflags(open(&path, OFlags::RDONLY)?, flags)
-        }
-    }
-}
-
-/// Makes a call on one side; gives what is to be the same on the other.
-fn make(root: &Path, call: &Call, kept_back: bool) -> Result<String> {
-    let path = root.join(&call.path);
-    match call.what {
-        "write" | "append" | "direct write" | "mapped write" => write(root, call)?,
-        "read" | "direct read" | "mapped read" => read(root, call, kept_back)?,
-        "list" => drop(io(fs::read_dir(&path))?.count()),
-        "read link" => drop(io(fs::read_link(&path))?),
-        "allocate" => allocate(&open(&path, OFlags::RDWR)?, call)?,
-        "copy" => {
-            let source = open_to_read(&path, OFlags::empty(), kept_back)?;
-            return copy(&source, &open(&root.join(&call.other), OFlags::RDWR)?, call);
-        }
-        "fsync" => rustix::fs::fsync(open(&path, OFlags::RDONLY)?)?,
-        "create" | "symlink" | "mkdir" | "rmdir" | "link" | "unlink" | "rename" | "exchange" => {
-            change_name(root, call)?;
-        }
-        _ => change_attributes(root, call)?,
-    }
-    Ok(String::new())
-}
 
 /// When a time was set: by which call, or where a call gave it, what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,10 +66,10 @@ struct Moments(Vec<Duration>);
 impl Moments {
     /// A call begins. A clock that is a tick late shows this moment or a later one.
     fn begin_call(&mut self) {
-        std::thread::sleep(TICK);
+        thread::sleep(TICK);
         self.0
             .push(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
-        std::thread::sleep(TICK);
+        thread::sleep(TICK);
     }
 
     fn when(&self, seconds: i64, nanoseconds: u32) -> When {
@@ -457,13 +126,28 @@ impl Sides<'_> {
         ours
     }
 
-    /// Whether a call's access may be answered by what the kernel has: then the call is left out.
-    fn is_answered_by_caches(&mut self, call: &Call) -> bool {
+    /// Whether a call is left out.
+    fn is_left_out(&mut self, name: &str, call: &Call) -> bool {
         match call.what {
+            // The kernel may answer it by what it has in caches.
             "list" | "read link" => !self.cached.insert(call.path.clone()),
             "flags" => self.kept_back,
+            // FUSE sets the times itself before it asks the server.
+            "allocate" => self.kept_back && self.punches_hole(name, call),
             _ => false,
         }
+    }
+
+    /// Whether a call punches a hole where a hole is.
+    fn punches_hole(&self, name: &str, call: &Call) -> bool {
+        let path = self.roots[1].join(name).join(&call.path);
+        let is_punch = call.what == "allocate" && allocate_flags(call).contains(FallocateFlags::PUNCH_HOLE);
+        let Some(file) = is_punch.then(|| open(&path, OFlags::RDWR).ok()).flatten() else {
+            return false;
+        };
+        let start = call.at & !4095;
+        let end = (call.at + call.length).next_multiple_of(4096);
+        !has_extent(&file, start, end - start).unwrap()
     }
 
     fn history(&mut self, seed: u64) {
@@ -476,11 +160,17 @@ impl Sides<'_> {
         self.cached.clear();
         let mut random = Random::new(seed);
         let mut before = self.compare(&name, "an empty subvolume");
-        for number in 0..CALLS {
-            let call = choose(&mut random);
-            if self.is_answered_by_caches(&call) {
+        let first = first_calls();
+        let drawn = std::iter::repeat_with(|| choose(&mut random)).take(CALLS);
+        for (number, mut call) in first.into_iter().chain(drawn).enumerate() {
+            if self.is_left_out(&name, &call) {
                 continue;
             }
+            // Linux's btrfs sets times or not as it has the hole in its cache in pieces or whole. A sector is one piece.
+            if self.punches_hole(&name, &call) {
+                call.length = call.length.min(4096 - call.at % 4096);
+            }
+            println!("seed {seed}, call {number}, {call:?}");
             self.moments.begin_call();
             let kept_back = self.kept_back;
             let [ours, theirs] = self.roots.map(|root| make(&root.join(&name), &call, kept_back));
@@ -507,48 +197,61 @@ impl Sides<'_> {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+/// Makes the histories of these seeds on one pair of mounts. Returns how many calls changed times.
+fn run_group((our_options, their_options): (&str, &str), seeds: &[u64]) -> usize {
+    if seeds.is_empty() {
+        return 0;
+    }
+    let (ours, theirs) = (Mounted::new(), Mounted::new());
+    ours.mount(&format!("{our_options},commit=600"));
+    let kernel = Mount::new(std::slice::from_ref(&theirs.image), their_options).unwrap();
+    let mut sides = Sides {
+        roots: [ours.at.as_path(), kernel.path()],
+        kept_back: our_options.contains("writeback_cache"),
+        moments: Moments(Vec::new()),
+        cached: BTreeSet::new(),
+        changes: 0,
+    };
+    seeds.iter().for_each(|seed| sides.history(*seed));
+    let names: Vec<_> = seeds.iter().map(|seed| format!("history{seed}")).collect();
+    let shown: Vec<_> = names.iter().map(|name| sides.compare(name, name)).collect();
+    let (moments, changes) = (sides.moments, sides.changes);
+    kernel.close().unwrap();
+    ours.umount();
+    ours.expect_sound();
+    // The image has what the mount showed.
+    ours.mount("ro");
+    for (name, shown) in names.iter().zip(&shown) {
+        assert_eq!(&seen(&ours.path(name), &moments), shown, "{name}, mounted again");
+    }
+    ours.umount();
+    changes
 }
 
 #[test]
 fn times_change_as_on_the_kernels_mount() {
+    const NAME: &str = "times_change_as_on_the_kernels_mount";
     if skips(no_fuse()) || skips(kernel_missing()) {
         return;
     }
-    let first = number("BUTTRESS_MOUNT_SEED", 1);
-    let count = number("BUTTRESS_TIMES_HISTORIES", HISTORIES);
-    let (mut changes, mut done) = (0, 0);
-    for (group, (our_options, their_options)) in (0_u64..).zip(MOUNTS) {
-        let seeds = (first..first + count).filter(|seed| seed % 6 == group);
-        let (ours, theirs) = (Mounted::new(), Mounted::new());
-        ours.mount(our_options);
-        let kernel = Mount::new(std::slice::from_ref(&theirs.image), their_options).unwrap();
-        let mut sides = Sides {
-            roots: [ours.at.as_path(), kernel.path()],
-            kept_back: our_options.contains("writeback_cache"),
-            moments: Moments(Vec::new()),
-            cached: BTreeSet::new(),
-            changes: 0,
-        };
-        let names: Vec<_> = seeds
-            .inspect(|seed| sides.history(*seed))
-            .map(|seed| format!("history{seed}"))
+    let first = seed(NAME, "BUTTRESS_MOUNT_SEED", 1);
+    let count = number("BUTTRESS_TIMES_HISTORIES").unwrap_or(HISTORIES);
+    let groups = u64::try_from(MOUNTS.len()).unwrap();
+    let of_group = |group: u64| (first..first + count).filter(move |seed| seed % groups == group);
+    // The histories wait for the clock most of the time.
+    let changes: usize = thread::scope(|scope| {
+        let threads: Vec<_> = (0_u64..)
+            .zip(MOUNTS)
+            .map(|(group, options)| {
+                let seeds: Vec<_> = of_group(group).collect();
+                scope.spawn(move || run_group(options, &seeds))
+            })
             .collect();
-        let shown: Vec<_> = names.iter().map(|name| sides.compare(name, name)).collect();
-        let (moments, counted) = (sides.moments, sides.changes);
-        kernel.close().unwrap();
-        ours.umount();
-        ours.expect_sound();
-        // What is on the image is what was seen.
-        ours.mount("ro");
-        for (name, shown) in names.iter().zip(&shown) {
-            assert_eq!(&seen(&ours.path(name), &moments), shown, "{name}, mounted again");
-        }
-        ours.umount();
-        changes += counted;
-        done += names.len();
-    }
-    println!("{done} histories, {changes} calls that changed times");
-    assert!(changes >= done * 3, "{changes} changes in {done} histories");
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    println!("{count} histories, {changes} calls that changed times");
+    assert!(
+        changes >= usize::try_from(count).unwrap() * 10,
+        "{changes} changes in {count} histories"
+    );
 }

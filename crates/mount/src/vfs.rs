@@ -172,6 +172,15 @@ pub struct OpenMode {
     pub drop_privileges: bool,
 }
 
+/// How a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadHow {
+    /// Into a cache.
+    Cached,
+    /// Into the caller's memory.
+    Direct,
+}
+
 /// What a new name is to be.
 #[derive(Clone, Copy, Debug)]
 pub enum NewKind<'a> {
@@ -410,7 +419,7 @@ pub trait Vfs: Send + Sync {
     /// Opens a file. [`Errno::NOSYS`]: files are not opened here, which is asked for once; who reads names the node.
     fn open(&self, node: NodeId, mode: OpenMode) -> Result<HandleId>;
     /// Reads; fewer bytes only at the end.
-    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8], how: ReadHow) -> Result<usize>;
     /// Writes all of it. `cached`: it comes out of the server's cache, and goes where `offset` says.
     fn write(
         &self,

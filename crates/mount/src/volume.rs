@@ -49,7 +49,7 @@ mod writeback_cache;
 
 use crate::vfs::{
     Answered, Changes, Control, Copied, Entry, Errno, HandleId, Listed, Looks, NewKind, NewNode, NodeId,
-    OpenMode, Opened, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
+    OpenMode, Opened, ReadHow, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, HeldBack, NewTime};
 use buttress::fs::{Filesystem, Location};
@@ -340,8 +340,8 @@ impl Vfs for MountedVolume {
         self.open_file(self.location(node)?, mode)
     }
 
-    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        self.read_file(file, offset, buffer)
+    fn read(&self, file: Opened, offset: u64, buffer: &mut [u8], how: ReadHow) -> Result<usize> {
+        self.read_file(file, offset, buffer, how)
     }
 
     fn write(

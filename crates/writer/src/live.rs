@@ -11,6 +11,7 @@
 //! | `looking` | names, attributes, links and inodes, as they are now |
 //! | `pending_times` | times of writes that the inode item does not have yet |
 //! | `content` | content of files, with what waits |
+//! | `direct_reads` | which reads Linux serves without its page cache |
 //! | `read_ahead` | blocks that changes to come will need |
 //! | `steps` | operations are seen whole |
 //! | `waiting_names` | names of unfinished subvolumes that are not in their directories yet |
@@ -28,6 +29,7 @@
 //! Each call answers with a state that was there between its begin and its end. Two calls may see two states.
 
 mod content;
+mod direct_reads;
 pub(crate) mod inodes;
 pub(crate) mod known_names;
 mod looking;

@@ -8,11 +8,12 @@
 //! # Times of access
 //!
 //! The kernel leaves them to the server ([`MountedVolume::note_access`]). It asks for what its caches lack only, so reads that they answer are
-//! no accesses.
+//! no accesses. With a writeback cache the kernel also reads to complete pages of which a write changes a part. It does so by the handle of
+//! the write, so a read by a handle that is open for writing only is no access.
 
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};
-use crate::vfs::{Copied, Errno, HandleId, OpenMode, Opened, Result, SeekTo};
+use crate::vfs::{Copied, Errno, HandleId, OpenMode, Opened, ReadHow, Result, SeekTo};
 use buttress::accounts::Maps as _;
 use buttress::format::InodeFlags;
 use buttress::fs::{File, Location};
@@ -66,18 +67,44 @@ impl MountedVolume {
         }
     }
 
-    pub(super) fn read_file(&self, file: Opened, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+    pub(super) fn read_file(
+        &self,
+        file: Opened,
+        offset: u64,
+        buffer: &mut [u8],
+        how: ReadHow,
+    ) -> Result<usize> {
         let offset = FileOffset::new(offset);
         let read = match file {
             Opened::Handle(handle) => {
-                let location = self.handles.file(handle)?.location;
-                let writer = self.writer()?;
-                self.note_access(location);
-                writer.read_at(location, offset, buffer)
+                let open = self.handles.file(handle)?;
+                return self.read_open(&open, offset, buffer, how);
             }
             Opened::Node(_) => self.file_to_read(file)?.read_at(offset, buffer),
         };
         read.map_err(|error| self.failed(&error))
+    }
+
+    fn read_open(
+        &self,
+        open: &OpenFile,
+        offset: FileOffset,
+        buffer: &mut [u8],
+        how: ReadHow,
+    ) -> Result<usize> {
+        let (writer, location) = (self.writer()?, open.location);
+        if how == ReadHow::Cached && !open.mode.write_only {
+            self.note_access(location);
+        }
+        let asked = ByteCount::of(buffer.len());
+        let read = writer.read_at(location, offset, buffer);
+        let read = read.map_err(|error| self.failed(&error))?;
+        if how == ReadHow::Direct {
+            let range = offset..offset.saturating_add(asked);
+            // A failure to record the access does not fail the read.
+            let _moved = writer.note_direct_read(location, &range, self.accesses.get());
+        }
+        Ok(read)
     }
 
     /// Records an access of an inode. Returns whether its time of the last access changed. A failure to record it does

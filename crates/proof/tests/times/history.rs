@@ -6,7 +6,8 @@ mod durability;
 mod names;
 
 use super::model::{Inode, Model, Times};
-use buttress::format::{SubvolumeId, Uuid};
+use buttress::format::compression::CompressionMethod;
+use buttress::format::{Compression, SubvolumeId, Uuid};
 use buttress::fs::Location;
 use buttress::writer::data::DataOptions;
 use buttress::writer::mkfs::Options;
@@ -56,6 +57,8 @@ pub struct Met {
     pub reads_of_dirty_files: u64,
     /// Inodes that a cut had to leave exactly as they were synced.
     pub exact: u64,
+    pub punched_holes: u64,
+    pub direct_accesses: u64,
 }
 
 impl Met {
@@ -66,6 +69,8 @@ impl Met {
         self.accesses += other.accesses;
         self.reads_of_dirty_files += other.reads_of_dirty_files;
         self.exact += other.exact;
+        self.punched_holes += other.punched_holes;
+        self.direct_accesses += other.direct_accesses;
     }
 }
 
@@ -94,6 +99,9 @@ impl History {
             // Much is written back by itself, or nothing is.
             delalloc_bytes_max: ByteCount::new(if random.one_in(3) { 64 << 10 } else { 32 << 20 }),
             copy_on_write: !random.one_in(6),
+            compression: random
+                .one_in(4)
+                .then(|| CompressionMethod::new(Compression::Zstd)),
             ..DataOptions::default()
         };
         let times = [AccessTimes::Relative, AccessTimes::Strict, AccessTimes::Never];

@@ -1,7 +1,6 @@
 //! The model of the times: which times a call sets, and which of them a crash may bring back.
 
 use buttress::Timestamp;
-use buttress::format::SubvolumeId;
 use buttress::fs::Location;
 use buttress::writer::operations::{AccessPolicy, AccessTimes};
 use buttress::{FileKind, Metadata};
@@ -76,8 +75,6 @@ pub struct Model {
     pub names: BTreeMap<(Location, String), Location>,
     /// Times of inodes in snapshots.
     pub kept: BTreeMap<Location, Times>,
-    /// Snapshots without a commit after them.
-    pub new_snapshots: Vec<SubvolumeId>,
 }
 
 impl Model {
@@ -141,7 +138,6 @@ impl Model {
     /// All of it is durable.
     pub fn commit(&mut self) {
         self.gone.clear();
-        self.new_snapshots.clear();
         self.inodes.values_mut().for_each(Inode::settle);
     }
 

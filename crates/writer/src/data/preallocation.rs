@@ -142,6 +142,10 @@ impl Content<'_> {
 
     fn punch(&mut self, range: &Range<u64>) -> Result<()> {
         self.require_changeable()?;
+        // As on Linux, a hole that stays a hole changes no time.
+        if self.is_hole(range)? {
+            return Ok(());
+        }
         let size = self.size()?;
         let layout = self.file.layout.write();
         self.clear(range, size)?;
@@ -149,6 +153,26 @@ impl Content<'_> {
         self.filesystem.count_change();
         self.touch();
         self.write_back()
+    }
+
+    /// Returns whether the sectors of a range have neither content nor space.
+    fn is_hole(&mut self, range: &Range<u64>) -> Result<bool> {
+        let sectors = self.align_down(range.start)..self.align_up(range.end);
+        let dirty = self.waiting_ranges(sectors.start, 1);
+        if dirty.first().is_some_and(|dirty| dirty.start < sectors.end) {
+            return Ok(false);
+        }
+        self.filesystem.look(|operation| {
+            let mut at = sectors.start;
+            // Adjacent holes may have an item each.
+            while at < sectors.end {
+                match operation.next_gap(self.location, &(at..sectors.end))? {
+                    Some(gap) if gap.start == at => at = gap.end,
+                    _ => return Ok(false),
+                }
+            }
+            Ok(true)
+        })
     }
 
     /// Makes a range zeros: parts of sectors in memory, whole sectors as holes. Gives those. The caller keeps readers away.

@@ -7,9 +7,10 @@
 
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
-use buttress_format::{FileKind, InodeFlags, InodeItem, Timestamp};
+use buttress_format::{FileKind, FileOffset, InodeFlags, InodeItem, Timestamp};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
+use core::ops::Range;
 
 /// The inode.
 const ACCESS_ITEMS: u64 = 1;
@@ -70,7 +71,7 @@ impl WritableFilesystem {
             return Ok(false);
         }
         // Nearly always nothing moves: then no edit begins.
-        if !policy.moves(&self.live_inode(location)?.0, self.now()) {
+        if !self.moves_access_time(location, policy)? {
             return Ok(false);
         }
         self.operate(Need::items(ACCESS_ITEMS), |operation| {
@@ -83,5 +84,28 @@ impl WritableFilesystem {
             operation.change_inode(location, |item| item.atime = now)?;
             Ok(true)
         })
+    }
+
+    /// Records a direct read (`O_DIRECT`) of a range as Linux's btrfs does: it is an access only if Linux would serve it from the page
+    /// cache. Call this after the read, so that it sees the extents that were read. Returns whether the time moved.
+    ///
+    /// # Errors
+    /// As for [`WritableFilesystem::note_access`].
+    pub fn note_direct_read(
+        &self,
+        location: Location,
+        range: &Range<FileOffset>,
+        policy: AccessPolicy,
+    ) -> Result<bool> {
+        let may_move = policy.times != AccessTimes::Never && self.moves_access_time(location, policy)?;
+        if !may_move || self.is_read_directly(location, range)? {
+            return Ok(false);
+        }
+        self.note_access(location, policy)
+    }
+
+    /// Returns whether an access now would move the time.
+    fn moves_access_time(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
+        Ok(policy.moves(&self.live_inode(location)?.0, self.now()))
     }
 }

@@ -3,7 +3,7 @@
 use super::{Reply, Request, Server};
 use crate::fuse::CONTENT_BYTES_MAX;
 use crate::fuse::wire::{Output, bit, operation};
-use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Opened, Result, SeekTo, Stale};
+use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Opened, ReadHow, Result, SeekTo, Stale};
 use buttress::AllocateMode;
 
 /// The most that an answer of 32 bits can say was copied.
@@ -109,11 +109,15 @@ impl Server {
         let offset = request.input.u64()?;
         let size = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
         // What goes to the page cache comes from nobody; what is read directly, from the one who reads.
-        if request.input.u32()? & bit::READ_LOCK_OWNER == 0 {
+        let how = match request.input.u32()? & bit::READ_LOCK_OWNER {
+            0 => ReadHow::Cached,
+            _ => ReadHow::Direct,
+        };
+        if how == ReadHow::Cached {
             self.vfs.caches(self.node_of(request));
         }
         let buffer = out.content.take(size.min(CONTENT_BYTES_MAX));
-        let read = self.vfs.read(file, offset, buffer)?;
+        let read = self.vfs.read(file, offset, buffer, how)?;
         out.content.keep(read);
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! Calls that change and read content.
 
 use super::{History, SECTOR};
-use buttress::fs::Error;
+use buttress::fs::{Error, Location};
 use buttress::writer::AllocateMode;
-use buttress::{ByteCount, FileOffset};
+use buttress::{ByteCount, FiemapFlags, FileOffset};
+use core::ops::Range;
 
 impl History {
     pub(super) fn change_content(&mut self) -> String {
@@ -54,8 +55,11 @@ impl History {
                 ];
                 let mode = modes[usize::try_from(self.random.below(5)).unwrap()];
                 let range = offset(start)..offset(start + length);
+                // A hole that stays one changes nothing.
+                let is_changed = mode != AllocateMode::PunchHole || !self.extents(at, &range).is_empty();
                 volume.allocate(at, range, mode).unwrap();
-                true
+                self.met.punched_holes += u64::from(!is_changed);
+                is_changed
             }
             9 => {
                 let from = volume.size_of(other).unwrap() / SECTOR * SECTOR;
@@ -83,7 +87,41 @@ impl History {
         format!("content {what} of {at}, from {start}, {length} bytes")
     }
 
+    /// The extents in the sectors of a range, dirty content included.
+    fn extents(&self, at: Location, range: &Range<FileOffset>) -> Vec<FiemapFlags> {
+        let start = range.start.get() / SECTOR * SECTOR;
+        let end = range.end.get().next_multiple_of(SECTOR);
+        let sectors = FileOffset::new(start)..FileOffset::new(end);
+        let found = self.volume().fiemap(at, sectors).unwrap();
+        found.map(|extent| extent.unwrap().flags).collect()
+    }
+
+    /// A direct read is an access only if it is not aligned, or meets what is inline or compressed.
+    fn read_directly(&mut self) -> String {
+        let (volume, now, at) = (self.volume(), self.now(), self.file().unwrap());
+        let is_aligned = self.random.one_in(2);
+        let start = self.random.below(4) * SECTOR + if is_aligned { 0 } else { 100 };
+        let range = FileOffset::new(start)..FileOffset::new(start + SECTOR);
+        let moved = volume.note_direct_read(at, &range, self.policy).unwrap();
+        let extents = self.extents(at, &range);
+        let size = volume.size_of(at).unwrap();
+        // Dirty content of a file that has grown replaces the inline extent.
+        let falls_back = match size > SECTOR && volume.is_waiting(at) {
+            true => FiemapFlags::ENCODED,
+            false => FiemapFlags::INLINE | FiemapFlags::ENCODED,
+        };
+        let is_inside = start < size;
+        let is_cached = !is_aligned || extents.iter().any(|flags| flags.intersects(falls_back));
+        let expected = is_inside && is_cached && self.model.access(at, self.policy, now);
+        assert_eq!(moved, expected, "direct read of {at} from {start}, {extents:?}");
+        self.met.direct_accesses += u64::from(moved);
+        format!("direct read of {at} by {:?}", self.policy)
+    }
+
     pub(super) fn read(&mut self) -> String {
+        if self.random.one_in(4) {
+            return self.read_directly();
+        }
         let (volume, now) = (self.volume(), self.now());
         let at = if self.random.one_in(3) {
             self.any()

@@ -54,10 +54,9 @@ impl History {
                 self.model.kept.insert(Location::new(id, at.inode), inode.times);
             }
         }
-        // The commit that froze the source comes before the name.
-        self.model.commit();
+        // The snapshot is durable, and so are all earlier changes.
         self.model.modify(ROOT, now);
-        self.model.new_snapshots.push(id);
+        self.model.commit();
         self.met.snapshots += 1;
         // Reading moves no time in a read-only subvolume.
         let inside = self.model.kept.keys().next_back().copied();
@@ -82,9 +81,6 @@ impl History {
         let volume = self.volume();
         let old = std::mem::take(&mut self.model);
         self.model.kept = old.kept;
-        let is_lost =
-            |at: &Location| old.new_snapshots.contains(&at.subvolume) && volume.metadata(*at).is_err();
-        self.model.kept.retain(|at, _| !is_lost(at));
         let mut directories = vec![ROOT];
         let root = old.inodes[&ROOT].clone();
         self.find(ROOT, &root);

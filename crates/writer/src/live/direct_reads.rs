@@ -1,0 +1,93 @@
+//! Which reads Linux serves from the device, without its page cache.
+//!
+//! A direct read (`O_DIRECT`) is no access on Linux's btrfs unless it falls back to the page cache. It falls back if it is not
+//! aligned to sectors, or meets content that is inline or compressed.
+//!
+//! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for these too.
+
+use crate::transaction::WritableFilesystem;
+use buttress_format::{Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
+use buttress_fs::error::{Corruption, Result};
+use buttress_fs::location::Location;
+use buttress_tree::EditableTree;
+use core::ops::{ControlFlow, Range};
+
+impl WritableFilesystem {
+    /// Returns whether Linux would serve a direct read of a range without its page cache. A range at the end of the file or after it
+    /// counts as such: nothing is read. Content that is dirty counts as neither inline nor compressed, except in a file of one sector,
+    /// whose content this call writes back.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or that the tree cannot be read.
+    pub(crate) fn is_read_directly(&self, location: Location, range: &Range<FileOffset>) -> Result<bool> {
+        let sector_bytes = self.forest().block_format().sector_bytes;
+        let size = self.size_of(location)?;
+        let (start, end) = (range.start.get(), range.end.get());
+        if start >= size {
+            return Ok(true);
+        }
+        let sector = u64::from(sector_bytes);
+        if !start.is_multiple_of(sector) || !end.is_multiple_of(sector) {
+            return Ok(false);
+        }
+        if size <= sector && self.is_waiting(location) {
+            self.write_back_file(location)?;
+        }
+        let tree = self.live_tree(location.subvolume.tree())?;
+        let found =
+            self.look_live(|| tree.with(|tree| find_kept(tree, location, sector_bytes, &(start..end))))?;
+        match found {
+            None => Ok(true),
+            Some(Kept::Compressed) => Ok(false),
+            // Dirty content of a file that has grown replaces the inline extent.
+            Some(Kept::Inline) => Ok(size > sector && self.has_dirty_in(location, &(0..sector))?),
+        }
+    }
+}
+
+/// Content that Linux reads by its page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Inline,
+    Compressed,
+}
+
+/// Finds the first content in a range that is inline or compressed.
+fn find_kept(
+    tree: &EditableTree,
+    location: Location,
+    sector_bytes: u32,
+    range: &Range<u64>,
+) -> Result<Option<Kept>> {
+    let wanted = FileExtent::key(location.inode, FileOffset::new(range.start));
+    let is_extent = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
+    let mut found = Ok(None);
+    // The extent that covers the start may begin before it.
+    tree.scan_from_before(&wanted, |key, data| {
+        if *key < wanted && !is_extent(key) {
+            return ControlFlow::Continue(());
+        }
+        if !is_extent(key) || key.offset >= range.end {
+            return ControlFlow::Break(());
+        }
+        let parsed = FileExtent::parse(key, data, sector_bytes);
+        let tree = location.subvolume.tree();
+        found = parsed
+            .map_err(|error| Corruption::Item { tree, error }.into())
+            .map(|extent| {
+                kept_of(&extent).filter(|_| extent.file_end(key, sector_bytes).get() > range.start)
+            });
+        match found {
+            Ok(None) => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    })?;
+    found
+}
+
+fn kept_of(extent: &FileExtent<'_>) -> Option<Kept> {
+    match extent.body {
+        FileExtentBody::Inline(_) => Some(Kept::Inline),
+        _ => (extent.compression != Compression::None).then_some(Kept::Compressed),
+    }
+}
