@@ -120,8 +120,21 @@ impl Volume {
     /// [`Error::NoSuchCopy`] for a number that the chunk does not have; [`Error::Unreadable`] when the device
     /// is missing or fails.
     pub fn read_copy(&self, read: ExtentRead, copy: u32) -> Result<Buffer, Error> {
+        self.read_copy_of(read, copy, false)
+    }
+
+    /// The same, without devices that missed commits: a rebuild from an older column or parity can give an older block, which is
+    /// as whole as the one that should be there.
+    pub(crate) fn read_current_copy(&self, read: ExtentRead, copy: u32) -> Result<Buffer, Error> {
+        self.read_copy_of(read, copy, true)
+    }
+
+    fn read_copy_of(&self, read: ExtentRead, copy: u32, is_current: bool) -> Result<Buffer, Error> {
         let mut joined: Option<Buffer> = None;
-        for segment in self.segments(read)? {
+        for mut segment in self.segments(read)? {
+            if is_current {
+                segment.distrust_stale();
+            }
             let copies = segment.chunk.layout().ways();
             if copy == 0 || copy > copies {
                 return Err(Error::NoSuchCopy {
@@ -187,7 +200,7 @@ impl Volume {
         None
     }
 
-    fn is_block_of(&self, bytes: &[u8], logical: Logical, generation: Generation) -> bool {
+    pub(crate) fn is_block_of(&self, bytes: &[u8], logical: Logical, generation: Generation) -> bool {
         let Ok((raw, _)) = RawHeader::ref_from_prefix(bytes) else {
             return false;
         };

@@ -59,6 +59,8 @@ pub struct DeviceSlot {
     name: Arc<str>,
     device: Option<Device>,
     stale: Option<Stale>,
+    /// Set when the device's superblock is of the commit before the newest, which seems cut off: it may have missed that one.
+    in_doubt: Option<Stale>,
     item: RwLock<Option<DeviceItem>, ItemLock>,
     /// Shared with the slot that takes this one's place.
     errors: Arc<ErrorCounters>,
@@ -76,6 +78,7 @@ impl DeviceSlot {
             name,
             device: Some(device),
             stale,
+            in_doubt: None,
             item: RwLock::default(),
             errors: Arc::default(),
             failure: OnceLock::new(),
@@ -92,6 +95,26 @@ impl DeviceSlot {
         })
     }
 
+    /// The same slot, with the newest commit in doubt.
+    pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
+        Self { in_doubt, ..self }
+    }
+
+    /// A slot in the place of this one whose device is in doubt: the device missed the newest commit.
+    pub(crate) fn as_stale(&self) -> Option<Self> {
+        let stale = self.in_doubt?;
+        Some(Self {
+            item: RwLock::new(self.item()),
+            errors: Arc::clone(&self.errors),
+            ..Self::given(self.id, self.uuid, self.fsid, self.device()?.clone(), Some(stale))
+        })
+    }
+
+    /// Whether the device may have missed the newest commit.
+    pub(crate) const fn is_in_doubt(&self) -> bool {
+        self.in_doubt.is_some()
+    }
+
     fn missing(id: DeviceId, uuid: Uuid) -> Self {
         Self {
             id,
@@ -100,6 +123,7 @@ impl DeviceSlot {
             name: "missing".into(),
             device: None,
             stale: None,
+            in_doubt: None,
             item: RwLock::default(),
             errors: Arc::default(),
             failure: OnceLock::new(),
@@ -155,7 +179,8 @@ impl DeviceSlot {
     }
 
     /// The device, unless it is missing or was left out.
-    pub(crate) fn in_use(&self) -> Option<&Device> {
+    #[must_use]
+    pub fn in_use(&self) -> Option<&Device> {
         if buttress_faults::on("volume-failed-device-read") {
             return self.device();
         }

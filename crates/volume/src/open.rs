@@ -120,10 +120,14 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         let behind = own.fsid == superblock.fsid
             && own.generation < last_whole
             && !buttress_faults::on("volume-stale-device-trusted");
-        let stale = behind.then_some(Stale {
+        let generations = Stale {
             generation: own.generation,
             newest: superblock.generation,
-        });
+        };
+        let stale = behind.then_some(generations);
+        // The newest commit seems cut off between the superblocks of the devices.
+        let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
+        let in_doubt = (is_older && !behind).then_some(generations);
         if let Some(generations) = stale {
             notices.push(Notice::StaleDevice {
                 device: device.name().to_owned(),
@@ -131,13 +135,8 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
                 generations,
             });
         }
-        slots.push(DeviceSlot::given(
-            id,
-            own.device_item.uuid,
-            own.fsid,
-            device,
-            stale,
-        ));
+        let slot = DeviceSlot::given(id, own.device_item.uuid, own.fsid, device, stale);
+        slots.push(slot.with_doubt(in_doubt));
     }
     let target = target_among(targets, &lead, &superblock, &mut notices)?;
     Ok(Opened {
@@ -218,9 +217,8 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 ///
 /// A commit writes superblocks when all blocks are durable on all devices, and the copies of superblocks when all primaries
 /// are; where a log is pending, primaries when all copies are. So where the devices of the newest generation have none but copies of the one before, a device whose own is of that
-/// one missed nothing. A device that was away in a commit that came to its end finds newer copies on the others. One that
-/// was away in no commit but that which was cut off is not told from these: what it lacks, its blocks' checksums and
-/// generations say, and only data without checksums cannot.
+/// one missed nothing. A device that was away in a commit that came to its end finds newer copies on the others. A device that
+/// was away in the commit that was cut off, and in no other, is known by the blocks that it lacks ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
     let before = Generation::new(newest.generation.get().saturating_sub(1));
     let is_before = |candidate: &Candidate| candidate.superblock.generation == before;

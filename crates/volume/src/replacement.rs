@@ -275,7 +275,11 @@ impl Volume {
 }
 
 /// The same chunks, with `new` where `source` was.
-fn exchanged(chunks: &ChunkMap, source: &Arc<DeviceSlot>, new: &Arc<DeviceSlot>) -> Result<ChunkMap, Error> {
+pub(crate) fn exchanged(
+    chunks: &ChunkMap,
+    source: &Arc<DeviceSlot>,
+    new: &Arc<DeviceSlot>,
+) -> Result<ChunkMap, Error> {
     let mut map = ChunkMap::default();
     for chunk in chunks.chunks() {
         let mut devices = chunk.devices().to_vec();

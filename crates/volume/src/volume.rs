@@ -279,7 +279,8 @@ impl Volume {
             self.check_device(slot, found > 0)?;
         }
         map.chunks().iter().for_each(|chunk| self.check_chunk(chunk));
-        self.refuse_diverged(&slots)
+        self.refuse_diverged(&slots)?;
+        self.settle_doubts()
     }
 
     /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by chance, if both
