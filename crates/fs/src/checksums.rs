@@ -157,6 +157,20 @@ impl ChecksumReader {
     }
 }
 
+impl Filesystem {
+    /// What the sectors of `[logical, +length)` must hash to, in the state that this shows. Both must be whole sectors. `None`
+    /// if the volume is read without checksums.
+    ///
+    /// # Errors
+    /// A block of the checksum tree that cannot be read.
+    pub fn expected_checksums(&self, logical: Logical, length: usize) -> Result<Option<ExpectedChecksums>> {
+        let reader = ChecksumReader::new(self)?;
+        reader
+            .map(|mut reader| reader.expected(logical, length))
+            .transpose()
+    }
+}
+
 /// Items of the checksum tree, one after another.
 pub trait ChecksumItems {
     /// Moves to the item that covers `at`, or to the first one behind it.

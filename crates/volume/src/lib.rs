@@ -67,4 +67,4 @@ pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifyS
 pub use replacement::{FoundTarget, Replacement, Returning, RowGuard};
 pub use stripe_tree::{ResolvedStripe, ResolvedStripes, StripeResolver};
 pub use volume::Volume;
-pub use write::{ExtentWrite, NeededDevice, RowsLocked, WriteRefusal};
+pub use write::{ExtentWrite, NeededDevice, RowsLocked, VerifyBeside, WriteRefusal};

@@ -26,6 +26,7 @@
 //!
 //! [`Stale`]: crate::error::Stale
 
+mod beside;
 mod discard;
 mod failures;
 mod parts;
@@ -34,6 +35,7 @@ mod rows;
 mod stop;
 mod superblocks;
 
+pub use beside::VerifyBeside;
 pub use failures::NeededDevice;
 pub(crate) use rows::RowLocks;
 pub use rows::RowsLocked;
@@ -73,7 +75,7 @@ impl Volume {
     /// then any part of the batch may be written, and writing stops. Other failures of devices are no errors: they are
     /// [noticed](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
-        self.write_batch(extents, false)
+        self.write_batch(extents, false, None)
     }
 
     /// Writes extents of data as [`write`](Self::write) does. The one difference: if a device has no space for them,
@@ -83,11 +85,23 @@ impl Volume {
     /// # Errors
     /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space). Others as for
     /// [`write`](Self::write).
-    pub fn write_data(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
-        self.write_batch(extents, true)
+    ///
+    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]): new parity is computed over what
+    /// passes, as far as the old parity has it.
+    pub fn write_data(
+        &self,
+        extents: &[ExtentWrite],
+        beside: Option<&VerifyBeside<'_>>,
+    ) -> Result<(), Error> {
+        self.write_batch(extents, true, beside)
     }
 
-    fn write_batch(&self, extents: &[ExtentWrite], may_lack_space: bool) -> Result<(), Error> {
+    fn write_batch(
+        &self,
+        extents: &[ExtentWrite],
+        may_lack_space: bool,
+        beside: Option<&VerifyBeside<'_>>,
+    ) -> Result<(), Error> {
         self.require_writing()?;
         let _writes = self.writes().read();
         let mut batch = Batch {
@@ -106,7 +120,7 @@ impl Volume {
         let _locks = rows.lock(self.row_locks());
         // A row is written as a whole: data without its parity would cost others in the row their redundancy.
         let writes_rows = !rows.is_empty();
-        rows.add_to(self, &mut batch)?;
+        rows.add_to(self, &mut batch, beside)?;
         if may_lack_space && writes_rows {
             batch.reserve()?;
         }

@@ -8,9 +8,11 @@
     reason = "tests compute with known numbers, and a panic is how a test fails; each test uses a part of this"
 )]
 
+pub(crate) mod away;
 pub(crate) mod blocks;
 pub(crate) mod images;
 pub(crate) mod replacing;
+pub(crate) mod with_kernel;
 
 use anyhow::Result;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
@@ -42,6 +44,7 @@ struct State {
     unreadable: Vec<Range<u64>>,
     reads: Vec<Range<u64>>,
     lost_writes: Vec<Range<u64>>,
+    fail_writes: bool,
     stop: Option<(usize, Progress)>,
     stop_from: Option<(u64, Progress)>,
 }
@@ -114,6 +117,11 @@ impl Spy {
         self.state.lock().unwrap().lost_writes.push(range);
     }
 
+    /// Makes later writes fail or succeed.
+    pub(crate) fn fail_writes(&self, fails: bool) {
+        self.state.lock().unwrap().fail_writes = fails;
+    }
+
     /// After so many more reads the job is asked to stop.
     pub(crate) fn stop_after(&self, reads: usize, progress: &Progress) {
         self.state.lock().unwrap().stop = Some((reads, progress.clone()));
@@ -176,6 +184,9 @@ impl Backend for Spy {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let range = offset..offset + bytes.len() as u64;
         let mut state = self.state.lock().unwrap();
+        if state.fail_writes {
+            return Err(io::Error::other("the device takes no writes"));
+        }
         state.writes.push(range.clone());
         if state.lost_writes.iter().any(|lost| overlap(lost, &range)) {
             return Ok(());
@@ -206,6 +217,8 @@ pub(crate) struct Make {
     pub(crate) mixed: bool,
     /// A file without checksums.
     pub(crate) bare: bool,
+    /// The profile of data, if it is not that of metadata.
+    pub(crate) data: Option<Profile>,
 }
 
 impl Make {
@@ -216,6 +229,7 @@ impl Make {
             checksum: ChecksumType::Crc32c,
             mixed: false,
             bare: false,
+            data: None,
         }
     }
 }
@@ -301,7 +315,7 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(make: &Make) -> Result<Self> {
         let options = MkfsOptions {
-            data: Some(make.profile),
+            data: Some(make.data.unwrap_or(make.profile)),
             metadata: Some(make.profile),
             checksum: Some(make.checksum),
             features: vec![(Feature::MixedBlockGroups, make.mixed)],

@@ -16,7 +16,7 @@
 
 mod restore;
 
-use super::Batch;
+use super::{Batch, VerifyBeside};
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
 use crate::error::Error;
@@ -291,21 +291,31 @@ impl Rows {
         written
     }
 
+    /// What is missing in the rows, and must be read for their parity.
+    pub(super) fn reads(&mut self) -> Vec<ExtentRead> {
+        let gaps = self.rows.values_mut().flat_map(Row::sorted_gaps);
+        gaps.map(|gap| gap.read()).collect()
+    }
+
     /// Reads what is missing in the rows, and adds their data and parity to the batch.
-    pub(super) fn add_to(self, volume: &Volume, batch: &mut Batch) -> Result<(), Error> {
+    pub(super) fn add_to(
+        self,
+        volume: &Volume,
+        batch: &mut Batch,
+        beside: Option<&VerifyBeside<'_>>,
+    ) -> Result<(), Error> {
         let mut rows: Vec<Row> = self.rows.into_values().collect();
         let mut gaps = Vec::with_capacity(rows.len());
         for row in &mut rows {
-            row.pieces.sort_by_key(|piece| (piece.column, piece.start));
             row.require_reach(volume)?;
-            gaps.push(row.gaps());
+            gaps.push(row.sorted_gaps());
         }
         let wanted: Vec<ExtentRead> = gaps.iter().flatten().map(Gap::read).collect();
         // One plug for all rows.
         let mut pending = volume.start_reads(&wanted).into_iter();
         for (row, gaps) in rows.iter().zip(gaps) {
             let old = gaps.into_iter().zip(pending.by_ref());
-            row.add_to(volume, batch, old)?;
+            row.add_to(volume, batch, old, beside)?;
         }
         Ok(())
     }
@@ -373,6 +383,12 @@ impl Row {
         left.and_then(ByteCount::to_usize).unwrap_or(0)
     }
 
+    /// Sorts the pieces, and gives the parts of the span that they do not bring.
+    fn sorted_gaps(&mut self) -> Vec<Gap> {
+        self.pieces.sort_by_key(|piece| (piece.column, piece.start));
+        self.gaps()
+    }
+
     /// The parts of the span that the pieces, which are sorted, do not bring. What lies past the chunk's end is not among
     /// them: it counts as zeros.
     fn gaps(&self) -> Vec<Gap> {
@@ -405,6 +421,7 @@ impl Row {
         volume: &Volume,
         batch: &mut Batch,
         old: impl Iterator<Item = (Gap, PendingExtent)>,
+        beside: Option<&VerifyBeside<'_>>,
     ) -> Result<(), Error> {
         let span = self.span();
         let mut columns: Vec<Option<Buffer>> = Vec::new();
@@ -412,9 +429,19 @@ impl Row {
         for (gap, pending) in old {
             let pending = pending.unverified();
             let bytes = pending.wait_verified(volume, &mut |bytes: Bytes| Ok(bytes))?;
-            let bytes = restore::restore(volume, &self.chunk, gap.logical, bytes);
-            // The parity counts on it: the target of a replacement may not have it yet.
-            self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?;
+            let restored = restore::restore(volume, &self.chunk, gap.logical, bytes.clone());
+            let restored = match beside {
+                Some(verify) => super::beside::restore(volume, &self.chunk, gap.read(), restored, verify),
+                None => restored,
+            };
+            let is_damaged = restored != bytes;
+            let bytes = restored;
+            match is_damaged && !buttress_faults::on("volume-restored-column-unwritten") {
+                // The parity counts on it: without it no other column can be rebuilt.
+                true => self.add_write(volume, batch, gap.column, gap.range.start, &bytes)?,
+                // The target of a replacement may not have it yet.
+                false => self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?,
+            }
             put(&mut columns, &span, gap.column, &gap.range, &bytes);
         }
         // A column that one piece brings in full is used as it is.

@@ -1,13 +1,13 @@
 //! Damage in the parts of a row that are read to compute its new parity.
 //!
 //! New parity over a damaged block would fit the damage, and the block, which the old parity could still give back, would
-//! be lost. So what is read is looked at first. Tree blocks tell by themselves whether they are whole: in chunks of
-//! metadata, a block that is not is asked of the old parity, and if that gives one that is, the new parity is computed over
-//! it; the damaged block stays on its device, and the next read finds and passes it over as ever. What is no tree block
+//! be lost. So what is read is inspected first. Tree blocks tell by themselves whether they are whole: in chunks of
+//! metadata, a block that is not is asked of the old parity. If that gives a whole one, the new parity is computed over
+//! it, and it is written with the row: the new parity gives back other columns only beside it. What is no tree block
 //! either way was never written, or is free: it counts as it is.
 //!
-//! What it leaves out: file data, whose checksums are in a tree above this layer. A damaged sector of data that shares a row
-//! with what is written is taken as it is. Where that matters (new data beside old in one row), give new data whole rows.
+//! What it leaves out: file data, whose checksums are in a tree above this layer. The writer passes them for the data that
+//! shares a row with what is written ([`super::super::beside`]).
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
@@ -65,7 +65,7 @@ fn from_parity(volume: &Volume, chunk: &MappedChunk, at: Logical, format: &Block
         length: usize::try_from(format.node_bytes).ok()?,
     };
     (2..=chunk.layout().ways())
-        .filter_map(|copy| volume.read_copy(read, copy).ok())
+        .filter_map(|copy| volume.read_current_copy(read, copy).ok())
         .find(|block| is_block(block, at, format))
         .map(buttress_device::Buffer::into_bytes)
 }
