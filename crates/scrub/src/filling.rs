@@ -179,13 +179,17 @@ impl<'a> Groups<'a> {
                     .checksums
                     .run(extent.start, to, &mut |failure| failed.push(failure));
                 let length = run.end.checked_distance_from(extent.start).unwrap_or_default();
-                let expected = match run.packed {
-                    Some(packed) => {
+                let (expected, written) = match run.packed {
+                    Some((packed, leaf)) => {
                         let from = current.packed.len();
                         current.packed.extend_from_slice(packed);
-                        Expected::Sums(from..current.packed.len())
+                        let written = match buttress_faults::on("return-reserved-data-left") {
+                            true => extent.generation,
+                            false => leaf,
+                        };
+                        (Expected::Sums(from..current.packed.len()), written)
                     }
-                    None => Expected::Bare,
+                    None => (Expected::Bare, extent.generation),
                 };
                 current.pieces.push(Piece {
                     logical: extent.start,
@@ -193,7 +197,7 @@ impl<'a> Groups<'a> {
                     expected,
                     place,
                     extents,
-                    generation: extent.generation,
+                    generation: extent.generation.max(written),
                 });
                 length
             }

@@ -39,7 +39,8 @@ pub(crate) struct Piece {
     pub(crate) place: Place,
     /// How many extents begin in it.
     pub(crate) extents: u64,
-    /// The transaction that allocated its extent.
+    /// No later transaction wrote it. Preallocated data is written long after its extent was allocated: its checksums come
+    /// with it, so the leaf of the checksum tree is as new.
     pub(crate) generation: Generation,
 }
 

@@ -107,8 +107,8 @@ impl<'a> UsedExtents<'a> {
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) end: Logical,
-    /// One checksum for each sector, packed.
-    pub(crate) packed: Option<&'a [u8]>,
+    /// One checksum for each sector, packed, and the generation of their leaf.
+    pub(crate) packed: Option<(&'a [u8], Generation)>,
 }
 
 /// The checksum tree, gone through in order of address.
@@ -149,10 +149,11 @@ impl Checksums {
         }
         let end = to.min(covered.end);
         let packed = self.item().and_then(|item| item.range(from, end));
-        match packed {
-            Some((_, packed)) => Run {
+        let leaf = self.cursor.as_ref().and_then(Cursor::current_pointer);
+        match packed.zip(leaf) {
+            Some(((_, packed), leaf)) => Run {
                 end,
-                packed: Some(packed),
+                packed: Some((packed, leaf.generation)),
             },
             None => bare(end),
         }
