@@ -49,7 +49,10 @@ impl Job<'_> {
     }
 
     fn rewrite(&self, site: &Site, good: &[u8]) -> Result<(), String> {
-        let device = site.slot.device().ok_or("its device is missing")?;
+        let device = site
+            .slot
+            .in_use()
+            .ok_or("its device is missing or was left out")?;
         if !device.is_writable() || site.slot.fsid() != self.volume.superblock().fsid {
             return Err("its device is not open for writing, or a seed".to_owned());
         }

@@ -63,7 +63,7 @@ impl Job<'_> {
     }
 
     fn submit_stripe(&self, chunk: &MappedChunk, stripe: usize, runs: Vec<Range<u64>>) -> StripeReads {
-        let device = chunk.devices().get(stripe).and_then(|slot| slot.device());
+        let device = device_of(chunk, stripe);
         let physical = physical_of(chunk, stripe);
         let (Some(device), Some(physical)) = (device, physical) else {
             return StripeReads {
@@ -114,7 +114,7 @@ impl Job<'_> {
     pub(crate) fn wait(&self, group: Group, stripes: Vec<StripeReads>) -> Arrived {
         let sector = sector_of(&self.format);
         let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
-            let device = group.chunk.devices().get(stripe).and_then(|slot| slot.device());
+            let device = device_of(&group.chunk, stripe);
             let physical = physical_of(&group.chunk, stripe).unwrap_or(Physical::MIN);
             Fetched::wait(reads, device, physical, sector)
         });
@@ -129,6 +129,15 @@ impl Job<'_> {
         let stripes = self.submit_again(&group, wanted);
         self.wait(group, stripes)
     }
+}
+
+/// The device of a stripe. A device that failed a write lacks that write: nothing is read from it.
+fn device_of(chunk: &MappedChunk, stripe: usize) -> Option<&Device> {
+    let slot = chunk.devices().get(stripe)?;
+    if buttress_faults::on("scrub-reads-failed-device") {
+        return slot.device();
+    }
+    slot.in_use()
 }
 
 /// What to ask a device for, to read runs of a stripe that begins at `physical` on it.

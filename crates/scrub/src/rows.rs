@@ -383,7 +383,7 @@ impl<'a> Span<'a> {
         let place = self
             .stripe(column)
             .and_then(|stripe| site_of(&self.arrived.group.chunk, stripe, offset));
-        let Some((slot, physical)) = place.filter(|(slot, _)| slot.device().is_some()) else {
+        let Some((slot, physical)) = place.filter(|(slot, _)| slot.in_use().is_some()) else {
             return;
         };
         let chunk = &self.arrived.group.chunk;

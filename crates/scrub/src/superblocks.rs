@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Checks and mends the superblocks of all devices.
 pub(crate) fn check(job: &Job<'_>) {
     for slot in job.volume.devices() {
-        if let Some(device) = slot.device() {
+        if let Some(device) = slot.in_use() {
             check_device(job, &slot, device);
         }
     }
