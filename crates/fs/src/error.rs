@@ -342,6 +342,20 @@ pub enum WritingRefusal {
         /// What ends it.
         remedy: &'static str,
     },
+    /// A device that missed commits has no place for the stripes that have to move.
+    #[error(
+        "{device} is not brought up to date: {needed} bytes of its stripes have to move (found {found} bytes unallocated that its \
+         own state does not use); it stays as it was, and the volume continues without it. To replace it, run \
+         `buttress replace start` with another device"
+    )]
+    NoPlaceOnDevice {
+        /// The device's name.
+        device: String,
+        /// Bytes of the stripes that have to move.
+        needed: u64,
+        /// Bytes that they could move to.
+        found: u64,
+    },
     /// A seed: sprouts depend on it.
     #[error(
         "the volume cannot be written: it is a seed, and others may have sprouted from it; add a device to it in the \

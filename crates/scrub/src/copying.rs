@@ -56,7 +56,7 @@ impl Copying {
 
     /// Whether a stripe is on a source that missed commits: what it holds without checksums may be old.
     pub(crate) fn may_be_old(&self, chunk: &MappedChunk, stripe: usize) -> bool {
-        !self.source_is_trusted() && self.is_on_source(chunk, stripe)
+        !self.source_is_trusted() && self.is_on_source(chunk, stripe) && may_miss_writes(chunk)
     }
 
     fn is_on_source(&self, chunk: &MappedChunk, stripe: usize) -> bool {
@@ -122,12 +122,13 @@ impl Copying {
 
     /// Keeps only the pieces of a group that have a part on the source. For a returning device it keeps newer pieces,
     /// pieces that may have been overwritten in place, and all pieces of a moved stripe. Rows with parity stay whole:
-    /// parity counts on what was freed since, too.
-    pub(crate) fn keep_wanted(&self, group: &mut Group) {
+    /// parity counts on what was freed since, too. Returns the bytes on the device that it leaves out.
+    pub(crate) fn keep_wanted(&self, group: &mut Group) -> ByteCount {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
-            return;
+            return ByteCount::ZERO;
         }
+        let own = self.stripes_on_source(&chunk);
         let since = self.replacement.returning().map(|returning| returning.since);
         let is_wanted = |piece: &Piece| {
             let is_missed =
@@ -136,7 +137,28 @@ impl Copying {
                 self.is_on_source(&chunk, stripe) && (is_missed || self.replacement.is_moved(&chunk, stripe))
             })
         };
-        group.pieces.retain(is_wanted);
+        let mut passed_over = ByteCount::ZERO;
+        group.pieces.retain(|piece| {
+            let keeps = is_wanted(piece);
+            if !keeps {
+                passed_over = passed_over.saturating_add(bytes_on(&own, piece));
+            }
+            keeps
+        });
+        passed_over
+    }
+
+    /// How many bytes of a group's pieces lie on the source, each copy there counted.
+    pub(crate) fn bytes_on_source(&self, group: &Group) -> ByteCount {
+        let own = self.stripes_on_source(&group.chunk);
+        let bytes = group.pieces.iter().map(|piece| bytes_on(&own, piece));
+        bytes.fold(ByteCount::ZERO, ByteCount::saturating_add)
+    }
+
+    /// Whether progress counts what was inspected, not what was written: of a device that is brought up to date most is in
+    /// place already.
+    pub(crate) fn counts_inspected(&self, chunk: &MappedChunk) -> bool {
+        self.replacement.returning().is_some() && !chunk.layout().has_parity()
     }
 
     /// Returns the place on the target of an offset of a stripe.
@@ -144,6 +166,17 @@ impl Copying {
         let at = physical(chunk, stripe, offset)?;
         self.replacement.place_on_target(chunk, stripe, at)
     }
+}
+
+/// Whether a chunk can be written without one of its devices. Otherwise a device that was away missed nothing of it.
+pub(crate) const fn may_miss_writes(chunk: &MappedChunk) -> bool {
+    chunk.layout().profile().tolerated_failures() > 0
+}
+
+/// How many bytes a piece has on some stripes, each copy counted.
+fn bytes_on(stripes: &[usize], piece: &Piece) -> ByteCount {
+    let copies = stripes.iter().filter(|stripe| piece.stripes().contains(stripe));
+    ByteCount::of(copies.count().saturating_mul(piece.length))
 }
 
 /// Bytes of which no copy is good.

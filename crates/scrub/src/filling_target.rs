@@ -95,6 +95,10 @@ impl Job<'_> {
     pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
         let chunk = Arc::clone(&arrived.group.chunk);
         let rows = arrived.group.rows();
+        let counts_inspected = copying.counts_inspected(&chunk);
+        if counts_inspected {
+            self.progress.advance(0, copying.bytes_on_source(&arrived.group));
+        }
         let _locked = self.volume.lock_rows(&chunk, rows.clone());
         let is_unwritten = writes.is_some() && self.volume.writes_to_rows(&chunk, rows) == writes;
         if !is_unwritten {
@@ -103,7 +107,7 @@ impl Job<'_> {
         let copied = self.copied(copying, &arrived, Wanted::Few);
         if !copied.is_lacking {
             self.count_group(&arrived);
-            return self.write_copied(copying, copied);
+            return self.write_copied(copied, copying, counts_inspected);
         }
         drop(copied);
         let arrived = self.fetch_again(arrived, Wanted::All);
@@ -114,10 +118,10 @@ impl Job<'_> {
         if keeps_target || copied.loses_metadata() {
             return self.replaced.lock().lose(copied.lost);
         }
-        self.write_copied(copying, copied);
+        self.write_copied(copied, copying, counts_inspected);
     }
 
-    fn write_copied(&self, copying: &Copying, mut copied: Copied<'_>) {
+    fn write_copied(&self, mut copied: Copied<'_>, copying: &Copying, is_counted: bool) {
         let lost = core::mem::take(&mut copied.lost);
         let target = copying.replacement.target();
         let written = match target.device().filter(|_| target.is_written()) {
@@ -127,7 +131,9 @@ impl Job<'_> {
         };
         match written {
             Ok(bytes) => {
-                self.progress.advance(0, bytes);
+                if !is_counted {
+                    self.progress.advance(0, bytes);
+                }
                 let mut replaced = self.replaced.lock();
                 replaced.written = replaced.written.saturating_add(bytes.get());
             }

@@ -1,6 +1,6 @@
 //! Profiles with copies, and those without redundancy: each copy of each piece by itself, then bad ones from good ones.
 
-use crate::copying::{Copied, Copying, Lost, filler, part};
+use crate::copying::{Copied, Copying, Lost, filler, may_miss_writes, part};
 use crate::damage::{Cause, Outcome, Part};
 use crate::fetched::View;
 use crate::group::{Arrived, Expected, Piece};
@@ -149,7 +149,7 @@ fn copy_piece<'a>(
     let chunk = &arrived.group.chunk;
     let has_some = copying.reads_own(chunk, stripe);
     // Nothing shows whether its unverified bytes are new.
-    let own_counts = !(has_some && piece.expected == Expected::Bare);
+    let own_counts = !(has_some && piece.expected == Expected::Bare && may_miss_writes(chunk));
     let is_own = |copy: &&Copy<'a>| copy.stripe == stripe;
     let own = copies.iter().filter(|copy| is_own(copy) && own_counts);
     let own_first: Vec<&Copy<'a>> = own.chain(copies.iter().filter(|copy| !is_own(copy))).collect();
@@ -233,7 +233,7 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
 fn is_unknown(job: &Job<'_>, arrived: &Arrived, piece: &Piece, stripe: usize) -> bool {
     let chunk = &arrived.group.chunk;
     let slot = chunk.devices().get(stripe);
-    let is_stale = slot.is_some_and(|slot| slot.stale().is_some());
+    let is_stale = slot.is_some_and(|slot| slot.stale().is_some()) && may_miss_writes(chunk);
     let copying = job.replaces.as_ref().map(|replacing| &replacing.copying);
     let may_be_old = is_stale || copying.is_some_and(|copying| copying.may_be_old(chunk, stripe));
     // Such bytes of a returning device are compared with the right ones, and written if they differ.

@@ -94,22 +94,40 @@ impl Resync {
     /// Brings all devices up to date that missed commits.
     ///
     /// # Errors
-    /// See the module; as for [`WritableFilesystem::begin_return`]. Devices whose turn came before are up to date.
+    /// As for [`Resync::run_as_far_as_possible`].
     pub fn run(&self) -> Result<Resynced, Error> {
+        let (resynced, ended) = self.run_as_far_as_possible();
+        ended.map(|()| resynced)
+    }
+
+    /// Brings all devices up to date that missed commits. A device that stays behind does not keep the others from being
+    /// brought up to date.
+    ///
+    /// # Errors
+    /// The first device's that stays behind: see the module, and [`WritableFilesystem::begin_return`];
+    /// [`buttress_fs::Error::Cancelled`].
+    pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());
         let mut resynced = Resynced::default();
+        let mut ended = Ok(());
         for slot in devices_behind(&volume) {
-            match self.run_device(&slot)? {
-                Some(device) => resynced.devices.push(device),
-                None => resynced.left.push(Arc::clone(slot.name())),
+            match self.run_device(&slot) {
+                Ok(Some(device)) => resynced.devices.push(device),
+                Ok(None) => resynced.left.push(Arc::clone(slot.name())),
+                Err(error) => {
+                    ended = ended.and(Err(error));
+                    if self.progress.is_cancelled() {
+                        break;
+                    }
+                }
             }
         }
-        Ok(resynced)
+        (resynced, ended)
     }
 
     fn run_device(&self, slot: &Arc<DeviceSlot>) -> Result<Option<ResyncedDevice>, Error> {
         self.progress.check()?;
-        let returning = self.writable.begin_return(slot.uuid())?;
+        let returning = self.writable.begin_return(slot.uuid(), &self.progress)?;
         let missed = returning.missed();
         if self.options.at_most.is_some_and(|most| missed > most) {
             return Ok(None);
@@ -144,8 +162,12 @@ impl Resync {
             },
             cursor: Physical::MIN,
         };
+        let before = self.progress.snapshot().expected;
         let views = || self.writable.committed_view();
         let job = Scrub::make(&views(), options, self.progress.clone(), Some(replaces))?.beside(&views);
+        // The bytes of all devices are counted together.
+        let own = self.progress.snapshot().expected;
+        self.progress.expect(before.saturating_add(own));
         let ended = job.run();
         let filled = job.filled();
         let device = || slot.name().to_string();

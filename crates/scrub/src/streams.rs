@@ -130,7 +130,10 @@ impl Job<'_> {
                         return;
                     }
                     if let Some(replacing) = &self.replaces {
-                        replacing.copying.keep_wanted(&mut group);
+                        let passed_over = replacing.copying.keep_wanted(&mut group);
+                        if replacing.copying.counts_inspected(&chunk) {
+                            self.progress.advance(0, passed_over);
+                        }
                     }
                     if group.pieces.is_empty() {
                         continue;

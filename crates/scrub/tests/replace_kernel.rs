@@ -6,40 +6,26 @@
     reason = "tests compute with known numbers, and a panic is how a test fails"
 )]
 
+mod support;
+
 use anyhow::{Context, Result, ensure};
 use buttress_device::{Device, OpenOptions as DeviceOptions};
 use buttress_format::{ByteCount, DeviceId, Physical, ReplaceState};
 use buttress_fs::{OpenOptions, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::{LoopDevice, Mount};
-use buttress_oracle::manifest::{Manifest, expect_equal, of_directory};
+use buttress_oracle::manifest::{Manifest, of_directory};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest, run};
 use buttress_oracle::volumes::{Specification, Volume, make};
 use buttress_scrub::{Replace, ReplaceOptions, Replaced};
-use buttress_writer::{WritableFilesystem, WriteOptions, replacement_item};
+use buttress_writer::{WritableFilesystem, replacement_item};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-fn device(image: &Path) -> Result<Device> {
-    let options = DeviceOptions {
-        write: true,
-        ..DeviceOptions::default()
-    };
-    Ok(Device::open(image, &options)?)
-}
-
-fn writable(images: &[PathBuf]) -> Result<WritableFilesystem> {
-    let devices = images
-        .iter()
-        .map(|image| device(image))
-        .collect::<Result<Vec<_>>>()?;
-    let filesystem = OpenOptions::new(devices).degraded(true).open()?;
-    Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
-}
+use support::with_kernel::{device, is_whole, writable};
 
 fn new_image(volume: &Volume, mib: u64) -> Result<PathBuf> {
     let path = volume.folder().join("target.img");
@@ -58,21 +44,12 @@ fn state(images: &[PathBuf]) -> Result<Option<ReplaceState>> {
 }
 
 /// What the kernel and btrfs-progs find in a volume whose device was replaced.
-fn is_whole(what: &str, manifest: &Manifest, images: &[PathBuf]) -> Result<()> {
-    btrfs_check(images).with_context(|| what.to_owned())?;
-    let mount = Mount::new(images, "noatime")?;
-    expect_equal(what, manifest, &of_directory(mount.path())?)?;
-    let scrubbed = run(Command::new(newest("btrfs"))
-        .args(["scrub", "start", "-B", "-r"])
-        .arg(mount.path()))?;
-    let text = String::from_utf8_lossy(&scrubbed.stdout).into_owned();
-    ensure!(
-        text.contains("no errors found"),
-        "{what}: the kernel finds {text}"
-    );
-    let status = status(&mount)?;
-    ensure!(status.contains("finished on"), "{what}: {status}");
-    mount.close()
+fn is_replaced(what: &str, manifest: &Manifest, images: &[PathBuf]) -> Result<()> {
+    is_whole(what, manifest, images, |mount| {
+        let status = status(mount)?;
+        ensure!(status.contains("finished on"), "{what}: {status}");
+        Ok(())
+    })
 }
 
 fn status(mount: &Mount) -> Result<String> {
@@ -147,7 +124,7 @@ fn the_kernel_finds_nothing_where_a_device_was_replaced() {
         filesystem.start_replacement(id, device(&target)?, false)?;
         finish(filesystem)?;
         images[lost] = target;
-        is_whole(data, &volume.manifest, &images)
+        is_replaced(data, &volume.manifest, &images)
     });
 }
 
@@ -212,7 +189,7 @@ fn the_kernel_goes_on_with_what_was_begun_here() {
         mount.close()?;
         let mut images = volume.images.clone();
         images[0] = target;
-        is_whole(data, &volume.manifest, &images)
+        is_replaced(data, &volume.manifest, &images)
     });
 }
 
@@ -325,6 +302,6 @@ fn what_the_kernel_began_is_brought_to_its_end() {
         finish(filesystem)?;
         let mut images = own.to_vec();
         images[0] = target.clone();
-        is_whole(data, &manifest, &images)
+        is_replaced(data, &manifest, &images)
     });
 }

@@ -170,6 +170,22 @@ const fn resync(name: &'static str) -> Test {
     test("buttress-scrub", "resync", name)
 }
 
+const fn resync_cuts(name: &'static str) -> Test {
+    test("buttress-scrub", "resync_cuts", name)
+}
+
+const fn resync_kernel(name: &'static str) -> Test {
+    test("buttress-scrub", "resync_kernel", name)
+}
+
+const fn damage_beside_writes(name: &'static str) -> Test {
+    test("buttress-scrub", "damage_beside_writes", name)
+}
+
+const fn resync_reads(name: &'static str) -> Test {
+    test("buttress-scrub", "resync_reads", name)
+}
+
 const fn replace(name: &'static str) -> Test {
     test("buttress-scrub", "replace", name)
 }

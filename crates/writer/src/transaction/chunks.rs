@@ -18,7 +18,6 @@ use super::backing::{Backing, wants_backing};
 use super::block_groups::{Group, Purpose};
 use super::excluded_ranges;
 use super::running::Running;
-use buttress_format::DEVICE_RESERVED_BYTES;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, ItemType, Key, Logical, ObjectId, Physical,
     Profile, STRIPE_BYTES, Stripe, TreeId,
@@ -37,17 +36,16 @@ impl Running {
         let Some(mut plan) = self.plan_chunk(purpose) else {
             return Ok(false);
         };
-        let start = self
-            .core
-            .groups
-            .iter()
-            .map(Group::end)
-            .max()
-            .unwrap_or(DEVICE_RESERVED_BYTES);
-        let taken = self.core.devices.take(&mut plan);
-        let placed = plan.stripes.iter().take(taken);
-        let places: Vec<(DeviceId, u64)> = placed.map(|(device, physical, _)| (*device, *physical)).collect();
-        let is_placed = taken == plan.stripes.len();
+        let start = self.core.next_chunk_start();
+        let mut places: Vec<(DeviceId, u64)> = Vec::with_capacity(plan.stripes.len());
+        for (device, physical, _) in &mut plan.stripes {
+            let Some(start) = self.core.devices.take(*device, plan.stripe_length) else {
+                break;
+            };
+            *physical = start;
+            places.push((*device, start));
+        }
+        let is_placed = places.len() == plan.stripes.len();
         let reached = self.reach_items_of_chunk(start, places.iter().copied());
         if !is_placed || reached.is_err() {
             let freed: Vec<_> = places

@@ -33,10 +33,11 @@ use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, Generation, ItemType, Key, Logical, ObjectId, Physical,
     STRIPE_BYTES, SUPERBLOCK_OFFSETS, TreeId, Uuid,
 };
+use buttress_fs::Progress;
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_locks::Excused;
 use buttress_tree::NonBlocking;
-use buttress_volume::{ChunkMap, DevicesError, MappedChunk, Replacement, Volume, WriteRefusal};
+use buttress_volume::{ChunkMap, DeviceSlot, DevicesError, MappedChunk, Replacement, Volume, WriteRefusal};
 use comparing::{compare, own_state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -78,10 +79,10 @@ impl WritableFilesystem {
     /// missed is for a job above.
     ///
     /// # Errors
-    /// [`DevicesError::Diverged`] for a device that was written apart from the volume; [`WritingRefusal::State`] where the
+    /// [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device that was written apart from the volume; [`WritingRefusal::NoPlaceOnDevice`] where the
     /// device has no place for what would overwrite its own state; that the extent tree cannot be read; as for
     /// [`Volume::begin_return`].
-    pub fn begin_return(&self, device: Uuid) -> Result<Return> {
+    pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
         let volume = Arc::clone(self.forest().volume());
         let slots = volume.devices();
         let slot = slots.iter().find(|slot| slot.uuid() == device);
@@ -92,7 +93,7 @@ impl WritableFilesystem {
         };
         let hold = self.shared.readers.hold(stale.generation);
         self.commit()?;
-        let own = own_state(own);
+        let own = own_state(own, progress)?;
         let view = self.committed_view();
         let diverged = || DevicesError::Diverged {
             first: volume_name(&volume),
@@ -100,7 +101,7 @@ impl WritableFilesystem {
             second: slot.name().to_string(),
             second_generation: stale.generation,
         };
-        let compared = compare(&view, own.as_ref(), stale.generation)?;
+        let compared = compare(&view, own.as_ref(), stale.generation, progress)?;
         let compared = compared.filter(|compared| compared.is_of_one_history(&view, own.as_ref()));
         let compared = compared.ok_or_else(|| buttress_volume::Error::from(diverged()))?;
         let moved = match &own {
@@ -112,7 +113,7 @@ impl WritableFilesystem {
                 let conflicts = NonBlocking::lifted(|| {
                     running.keep_own_state(&own, &compared.gone, device, stale.generation)
                 })?;
-                running.places_for_moved(&own, &conflicts, device)?
+                running.places_for_moved(&own, &conflicts, slot)?
             }
         };
         let replacement = volume.begin_return(device, moved)?;
@@ -151,6 +152,8 @@ impl WritableFilesystem {
         }
         self.commit()?;
         returning.volume.end_return()?;
+        let device = returning.replacement.source().uuid();
+        self.shared.running.lock().keep_no_more(device);
         Ok(())
     }
 }
@@ -273,37 +276,60 @@ impl Running {
         Ok(rest.total_bytes() == 0)
     }
 
-    /// Places on a device for its stripes of some chunks, which neither the volume nor the device's own state uses.
+    /// Places on a device for its stripes of some chunks, which neither the volume nor the device's own state uses. New chunks
+    /// get neither these places nor what the own state uses, until [`Running::keep_no_more`].
     fn places_for_moved(
-        &self,
+        &mut self,
         own: &ChunkMap,
         chunks: &BTreeSet<Logical>,
-        device: Uuid,
+        slot: &DeviceSlot,
     ) -> Result<BTreeMap<(Logical, usize), Physical>> {
+        let device = slot.uuid();
         let mut moved = BTreeMap::new();
-        let mut rooms = self.core.devices.rooms.iter();
+        let mut rooms = self.core.devices.rooms.iter_mut();
         let Some(room) = rooms.find(|room| room.item.uuid == device) else {
             return Ok(moved);
         };
-        let mut free = room.free.clone();
+        room.kept = FreeRanges::default();
         for chunk in own.chunks() {
             for (_, start, length) in parts_on(chunk, device) {
-                free.remove(start, length);
+                room.kept.add(start, length);
             }
         }
+        let mut free = room.allocatable().into_owned();
         for at in SUPERBLOCK_OFFSETS {
             free.remove(at.get(), STRIPE_BYTES);
         }
         let map = self.core.forest.volume().chunk_map();
-        for start in chunks {
-            let Some(chunk) = map.find(*start) else { continue };
-            for (index, _, length) in parts_on(chunk, device) {
-                let place = free.allocate(length, length, STRIPE_BYTES, 0);
-                let (place, _) = place.ok_or(Error::WritingRefused(NO_PLACE))?;
-                moved.insert((*start, index), Physical::new(place));
-            }
+        let in_the_way = chunks.iter().filter_map(|start| map.find(*start));
+        let parts: Vec<_> = in_the_way
+            .flat_map(|chunk| {
+                parts_on(chunk, device).map(move |(index, _, length)| (chunk.start(), index, length))
+            })
+            .collect();
+        let needed = parts
+            .iter()
+            .fold(0_u64, |sum, (.., length)| sum.saturating_add(*length));
+        let no_place = Error::WritingRefused(WritingRefusal::NoPlaceOnDevice {
+            device: slot.name().to_string(),
+            needed,
+            found: free.total_bytes(),
+        });
+        for (start, index, length) in parts {
+            let place = free.allocate(length, length, STRIPE_BYTES, 0);
+            let (place, _) = place.ok_or_else(|| no_place.clone())?;
+            room.kept.add(place, length);
+            moved.insert((start, index), Physical::new(place));
         }
         Ok(moved)
+    }
+
+    /// Lets new chunks have all of a device that is up to date.
+    fn keep_no_more(&mut self, device: Uuid) {
+        let rooms = self.core.devices.rooms.iter_mut();
+        for room in rooms.filter(|room| room.item.uuid == device) {
+            room.kept = FreeRanges::default();
+        }
     }
 
     /// Writes down another place for a stripe: chunk item, device extents, the superblock's copy, the live map.
@@ -355,10 +381,3 @@ impl Running {
         Ok(())
     }
 }
-
-/// The device's own state stands in the way.
-const NO_PLACE: WritingRefusal = WritingRefusal::State {
-    name: "a device that missed commits and has no unallocated space to bring it up to date in, without overwriting what it can \
-           still be read from alone",
-    remedy: "give it up for another device with `buttress replace start`",
-};

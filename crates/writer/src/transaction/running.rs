@@ -7,7 +7,7 @@
 //! tree where `item_changed` is set or the root has moved. The root and chunk trees have no root item: the superblock
 //! names them.
 
-use super::block_groups::BlockGroups;
+use super::block_groups::{BlockGroups, Group};
 use super::chunks::Devices;
 use super::cow::{CowOnlyTree, ShareableTree};
 use super::pins::{Hold, Pins, Readers};
@@ -20,13 +20,14 @@ use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
-    BlockFormat, ByteCount, Chunk, CompatRo, Generation, Incompat, ItemType, Key, RootItem, Superblock,
-    Timestamp, TreeId, Uuid,
+    BlockFormat, ByteCount, Chunk, CompatRo, DEVICE_RESERVED_BYTES, Generation, Incompat, ItemType, Key,
+    Logical, Profile, RootItem, Superblock, Timestamp, TreeId, Uuid,
 };
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::filesystem::root_pointer;
 use buttress_locks::Excused;
 use buttress_tree::{Blocking, EditContext, EditableTree, Forest, NonBlocking, OwnedItem, Tree};
+use buttress_volume::Returning;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -121,12 +122,28 @@ impl Core {
         ByteCount::new(u64::from(self.format.node_bytes))
     }
 
-    /// Whether new chunks may use a device: it is there, up to date, open for writing, and failed no write.
-    pub(crate) fn device_is_writable(&self, uuid: Uuid) -> bool {
-        self.forest.volume().devices().iter().any(|slot| {
+    /// Whether new chunks of a profile may use a device: it is there, up to date, open for writing, and failed no write. A
+    /// device that is being brought up to date gets what is written to such a chunk; until its superblock is written, the
+    /// chunk must do without it.
+    pub(crate) fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
+        let volume = self.forest.volume();
+        let start = Logical::new(self.next_chunk_start());
+        // Moved stripes are known by their chunk's start, which a new chunk may have again.
+        let is_new = |returning: &Returning| returning.moved.keys().all(|(moved, _)| *moved < start);
+        let returning = volume.replacement().filter(|replacement| {
+            replacement.returning().is_some_and(is_new) && profile.tolerated_failures() > 0
+        });
+        let target = returning.as_ref().map(|returning| returning.target());
+        volume.devices().iter().chain(target).any(|slot| {
             let is_used = slot.is_written() || buttress_faults::on("chunk-on-failed-device");
             slot.uuid() == uuid && is_used && slot.device().is_some_and(|device| device.is_writable())
         })
+    }
+
+    /// Where the next new chunk starts.
+    pub(crate) fn next_chunk_start(&self) -> u64 {
+        let ends = self.groups.iter().map(Group::end);
+        ends.max().unwrap_or(DEVICE_RESERVED_BYTES)
     }
 
     /// Whether the superblock can name one more system chunk.

@@ -90,13 +90,13 @@ impl Running {
             true => self.metadata_reservation_bytes(Need::items(ITEMS_OF_WRITE)),
             false => 0,
         };
+        let profile = self.data_profile().unwrap_or(Profile::Single);
         let spaces = core
             .devices
             .rooms
             .iter()
-            .filter(|room| core.device_is_writable(room.item.uuid))
-            .map(|room| room.free.total_bytes());
-        let profile = self.data_profile().unwrap_or(Profile::Single);
+            .filter(|room| core.device_takes_chunks(room.item.uuid, profile))
+            .map(|room| room.allocatable().total_bytes());
         let space = room
             .free_bytes
             .saturating_add(pinned)

@@ -131,6 +131,11 @@ pub(super) const FAULTS: &[Fault] = &[
             volume("row_locks", "a_reader_of_a_row_of_raid6_that_is_being_written"),
         ],
     ),
+    harms(
+        "volume-restored-column-unwritten",
+        "What is written beside damage on a RAID5 cannot be rebuilt when its disk fails, until the damage is repaired.",
+        &[volume("rows", "a_damaged_tree_block_beside_a_write_is_restored")],
+    ),
     loses(
         "volume-stale-device-trusted",
         "A disk that was away for some commits is read as if it had them.",

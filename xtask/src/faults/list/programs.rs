@@ -180,7 +180,7 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "return-own-state-unkept",
         "A disk that comes back cannot be read alone after a power cut, though it could before.",
-        &[resync(
+        &[resync_cuts(
             "a_device_is_never_less_readable_alone_wherever_its_return_is_cut",
         )],
     ),
@@ -193,9 +193,40 @@ pub(super) const FAULTS: &[Fault] = &[
         "volume-stale-data-served",
         "A disk that was away serves old data without checksums in place of new data.",
         &[
-            resync("a_stale_copy_serves_no_data_without_checksums"),
-            resync("a_stale_column_rebuilds_no_data_without_checksums"),
+            resync_reads("a_stale_copy_serves_no_data_without_checksums"),
+            resync_reads("a_stale_column_rebuilds_no_data_without_checksums"),
         ],
+    ),
+    loses(
+        "return-reserved-data-left",
+        "A disk that came back lacks what was written into space that was reserved before it left: the other disk is the only one that has it.",
+        &[
+            resync("data_in_space_reserved_before_comes_with_the_return"),
+            resync_kernel("the_kernel_finds_nothing_where_devices_were_brought_up_to_date"),
+        ],
+    ),
+    loses(
+        "scrub-reads-failed-device",
+        "A scrub takes old data without checksums from a disk that failed a write, and puts it in the place of new data.",
+        &[
+            resync_reads("scrub_uses_no_copy_of_a_device_that_failed_a_write"),
+            resync_reads("scrub_uses_no_column_of_a_device_that_failed_a_write"),
+        ],
+    ),
+    loses(
+        "volume-damage-beside-written-over",
+        "A file that rotted on a RAID5 could be repaired, until another file was written beside it.",
+        &[
+            damage_beside_writes("writes_beside_damaged_data_keep_raid5_parity"),
+            damage_beside_writes("writes_beside_damaged_data_keep_raid6_parity"),
+        ],
+    ),
+    harms(
+        "volume-doubts-unsettled",
+        "A disk that was away for one commit, which a power cut ended, counts as up to date: later it cannot be read alone.",
+        &[resync_cuts(
+            "the_first_degraded_commit_that_is_cut_off_leaves_devices_behind",
+        )],
     ),
     harms(
         "volume-diverged-devices-accepted",

@@ -6,11 +6,14 @@
 
 use super::super::free_ranges::FreeRanges;
 use super::super::running::Running;
-use buttress_format::DEVICE_RESERVED_BYTES;
-use buttress_format::{ByteCount, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, ObjectId, TreeId, Uuid};
+use buttress_format::{
+    ByteCount, DEVICE_RESERVED_BYTES, DeviceExtent, DeviceId, DeviceItem, ItemType, Key, ObjectId,
+    STRIPE_BYTES, TreeId, Uuid,
+};
 use buttress_fs::error::{Corruption, Defect, Result};
 use buttress_tree::ReadAhead;
 use buttress_volume::DeviceErrors;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A device and what chunks leave of it.
@@ -19,6 +22,22 @@ pub(crate) struct DeviceSpaceLeft {
     pub(crate) item: DeviceItem,
     /// Ranges without a device extent.
     pub(crate) free: FreeRanges,
+    /// Ranges of a returning device that no new chunk gets: those of its own state, and the new places of moved stripes.
+    pub(crate) kept: FreeRanges,
+}
+
+impl DeviceSpaceLeft {
+    /// Returns the ranges that new chunks may get.
+    pub(crate) fn allocatable(&self) -> Cow<'_, FreeRanges> {
+        if self.kept.total_bytes() == 0 {
+            return Cow::Borrowed(&self.free);
+        }
+        let mut free = self.free.clone();
+        for (start, length) in self.kept.iter() {
+            free.remove(start, length);
+        }
+        Cow::Owned(free)
+    }
 }
 
 /// The devices of the chunk tree, and their unallocated ranges.
@@ -36,6 +55,16 @@ impl Devices {
         self.rooms
             .iter()
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
+    }
+
+    /// Takes a place of `length` bytes on a device.
+    pub(in super::super) fn take(&mut self, device: DeviceId, length: u64) -> Option<u64> {
+        let mut rooms = self.rooms.iter_mut();
+        let room = rooms.find(|room| room.item.device == device)?;
+        let mut allocatable = room.allocatable().into_owned();
+        let (start, length) = allocatable.allocate(length, length, STRIPE_BYTES, 0)?;
+        room.free.remove(start, length);
+        Some(start)
     }
 
     /// Device extents of chunks removed in a transaction that is durable now. Old ones may begin where new ones may not.
@@ -72,7 +101,8 @@ impl Running {
             let mut free = FreeRanges::default();
             let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
             free.add(DEVICE_RESERVED_BYTES, usable);
-            rooms.push(DeviceSpaceLeft { item, free });
+            let kept = FreeRanges::default();
+            rooms.push(DeviceSpaceLeft { item, free, kept });
         }
         for found in device_tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
             let found = found?;

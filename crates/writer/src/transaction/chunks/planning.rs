@@ -8,7 +8,7 @@
 
 use super::super::block_groups::Purpose;
 use super::super::running::Running;
-use super::devices::{DeviceSpaceLeft, Devices};
+use super::devices::DeviceSpaceLeft;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
 
 const MIB: u64 = 1 << 20;
@@ -25,24 +25,6 @@ pub(super) struct Plan {
     pub(super) stripes: Vec<(DeviceId, u64, Uuid)>,
     pub(super) stripe_length: u64,
     pub(super) length: u64,
-}
-
-impl Devices {
-    /// Takes a place for each stripe of a plan. Returns how many stripes got a place.
-    pub(super) fn take(&mut self, plan: &mut Plan) -> usize {
-        let length = plan.stripe_length;
-        let mut taken = 0_usize;
-        for (device, physical, _) in &mut plan.stripes {
-            let room = self.rooms.iter_mut().find(|room| room.item.device == *device);
-            let place = room.and_then(|room| room.free.allocate(length, length, STRIPE_BYTES, 0));
-            let Some((start, _)) = place else {
-                break;
-            };
-            *physical = start;
-            taken = taken.saturating_add(1);
-        }
-        taken
-    }
 }
 
 /// How many copies stripes form, and which of them hold parity.
@@ -113,26 +95,29 @@ impl Running {
         };
         let tenth = total.checked_div(10).unwrap_or(0).max(16 * STRIPE_BYTES);
         let chunk_limit = chunk_limit.min(tenth);
-        let mut rooms: Vec<&DeviceSpaceLeft> = self
+        let mut rooms: Vec<(&DeviceSpaceLeft, u64, u64)> = self
             .core
             .devices
             .rooms
             .iter()
-            // New chunks avoid devices that are missing, stale, read-only or left out.
-            .filter(|room| self.core.device_is_writable(room.item.uuid))
-            .filter(|room| room.free.largest_bytes() >= STRIPE_BYTES)
+            .filter(|room| self.core.device_takes_chunks(room.item.uuid, profile))
+            .map(|room| {
+                let free = room.allocatable();
+                (room, free.largest_bytes(), free.total_bytes())
+            })
+            .filter(|(_, largest, _)| *largest >= STRIPE_BYTES)
             .collect();
-        rooms.sort_by_key(|room| {
+        rooms.sort_by_key(|(room, largest, total)| {
             (
-                core::cmp::Reverse(room.free.largest_bytes().min(stripe_limit)),
-                core::cmp::Reverse(room.free.total_bytes()),
+                core::cmp::Reverse((*largest).min(stripe_limit)),
+                core::cmp::Reverse(*total),
                 room.item.device,
             )
         });
         let (devices, each) = device_count(profile, rooms.len())?;
         rooms.truncate(devices);
         let each_bytes = ByteCount::of(each).get();
-        let smallest = rooms.iter().map(|room| room.free.largest_bytes()).min()?;
+        let smallest = rooms.iter().map(|(_, largest, _)| *largest).min()?;
         let stripes = ByteCount::of(devices.saturating_mul(each)).get();
         let columns = data_stripes(profile, stripes).max(1);
         let mut stripe_length = smallest.checked_div(each_bytes)?.min(stripe_limit);
@@ -147,7 +132,7 @@ impl Running {
             profile,
             stripes: rooms
                 .iter()
-                .flat_map(|room| core::iter::repeat_n((room.item.device, 0, room.item.uuid), each))
+                .flat_map(|(room, ..)| core::iter::repeat_n((room.item.device, 0, room.item.uuid), each))
                 .collect(),
             stripe_length,
             length: stripe_length.saturating_mul(columns),

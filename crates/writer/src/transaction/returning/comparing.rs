@@ -6,6 +6,7 @@ use buttress_device::Device;
 use buttress_format::{
     BlockFormat, ByteCount, ExtentItem, Generation, ItemType, Key, Logical, ObjectId, TreeId,
 };
+use buttress_fs::Progress;
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::open::OpenOptions;
@@ -40,17 +41,25 @@ pub(super) struct Comparison {
 const COMPARED: usize = 256;
 
 /// What the device leads to without the others. `None` where that cannot be read: then there is nothing to keep.
-pub(super) fn own_state(device: &Device) -> Option<OwnState> {
+pub(super) fn own_state(device: &Device, progress: &Progress) -> Result<Option<OwnState>> {
     if buttress_faults::on("return-own-state-unkept") {
-        return None;
+        return Ok(None);
     }
+    let state = open_state(device, progress);
+    progress.check()?;
+    Ok(state)
+}
+
+/// Opens that state. `None` also if the job is cancelled.
+fn open_state(device: &Device, progress: &Progress) -> Option<OwnState> {
     let opened = OpenOptions::new(vec![device.clone()])
         .cache(OWN_CACHE)
         .degraded(true)
         .open();
     let filesystem = opened.ok()?;
     let extents = filesystem.tree(TreeId::EXTENT).ok()?;
-    if !Extents::of(&extents, filesystem.volume().block_format()).all(|extent| extent.is_ok()) {
+    let mut all = Extents::of(&extents, filesystem.volume().block_format());
+    if !all.all(|extent| extent.is_ok() && !progress.is_cancelled()) {
         return None;
     }
     let node_bytes = u64::from(filesystem.volume().block_format().node_bytes);
@@ -178,12 +187,14 @@ pub(super) fn compare(
     view: &Filesystem,
     own: Option<&OwnState>,
     since: Generation,
+    progress: &Progress,
 ) -> Result<Option<Comparison>> {
     let tree = view.tree(TreeId::EXTENT)?;
     let mut extents = Extents::of(&tree, view.volume().block_format()).peekable();
     let mut comparison = Comparison::default();
     if let Some(own) = own {
         for extent in Extents::of(&own.extents, own.filesystem.volume().block_format()) {
+            progress.check()?;
             let extent = extent?;
             let is_before = |next: &Result<Extent>| !matches!(next, Ok(next) if next.start >= extent.start);
             while let Some(before) = extents.next_if(is_before) {
@@ -202,6 +213,7 @@ pub(super) fn compare(
         comparison.gone.sort_unstable();
     }
     for extent in extents {
+        progress.check()?;
         if !comparison.add(&extent?, since) && own.is_some() {
             return Ok(None);
         }
