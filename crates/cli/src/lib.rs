@@ -56,6 +56,7 @@ pub mod progress;
 pub mod progs;
 pub mod removal;
 pub mod replacing;
+pub mod resyncs;
 pub mod shell;
 pub mod signals;
 pub mod sources;

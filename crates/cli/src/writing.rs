@@ -25,9 +25,12 @@ use rustix::fs::Mode;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::opening::Opened;
+use crate::resyncs::describe;
 
 /// A command brings devices up to date before its own work if they missed at most this many bytes.
-const RESYNC_AT_ONCE: ByteCount = ByteCount::new(256 << 20);
+const RESYNC_AT_ONCE: ByteCount = ByteCount::new(RESYNC_AT_ONCE_MIB << 20);
+
+const RESYNC_AT_ONCE_MIB: u64 = 256;
 
 /// The variable of reproducible-builds.org's specification.
 const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
@@ -297,23 +300,18 @@ pub fn resync(context: &Context, filesystem: &WritableFilesystem) {
         at_most: Some(RESYNC_AT_ONCE),
         ..ResyncOptions::default()
     };
-    match Resync::new(filesystem.clone(), options, Progress::new()).run() {
-        Ok(resynced) => {
-            for device in &resynced.devices {
-                context.notice(format_args!(
-                    "{} (device {}) missed commits since generation {}, and is up to date now",
-                    device.name, device.device, device.since
-                ));
-            }
-            for name in &resynced.left {
-                context.warn(format_args!(
-                    "{name} missed more than {RESYNC_AT_ONCE} bytes, and is not written: run `buttress device resync`"
-                ));
-            }
-        }
-        Err(error) => context.warn(format_args!(
-            "a device that missed commits is not brought up to date: {error}"
-        )),
+    let job = Resync::new(filesystem.clone(), options, Progress::new());
+    let (resynced, ended) = job.run_as_far_as_possible();
+    for device in &resynced.devices {
+        context.notice(describe(device));
+    }
+    for name in &resynced.left {
+        context.warn(format_args!(
+            "{name} missed more than {RESYNC_AT_ONCE_MIB} MiB, and is not written. To bring it up to date, run `buttress device resync`"
+        ));
+    }
+    if let Err(error) = ended {
+        context.warn(format_args!("a device that missed commits stays behind: {error}"));
     }
 }
 

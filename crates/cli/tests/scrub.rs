@@ -344,6 +344,15 @@ fn scrub_brings_device_that_missed_commits_up_to_date() {
         text(&read.stdout)
     );
     assert_eq!(names_on(second), "old\n");
+    // The status file keeps it.
+    let status = |words: &[&str]| buttress(&[words, &["scrub", "status", first]].concat());
+    let shown = text(&status(&[]).stdout);
+    assert!(shown.contains("Missed:"), "{shown}");
+    let document: Value = serde_json::from_slice(&status(&["--format", "json"]).stdout).unwrap();
+    let document = &document["scrub-status"];
+    assert!(document["totals"]["missed"].as_u64().unwrap() > 0, "{document}");
+    assert_eq!(document["devices"][0]["missed"], 0, "{document}");
+    assert_eq!(document["devices"][1]["missed"], document["totals"]["missed"]);
     let scrubbed = scrub(&[]);
     assert_eq!(scrubbed.status.code(), Some(0), "{}", text(&scrubbed.stderr));
     assert!(

@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::mounted::places;
 use crate::opening::Opened;
+use crate::resyncs::Resyncs;
 use crate::target::Target;
 use crate::writing::Writing;
 
@@ -43,6 +44,8 @@ pub struct Mount {
     pub writing: Option<Writing>,
     /// Its scrubs.
     pub scrubs: Arc<Scrubs>,
+    /// Its resynchronisations of devices that missed commits.
+    pub resyncs: Arc<Resyncs>,
     /// Why what is written will not last, if it will not.
     pub doomed: Option<String>,
     /// Arguments that lie below the mount, and their paths in it.

@@ -15,6 +15,7 @@ use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, ExitCode, example};
 use crate::output::terminal;
 use crate::progress::Watch;
+use crate::resyncs::describe;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
 
@@ -22,7 +23,7 @@ use crate::table::Subcommand;
 ///
 /// Brings a device that was away up to date, so that it takes part in all later commits. Until the job ends, the device
 /// can be read alone as before. After an interruption, the same command continues the job. `scrub start` does the same
-/// before it scrubs.
+/// before it scrubs, and a mount that is open for changes does it in the background.
 #[derive(Args, Debug)]
 pub(super) struct Resync {
     /// Read at most so many bytes a second of each device; 0 for no limit
@@ -60,17 +61,23 @@ impl Subcommand for Resync {
         let progress = context.progress();
         let cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "resync", progress.clone());
-        let resynced = Job::new(writing.filesystem.clone(), options, progress).run();
-        watch.end_as(resynced.is_ok());
+        let mount = context.place().and_then(|place| place.mount);
+        let (resynced, ended) = match mount {
+            Some(mount) => mount.resyncs.run(&writing.filesystem, options, &progress),
+            None => Job::new(writing.filesystem.clone(), options, progress).run_as_far_as_possible(),
+        };
+        watch.end_as(ended.is_ok());
         drop(cancelling);
-        let resynced = resynced?;
         writing.commit()?;
-        print(context, &resynced)?;
+        if ended.is_ok() || !context.json() {
+            print(context, &resynced, ended.is_ok())?;
+        }
+        ended?;
         Ok(Outcome::Done)
     }
 }
 
-fn print(context: &Context, resynced: &Resynced) -> Result<()> {
+fn print(context: &Context, resynced: &Resynced, is_whole: bool) -> Result<()> {
     if context.json() {
         let device = |device: &buttress::scrub::ResyncedDevice| {
             json!({
@@ -88,16 +95,11 @@ fn print(context: &Context, resynced: &Resynced) -> Result<()> {
         return Ok(());
     }
     let mut out = context.stdout();
-    if resynced.devices.is_empty() {
+    if resynced.devices.is_empty() && is_whole {
         writeln!(out, "no device that was given missed a commit")?;
     }
     for device in &resynced.devices {
-        let name = terminal::shown(&device.name);
-        writeln!(
-            out,
-            "{name} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
-            device.device, device.since, device.written
-        )?;
+        writeln!(out, "{}", terminal::shown(describe(device)))?;
     }
     out.flush()?;
     Ok(())

@@ -31,6 +31,7 @@ use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
 use crate::opening::{Mount, Opened, Place};
 use crate::output::elsewhere::{self, Elsewhere};
+use crate::resyncs::Resyncs;
 use crate::signals;
 use crate::table;
 use crate::writing::Writing;
@@ -46,6 +47,7 @@ pub(super) struct Served {
     pub(super) volume: Weak<MountedVolume>,
     pub(super) notifier: Notifier,
     pub(super) scrubs: Arc<Scrubs>,
+    pub(super) resyncs: Arc<Resyncs>,
     pub(super) images: Arc<Images>,
     pub(super) shown_options: Arc<ShownOptions>,
 }
@@ -210,6 +212,7 @@ impl Served {
             mount: Some(Mount {
                 writing,
                 scrubs: Arc::clone(&self.scrubs),
+                resyncs: Arc::clone(&self.resyncs),
                 doomed: self.images.deleted(),
                 paths,
             }),

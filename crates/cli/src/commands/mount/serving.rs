@@ -41,7 +41,8 @@ use crate::exit::{Advice, Outcome};
 use crate::mounted::places::{self, Mounted};
 use crate::opening::Opened;
 use crate::output::time::Clock;
-use crate::writing::{environment, resync};
+use crate::resyncs::Resyncs;
+use crate::writing::environment;
 
 /// How long after it was unmounted the server has to see that.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(2);
@@ -229,7 +230,6 @@ fn open(
     };
     let writer = WritableFilesystem::new(filesystem, options)
         .with_context(|| format!("opening {} for writing", image.display()))?;
-    resync(context, &writer);
     Ok((Access::Writing(writer), root))
 }
 
@@ -306,9 +306,15 @@ pub(super) fn serve(
     let images = Arc::new(Images::open(context, &image, directory)?);
     let root_of_mount = shown_root(context, root, wishes, device.clone(), images.record());
     let entry = Entry::make(&image, directory, wishes.write, &root_of_mount)?;
-    let scrubs = Arc::new(Scrubs::new(Arc::clone(&log)));
+    let resyncs = Arc::new(Resyncs::new(Arc::clone(&log)));
+    let scrubs = Arc::new(Scrubs::new(Arc::clone(&log), Arc::clone(&resyncs)));
+    let to_resync = match &access {
+        Access::Writing(writer) => Some(writer.clone()),
+        Access::Reading(_) => None,
+    };
     let served = Served {
         scrubs: Arc::clone(&scrubs),
+        resyncs: Arc::clone(&resyncs),
         images: Arc::clone(&images),
         access,
         root,
@@ -321,7 +327,7 @@ pub(super) fn serve(
     watch_images(&images, &volume, &log);
     let watch = Arc::new(Mutex::new(Some(Watch::start(&Watched::new(&image, device))?)));
     use_watch(&volume, &watch);
-    let stop_writers = stop_of_writers(scrubs, healer);
+    let stop_writers = stop_of_writers(Arc::clone(&resyncs), scrubs, healer);
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
@@ -331,6 +337,9 @@ pub(super) fn serve(
     // From files of the system, which cannot be opened later.
     let _zone = Clock::system();
     close_in(context, &session, &log);
+    if let Some(writer) = to_resync {
+        resyncs.start(&writer);
+    }
     let served = session.serve();
     drop(ended);
     stop_writers();
@@ -377,11 +386,17 @@ fn use_watch(volume: &MountedVolume, watch: &Arc<Mutex<Option<Watch>>>) {
     volume.syncs_kernel_by(KernelSync { process, call });
 }
 
-/// Stops scrubs and the healer, which also write to the volume. Nothing is written after the last commit, which counts
+/// Stops resynchronisations, scrubs and the healer, which also write to the volume. Nothing is written after the last commit, which counts
 /// their repairs.
-fn stop_of_writers(scrubs: Arc<Scrubs>, healer: Option<Healer>) -> Arc<impl Fn() + Send + Sync> {
+fn stop_of_writers(
+    resyncs: Arc<Resyncs>,
+    scrubs: Arc<Scrubs>,
+    healer: Option<Healer>,
+) -> Arc<impl Fn() + Send + Sync> {
     let healer = Mutex::new(healer);
     Arc::new(move || {
+        // A scrub may wait for a resynchronisation.
+        resyncs.end();
         scrubs.end();
         drop(healer.lock().take());
     })

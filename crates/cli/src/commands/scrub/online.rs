@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use buttress::format::{ByteCount, Uuid};
 use buttress::fs::{Filesystem, Progress};
-use buttress::scrub::{Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub};
+use buttress::scrub::{Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::writer::WritableFilesystem;
 use buttress_mount::volume::Log;
 use crossbeam_channel::{Sender, bounded};
@@ -23,6 +23,7 @@ use super::running::{self, Under};
 use super::{files, start};
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
+use crate::resyncs::{self, Resyncs, describe};
 use crate::writing::environment;
 
 /// What is scrubbed.
@@ -45,6 +46,7 @@ pub struct Scrubs {
     kept: Mutex<Kept>,
     ended: Condvar,
     log: Log,
+    resyncs: Arc<Resyncs>,
 }
 
 impl std::fmt::Debug for Scrubs {
@@ -102,6 +104,14 @@ impl Online {
     pub(super) fn bytes_to_scrub(&self) -> Result<u64> {
         let scrub = Scrub::new(&self.volume.committed(), ScrubOptions::default(), Progress::new())?;
         Ok(scrub.report().to_scrub())
+    }
+
+    /// What is known of devices that missed commits. Nothing, on a volume that is not open for changes.
+    pub(super) fn resync_status(&self) -> resyncs::Status {
+        match &self.volume {
+            Scrubbed::Reading(_) => resyncs::Status::default(),
+            Scrubbed::Writing(writer) => self.scrubs.resyncs.status(writer),
+        }
     }
 
     /// The record of the last scrub.
@@ -181,12 +191,13 @@ impl Drop for Ends<'_> {
 }
 
 impl Scrubs {
-    /// None yet; what is found is told to `log`.
-    pub fn new(log: Log) -> Self {
+    /// None yet. Findings go to `log`.
+    pub fn new(log: Log, resyncs: Arc<Resyncs>) -> Self {
         Self {
             kept: Mutex::default(),
             ended: Condvar::new(),
             log,
+            resyncs,
         }
     }
 
@@ -254,18 +265,12 @@ impl Scrubs {
             limit,
             ..ResyncOptions::default()
         };
-        match Resync::new(writer.clone(), options, progress.clone()).run() {
-            Ok(resynced) => {
-                for device in &resynced.devices {
-                    (self.log)(&format!(
-                        "{} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
-                        device.name, device.device, device.since, device.written
-                    ));
-                }
-            }
-            Err(error) => (self.log)(&format!(
-                "a device that missed commits is not brought up to date: {error}"
-            )),
+        let (resynced, ended) = self.resyncs.run(writer, options, progress);
+        for device in &resynced.devices {
+            (self.log)(&describe(device));
+        }
+        if let Err(error) = ended {
+            (self.log)(&format!("a device that missed commits stays behind: {error}"));
         }
     }
 

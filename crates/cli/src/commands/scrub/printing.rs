@@ -63,6 +63,10 @@ impl<'a> Block<'a> {
             for (name, value) in self.counters.fields() {
                 writeln!(out, "\t{name}: {value}")?;
             }
+            // btrfs-progs has no such counter.
+            if self.counters.missed > 0 {
+                writeln!(out, "\tmissed: {}", self.counters.missed)?;
+            }
             return Ok(());
         }
         self.print_progress(out, style, seconds, &clock)?;
@@ -258,6 +262,7 @@ pub(super) fn as_json(record: &Record, ended: Option<(&Report, &[Affected])>) ->
     for (name, value) in block.counters.fields() {
         totals.insert(name.to_owned(), json!(value));
     }
+    totals.insert("missed".to_owned(), json!(block.counters.missed));
     let mut document = json!({
         "uuid": record.uuid.to_string(),
         "status": record.state.name(),

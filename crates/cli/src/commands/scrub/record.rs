@@ -189,6 +189,7 @@ pub(super) fn device_to_json(device: &DeviceReport) -> Value {
     for (name, value) in device.counters.fields() {
         object.insert(name.to_owned(), json!(value));
     }
+    object.insert("missed".to_owned(), json!(device.counters.missed));
     Value::Object(object)
 }
 
@@ -197,6 +198,8 @@ fn device_from_json(value: &Value) -> Option<DeviceReport> {
     for (name, _) in Counters::default().fields() {
         *counters.field_mut(name)? = value.get(name)?.as_u64()?;
     }
+    // Files of earlier versions lack this counter.
+    counters.missed = value.get("missed").map_or(Some(0), Value::as_u64)?;
     Some(DeviceReport {
         device: DeviceId::new(value.get("devid")?.as_u64()?),
         uuid: value.get("uuid")?.as_str()?.parse().ok()?,
@@ -219,6 +222,7 @@ mod tests {
         for (number, (name, _)) in (1..).zip(Counters::default().fields()) {
             *counters.field_mut(name).unwrap() = number;
         }
+        counters.missed = 77;
         let record = Record {
             uuid: Uuid::from_u128(7),
             state: State::Aborted,
@@ -246,6 +250,11 @@ mod tests {
         let back = Record::from_json(&record.to_json()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{record:?}"));
         assert!(record.is_alive());
+        let mut without = record.to_json();
+        let devices = without.get_mut("devices").unwrap().as_array_mut().unwrap();
+        devices[0].as_object_mut().unwrap().remove("missed");
+        let earlier = Record::from_json(&without).unwrap();
+        assert_eq!(earlier.devices[0].counters.missed, 0);
         let other = Record {
             process: (record.process.0, 1),
             ..record

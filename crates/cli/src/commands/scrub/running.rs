@@ -22,6 +22,7 @@ use crate::exit::Outcome;
 use crate::opening::Opened;
 use crate::output::stdout;
 use crate::progress::Watch;
+use crate::resyncs::describe;
 use crate::signals::Cancelling;
 use crate::writing::{self, Writing};
 
@@ -197,24 +198,19 @@ fn resync(
         limit: options.limit.filter(|limit| *limit > 0).map(ByteCount::new),
         ..ResyncOptions::default()
     };
-    let resynced = Resync::new(writing.filesystem.clone(), resync_options, own_progress.clone()).run();
+    let job = Resync::new(writing.filesystem.clone(), resync_options, own_progress.clone());
+    let (resynced, ended) = job.run_as_far_as_possible();
     drop(cancelling);
     if own_progress.is_cancelled() {
         progress.cancel();
     }
-    match resynced {
-        Ok(resynced) => {
-            for device in &resynced.devices {
-                context.notice(format_args!(
-                    "{} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
-                    device.name, device.device, device.since, device.written
-                ));
-            }
-        }
-        Err(_) if progress.is_cancelled() => {}
-        Err(error) => context.warn(format_args!(
-            "a device that missed commits is not brought up to date: {error}"
-        )),
+    for device in &resynced.devices {
+        context.notice(describe(device));
+    }
+    if let Err(error) = ended
+        && !progress.is_cancelled()
+    {
+        context.warn(format_args!("a device that missed commits stays behind: {error}"));
     }
     writing.commit()?;
     Ok(Some(Opened {

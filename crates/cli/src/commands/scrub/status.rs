@@ -10,7 +10,7 @@ use buttress::fs::Progress;
 use buttress::logical_volume::superblocks;
 use buttress::scrub::{Options as ScrubOptions, Scrub};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::printing::{Style, as_json, print_record};
 use super::record::{Record, State};
@@ -21,6 +21,8 @@ use crate::exit::Outcome;
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::size::UnitFlags;
+use crate::output::terminal;
+use crate::resyncs;
 use crate::table::Subcommand;
 use crate::target::Target;
 
@@ -61,17 +63,23 @@ impl Subcommand for Status {
             raw_counters: self.raw_counters,
         };
         if let Some(online) = online::find(context, &self.image)? {
+            let resync = online.resync_status();
             return match online.record() {
-                Some(record) => self.print(context, &record, style),
-                None => print_none(context, online.uuid(), Some(online.bytes_to_scrub()?), style),
+                Some(record) => self.print(context, &record, style, &resync),
+                None => {
+                    let to_scrub = Some(online.bytes_to_scrub()?);
+                    print_none(context, online.uuid(), to_scrub, style, &resync)
+                }
             };
         }
+        // A volume that is not mounted has no resynchronisation beside the commands.
+        let resync = resyncs::Status::default();
         let image = Target::parse(&self.image).image;
         let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let record = Record::load(&path)?;
         // While it runs, the scrub alone has the volume.
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
-            return self.print(context, record, style);
+            return self.print(context, record, style, &resync);
         }
         // The findings of a scrub need no other device.
         let device = context.open_device_alone(&image)?;
@@ -81,7 +89,7 @@ impl Subcommand for Status {
             .fsid;
         drop(device);
         match record.filter(|record| record.uuid == uuid) {
-            Some(record) => self.print(context, &record, style),
+            Some(record) => self.print(context, &record, style, &resync),
             None => {
                 let filesystem = context.open_volume_as_far_as_there(&image)?.filesystem;
                 let scrub = Scrub::new(&filesystem, ScrubOptions::default(), Progress::new())?;
@@ -89,22 +97,29 @@ impl Subcommand for Status {
                 // The bytes in use on a missing device are unknown.
                 let is_whole = devices.iter().all(|device| device.device().is_some());
                 let to_scrub = is_whole.then(|| scrub.report().to_scrub());
-                print_none(context, uuid, to_scrub, style)
+                print_none(context, uuid, to_scrub, style, &resync)
             }
         }
     }
 }
 
-fn print_none(context: &Context, uuid: Uuid, to_scrub: Option<u64>, style: Style) -> Result<Outcome> {
+fn print_none(
+    context: &Context,
+    uuid: Uuid,
+    to_scrub: Option<u64>,
+    style: Style,
+    resync: &resyncs::Status,
+) -> Result<Outcome> {
     if context.json() {
         let document = json!({
             "uuid": uuid.to_string(), "status": "none", "bytes_to_scrub": to_scrub,
         });
-        context.print_json("scrub-status", document)?;
+        context.print_json("scrub-status", with_resync(document, resync))?;
         return Ok(Outcome::Done);
     }
     let mut out = context.stdout();
     writeln!(out, "UUID:             {uuid}")?;
+    print_resync(&mut out, resync, style)?;
     writeln!(out, "\tno stats available")?;
     writeln!(
         out,
@@ -118,14 +133,72 @@ fn print_none(context: &Context, uuid: Uuid, to_scrub: Option<u64>, style: Style
     Ok(Outcome::Done)
 }
 
+/// Adds what is known of devices that missed commits, if there are any.
+fn with_resync(mut document: Value, resync: &resyncs::Status) -> Value {
+    if resync.behind.is_empty() {
+        return document;
+    }
+    let behind: Vec<Value> = resync
+        .behind
+        .iter()
+        .map(|device| {
+            json!({
+                "devid": device.device.get(),
+                "device": *device.name,
+                "since_generation": device.since.get(),
+            })
+        })
+        .collect();
+    let running = resync
+        .running
+        .map(|(done, all)| json!({ "bytes_inspected": done.get(), "bytes_to_inspect": all.get() }));
+    if let Some(object) = document.as_object_mut() {
+        let resync = json!({ "behind": behind, "running": running, "error": resync.error });
+        object.insert("resync".to_owned(), resync);
+    }
+    document
+}
+
+/// Prints which devices missed commits, and how far they are brought up to date.
+fn print_resync(out: &mut dyn Write, resync: &resyncs::Status, style: Style) -> Result<()> {
+    for device in &resync.behind {
+        let name = terminal::shown(&device.name);
+        let (id, since) = (device.device, device.since);
+        writeln!(
+            out,
+            "Behind:           {name} (device {id}) since generation {since}"
+        )?;
+    }
+    if resync.behind.is_empty() {
+        return Ok(());
+    }
+    match (resync.running, &resync.error) {
+        (Some((done, all)), _) if all.get() > 0 => {
+            let (done, all) = (style.units.text(done.get()), style.units.text(all.get()));
+            writeln!(out, "Resync:           running, {done} of {all} inspected")?;
+        }
+        (Some(_), _) => writeln!(out, "Resync:           running, compares extents")?,
+        (None, Some(error)) => writeln!(out, "Resync:           failed: {}", terminal::shown(error))?,
+        (None, None) => writeln!(out, "Resync:           not running")?,
+    }
+    Ok(())
+}
+
 impl Status {
-    fn print(&self, context: &Context, record: &Record, style: Style) -> Result<Outcome> {
+    fn print(
+        &self,
+        context: &Context,
+        record: &Record,
+        style: Style,
+        resync: &resyncs::Status,
+    ) -> Result<Outcome> {
         if context.json() {
-            context.print_json("scrub-status", as_json(record, None))?;
+            context.print_json("scrub-status", with_resync(as_json(record, None), resync))?;
             return Ok(Outcome::Done);
         }
         let mut out = context.stdout();
         writeln!(out, "UUID:             {}", record.uuid)?;
+        print_resync(&mut out, resync, style)?;
         print_record(&mut out, record, self.per_device, style)?;
         out.flush()?;
         Ok(Outcome::Done)

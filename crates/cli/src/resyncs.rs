@@ -1,0 +1,248 @@
+//! Resynchronisation of a volume that this process serves: one at a time, beside the users of the volume.
+//!
+//! A mount that is open for changes starts it in the background ([`Resyncs::start`]) if a device missed commits. A scrub and
+//! `device resync` on the mount wait for it, then run it for what is left ([`Resyncs::run`]). The end of the mount cancels it
+//! ([`Resyncs::end`]); the next mount continues with what the device lacks then.
+//!
+//! Invariants:
+//! - At most one resynchronisation of the volume runs. [`State::under_way`] enforces it.
+//! - After [`Resyncs::end`] returns, none runs and none starts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use buttress::format::{ByteCount, DeviceId, Generation};
+use buttress::fs::Progress;
+use buttress::scrub::resync::devices_behind;
+use buttress::scrub::{Error, Resync, ResyncOptions, Resynced, ResyncedDevice};
+use buttress::writer::WritableFilesystem;
+use buttress_mount::volume::Log;
+use parking_lot::{Condvar, Mutex};
+
+/// How often a caller that waits for another resynchronisation inspects its own cancellation.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The resynchronisations of a volume that this process serves.
+pub struct Resyncs {
+    state: Mutex<State>,
+    ended: Condvar,
+    log: Log,
+}
+
+impl fmt::Debug for Resyncs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resyncs").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// The one that runs.
+    under_way: Option<Progress>,
+    /// What the last one that ran in the background did.
+    last: Option<Last>,
+    /// No other starts.
+    is_over: bool,
+}
+
+/// How a resynchronisation in the background ended.
+struct Last {
+    resynced: Resynced,
+    /// Why a device stays behind.
+    error: Option<String>,
+}
+
+/// A device that is behind the volume, as `scrub status` shows it.
+#[derive(Clone, Debug)]
+pub struct Behind {
+    /// Its id.
+    pub device: DeviceId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The generation of its superblock.
+    pub since: Generation,
+}
+
+/// What is known of devices that missed commits, on a volume that this process serves.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Devices that are behind now.
+    pub behind: Vec<Behind>,
+    /// If a resynchronisation runs: bytes done and bytes in all, the latter 0 if unknown.
+    pub running: Option<(ByteCount, ByteCount)>,
+    /// Why the last one left a device behind.
+    pub error: Option<String>,
+}
+
+/// Marks the end of a resynchronisation, also after a panic.
+struct Ends<'a>(&'a Resyncs);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().under_way = None;
+        self.0.ended.notify_all();
+    }
+}
+
+/// Describes a device that was brought up to date, for messages.
+pub fn describe(device: &ResyncedDevice) -> String {
+    format!(
+        "{} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
+        device.name, device.device, device.since, device.written
+    )
+}
+
+/// The devices of a volume that missed commits and can be written.
+fn behind(writer: &WritableFilesystem) -> Vec<Behind> {
+    let slots = devices_behind(writer.committed_view().volume()).into_iter();
+    let behind = slots.filter_map(|slot| {
+        Some(Behind {
+            device: slot.id(),
+            name: Arc::clone(slot.name()),
+            since: slot.stale()?.generation,
+        })
+    });
+    behind.collect()
+}
+
+impl Resyncs {
+    /// None yet. Messages go to `log`.
+    pub fn new(log: Log) -> Self {
+        Self {
+            state: Mutex::default(),
+            ended: Condvar::new(),
+            log,
+        }
+    }
+
+    /// Starts a resynchronisation in a thread of its own, if a device missed commits.
+    pub fn start(self: &Arc<Self>, writer: &WritableFilesystem) {
+        let devices = behind(writer);
+        if devices.is_empty() {
+            return;
+        }
+        for device in &devices {
+            (self.log)(&format!(
+                "{} (device {}) missed commits since generation {}, and is being brought up to date in the background",
+                device.name, device.device, device.since
+            ));
+        }
+        let progress = Progress::new();
+        {
+            let mut state = self.state.lock();
+            if state.is_over || state.under_way.is_some() {
+                return;
+            }
+            state.under_way = Some(progress.clone());
+        }
+        let (resyncs, writer) = (Arc::clone(self), writer.clone());
+        let job = move || {
+            let ends = Ends(&resyncs);
+            resyncs.run_in_background(writer, progress);
+            drop(ends);
+        };
+        let thread = std::thread::Builder::new().name("buttress-resync".to_owned());
+        if let Err(error) = thread.spawn(job) {
+            drop(Ends(self));
+            self.log_failure(&error.to_string());
+        }
+    }
+
+    fn run_in_background(&self, writer: WritableFilesystem, progress: Progress) {
+        let (resynced, ended) =
+            Resync::new(writer.clone(), ResyncOptions::default(), progress.clone()).run_as_far_as_possible();
+        // The end of the mount waits for this thread, and closes the volume after it.
+        drop(writer);
+        for device in &resynced.devices {
+            (self.log)(&describe(device));
+        }
+        let error = match ended {
+            Ok(()) => None,
+            Err(_) if progress.is_cancelled() => {
+                (self.log)(
+                    "the resynchronisation was stopped: a device that missed commits stays behind, and the next mount continues",
+                );
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = &error {
+            self.log_failure(error);
+        }
+        self.state.lock().last = Some(Last { resynced, error });
+    }
+
+    fn log_failure(&self, error: &str) {
+        (self.log)(&format!("a device that missed commits stays behind: {error}"));
+    }
+
+    /// Brings all devices up to date that missed commits. Waits for another resynchronisation first; with a limit, stops it
+    /// instead and continues within the limit. What the other one did counts as done by this call.
+    ///
+    /// # Errors
+    /// As for [`Resync::run`]; [`buttress::fs::Error::Cancelled`] also once the volume is being closed.
+    pub fn run(
+        &self,
+        writer: &WritableFilesystem,
+        options: ResyncOptions,
+        progress: &Progress,
+    ) -> (Resynced, Result<(), Error>) {
+        let mut before = Resynced::default();
+        {
+            let mut state = self.state.lock();
+            while let Some(other) = &state.under_way {
+                if let Err(error) = progress.check() {
+                    return (before, Err(error.into()));
+                }
+                if options.limit.is_some() {
+                    other.cancel();
+                }
+                self.ended.wait_for(&mut state, POLL);
+                if state.under_way.is_none()
+                    && let Some(last) = state.last.take()
+                {
+                    before = last.resynced;
+                }
+            }
+            if state.is_over {
+                return (before, Err(buttress::fs::Error::Cancelled.into()));
+            }
+            state.last = None;
+            state.under_way = Some(progress.clone());
+        }
+        let _ends = Ends(self);
+        let (resynced, ended) =
+            Resync::new(writer.clone(), options, progress.clone()).run_as_far_as_possible();
+        before.devices.extend(resynced.devices);
+        before.left = resynced.left;
+        (before, ended)
+    }
+
+    /// Stops the resynchronisation that runs, waits until it released the volume, and lets no other start.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        while let Some(progress) = &state.under_way {
+            progress.cancel();
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// What is known of devices that missed commits.
+    pub fn status(&self, writer: &WritableFilesystem) -> Status {
+        let state = self.state.lock();
+        let running = state.under_way.as_ref().map(|progress| {
+            let snapshot = progress.snapshot();
+            (snapshot.bytes, snapshot.expected)
+        });
+        let error = state.last.as_ref().and_then(|last| last.error.clone());
+        drop(state);
+        Status {
+            behind: behind(writer),
+            running,
+            error,
+        }
+    }
+}
