@@ -1,11 +1,12 @@
 //! Contents, read by workers: each file becomes pieces that are compressed and checksummed, ready to be given addresses.
 //!
-//! A file is cut into *segments*, each of which is one job for one worker; so all workers help with a large file. Jobs are
+//! A file is cut into *segments*, each of which is one job for one worker; so all workers help with a large file. A job of a
+//! file with holes spans several segments ([`span`]): the number of jobs follows the data, not the size. Jobs are
 //! taken in the order in which they were made, and what comes of them is asked for in that order: what comes out does not
 //! depend on how many workers there are. A job's pieces wait in a channel of its own. Jobs are only made while the bytes
 //! that are on the way stay below a limit ([`Budget`]).
 
-use crate::entry::Compress;
+use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
 use crate::layout::FileInfo;
 use crate::source::{ContentReader, Contents, SourceError};
@@ -22,8 +23,11 @@ pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 /// The longest piece.
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// How many pieces of one job can wait: all of it.
+/// How many pieces of one job can wait: all of one segment. A worker whose job spans more waits for the pass.
 const PIECES_MAX: usize = 40;
+
+/// How many jobs a file with holes gets for each segment's worth of data: its data may be unevenly spread.
+const SPARSE_JOBS: u64 = 4;
 
 /// The most bytes of content that stand in the tree: as many as Linux lets stand there by default, and less than a sector.
 /// More would save reads of contents and cost as much where only names and inodes are read (docs/performance.md, "Building
@@ -36,6 +40,8 @@ pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
+    /// Where the next job begins. Both are multiples of [`SEGMENT_BYTES`].
+    pub(crate) end: u64,
     pub(crate) is_first: bool,
     pub(crate) method: Option<CompressionMethod>,
     pub(crate) checksums: bool,
@@ -93,6 +99,17 @@ pub(crate) struct Shop {
 /// The channel of a new job.
 pub(crate) fn channel() -> (Sender<Result<Piece>>, Receiver<Result<Piece>>) {
     bounded(PIECES_MAX)
+}
+
+/// Returns how many bytes of a file one job covers: whole segments.
+pub(crate) fn span(content: &FileContent, sector_bytes: u32) -> u64 {
+    let segments = content.size.get().div_ceil(SEGMENT_BYTES);
+    let Some(data) = content.data else {
+        return SEGMENT_BYTES;
+    };
+    let full = data.bytes_in_sectors(sector_bytes).div_ceil(SEGMENT_BYTES);
+    let jobs = full.max(1).saturating_mul(SPARSE_JOBS);
+    segments.div_ceil(jobs).max(1).saturating_mul(SEGMENT_BYTES)
 }
 
 /// The compression of a file's content.
@@ -155,10 +172,23 @@ impl Worker<'_> {
             }
             send(job, Piece::Begin { data_bytes })?;
         }
-        let end = job.start.saturating_add(SEGMENT_BYTES).min(size);
-        let mut scan = Scan::new(self.shop.sector_bytes, job.start..end);
-        while let Some(range) = scan.next(reader, job)? {
-            self.range(job, reader, range)?;
+        let end = job.end.min(size);
+        let mut at = job.start;
+        while at < end {
+            // Segments without data are passed over at once.
+            let Some(data) = reader.next_data(FileOffset::new(at))? else {
+                break;
+            };
+            let from = data.start.get().max(at);
+            let start = from.saturating_sub(from.checked_rem(SEGMENT_BYTES).unwrap_or(0));
+            at = start.saturating_add(SEGMENT_BYTES).min(size);
+            if start >= end {
+                break;
+            }
+            let mut scan = Scan::new(self.shop.sector_bytes, start..at);
+            while let Some(range) = scan.next(reader, job)? {
+                self.range(job, reader, range)?;
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! kept aside, since what lies where is known when data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};
-use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method};
+use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};
 use crate::data::{DataWriter, Extent, Owner};
 use crate::entry::{Compress, ShareKey};
 use crate::error::{Error, Result};
@@ -17,6 +17,7 @@ use buttress_format::{
     ItemType, Key, TreeId,
 };
 use buttress_fs::Progress;
+use core::ops::Range;
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -93,6 +94,8 @@ struct MoreSegments {
     info: Arc<FileInfo>,
     flags: InodeFlags,
     next: u64,
+    /// How many bytes of the file each job covers.
+    span: u64,
     last_of: (TreeId, Key),
     first: Option<(Receiver<Result<Piece>>, u64)>,
 }
@@ -192,9 +195,10 @@ impl<'a> Emitter<'a> {
         if let Some((pieces, cost)) = more.first.take() {
             self.waiting.push_back(Waiting::Content(pieces, cost));
         } else if more.next < more.info.content.size.get() {
-            let (pieces, cost) = self.job(&more.info, more.flags, more.next)?;
+            let end = more.next.saturating_add(more.span);
+            let (pieces, cost) = self.job(&more.info, more.flags, more.next..end)?;
             self.waiting.push_back(Waiting::Content(pieces, cost));
-            more.next = more.next.saturating_add(SEGMENT_BYTES);
+            more.next = more.next.saturating_add(more.span);
         } else {
             self.waiting.push_back(Waiting::EndOfFile);
             return Ok(true);
@@ -207,12 +211,12 @@ impl<'a> Emitter<'a> {
         &mut self,
         info: &Arc<FileInfo>,
         flags: InodeFlags,
-        start: u64,
+        bytes: Range<u64>,
     ) -> Result<(Receiver<Result<Piece>>, u64)> {
         let (to, pieces) = channel();
         let size = info.content.size.get();
         let cost = size
-            .saturating_sub(start)
+            .saturating_sub(bytes.start)
             .min(SEGMENT_BYTES)
             .saturating_add(JOB_BYTES);
         self.on_the_way = self.on_the_way.saturating_add(cost);
@@ -221,8 +225,9 @@ impl<'a> Emitter<'a> {
             !flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS);
         let job = Job {
             file: Arc::clone(info),
-            start,
-            is_first: start == 0,
+            start: bytes.start,
+            end: bytes.end,
+            is_first: bytes.start == 0,
             method: method(info.compress, self.rules.compression, may_compress),
             checksums: !flags.contains(InodeFlags::NODATASUM),
             inline: !in_place,
@@ -271,6 +276,7 @@ impl<'a> Emitter<'a> {
                 self.waiting.push_back(Waiting::Same(Box::new(waiting)));
                 self.segments = Some(MoreSegments {
                     next: u64::MAX,
+                    span: 0,
                     info,
                     flags: item.flags,
                     last_of: (tree, key),
@@ -280,7 +286,8 @@ impl<'a> Emitter<'a> {
             }
             self.seen.insert(Arc::clone(same), None);
         }
-        let (pieces, cost) = self.job(&info, item.flags, 0)?;
+        let bytes = span(&info.content, self.rules.sector_bytes);
+        let (pieces, cost) = self.job(&info, item.flags, 0..bytes)?;
         self.waiting.push_back(Waiting::File(Box::new(WaitingFile {
             info: Arc::clone(&info),
             tree,
@@ -292,7 +299,8 @@ impl<'a> Emitter<'a> {
         self.segments = Some(MoreSegments {
             info,
             flags: item.flags,
-            next: SEGMENT_BYTES,
+            next: bytes,
+            span: bytes,
             last_of: (tree, key),
             first: Some((pieces, cost)),
         });

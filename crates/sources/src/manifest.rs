@@ -223,7 +223,7 @@ impl Manifest {
         }
         Ok(FileContent {
             size: ByteCount::new(size),
-            data: self.contents.data_of(&locator),
+            data: self.contents.data_of(&locator, path),
             locator,
             share: None,
         })

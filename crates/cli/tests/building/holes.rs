@@ -44,4 +44,21 @@ fn a_hole_makes_no_image_larger() {
         assert_eq!(holes, plain, "{option}");
         size_of(&["-b", "64M", option], &format!("holes{suffix}"));
     }
+    // A plan whose contents are in an image: they count by what the image stores.
+    let [holes, plain] = ["holes", "plain"].map(|name| {
+        let base = folder.path().join(format!("{name}.img"));
+        done(mkfs().arg("--rootdir").arg(folder.path().join(name)).arg(&base));
+        let mut plan = Command::new(env!("CARGO_BIN_EXE_buttress"));
+        let path = folder.path().join(format!("{name}.toml"));
+        done(plan.arg("manifest").arg("-f").arg(&path).arg(&base));
+        let unsized_plan: String = std::fs::read_to_string(&path)
+            .unwrap()
+            .lines()
+            .filter(|line| !line.starts_with("size = "))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        std::fs::write(&path, unsized_plan).unwrap();
+        size_of(&["--shrink", "--manifest"], &format!("{name}.toml"))
+    });
+    assert_eq!(holes, plain, "--manifest");
 }

@@ -68,13 +68,18 @@ impl ManifestContents {
         Ok((locator, metadata.len()))
     }
 
-    /// How much of a file of the host is data.
-    pub(super) fn data_of(&self, locator: &[u8]) -> Option<DataExtent> {
-        let (_, path) = locator
-            .strip_prefix(&[HOST])?
-            .split_first_chunk::<STAMP_BYTES>()?;
-        let path = Path::new(std::ffi::OsStr::from_bytes(path));
-        buttress_build::data_of_file(path, &path.metadata().ok()?)
+    /// Returns how much of a file is data: of the host, or of the base's image at this path. `None` where it has no holes.
+    pub(super) fn data_of(&self, locator: &[u8], path: &[u8]) -> Option<DataExtent> {
+        let (kind, rest) = locator.split_first()?;
+        match (*kind, &self.base) {
+            (HOST, _) => {
+                let (_, path) = rest.split_first_chunk::<STAMP_BYTES>()?;
+                let path = Path::new(std::ffi::OsStr::from_bytes(path));
+                buttress_build::data_of_file(path, &path.metadata().ok()?)
+            }
+            (IMAGE, Base::Image(filesystem)) => data_of_image_file(filesystem, path),
+            _ => None,
+        }
     }
 
     /// What the base has at this path; `size` is believed for now, if it is given.
@@ -123,6 +128,24 @@ fn file_of(
         return Err("it is no regular file".into());
     }
     Ok(filesystem.open_file(location)?)
+}
+
+/// Returns how much of an image's file is data. `None` where it has no holes, or where it cannot be read: the error is reported when
+/// its content is read.
+fn data_of_image_file(filesystem: &Filesystem, path: &[u8]) -> Option<DataExtent> {
+    let file = file_of(filesystem, path).ok()?;
+    let size = file.size();
+    if file.metadata().allocated >= size {
+        return None;
+    }
+    let mut found = DataExtent::default();
+    for range in file.extents_from(FileOffset::MIN).ok()? {
+        let range = range.ok()?;
+        if !matches!(range.kind, RangeKind::Hole | RangeKind::Preallocated(_)) {
+            found = found.with_range(range.length.get());
+        }
+    }
+    Some(found)
 }
 
 impl Contents for ManifestContents {
