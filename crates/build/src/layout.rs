@@ -204,8 +204,8 @@ struct Pass<'a> {
     flags: HashMap<&'a [u8], InodeFlags>,
     rules: &'a Rules<'a>,
     frames: Vec<Frame>,
-    /// The inodes of names that hold one, with how many names are to come.
-    holders: HashMap<u64, (InodeNumber, u64, FileKind)>,
+    /// The inodes of names that hold one.
+    holders: HashMap<u64, Holder>,
     next_inodes: HashMap<TreeId, u64>,
     subvolumes: Vec<Subvolume>,
     /// Subvolumes by their paths.
@@ -214,6 +214,14 @@ struct Pass<'a> {
     snapshots: Vec<(TreeId, EntryPath)>,
     default_subvolume: Option<TreeId>,
     totals: Totals,
+}
+
+/// An inode with several names, of which some are to come.
+struct Holder {
+    inode: InodeNumber,
+    names_left: u64,
+    kind: FileKind,
+    flags: InodeFlags,
 }
 
 impl Pass<'_> {
@@ -241,7 +249,8 @@ impl Pass<'_> {
             .frames
             .last()
             .map_or(InodeFlags::empty(), |frame| frame.flags);
-        let flags = inherited | self.flags.remove(path.as_slice()).unwrap_or_default();
+        let own_flags = self.flags.remove(path.as_slice()).unwrap_or_default();
+        let flags = inherited | own_flags;
         if let EntryKind::Directory(mark) = name.entry.kind {
             return self.directory(path, &name, mark, flags);
         }
@@ -252,11 +261,18 @@ impl Pass<'_> {
         };
         let (tree, component) = (parent.tree, name.entry.path.name().to_vec());
         if let Some(link) = &name.link
-            && let Some((inode, left, kind)) = self.holders.get_mut(&link.holder)
+            && let Some(holder) = self.holders.get_mut(&link.holder)
         {
-            let (inode, kind) = (*inode, *kind);
-            *left = left.saturating_sub(1);
-            if *left == 0 {
+            if !holder.flags.contains(own_flags) {
+                return Err(Error::Option {
+                    option: "inode flags",
+                    path: shown(&path),
+                    problem: "is a hard link: give the name of the file that comes first in the tree",
+                });
+            }
+            let (inode, kind) = (holder.inode, holder.kind);
+            holder.names_left = holder.names_left.saturating_sub(1);
+            if holder.names_left == 0 {
                 self.holders.remove(&link.holder);
             }
             return self.link(inode, kind, &component);
@@ -279,8 +295,13 @@ impl Pass<'_> {
         }
         let kind = self.inode(tree, inode, source, held, names, flags)?;
         if names > 1 {
-            self.holders
-                .insert(number, (inode, names.saturating_sub(1), kind));
+            let holder = Holder {
+                inode,
+                names_left: names.saturating_sub(1),
+                kind,
+                flags,
+            };
+            self.holders.insert(number, holder);
         }
         self.link(inode, kind, &component)
     }

@@ -177,6 +177,22 @@ impl DataSpace {
         }
     }
 
+    /// Places a chunk of about `wanted` bytes where there is none: writers take the profile of new chunks from those that exist.
+    pub(crate) fn keep_profile(&mut self, wanted: u64) -> Result<()> {
+        if !self.chunks.is_empty() {
+            return Ok(());
+        }
+        let logical = Logical::new(self.next_logical);
+        let chunk = self.placer.chunk(logical, self.kind, self.profile, wanted);
+        let chunk = chunk.ok_or(Error::NoRoom {
+            what: "data",
+            needed: ByteCount::new(wanted),
+        })?;
+        self.next_logical = self.next_logical.saturating_add(chunk.length.get());
+        self.chunks.push(UsedChunk { chunk, used: 0 });
+        Ok(())
+    }
+
     /// Room for `wanted` bytes, or for the first of them where `whole` is not asked for.
     pub(crate) fn take(&mut self, wanted: u64, whole: bool) -> Result<Room> {
         let mut new_chunk = false;

@@ -236,6 +236,9 @@ impl Writing<'_> {
             self.gathered.layout.totals.data_bytes.saturating_add(room),
         );
         let (roots, mut data) = self.data(space, third, &mut log)?;
+        if !settings.mixed && settings.data != Profile::Single {
+            data.space.keep_profile(room)?;
+        }
         let (references, checksums) = (
             core::mem::replace(&mut data.references, Sorter::new(&self.gathered.folder, 0)).finish()?,
             core::mem::replace(&mut data.checksums, Spool::new(self.gathered.folder.clone(), 0)).finish(),
