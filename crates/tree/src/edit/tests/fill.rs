@@ -43,12 +43,37 @@ fn rows_in_the_middle_fill_leaves_too() {
     }
 }
 
+/// Inodes are made in a row, and their content comes later, in the same order: two of 1,500 bytes fit a leaf of 4 KiB.
+#[test]
+fn contents_between_rows_leave_no_leaf_with_one_inode() {
+    let mut scratch = scratch(4096);
+    let mut tree = scratch.new_tree(TREE);
+    for batch in 0..40 {
+        let inodes = batch * 100..(batch + 1) * 100;
+        for inode in inodes.clone() {
+            tree.insert(&mut scratch.account, &key(3 * inode), &[1; 160])
+                .unwrap();
+            tree.insert(&mut scratch.account, &key(3 * inode + 1), &[1; 21])
+                .unwrap();
+        }
+        for inode in inodes {
+            tree.insert(&mut scratch.account, &key(3 * inode + 2), &[1; 1521])
+                .unwrap();
+        }
+    }
+    assert!(fill(&tree) >= 88, "{}", fill(&tree));
+}
+
 #[test]
 fn random_insertions_leave_little_room() {
     for node_bytes in NODE_SIZES {
         let mut scratch = scratch(node_bytes);
         let mut tree = scratch.new_tree(TREE);
-        let mut random = Random::new(5);
+        let mut random = Random::new(buttress_oracle::seeds::seed(
+            "tree::edit::fill",
+            "BUTTRESS_SEED",
+            5,
+        ));
         for _ in 0..30_000 {
             let place = key(random.below(1 << 40));
             tree.put(&mut scratch.account, &place, &[1; 60]).unwrap();
@@ -62,7 +87,11 @@ fn random_removals_do_not_leave_empty_leaves() {
     for node_bytes in NODE_SIZES {
         let mut scratch = scratch(node_bytes);
         let mut tree = scratch.new_tree(TREE);
-        let mut random = Random::new(6);
+        let mut random = Random::new(buttress_oracle::seeds::seed(
+            "tree::edit::fill",
+            "BUTTRESS_SEED",
+            6,
+        ));
         let mut keys: Vec<Key> = (0..20_000).map(key).collect();
         for place in &keys {
             tree.insert(&mut scratch.account, place, &[1; 60]).unwrap();
