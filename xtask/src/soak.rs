@@ -4,6 +4,7 @@
 use crate::run::{self, cargo};
 use crate::tools;
 use anyhow::{Context, Result, bail};
+use buttress_oracle::seeds;
 use std::time::Instant;
 
 const USAGE: &str = "usage: cargo xtask soak [--seed N] [--seconds N] [--histories N | --seeds N,N… | --operations N | \
@@ -41,7 +42,7 @@ struct Options {
 
 fn parse(words: &[String]) -> Result<Options> {
     let mut options = Options {
-        seed: 1,
+        seed: 0,
         seconds: 600,
         histories: None,
         seeds: None,
@@ -56,6 +57,7 @@ fn parse(words: &[String]) -> Result<Options> {
         mount_calls: None,
         mount_cuts: None,
     };
+    let mut seed = None;
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!(USAGE) };
         let number = || {
@@ -64,7 +66,7 @@ fn parse(words: &[String]) -> Result<Options> {
                 .with_context(|| format!("{word} wants a number"))
         };
         match word.as_str() {
-            "--seed" => options.seed = number()?,
+            "--seed" => seed = Some(number()?),
             "--seconds" => options.seconds = number()?,
             "--histories" => options.histories = Some(number()?),
             "--seeds" => options.seeds = Some(value.clone()),
@@ -81,10 +83,11 @@ fn parse(words: &[String]) -> Result<Options> {
             _ => bail!(USAGE),
         }
     }
+    options.seed = seed.unwrap_or_else(|| seeds::seed_of_day("soak"));
     Ok(options)
 }
 
-/// Seeds count up from `--seed` until the seconds are over: once for random volumes, and once for random histories
+/// Seeds count up from `--seed`, or else from the day's seed, until the seconds are over: once for random volumes, and once for random histories
 /// that are sent. With `--histories` or `--seeds` only histories, so many (within the seconds) or these. With
 /// `--operations`, `--concurrent` or `--cuts` the writer instead: random operations beside its model, threads whose calls must
 /// have an order, or crashes; with `--receive` power cuts while streams are received; with `--fsync` histories of operations and syncs, cut off; with `--fiemap` extents and seeks: as many as are said, however long that takes. With `--scrub` damage at

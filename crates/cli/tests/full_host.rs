@@ -325,8 +325,7 @@ impl Job {
 }
 
 fn seed() -> u64 {
-    let seed = std::env::var("BUTTRESS_FULL_HOST_SEED").ok();
-    seed.and_then(|seed| seed.parse().ok()).unwrap_or(1)
+    buttress_oracle::seeds::seed("full_host", "BUTTRESS_FULL_HOST_SEED", 1)
 }
 
 #[test]

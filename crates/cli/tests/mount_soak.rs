@@ -146,7 +146,8 @@ fn step(random: &mut Random, journal: &mut File, kept: &mut Vec<u64>) -> std::io
 
 fn work(journal: &Path, until: Instant) -> std::io::Result<()> {
     let mut kept: Vec<u64> = durable(journal).into_iter().collect();
-    let mut random = Random::new(u64::from(std::process::id()) ^ kept.iter().fold(0, |all, one| all ^ one));
+    let first = buttress_oracle::seeds::seed("mount_soak", "BUTTRESS_SOAK_SEED", 1);
+    let mut random = Random::new(first ^ kept.iter().fold(0, |all, one| all ^ one));
     let mut journal = OpenOptions::new().append(true).create(true).open(journal)?;
     while Instant::now() < until {
         match step(&mut random, &mut journal, &mut kept) {

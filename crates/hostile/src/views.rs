@@ -221,7 +221,8 @@ mod tests {
     #[test]
     fn random_commands_are_carried_out_or_refused() {
         let mut carried_out = 0_usize;
-        for seed in 1..=60 {
+        for seed in buttress_oracle::seeds::seeds("hostile::views", "BUTTRESS_SEED", &Vec::from_iter(1..=60))
+        {
             let mut kept: Vec<u8> = Vec::new();
             let bytes = noise(seed, 600);
             for part in bytes.chunks(6) {

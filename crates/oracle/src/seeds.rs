@@ -79,6 +79,15 @@ pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
     seed
 }
 
+/// Returns the seed of the day: of the date in [`DATE`] if it is set, else of today. Prints it with what runs it again.
+#[must_use]
+pub fn seed_of_day(run: &str) -> u64 {
+    let date = env::var(DATE).unwrap_or_else(|_| today());
+    let seed = hash(format!("{run} {date}").as_bytes()) % BOUND;
+    println!("{run}: seed {seed}, of {date}; to run it again: --seed {seed}");
+    seed
+}
+
 fn chosen(test: &str, set: Option<u64>, named: &[u64], date: Option<&str>) -> Vec<u64> {
     if let Some(set) = set {
         return vec![set];

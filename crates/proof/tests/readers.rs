@@ -229,6 +229,7 @@ fn files_of(filesystem: &Filesystem, root: Location) -> Result<Expected> {
 #[test]
 fn writers_go_on_beside_commits_that_read() {
     let base = empty(&[512 << 20], &Options::default()).unwrap();
+    let first = buttress_oracle::seeds::seed("readers", "BUTTRESS_SEED", 0);
     for cache in [1 << 20, 16 << 10] {
         let filesystem = open_for_writing_with_cache(&base, ByteCount::new(cache)).unwrap();
         let name = |seed: u64| format!("writer-{seed}-{cache}").into_bytes();
@@ -237,7 +238,7 @@ fn writers_go_on_beside_commits_that_read() {
             .collect();
         let done = AtomicBool::new(false);
         let expected: Vec<Expected> = std::thread::scope(|scope| {
-            let writers: Vec<_> = (0_u64..)
+            let writers: Vec<_> = (first..)
                 .zip(&roots)
                 .map(|(seed, root)| {
                     let filesystem = &filesystem;

@@ -204,7 +204,7 @@ fn row(volume: &Volume, what: &str, damage: Damage) -> Result<()> {
                     .any(|range| range.start <= start && end <= range.end)
         };
         uses.retain(is_known);
-        damage(&devices, &uses, &mut Random::new(17))?;
+        damage(&devices, &uses, &mut support::random(17))?;
     }
     let [found, corrected, beyond] = kernels(&theirs)?;
     let left_by_kernel = counters(&theirs, true)?.errors();

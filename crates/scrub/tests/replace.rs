@@ -15,7 +15,6 @@ use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceId, FileOffset, Physical, Profile, ReplaceState, SubvolumeId,
 };
 use buttress_fs::{Location, OpenOptions, Progress};
-use buttress_oracle::content::Random;
 use buttress_scrub::{Replace, Replaced};
 use buttress_volume::MappedChunk;
 use buttress_writer::operations::NewInode;
@@ -206,7 +205,7 @@ fn a_device_is_replaced_beside_a_writer() {
         let mut files = Vec::new();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                let mut random = Random::new(8);
+                let mut random = support::random(8);
                 let mut files = Vec::new();
                 for number in 0..2000 {
                     let name = format!("beside-{number}");
@@ -271,7 +270,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     let cursor = filesystem.replacement().unwrap().cursor_left;
     assert!(cursor >= data, "{what}: {cursor}");
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
-    let mut random = Random::new(17);
+    let mut random = support::random(17);
     let mut files = Vec::new();
     for number in 0..30 {
         // Content that lies in the tree.
@@ -307,7 +306,7 @@ fn parity_that_is_written_behind_the_copy_fits_what_the_target_holds() {
 
 #[test]
 fn what_is_written_behind_the_copy_outlives_the_loss_of_other_devices() {
-    let mut random = Random::new(18);
+    let mut random = support::random(18);
     for (profile, devices) in ROWS {
         for lost in 0..devices {
             let (lab, files) = written_behind_the_copy(profile, devices, lost);

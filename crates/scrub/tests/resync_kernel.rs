@@ -25,7 +25,11 @@ use support::with_kernel::{is_whole, writable};
 
 /// The kernel writes twice without the devices that are away, then Buttress does.
 fn write_without(images: &[PathBuf]) -> Result<Manifest> {
-    let mut random = Random::new(5);
+    let mut random = Random::new(buttress_oracle::seeds::seed(
+        "scrub::resync_kernel",
+        "BUTTRESS_SOAK_SEED",
+        5,
+    ));
     for session in 0..2 {
         let mount = Mount::new(images, "degraded,noatime")?;
         std::fs::write(mount.path().join("kernel"), random.bytes(900_000, false))?;

@@ -576,8 +576,9 @@ fn a_crash_leaves_the_old_volume_none_or_the_new_one() {
     lab.mark(1);
     let history = lab.history();
     let mut seen = BTreeMap::new();
+    let seeds = buttress_oracle::seeds::seeds("writer::mkfs", "BUTTRESS_SEED", &Vec::from_iter(0..6));
     for cut in 0..=history.len() {
-        for seed in 0..6 {
+        for seed in seeds.iter().copied() {
             let image = history.images_at(cut, Outcome::Drawn { seed }).remove(0);
             let device = || Device::with_backend(Arc::clone(&image), Engine::Inline);
             let opens = OpenOptions::new(vec![device()]).open().is_ok();

@@ -208,7 +208,7 @@ pub fn cases() -> Vec<Case> {
     for (name, progs, specification) in features() {
         add(format!("clean::{name}"), progs, specification);
     }
-    for seed in 0..12 {
+    for seed in buttress_oracle::seeds::seeds("check::clean", "BUTTRESS_SEED", &Vec::from_iter(0..12)) {
         let specification = Specification {
             fill: Fill::Empty,
             node_kib: if seed % 2 == 0 { 4 } else { 16 },

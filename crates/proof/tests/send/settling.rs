@@ -143,7 +143,7 @@ fn as_one_by_one(seed: u64) -> Result<Outcome> {
 
 pub fn cases() -> Vec<Case> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let first = number("BUTTRESS_SOAK_SEED").unwrap_or(1);
+    let first = buttress_oracle::seeds::seed("send::settling", "BUTTRESS_SOAK_SEED", 1);
     let count = number("BUTTRESS_SETTLING_CASES").unwrap_or(12);
     (first..first.saturating_add(count))
         .map(|seed| {

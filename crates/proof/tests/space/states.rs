@@ -71,7 +71,10 @@ fn unlinked() -> Result<()> {
     rustix::fs::syncfs(File::open(top)?)?;
     std::fs::remove_file(work.join("newer"))?;
     let filesystem = running.copy()?;
-    let accounting = counting::compare(&filesystem, 1)?;
+    let accounting = counting::compare(
+        &filesystem,
+        buttress_oracle::seeds::seed("space::states", "BUTTRESS_SEED", 1),
+    )?;
     let scope = accounting.scope(|owner| owner.share == Share::Unlinked);
     let all = accounting.occupied_by(&scope).data().get();
     let exclusive = accounting.exclusive_to(&scope).data().get();

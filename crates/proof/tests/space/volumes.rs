@@ -121,7 +121,10 @@ fn own_kinds() -> Vec<(&'static str, Plan)> {
                     ..Options::default()
                 },
                 data: compressed(Compression::Zstd),
-                ..Plan::new(501, OPERATIONS)
+                ..Plan::new(
+                    buttress_oracle::seeds::seed("space::one", "BUTTRESS_SEED", 501),
+                    OPERATIONS,
+                )
             },
         ),
         (
@@ -135,7 +138,10 @@ fn own_kinds() -> Vec<(&'static str, Plan)> {
                 },
                 devices: vec![384 << 20; 2],
                 data: compressed(Compression::Lzo),
-                ..Plan::new(502, OPERATIONS)
+                ..Plan::new(
+                    buttress_oracle::seeds::seed("space::several", "BUTTRESS_SEED", 502),
+                    OPERATIONS,
+                )
             },
         ),
     ]
@@ -155,7 +161,8 @@ fn by_buttress(plan: &Plan) -> Result<()> {
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for ((name, specification), seed) in kernel_kinds().into_iter().zip(1..) {
+    let first = buttress_oracle::seeds::seed("space", "BUTTRESS_SEED", 1);
+    for ((name, specification), seed) in kernel_kinds().into_iter().zip(first..) {
         cases.push(Case::new(format!("volumes::kernel_{name}"), move || {
             if let Some(reason) = kernel_missing() {
                 return Ok(Outcome::Skipped(reason));

@@ -332,7 +332,7 @@ fn libc_errno(number: u64) -> i32 {
 }
 
 pub fn cases() -> Vec<Case> {
-    let seed = super::number("BUTTRESS_HOST_SEED", 1);
+    let seed = buttress_oracle::seeds::seed("writing::host", "BUTTRESS_HOST_SEED", 1);
     let case = |name: &str, devices: &[usize], options: Options| {
         let devices: Vec<usize> = devices.iter().map(|mib| mib << 20).collect();
         Case::new(format!("host::{name}"), move || {

@@ -359,7 +359,7 @@ impl Lab {
         let filesystem = WritableFilesystem::new(self.open()?, WriteOptions::default())?;
         let root = Location::root_of(SubvolumeId::TOP_LEVEL);
         let new = NewInode::of_root(0o644);
-        let mut random = Random::new(7);
+        let mut random = random(7);
         for (name, length) in [("a", 700_000), ("b", 5_000), ("c", 70_000)] {
             let file = filesystem.create(root, name.as_bytes(), &new)?;
             filesystem.write_at(file, FileOffset::MIN, &random.bytes(length, false))?;

@@ -122,7 +122,7 @@ fn collect(mut changes: Changes) -> Vec<Difference> {
 #[test]
 fn changes_agree_with_a_naive_comparison() {
     let mut behind_count = 0;
-    for seed in 0..24 {
+    for seed in buttress_oracle::seeds::seeds("tree::changes", "BUTTRESS_SEED", &Vec::from_iter(0..24)) {
         let mut random = Random::new(seed);
         let key_bound = [40, 400, 3000][(seed % 3) as usize];
         let mut history = History::new(seed);

@@ -20,7 +20,7 @@ fn items(mut leaves: Leaves) -> Vec<(Key, Vec<u8>)> {
 #[test]
 fn leaves_give_the_items_of_a_range_in_every_mode() {
     let sample = Image::scattered().open(ByteCount::new(300_000));
-    let mut random = Random::new(4);
+    let mut random = Random::new(buttress_oracle::seeds::seed("tree::leaves", "BUTTRESS_SEED", 4));
     let mut ranges = vec![(Bound::Unbounded, Bound::Unbounded)];
     for _ in 0..60 {
         let (one, other) = (random.below(2100), random.below(2100));

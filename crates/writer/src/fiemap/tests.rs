@@ -325,7 +325,7 @@ fn change(seed: u64, steps: u64, data: DataOptions) {
 
 #[test]
 fn maps_of_a_changing_volume_are_those_of_its_sectors() {
-    for seed in 0..3 {
+    for seed in buttress_oracle::seeds::seeds("writer::fiemap", "BUTTRESS_SEED", &Vec::from_iter(0..3)) {
         change(seed, 150, DataOptions::default());
     }
 }

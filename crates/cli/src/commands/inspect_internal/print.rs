@@ -260,11 +260,12 @@ mod tests {
 
     #[test]
     fn any_bytes_are_printed_or_refused() {
+        let seeds = buttress_oracle::seeds::seeds("print::items", "BUTTRESS_SEED", &Vec::from_iter(0..60));
         let objects = [0, 1, 256, u64::MAX - 3, u64::MAX - 10, u64::MAX - 12];
         for number in 0..=u8::MAX {
-            for seed in 0..60u64 {
-                let data = noise(seed + 1000 * u64::from(number), (seed * 9) as usize);
-                let object = ObjectId::new(objects[seed as usize % objects.len()]);
+            for (index, seed) in seeds.iter().copied().enumerate() {
+                let data = noise(seed + 1000 * u64::from(number), index * 9);
+                let object = ObjectId::new(objects[index % objects.len()]);
                 let key = Key::new(object, ItemType(number), seed);
                 let (mut text, mut tree) = (sink::Text::default(), sink::Tree::default());
                 let as_text = item_body(&mut text, &key, &data, &OPTIONS);
@@ -301,7 +302,9 @@ mod tests {
 
     #[test]
     fn any_superblock_is_printed() {
-        for seed in 0..200 {
+        for seed in
+            buttress_oracle::seeds::seeds("print::superblocks", "BUTTRESS_SEED", &Vec::from_iter(0..200))
+        {
             let bytes = noise(seed, SUPERBLOCK_BYTES);
             let Ok(raw) = Superblock::raw(&bytes) else {
                 panic!("it is long enough")

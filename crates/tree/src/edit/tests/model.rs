@@ -201,9 +201,10 @@ fn run(seed: u64, node_bytes: u32, steps: u64, keys: u64) {
 
 #[test]
 fn random_edits_agree_with_a_map_for_every_node_size() {
-    for (seed, node_bytes) in NODE_SIZES.into_iter().enumerate() {
-        for (number, keys) in [40, 400, 3000].into_iter().enumerate() {
-            run((seed * 10 + number) as u64, node_bytes, 3000, keys);
+    let first = buttress_oracle::seeds::seed("tree::edit::model", "BUTTRESS_SEED", 0);
+    for (index, node_bytes) in (0_u64..).zip(NODE_SIZES) {
+        for (number, keys) in (0_u64..).zip([40, 400, 3000]) {
+            run(first + index * 10 + number, node_bytes, 3000, keys);
         }
     }
 }
@@ -211,7 +212,10 @@ fn random_edits_agree_with_a_map_for_every_node_size() {
 #[test]
 fn high_trees_agree_with_a_map() {
     // Blocks of 4 KiB and many keys: three levels above the leaves.
-    let mut run = Run::new(77, 4096);
+    let mut run = Run::new(
+        buttress_oracle::seeds::seed("tree::edit::model::high", "BUTTRESS_SEED", 77),
+        4096,
+    );
     for round in 0..40_u64 {
         for number in 0..1000 {
             let number = (number * 40 + round * 7) % 40_000;

@@ -229,14 +229,19 @@ fn compressing(compression: Compression, force: bool) -> DataOptions {
 
 #[test]
 fn files_agree_with_byte_vectors() {
-    for seed in 0..2 {
+    for seed in buttress_oracle::seeds::seeds("writer::data::model", "BUTTRESS_SEED", &Vec::from_iter(0..2)) {
         run(seed, &[], small_memory(), 600);
     }
 }
 
 #[test]
 fn files_of_volumes_with_items_for_holes_agree() {
-    run(10, &["-O", "^no-holes"], small_memory(), 600);
+    run(
+        buttress_oracle::seeds::seed("writer::data::model::holes", "BUTTRESS_SEED", 10),
+        &["-O", "^no-holes"],
+        small_memory(),
+        600,
+    );
 }
 
 #[test]
