@@ -4,8 +4,13 @@
 //! keeps nothing on disk is not waited for long: there is nothing to put in order ([`Cancelling::start_reading`]). Only
 //! that waiting takes a thread.
 //!
+//! A signal does not end a read of a pipe that is idle, nor a write to a pipe that is full: the kernel restarts the call. A job
+//! that is cancelled in order reads through [`Cancelling::input`] and writes through [`Cancelling::output`] ([`waiting`]).
+//!
 //! Where no job is under way any more, signals do again what they do by default. In a session that has signals itself
 //! ([`enter_session`]) they cancel the job of a word, and nothing more.
+
+pub mod waiting;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

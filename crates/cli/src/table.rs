@@ -132,14 +132,20 @@ impl Row {
     }
 }
 
-fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<Outcome> {
-    let command = C::from_arg_matches(matches)?;
+/// Refuses a command that writes contents where JSON is asked for: a document of an error must not stand behind contents.
+pub(crate) fn refuse_as_json<C: Subcommand>(command: &C, context: &Context) -> Result<()> {
     if context.json() && command.writes_contents() {
         return Err(exit::usage(format_args!(
             "--format json: `{}` writes contents to standard output, which have no form in JSON",
             C::NAME
         )));
     }
+    Ok(())
+}
+
+fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<Outcome> {
+    let command = C::from_arg_matches(matches)?;
+    refuse_as_json(&command, context)?;
     if let Some(option) = context.globals().unused(command.uses()) {
         return Err(exit::usage(format_args!(
             "{option} means nothing to `{}`",

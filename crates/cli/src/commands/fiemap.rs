@@ -83,7 +83,7 @@ impl Subcommand for FiemapCommand {
     fn run(self, context: &Context) -> Result<Outcome> {
         let mut images = Images::new(context);
         let progress = Progress::new();
-        let _cancelling = Cancelling::start(&progress)?;
+        let _cancelling = Cancelling::start_reading(&progress)?;
         let watch = Watch::start(context, "fiemap", progress.clone());
         let shown = Shown {
             extents: self.shown.extents || (context.globals().verbose > 0 && !self.shown.summary),

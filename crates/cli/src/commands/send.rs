@@ -57,7 +57,8 @@ pub struct Send {
     proto: Option<u32>,
     /// Send nothing; say how long the stream will be and how many inodes it is about. By default from a part of the
     /// metadata, to about two percent; `exact` goes over all of it, but reads no data
-    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample")]
+    #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample",
+        conflicts_with_all = ["file", "omit_ends"])]
     estimate: Option<How>,
     /// Go on with a send that was cut off: what it printed when it ended, or what `receive --token` says. The last number
     /// of the former is how many bytes the receiver has; put the true one there. With -f, what was kept beside the file is
@@ -139,7 +140,8 @@ impl Subcommand for Send {
         let (offset, following) = self.place(digest)?;
         let mut sink = self.sink(context, digest, offset)?;
         expect(context, &sends, offset, &progress);
-        let _cancelling = Cancelling::start(&progress)?;
+        let mut cancelling = Cancelling::start(&progress)?;
+        sink.listen(&mut cancelling)?;
         let watch = Watch::start(context, "send", progress.clone());
         let result = send_all(context, sends, (offset, following), &mut sink, &progress);
         watch.end_as(result.is_ok());

@@ -10,6 +10,7 @@ use super::stdout::DirectOutput;
 use super::terminal;
 use crate::context::Context;
 use crate::exit::Advice;
+use crate::signals::Cancelling;
 
 /// See the module.
 #[derive(Debug)]
@@ -20,9 +21,12 @@ pub enum Destination {
     File(OutputFile),
 }
 
+/// Names of standard output.
+const STANDARD_OUTPUT: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+
 /// The file that an option names, unless it stands for standard output.
 pub fn named(file: Option<&Path>) -> Option<&Path> {
-    file.filter(|path| path.as_os_str() != "-")
+    file.filter(|path| !STANDARD_OUTPUT.iter().any(|name| path.as_os_str() == *name))
 }
 
 /// Refuses to write bytes to a terminal. `what` is written: "an archive".
@@ -47,6 +51,17 @@ impl Destination {
             Some(path) => Self::File(context.create_output(path)?),
             None => Self::Stdout(DirectOutput::stdout()?),
         })
+    }
+
+    /// Has signals end writes that wait for a reader.
+    ///
+    /// # Errors
+    /// As for [`Cancelling::output`].
+    pub fn listen(&mut self, cancelling: &mut Cancelling) -> Result<()> {
+        match self {
+            Self::Stdout(out) => out.listen(cancelling),
+            Self::File(file) => file.listen(cancelling),
+        }
     }
 
     /// All is written: a file gets its name.

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::signals::BeforeTheEnd;
+use crate::signals::{BeforeTheEnd, Cancelling, waiting};
 use crate::sources::Sources;
 
 /// Symbolic links that are followed one after the other, as in the kernel.
@@ -42,6 +42,8 @@ const NAMES_MAX: u64 = 1000;
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
+    /// Instead of `file`: a signal ends its writes.
+    waiting: Option<waiting::Output>,
     /// What the user calls it.
     shown: PathBuf,
     form: Form,
@@ -180,6 +182,7 @@ impl OutputFile {
             shown: path.to_owned(),
             form,
             sources: sources.clone(),
+            waiting: None,
         };
         let target = match place_of(path)? {
             Place::File(target) => target,
@@ -234,6 +237,7 @@ impl OutputFile {
             shown: path.to_owned(),
             form: Form::Named { temporary, target },
             sources: sources.clone(),
+            waiting: None,
         })
     }
 
@@ -302,10 +306,24 @@ impl OutputFile {
     }
 }
 
+impl OutputFile {
+    /// Has signals end writes that wait for the reader of a pipe.
+    ///
+    /// # Errors
+    /// As for [`Cancelling::output`].
+    pub fn listen(&mut self, cancelling: &mut Cancelling) -> Result<()> {
+        self.waiting = cancelling.output(&self.file)?;
+        Ok(())
+    }
+}
+
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.start()
-            .and_then(|()| self.file.write(bytes))
+            .and_then(|()| match &mut self.waiting {
+                Some(waiting) => waiting.write(bytes),
+                None => self.file.write(bytes),
+            })
             .map_err(|error| {
                 let shown = self.shown.display();
                 io::Error::new(error.kind(), format!("writing {shown}: {error}"))

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_stdio::Stream;
 
 use super::elsewhere;
+use crate::signals::{Cancelling, waiting};
 
 /// What the pipe is asked to hold; the kernel's limit for unprivileged users.
 const PIPE_BYTES: usize = 1 << 20;
@@ -128,6 +129,8 @@ pub fn finish() -> io::Result<()> {
 #[derive(Debug)]
 pub struct DirectOutput {
     file: File,
+    /// Instead of `file`: a signal ends its writes.
+    waiting: Option<waiting::Output>,
 }
 
 impl DirectOutput {
@@ -141,7 +144,16 @@ impl DirectOutput {
         };
         // Only pipes have a size; elsewhere this fails and does not matter.
         let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
-        Ok(Self { file })
+        Ok(Self { file, waiting: None })
+    }
+
+    /// Has signals end writes that wait for the reader.
+    ///
+    /// # Errors
+    /// As for [`Cancelling::output`].
+    pub fn listen(&mut self, cancelling: &mut Cancelling) -> anyhow::Result<()> {
+        self.waiting = cancelling.output(&self.file)?;
+        Ok(())
     }
 
     /// Writes `count` zeros.
@@ -158,7 +170,11 @@ impl DirectOutput {
 
 impl Write for DirectOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes).map_err(named)
+        match &mut self.waiting {
+            Some(waiting) => waiting.write(bytes),
+            None => self.file.write(bytes),
+        }
+        .map_err(named)
     }
 
     fn flush(&mut self) -> io::Result<()> {

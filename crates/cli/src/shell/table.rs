@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::Session;
-use crate::table::Subcommand;
+use crate::table::{Subcommand, refuse_as_json};
 
 /// A word of a session: its arguments are the type's fields.
 pub trait Word: clap::Args {
@@ -108,6 +108,7 @@ fn looking_arguments<C: Looking>(command: Command) -> Command {
 fn run_looking<C: Looking>(matches: &ArgMatches, session: &mut Session<'_>) -> Result<()> {
     session.enter_view()?;
     let command = C::from_arg_matches(matches)?;
+    refuse_as_json(&command, session.context())?;
     command.run(session.context())?;
     Ok(())
 }

@@ -85,7 +85,7 @@ impl Case {
 
     /// Whether it listens to signals and ends in order, also while it waits for its reader.
     pub(crate) fn ends_in_order(&self) -> bool {
-        matches!(self.command, "send" | "fiemap")
+        self.command == "send"
     }
 
     /// Whether a failure leaves nothing of its outputs. A send keeps what there is beside the file, to go on with; the tour
@@ -100,7 +100,7 @@ impl Case {
         own.unwrap_or(self.command).replace(' ', "-")
     }
 
-    /// Whether it listens to signals only until its results are ready.
+    /// Whether it listens to signals until its results are ready, and may end in order before a signal ends it.
     pub(crate) fn may_finish(&self) -> bool {
         matches!(self.command, "send" | "fiemap" | "space" | "compression")
     }
@@ -287,6 +287,27 @@ fn about_whole_volumes() -> Vec<Case> {
             ..look("mkfs", "-b 128M {out}/new.img", "")
         },
         Case {
+            form: "-r",
+            source: Source::Host,
+            makes_files: true,
+            is_job: true,
+            ..look("mkfs", "-r {host} {out}/new.img", "")
+        },
+        Case {
+            form: "--tar",
+            source: Source::Nothing,
+            makes_files: true,
+            is_job: true,
+            ..look("mkfs", "--tar {archive} {out}/new.img", "")
+        },
+        Case {
+            form: "--manifest",
+            source: Source::Nothing,
+            makes_files: true,
+            is_job: true,
+            ..look("mkfs", "--manifest {plan} {out}/new.img", "")
+        },
+        Case {
             is_job: true,
             ..look("check", "{image}", "")
         },
@@ -378,6 +399,16 @@ fn about_streams() -> Vec<Case> {
             answer: Answer::Binary,
             json: Json::Refused,
             ..stream("stream rebase", "--onto {stream} {incremental}", "")
+        },
+        Case {
+            form: "-f",
+            answer: SILENT,
+            makes_files: true,
+            ..stream(
+                "stream rebase",
+                "-f {out}/rebased --onto {stream} {incremental}",
+                "",
+            )
         },
         stream("stream verify", "{stream}", ""),
     ]

@@ -4,6 +4,7 @@
 //! - `cases`: a sound command line for each row of the command table, and how it answers. A row without one fails.
 //! - `world`: the files that the command lines are about.
 //! - `running`: a command with closed, full, broken or terminal streams, as an ordinary user, interrupted.
+//! - `waiting`: commands that wait for input or for a reader, and a signal.
 //! - `page`: `docs/exit-codes.md`, made from what is expected here.
 #![allow(
     clippy::unwrap_used,
@@ -21,6 +22,7 @@ mod cases;
 mod options;
 mod page;
 mod running;
+mod waiting;
 mod world;
 
 use buttress_oracle::needs::missing;
@@ -30,6 +32,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cases::{Answer, Case, Json, Source, cases};
 use running::{Ended, How, run};
+use rustix::process::Signal;
 use world::World;
 
 /// What no run may show, whatever happened.
@@ -207,6 +210,44 @@ fn json_is_a_document_with_a_header_or_is_refused() {
         assert!(document.get(&name).is_some(), "{case}: no {name} in {document}");
         assert_eq!(document.as_object().unwrap().len(), 2, "{case}");
     });
+}
+
+/// No document stands behind contents: standard output by any name is refused together with JSON.
+#[test]
+fn json_never_follows_contents() {
+    let world = World::new();
+    for words in [
+        "tar -f FILE {image}:/home",
+        "manifest -f FILE {image}",
+        "send -f FILE {image}:/home-monday",
+        "stream tar -f FILE {stream}",
+        "stream merge -f FILE {stream}",
+        "stream rebase -f FILE --onto {stream} {incremental}",
+    ] {
+        for file in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+            let line = words.replace("FILE", file);
+            let mut all: Vec<String> = line.split_whitespace().map(|word| world.fill(word)).collect();
+            all.extend(["--format".to_owned(), "json".to_owned()]);
+            let ended = run(How::Plain, &all, &world);
+            assert_eq!(ended.code, Some(2), "{line}: {}", ended.stderr);
+            let document: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+            assert_eq!(document["error"]["exit_code"], 2, "{line}");
+        }
+    }
+    for line in [
+        "cat {image}:/home/plain/text {image}:/no/such",
+        "shell -c cat\u{a0}/home/plain/text {image}",
+    ] {
+        let mut all: Vec<String> = line
+            .split(' ')
+            .map(|word| world.fill(&word.replace('\u{a0}', " ")))
+            .collect();
+        all.push("--format=json".to_owned());
+        let ended = run(How::Plain, &all, &world);
+        assert_ne!(ended.code, Some(0), "{line}");
+        let document: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert!(document["error"]["message"].is_string(), "{line}: {document}");
+    }
 }
 
 /// With `--progress json` standard error holds JSON lines and nothing else, also where something fails; the last of a job
@@ -393,25 +434,27 @@ fn a_disk_that_is_full() {
     }
 }
 
-/// A command that waits for its reader ends on SIGINT, whatever it waits for.
+/// A command that waits for a reader who reads nothing ends on one signal.
 #[test]
 fn an_interrupt() {
-    each_case("SIGINT", |case, world, condition| {
-        if case.answer == Answer::Silent {
-            return;
-        }
-        let ended = run_in(case, world, condition, How::Interrupted, &case.words(world));
-        // One that listens may just have written the last of it.
-        let in_order = case.may_finish() && ended.code == Some(0)
-            || case.ends_in_order() && ended.code == Some(case.trouble());
-        let by_signal = ended.signal == Some(2);
-        assert!(
-            in_order || by_signal && !case.ends_in_order(),
-            "{case}: {:?}: {}",
-            ended.code,
-            ended.stderr
-        );
-    });
+    for (condition, signal) in [("SIGINT", Signal::INT), ("SIGTERM", Signal::TERM)] {
+        each_case(condition, |case, world, condition| {
+            if case.answer == Answer::Silent {
+                return;
+            }
+            let ended = run_in(case, world, condition, How::Signalled(signal), &case.words(world));
+            let in_order = case.may_finish() && ended.code == Some(case.trouble())
+                || case.ends_in_order() && ended.code == Some(case.trouble());
+            let by_signal = ended.signal == Some(signal.as_raw());
+            assert!(
+                in_order || by_signal && !case.ends_in_order(),
+                "{case}: {:?}, signal {:?}: {}",
+                ended.code,
+                ended.signal,
+                ended.stderr
+            );
+        });
+    }
 }
 
 #[test]

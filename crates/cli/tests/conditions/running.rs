@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
@@ -31,8 +32,8 @@ pub(crate) enum How {
     Terminal,
     /// An ordinary user runs it.
     AsUser,
-    /// SIGINT comes while it waits for its reader.
-    Interrupted,
+    /// This signal comes while it waits for a reader that reads nothing.
+    Signalled(Signal),
 }
 
 /// How it ended.
@@ -58,9 +59,9 @@ pub(crate) fn run(how: How, words: &[String], world: &World) -> Ended {
             command
         }
         // What starts tests may have the signal ignored, as a shell has for what it runs in the background.
-        How::Interrupted => {
+        How::Signalled(_) => {
             let mut command = Command::new("env");
-            command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_buttress")]);
+            command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_buttress")]);
             command
         }
         _ => Command::new(env!("CARGO_BIN_EXE_buttress")),
@@ -76,7 +77,7 @@ pub(crate) fn run(how: How, words: &[String], world: &World) -> Ended {
         command.uid(USER).gid(USER);
     }
     match how {
-        How::Interrupted => interrupt(command),
+        How::Signalled(signal) => interrupt(command, signal),
         How::Terminal => on_a_terminal(command),
         _ => {
             command.stdout(output(how));
@@ -171,7 +172,10 @@ fn set_nonblocking(descriptor: impl AsFd, nonblocking: bool) {
     rustix::fs::fcntl_setfl(&descriptor, flags).unwrap();
 }
 
-fn interrupt(mut command: Command) -> Ended {
+/// How long a command may take to end after a signal.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn interrupt(mut command: Command, signal: Signal) -> Ended {
     let (reader, writer) = full_pipe();
     command.stdout(OwnedFd::from(writer));
     let mut child = command.spawn().unwrap();
@@ -181,7 +185,15 @@ fn interrupt(mut command: Command) -> Ended {
         std::thread::yield_now();
     }
     // One that has ended is not yet waited for: its number is still its own.
-    let _ = rustix::process::kill_process(Pid::from_child(&child), Signal::INT);
+    let _ = rustix::process::kill_process(Pid::from_child(&child), signal);
+    // Nobody reads before it has ended.
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let shown = reading(reader);
     let status = child.wait().unwrap();
     Ended::new(status, shown.join().unwrap(), &told.join().unwrap())
@@ -194,6 +206,6 @@ fn waits_for_a_pipe(process: u32) -> bool {
     };
     threads.flatten().any(|thread| {
         let place = fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
-        place.contains("pipe")
+        place.contains("pipe") || place.contains("poll")
     })
 }

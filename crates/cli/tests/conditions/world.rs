@@ -35,6 +35,19 @@ impl World {
             fs::create_dir(world.path(name)).unwrap();
         }
         fs::write(world.path("host/file"), vec![7; 100_000]).unwrap();
+        fs::write(
+            world.path("plan.toml"),
+            "manifest = 1\n[[file]]\npath = \"/planned\"\ntext = \"planned\"\n",
+        )
+        .unwrap();
+        let packed = Command::new("tar")
+            .arg("-C")
+            .arg(world.path("host"))
+            .arg("-cf")
+            .arg(world.path("archive"))
+            .arg(".")
+            .status();
+        assert!(packed.unwrap().success());
         // An ordinary user looks at all of it, writes there, and is who is meant when it may not.
         world.set_mode(&world.path("out"), 0o777);
         world.set_mode(Path::new(&world.image()), 0o666);
@@ -67,6 +80,9 @@ impl World {
             self.make_target();
         }
         for (placeholder, name) in [
+            ("{fifo}", "fifo"),
+            ("{archive}", "archive"),
+            ("{plan}", "plan.toml"),
             ("{image}", "volume.img"),
             ("{stream}", "stream"),
             ("{incremental}", "incremental"),

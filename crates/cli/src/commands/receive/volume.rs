@@ -75,7 +75,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         resume,
         progress: progress.clone(),
     };
-    let _cancelling = Cancelling::start(&progress)?;
+    let mut cancelling = Cancelling::start(&progress)?;
     let watch = Watch::start(context, "receive", progress);
     let mut received = Vec::new();
     for (input, name) in inputs {
@@ -86,7 +86,10 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         let filesystem = &writing.filesystem;
         let result = match ahead {
             Some(ahead) => receive::receive_ahead(filesystem, directory, ahead, &options, &mut skipped),
-            None => receive::receive(filesystem, directory, input, &options, &mut skipped),
+            None => {
+                let input = cancelling.input(input)?;
+                receive::receive(filesystem, directory, input, &options, &mut skipped)
+            }
         };
         // Those that follow begin at their beginnings.
         options.resume = None;
@@ -108,6 +111,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         }
     }
     watch.end_as(true);
+    drop(cancelling);
     if context.json() {
         let list = received.iter().map(|one| as_json(one, &target)).collect();
         context.print_json("receive", list)?;

@@ -36,7 +36,7 @@ impl Word for Fiemap {
             Access::Writing(writing) => Mapped::Live(writing.filesystem.clone(), location),
         };
         let progress = session.context().progress();
-        let _cancelling = Cancelling::start(&progress)?;
+        let _cancelling = Cancelling::start_reading(&progress)?;
         let mut printer = Printer::new(session.context(), self.shown, &progress)?;
         let name = std::os::unix::ffi::OsStrExt::as_bytes(self.file.as_os_str());
         let printed = printer.file(&mapped, name);
@@ -100,7 +100,7 @@ impl Word for Seek {
             }
         };
         let progress = session.context().progress();
-        let _cancelling = Cancelling::start(&progress)?;
+        let _cancelling = Cancelling::start_reading(&progress)?;
         let runs = runs.with_progress(&progress);
         let mut out = session.context().stdout();
         writeln!(out, "Whence\t{}Result", if self.starts { "Start\t" } else { "" })?;

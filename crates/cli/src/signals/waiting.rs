@@ -1,0 +1,160 @@
+//! Reads and writes that a signal ends while they wait for the other end of a pipe.
+//!
+//! Invariants:
+//! - A signal that comes before or during a read or write ends it. The action of the signal writes to a socket that the read or
+//!   write polls, so no signal is lost between a check of a flag and the system call.
+//! - No call blocks after `poll`. A read returns what is there. A write goes to a descriptor of its own that does not block, or
+//!   has at most as many bytes as a pipe takes at once.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+
+use anyhow::Result;
+use buttress::fs::Error;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use signal_hook::low_level::pipe;
+
+use super::{ALL, Cancelling};
+
+/// As many bytes as a pipe takes without waiting, if `poll` reports room (`PIPE_BUF`).
+const PIPE_BYTES_AT_ONCE: usize = 4096;
+
+/// Readable once a signal came.
+#[derive(Debug)]
+struct WakeUp(UnixStream);
+
+impl WakeUp {
+    /// Waits until the file is ready. A signal is an error.
+    fn wait(&self, file: &File, ready: PollFlags) -> io::Result<()> {
+        loop {
+            let mut waiting = [PollFd::new(file, ready), PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut waiting, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let [file, signal] = waiting;
+            if !signal.revents().is_empty() {
+                return Err(io::Error::other(Error::Cancelled));
+            }
+            if !file.revents().is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Input {
+    file: File,
+    /// `None` if reads of the file wait for nobody.
+    wake_up: Option<WakeUp>,
+}
+
+/// How to write without blocking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// The descriptor does not block.
+    NonBlocking,
+    /// By `send`.
+    Socket,
+    /// Few bytes at once.
+    Pieces,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Output {
+    file: File,
+    wake_up: WakeUp,
+    means: Means,
+}
+
+impl Cancelling {
+    fn wake_up(&mut self) -> Result<WakeUp> {
+        let (woken, wakes) = UnixStream::pair()?;
+        for signal in ALL {
+            self.actions.push(pipe::register(signal, wakes.try_clone()?)?);
+        }
+        Ok(WakeUp(woken))
+    }
+
+    /// Has signals end reads of this input, until `self` is dropped. A regular file is read as it is.
+    ///
+    /// # Errors
+    /// That the system does not let us.
+    pub fn input(&mut self, file: File) -> Result<Input> {
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let wake_up = if is_file { None } else { Some(self.wake_up()?) };
+        Ok(Input { file, wake_up })
+    }
+
+    /// Has signals end writes to this output, until `self` is dropped. `None` where writes wait for nobody.
+    ///
+    /// # Errors
+    /// That the system does not let us.
+    pub fn output(&mut self, file: &File) -> Result<Option<Output>> {
+        let kind = file.metadata()?.file_type();
+        let (file, means) = if kind.is_socket() {
+            (file.try_clone()?, Means::Socket)
+        } else if kind.is_fifo() {
+            // A description of its own: the flag of the one that others have stays as it is.
+            let own = OpenOptions::new()
+                .write(true)
+                .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+                .open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            match own {
+                Ok(own) => (own, Means::NonBlocking),
+                // The pipe may be another user's.
+                Err(_) => (file.try_clone()?, Means::Pieces),
+            }
+        } else {
+            return Ok(None);
+        };
+        let wake_up = self.wake_up()?;
+        Ok(Some(Output { file, wake_up, means }))
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(wake_up) = &self.wake_up {
+            wake_up.wait(&self.file, PollFlags::IN)?;
+        }
+        self.file.read(into)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            self.wake_up.wait(&self.file, PollFlags::OUT)?;
+            let written = match self.means {
+                Means::NonBlocking => self.file.write(bytes),
+                Means::Socket => {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    rustix::net::send(self.file.as_fd(), bytes, flags).map_err(io::Error::from)
+                }
+                Means::Pieces => {
+                    let few = bytes.len().min(PIPE_BYTES_AT_ONCE);
+                    self.file.write(bytes.get(..few).unwrap_or(bytes))
+                }
+            };
+            match written {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
