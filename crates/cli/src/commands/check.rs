@@ -47,7 +47,7 @@ pub struct Check {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     affected: usize,
     /// List the codes of all findings, and check nothing
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["check_data_csum", "most", "affected", "image"])]
     codes: bool,
     /// The image or device
     #[arg(value_name = "IMAGE", required_unless_present = "codes")]

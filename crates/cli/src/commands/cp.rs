@@ -78,7 +78,7 @@ pub(crate) struct Flags {
     #[arg(short = 'd')]
     no_dereference_and_links: bool,
     /// Leave what is there already as it is
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, conflicts_with = "remove_destination")]
     no_clobber: bool,
     /// Remove what is there already and cannot be written to
     #[arg(short = 'f', long, conflicts_with = "no_clobber")]

@@ -53,7 +53,7 @@ pub struct Diff {
     #[arg(long)]
     holes: bool,
     /// Print nothing; the exit code tells
-    #[arg(long)]
+    #[arg(long, conflicts_with = "name_only")]
     brief: bool,
     /// Print only the paths of what differs; of what was moved, the new one
     #[arg(long)]

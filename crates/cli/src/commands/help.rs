@@ -16,7 +16,7 @@ use crate::table::{self, Subcommand};
 #[derive(Args, Debug)]
 pub struct Help {
     /// Print the reference of all commands
-    #[arg(long)]
+    #[arg(long, conflicts_with = "words")]
     full: bool,
     /// A command, with its group before it
     #[arg(value_name = "COMMAND")]

@@ -14,7 +14,7 @@ use buttress::writer::mkfs::{self, Feature, Identity, Made, Options, signatures}
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::globals::{Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::output::size::Units;
@@ -230,6 +230,12 @@ impl Subcommand for Mkfs {
             .flat_map(|list| list.split(','))
             .any(|word| word == "list-all")
         {
+            if let Some(image) = self.images.first() {
+                return Err(usage(format_args!(
+                    "-O list-all makes no volume: it takes no image (found {})",
+                    image.display()
+                )));
+            }
             return summary::list_features(context);
         }
         if self.images.is_empty() {
@@ -254,15 +260,18 @@ impl Subcommand for Mkfs {
         let has_quotas = [Feature::Quotas, Feature::SimpleQuotas]
             .iter()
             .any(|feature| options.has(*feature));
+        if !self.build.has_source() {
+            self.build.refuse_alone()?;
+        }
         if self.build.has_source()
             || self.build.shrinks()
+            || self.build.leaves_slack()
             || self.byte_count == Some(SizeWish::Auto)
             || has_quotas
             || self.build.sets_owners()
         {
             return self.build_volume(context, &images, options, sources);
         }
-        self.build.refuse_alone()?;
         let least = LeastBytes {
             volume: mkfs::least_device_bytes(&options, images.len())?,
             file: mkfs::least_device_bytes_for_a_file(&options, images.len())?,

@@ -65,7 +65,7 @@ pub struct Mount {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// List what is mounted
-    #[arg(long, conflicts_with_all = ["image", "directory", "options", "foreground"])]
+    #[arg(long, conflicts_with_all = ["image", "directory", "options", "foreground", "log"])]
     list: bool,
     /// The image or device
     #[arg(value_name = "IMAGE", required_unless_present = "list")]
@@ -126,11 +126,14 @@ impl Subcommand for Mount {
             if let Some(option) = context.globals().unused(Uses::NOTHING) {
                 return Err(exit::usage(format_args!("{option} means nothing to a remount")));
             }
+            if let Some(option) = self.option_of_server() {
+                return Err(exit::usage(format_args!("{option} means nothing to a remount")));
+            }
             return again::remount(&directory, &self.options.join(OsStr::new(",")));
         }
         refuse_twice(image, &directory)?;
         if !background::is_server()
-            && let Some(done) = again::bind(image, &directory, &wishes, &globals)?
+            && let Some(done) = again::bind(image, &directory, &wishes, &globals, self.option_of_server())?
         {
             return Ok(done);
         }
@@ -143,6 +146,17 @@ impl Subcommand for Mount {
             return serving::serve(&context, image, &directory, &wishes, self.log.as_deref(), true);
         }
         background::start()
+    }
+}
+
+impl Mount {
+    /// An option about the server itself, if one was given.
+    fn option_of_server(&self) -> Option<&'static str> {
+        let given = [(self.foreground, "--foreground"), (self.log.is_some(), "--log")];
+        given
+            .into_iter()
+            .find(|(given, _)| *given)
+            .map(|(_, option)| option)
     }
 }
 

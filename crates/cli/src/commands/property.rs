@@ -92,6 +92,17 @@ fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property>
     Property::ALL.into_iter().filter(any)
 }
 
+/// Refuses a property that is not one of the type that is asked for.
+fn refuse_kind(kind: Option<Kind>, name: Option<Property>) -> Result<()> {
+    match (kind, name) {
+        (Some(kind), Some(property)) if property.kind() != kind => Err(usage(format_args!(
+            "property {} is not one of that type",
+            property.name()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Show properties
 #[derive(Args, Debug)]
 pub struct Get {
@@ -117,6 +128,7 @@ impl Subcommand for Get {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.object);
         let (opened, location) = context.open_target(&target, Follow::All)?;
+        refuse_kind(self.kind, self.name)?;
         let properties: Vec<Property> = match self.name {
             Some(property) => vec![property],
             None => wanted(&target, self.kind).collect(),
@@ -186,11 +198,11 @@ impl Subcommand for Set {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.object);
-        if self.kind.is_some_and(|kind| kind != self.name.kind()) {
-            return Err(usage(format_args!(
-                "property {} is not one of that type",
-                self.name.name()
-            )));
+        refuse_kind(self.kind, Some(self.name))?;
+        if self.force && (self.name != Property::Ro || self.value == "true") {
+            return Err(usage(
+                "-f is for `ro false`: it makes a received subvolume writable",
+            ));
         }
         let read_only = match self.name {
             Property::Ro => Some(self.read_only(&target)?),

@@ -37,9 +37,9 @@ pub struct Receive {
     #[arg(short = 'e')]
     end: bool,
     /// Leave out commands that cannot be carried out, and stop at the Nth; 0 is never. The exit code is 1 if any was left
-    /// out
-    #[arg(short = 'E', long = "max-errors", value_name = "N", default_value_t = 1)]
-    max_errors: u64,
+    /// out [default: 1]
+    #[arg(short = 'E', long = "max-errors", value_name = "N")]
+    max_errors: Option<u64>,
     /// Skip commands with unknown numbers, except those that would change the content of a file. Not together with
     /// --keep-partial, --resume or --dump
     #[arg(long)]
@@ -112,13 +112,28 @@ impl Subcommand for Receive {
                 "receive --dump receives nothing: it does not go with --keep-partial, --resume or --token",
             ));
         }
+        if self.token && self.resume.is_some() && context.json() {
+            return Err(usage(
+                "receive --token --resume prints the token before the stream is read: it does not go with --format json",
+            ));
+        }
         let keeps = self.keep_partial.is_some() || self.resume.is_some();
         if self.skip_unknown && (self.dump || self.token || keeps) {
             return Err(usage(
                 "receive --skip-unknown does not go with --dump, --keep-partial, --resume or --token",
             ));
         }
+        if self.dump && (self.max_errors.is_some() || self.force_decompress) {
+            return Err(usage(
+                "receive --dump receives nothing: it does not go with --max-errors or --force-decompress",
+            ));
+        }
         if self.token && self.resume.is_none() {
+            if let Some(option) = self.unused_by_token() {
+                return Err(usage(format_args!(
+                    "receive --token without --resume reads no stream: it does not go with {option}"
+                )));
+            }
             return volume::tokens(&self, context);
         }
         if !self.dump {
@@ -147,6 +162,21 @@ impl Subcommand for Receive {
 }
 
 impl Receive {
+    /// An option about a stream, if one was given.
+    fn unused_by_token(&self) -> Option<&'static str> {
+        let given = [
+            (!self.files.is_empty(), "-f"),
+            (self.end, "-e"),
+            (self.max_errors.is_some(), "--max-errors"),
+            (self.keep_partial.is_some(), "--keep-partial"),
+            (self.force_decompress, "--force-decompress"),
+        ];
+        given
+            .into_iter()
+            .find(|(given, _)| *given)
+            .map(|(_, option)| option)
+    }
+
     const fn streams(&self) -> Streams {
         if self.end { Streams::First } else { Streams::All }
     }

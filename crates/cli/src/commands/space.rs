@@ -25,7 +25,7 @@ use buttress::fs::{Filesystem, Follow, Location, Progress, SubvolumeInfo};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::manual::{Example, example};
 use crate::opening::Opened;
 use crate::output::size::UnitFlags;
@@ -52,8 +52,8 @@ pub struct Space {
     /// Write a list of all files in a format that viewers read
     #[arg(long, value_name = "FORMAT")]
     export: Option<Export>,
-    /// Do not descend into nested subvolumes
-    #[arg(short = 'x', long)]
+    /// Do not descend into nested subvolumes: of a path, or with --export
+    #[arg(short = 'x', long, conflicts_with = "if_deleted")]
     one_file_system: bool,
     #[command(flatten)]
     units: UnitFlags,
@@ -94,6 +94,7 @@ impl Subcommand for Space {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.target);
+        self.refuse_unused(&target)?;
         let opened = context.open_volume_for_one_pass(&target.image)?;
         let progress = Progress::new();
         let _cancelling = Cancelling::start_reading(&progress)?;
@@ -130,6 +131,27 @@ impl Subcommand for Space {
             table::print(&job, &report, self.units.units())?;
         }
         Ok(Outcome::Done)
+    }
+}
+
+impl Space {
+    /// Refuses options that would change nothing.
+    fn refuse_unused(&self, target: &Target) -> Result<()> {
+        let has_path = target.path.iter().any(|byte| *byte != b'/');
+        if !self.if_deleted.is_empty() && has_path {
+            return Err(usage(
+                "--if-deleted is about whole subvolumes: give the image without a path",
+            ));
+        }
+        if self.one_file_system && !target.has_path && self.export.is_none() {
+            return Err(usage(
+                "--one-file-system is for a path: without one there is a line for each subvolume",
+            ));
+        }
+        if self.export.is_some() && self.units.are_given() {
+            return Err(usage("an export has sizes in bytes: it takes no unit"));
+        }
+        Ok(())
     }
 }
 

@@ -21,7 +21,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::exit::Outcome;
+use crate::exit::{Outcome, usage};
 use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::output::terminal;
@@ -87,6 +87,11 @@ impl Subcommand for TourCommand {
                 keep: self.keep,
             });
         } else {
+            if self.keep {
+                return Err(usage(
+                    "--keep is for a volume that the tour makes: of a directory",
+                ));
+            }
             tour.devices = context.open_devices(&[Target::parse(&self.place).image])?;
         }
         for (name, step) in tour.steps() {

@@ -83,37 +83,115 @@ impl Units {
     }
 }
 
+// Of flags that contradict each other the last one counts, as in btrfs-progs.
+
+/// What `--raw` replaces: every other flag.
+pub(crate) const BYTES: [&str; 7] = [
+    "human_readable",
+    "iec",
+    "si",
+    "kbytes",
+    "mbytes",
+    "gbytes",
+    "tbytes",
+];
+
+/// What `--human-readable` replaces.
+const FRIENDLY: [&str; 5] = ["raw", "kbytes", "mbytes", "gbytes", "tbytes"];
+
+/// What a fixed unit replaces.
+const FIXED: [&str; 6] = ["raw", "human_readable", "kbytes", "mbytes", "gbytes", "tbytes"];
+
+/// What a base replaces.
+const BASES: [&str; 3] = ["raw", "iec", "si"];
+
+/// The same for the short flags, which replace long ones, too.
+const SHORT_BYTES: [&str; 13] = [
+    "human_readable",
+    "iec",
+    "si",
+    "kbytes",
+    "mbytes",
+    "gbytes",
+    "tbytes",
+    "human_short",
+    "si_short",
+    "kbytes_short",
+    "mbytes_short",
+    "gbytes_short",
+    "tbytes_short",
+];
+
+/// See [`FRIENDLY`].
+const SHORT_FRIENDLY: [&str; 10] = [
+    "raw",
+    "raw_short",
+    "kbytes",
+    "mbytes",
+    "gbytes",
+    "tbytes",
+    "kbytes_short",
+    "mbytes_short",
+    "gbytes_short",
+    "tbytes_short",
+];
+
+/// See [`FIXED`].
+const SHORT_FIXED: [&str; 12] = [
+    "raw",
+    "raw_short",
+    "human_readable",
+    "human_short",
+    "kbytes",
+    "mbytes",
+    "gbytes",
+    "tbytes",
+    "kbytes_short",
+    "mbytes_short",
+    "gbytes_short",
+    "tbytes_short",
+];
+
+/// See [`BASES`].
+const SHORT_BASES: [&str; 5] = ["raw", "raw_short", "iec", "si", "si_short"];
+
 /// The unit flags, long ones only. Flatten them into a command's arguments.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Units")]
 pub struct UnitFlags {
     /// Sizes in bytes
-    #[arg(long)]
+    #[arg(long, overrides_with_all = BYTES)]
     pub raw: bool,
     /// Sizes in friendly units of 1024 (the default)
-    #[arg(long)]
+    #[arg(long, overrides_with_all = FRIENDLY)]
     pub human_readable: bool,
     /// Sizes in units of 1024
-    #[arg(long)]
+    #[arg(long, overrides_with_all = BASES)]
     pub iec: bool,
     /// Sizes in units of 1000
-    #[arg(long)]
+    #[arg(long, overrides_with_all = BASES)]
     pub si: bool,
     /// Sizes in KiB, or kB with --si
-    #[arg(long)]
+    #[arg(long, overrides_with_all = FIXED)]
     pub kbytes: bool,
     /// Sizes in MiB, or MB with --si
-    #[arg(long)]
+    #[arg(long, overrides_with_all = FIXED)]
     pub mbytes: bool,
     /// Sizes in GiB, or GB with --si
-    #[arg(long)]
+    #[arg(long, overrides_with_all = FIXED)]
     pub gbytes: bool,
     /// Sizes in TiB, or TB with --si
-    #[arg(long)]
+    #[arg(long, overrides_with_all = FIXED)]
     pub tbytes: bool,
 }
 
 impl UnitFlags {
+    /// Whether one of them was given.
+    pub const fn are_given(self) -> bool {
+        let one = self.raw || self.human_readable || self.iec || self.si;
+        one || self.kbytes || self.mbytes || self.gbytes || self.tbytes
+    }
+
     /// What the flags ask for.
     pub fn units(self) -> Units {
         let base = if self.si && !self.iec { Base::Si } else { Base::Iec };
@@ -134,25 +212,25 @@ impl UnitFlags {
 #[command(next_help_heading = "Units")]
 pub struct ShortUnitFlags {
     /// The same as --raw
-    #[arg(short = 'b')]
+    #[arg(short = 'b', overrides_with_all = SHORT_BYTES)]
     pub raw_short: bool,
     /// The same as --human-readable
-    #[arg(short = 'h')]
+    #[arg(short = 'h', overrides_with_all = SHORT_FRIENDLY)]
     pub human_short: bool,
     /// The same as --si
-    #[arg(short = 'H')]
+    #[arg(short = 'H', overrides_with_all = SHORT_BASES)]
     pub si_short: bool,
     /// The same as --kbytes
-    #[arg(short = 'k')]
+    #[arg(short = 'k', overrides_with_all = SHORT_FIXED)]
     pub kbytes_short: bool,
     /// The same as --mbytes
-    #[arg(short = 'm')]
+    #[arg(short = 'm', overrides_with_all = SHORT_FIXED)]
     pub mbytes_short: bool,
     /// The same as --gbytes
-    #[arg(short = 'g')]
+    #[arg(short = 'g', overrides_with_all = SHORT_FIXED)]
     pub gbytes_short: bool,
     /// The same as --tbytes
-    #[arg(short = 't')]
+    #[arg(short = 't', overrides_with_all = SHORT_FIXED)]
     pub tbytes_short: bool,
 }
 
@@ -241,6 +319,40 @@ mod tests {
         }
         .units();
         assert_eq!(gbytes.text(16_711_680), "0.02GiB");
+    }
+
+    #[test]
+    fn last_unit_flag_counts() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            long: UnitFlags,
+            #[command(flatten)]
+            short: ShortUnitFlags,
+        }
+        for (words, expected) in [
+            ("--raw", "2000000"),
+            ("--raw --si", "2.00MB"),
+            ("--si --raw", "2000000"),
+            ("--si --iec", "1.91MiB"),
+            ("--iec --si", "2.00MB"),
+            ("--si --kbytes", "2000.00kB"),
+            ("--kbytes --si", "2000.00kB"),
+            ("--kbytes --mbytes", "1.91MiB"),
+            ("--mbytes --kbytes", "1953.12KiB"),
+            ("--mbytes --human-readable --si", "2.00MB"),
+            ("-b -H", "2.00MB"),
+            ("-H -b", "2000000"),
+            ("-k -m", "1.91MiB"),
+            ("-m --kbytes", "1953.12KiB"),
+            ("--raw -h", "1.91MiB"),
+            ("-k -k", "1953.12KiB"),
+        ] {
+            let words = ["line"].into_iter().chain(words.split(' '));
+            let line = <Line as clap::Parser>::parse_from(words.clone());
+            let text = line.short.units(line.long).text(2_000_000);
+            assert_eq!(text, expected, "{:?}", words.collect::<Vec<_>>());
+        }
     }
 
     #[test]

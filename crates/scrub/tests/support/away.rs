@@ -13,7 +13,6 @@ use super::{Lab, Make, REDUNDANT, Spy};
 use buttress_device::Device;
 use buttress_format::{FileOffset, Generation, Profile, SubvolumeId};
 use buttress_fs::{Filesystem, Follow, Location, Progress};
-use buttress_oracle::content::Random;
 use buttress_scrub::{Options, Report, Resync, ResyncOptions, Resynced, Scrub};
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::NewInode;
@@ -63,7 +62,7 @@ pub(crate) fn files_of(filesystem: &Filesystem, names: &[&str]) -> Files {
 
 /// Writes over files, and makes one. What one session frees the next one uses.
 pub(crate) fn write(filesystem: &WritableFilesystem, session: u64) {
-    let mut random = Random::new(100 + session);
+    let mut random = super::random(100 + session);
     for (name, length) in [("a", 600_000), ("c", 70_000)] {
         let path = format!("/{name}");
         let file = filesystem

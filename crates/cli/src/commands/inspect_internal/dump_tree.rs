@@ -39,22 +39,25 @@ pub struct DumpTree {
     #[arg(short, long = "device-trees", alias = "device-info")]
     device: bool,
     /// Print where trees begin, not the trees
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "extents")]
     roots: bool,
     /// As --roots, and the backup roots
-    #[arg(short = 'R', long)]
+    #[arg(short = 'R', long, conflicts_with_all = ["extents", "uuid"])]
     backups: bool,
     /// Print the uuid tree only
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with_all = ["extents", "device"])]
     uuid: bool,
     /// Print this block only; may be repeated
-    #[arg(short, long, value_name = "ADDRESS")]
+    #[arg(
+        short, long, value_name = "ADDRESS",
+        conflicts_with_all = ["extents", "device", "roots", "backups", "uuid", "tree"]
+    )]
     block: Vec<u64>,
     /// Print this tree only, given by number or name
-    #[arg(short, long, value_name = "TREE")]
+    #[arg(short, long, value_name = "TREE", conflicts_with_all = ["extents", "device", "uuid"])]
     tree: Option<TreeName>,
     /// With --block: print all blocks below it too
-    #[arg(long)]
+    #[arg(long, requires = "block")]
     follow: bool,
     /// Print a block, then everything below its first child, and so on
     #[arg(long, conflicts_with = "bfs")]

@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::exit::Outcome;
 use crate::globals::Uses;
 use crate::manual::{Example, example};
-use crate::output::size::{UnitFlags, Units};
+use crate::output::size::{BYTES, UnitFlags, Units};
 use crate::table::Subcommand;
 use layout::Layout;
 
@@ -31,7 +31,7 @@ pub struct TreeStats {
     #[command(flatten)]
     units: UnitFlags,
     /// The same as --raw
-    #[arg(short = 'b')]
+    #[arg(short = 'b', overrides_with_all = BYTES)]
     bytes: bool,
     /// Only the tree with this id
     #[arg(short = 't', value_name = "ID")]

@@ -20,7 +20,7 @@ use super::sources::{OpenedSources, SourceArguments};
 use super::{LeastBytes, Mkfs, NewFiles, SizeWish, is_missing, summary};
 use crate::compression::Method;
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::globals::parse_size;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
@@ -183,6 +183,10 @@ impl BuildArguments {
         self.shrink
     }
 
+    pub(super) const fn leaves_slack(&self) -> bool {
+        self.slack.is_some()
+    }
+
     /// Whether the root directory of an empty volume is another than that of any empty volume.
     pub(super) const fn sets_owners(&self) -> bool {
         self.root_owner.is_some() || self.force_uid.is_some() || self.force_gid.is_some()
@@ -193,14 +197,16 @@ impl BuildArguments {
         let given = [
             (!self.inode_flags.is_empty(), "--inode-flags"),
             (self.compress.is_some(), "--compress"),
-            (self.slack.is_some(), "--slack"),
             (self.dedupe, "--dedupe"),
             (self.reflink, "--reflink"),
+            (self.workers.is_some(), "--workers"),
         ];
         let given = given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
         match given.or(self.sources.changes_sources()) {
-            Some(flag) => Err(anyhow::anyhow!("{flag} needs something to put into the volume"))
-                .context(Advice::new("--rootdir DIR puts in what a directory holds")),
+            Some(flag) => Err(usage(format_args!(
+                "{flag} needs something to put into the volume"
+            )))
+            .context(Advice::new("--rootdir DIR puts in what a directory holds")),
             None => Ok(()),
         }
     }
@@ -226,8 +232,21 @@ impl BuildArguments {
     /// could make nothing in it otherwise.
     pub(super) fn root_owner(&self) -> Option<(u32, u32, Option<u32>)> {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-        let callers = (!user.is_root()).then_some((user.as_raw(), group.as_raw(), None));
+        let all = self.all_root.then_some(0);
+        let uid = self.force_uid.or(all).unwrap_or(user.as_raw());
+        let gid = self.force_gid.or(all).unwrap_or(group.as_raw());
+        let callers = (!user.is_root()).then_some((uid, gid, None));
         self.given_root_owner().or(callers)
+    }
+
+    /// Refuses `--slack` for a volume that is not as small as possible.
+    fn refuse_slack(&self, size: Size) -> Result<()> {
+        match (self.slack, size) {
+            (Some(_), Size::Devices) => Err(usage(
+                "--slack is for a volume that is as small as possible: add --shrink",
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -250,6 +269,7 @@ impl Mkfs {
             .map(|image| is_missing(image))
             .collect::<Result<Vec<_>>>()?;
         let size = self.size_wish(&missing);
+        self.build.refuse_slack(size)?;
         let options = self.build_options(volume, size, environment.latest())?;
         let builder = ImageBuilder::new(options);
         let builder = self.build.sources.add(builder, sources, |directory| {

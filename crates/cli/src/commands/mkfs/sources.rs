@@ -38,10 +38,15 @@ struct Flags {
     #[arg(long, value_name = "DIR", requires = "oci")]
     layer_snapshots: Option<OsString>,
     /// Which users of the sources become which of the volume: the first of the volume, the first of the sources, how many
-    #[arg(long, value_name = "TO:FROM:COUNT,...")]
+    #[arg(long, value_name = "TO:FROM:COUNT,...", conflicts_with = "all_root")]
     uid_map: Option<IdMap>,
     /// The same for groups [default: as for users]
-    #[arg(long, value_name = "TO:FROM:COUNT,...", requires = "uid_map")]
+    #[arg(
+        long,
+        value_name = "TO:FROM:COUNT,...",
+        requires = "uid_map",
+        conflicts_with = "force_gid"
+    )]
     gid_map: Option<IdMap>,
     /// Leave out what this pattern fits, and all below it: *.o anywhere, /var/cache/* from the root, ** across directories
     #[arg(long, value_name = "PATTERN")]

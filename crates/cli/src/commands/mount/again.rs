@@ -21,7 +21,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change,
 use super::access_times;
 use super::options::MountWishes;
 use super::registry::Known;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::globals::Globals;
 use crate::mounted::places::{self, Mounted};
 
@@ -135,7 +135,13 @@ pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
         return mount_anew(server, directory, options);
     }
     mount_remount(directory, flags_of(&wishes), c"")
-        .with_context(|| format!("remounting {}", directory.display()))?;
+        .with_context(|| format!("remounting {}", directory.display()))
+        .map_err(|error| match rustix::process::geteuid().is_root() {
+            true => error,
+            false => error.context(Advice::new(
+                "only root changes the options of a mount: unmount it, and mount it with other options",
+            )),
+        })?;
     server.wait_until_noticed();
     if !wishes.write && server.writes() {
         commit(directory)
@@ -193,6 +199,7 @@ pub(super) fn bind(
     directory: &Path,
     wishes: &MountWishes,
     globals: &Globals,
+    option_of_server: Option<&'static str>,
 ) -> Result<Option<Outcome>> {
     if !rustix::process::geteuid().is_root() || image.as_os_str() == OsStr::new("") {
         return Ok(None);
@@ -209,6 +216,12 @@ pub(super) fn bind(
     let shown_on = server.shown_by(&mounts).next();
     let shown_on = shown_on.map_or(Path::new(""), |mount| mount.directory.as_path());
     let shown = image.display();
+    if let Some(option) = option_of_server {
+        return Err(usage(format_args!(
+            "{option}: {shown} is mounted already, on {}, and its server shows it on another directory",
+            shown_on.display()
+        )));
+    }
     if wishes.write && !server.writes() {
         return Err(anyhow!(
             "{shown} is mounted for reading, on {}",

@@ -70,7 +70,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         streams: arguments.streams(),
         force_decompress: arguments.force_decompress,
         skip_unknown: arguments.skip_unknown,
-        errors_max: arguments.max_errors,
+        errors_max: arguments.max_errors.unwrap_or(1),
         keep_every: keeps.then(|| ByteCount::new(arguments.keep_partial.unwrap_or(KEEP_EVERY_BYTES))),
         resume,
         progress: progress.clone(),

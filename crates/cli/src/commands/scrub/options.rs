@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use clap::Args;
 
+use crate::exit::usage;
 use crate::globals::parse_size;
 use crate::output::size::UnitFlags;
 
@@ -20,18 +22,18 @@ pub(super) struct Options {
     /// Only read: nothing is mended
     #[arg(short = 'r')]
     pub(super) read_only: bool,
-    /// Print all counters, not the summary
+    /// Print all counters, not the summary (with -B)
     #[arg(short = 'R')]
     pub(super) raw_counters: bool,
     /// Read at most so many bytes a second of each device; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) limit: Option<u64>,
-    /// Name at most so many files for each damage
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
-    pub(super) files: usize,
-    /// List at most so many damages
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
-    pub(super) most: usize,
+    /// Name at most so many files for each damage (with -B) [default: 10]
+    #[arg(long, value_name = "COUNT")]
+    files: Option<usize>,
+    /// List at most so many damages (with -B) [default: 100]
+    #[arg(long, value_name = "COUNT")]
+    most: Option<usize>,
     /// Keep the status in this file, not in IMAGE.scrub-status
     #[arg(long, value_name = "FILE")]
     pub(super) status_file: Option<PathBuf>,
@@ -49,4 +51,36 @@ pub(super) struct Options {
     /// The image or device, or the directory on which it is mounted
     #[arg(value_name = "IMAGE")]
     pub(super) image: OsString,
+}
+
+impl Options {
+    /// How many files are named for each damage.
+    pub(super) fn files(&self) -> usize {
+        self.files.unwrap_or(10)
+    }
+
+    /// How many damages are listed.
+    pub(super) fn most(&self) -> usize {
+        self.most.unwrap_or(100)
+    }
+
+    /// Refuses options about what is printed at the end, where nothing is printed at the end: in the background.
+    pub(super) fn refuse_unprinted(&self) -> Result<()> {
+        if self.foreground || self.in_background {
+            return Ok(());
+        }
+        let given = [
+            (self.per_device, "-d"),
+            (self.raw_counters, "-R"),
+            (self.files.is_some(), "--files"),
+            (self.most.is_some(), "--most"),
+            (self.units.are_given(), "a unit"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            Some((_, option)) => Err(usage(format_args!(
+                "a scrub in the background prints nothing at its end: {option} needs -B"
+            ))),
+            None => Ok(()),
+        }
+    }
 }

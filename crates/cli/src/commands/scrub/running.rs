@@ -233,12 +233,12 @@ pub(super) fn conclude(
     filesystem: &Filesystem,
     command: &'static str,
 ) -> Result<Outcome> {
-    let unlisted = report.damages.len().saturating_sub(options.most);
-    report.damages.truncate(options.most);
+    let unlisted = report.damages.len().saturating_sub(options.most());
+    report.damages.truncate(options.most());
     report.damages_unlisted = report
         .damages_unlisted
         .saturating_add(ByteCount::of(unlisted).get());
-    let damages = files::of(filesystem, &report, options.files);
+    let damages = files::of(filesystem, &report, options.files());
     printing::print_end(context, options, record, &report, &damages, command)?;
     let totals = report.totals();
     if totals.errors() > 0 && totals.corrected_errors > 0 {

@@ -70,6 +70,7 @@ impl Subcommand for Start {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        self.options.refuse_unprinted()?;
         if let Some(online) = online::find(context, &self.options.image)? {
             return online.run(context, &self.options, None, Self::NAME);
         }
@@ -111,6 +112,7 @@ impl Subcommand for Resume {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
+        self.options.refuse_unprinted()?;
         if let Some(online) = online::find(context, &self.options.image)? {
             return match online.record() {
                 Some(record) if record.state != State::Finished => {

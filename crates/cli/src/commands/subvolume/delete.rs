@@ -9,7 +9,7 @@ use buttress::fs::{Error, Follow, Progress};
 use clap::Args;
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome};
+use crate::exit::{Advice, Outcome, usage};
 use crate::manual::{Example, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
@@ -46,6 +46,10 @@ impl Subcommand for Delete {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let targets: Vec<Target> = self.targets.iter().map(|target| context.target(target)).collect();
+        let has_path = |target: &Target| target.path.iter().any(|byte| *byte != b'/');
+        if self.id.is_some() && (targets.len() > 1 || targets.iter().any(has_path)) {
+            return Err(usage("-i names the subvolume: give one image, without a path"));
+        }
         let volume = super::open_one_volume(context, &targets)?;
         let mut deleted = Vec::new();
         for target in &targets {
