@@ -35,8 +35,8 @@ use std::time::{Duration, SystemTime};
 
 const HISTORIES: u64 = 30;
 const CALLS: usize = 40;
-/// More than a tick of any kernel's clock.
-const TICK: Duration = Duration::from_millis(11);
+/// A tick of most kernels' clocks.
+const TICK: Duration = Duration::from_millis(4);
 const SECTOR: usize = 4096;
 
 /// How both are mounted.
@@ -60,16 +60,27 @@ enum When {
     Given(i64, u32),
 }
 
+/// The time of the kernel's last tick.
+fn coarse_now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap(),
+        u32::try_from(now.tv_nsec).unwrap(),
+    )
+}
+
 /// The moments at which calls began.
 struct Moments(Vec<Duration>);
 
 impl Moments {
-    /// A call begins. A clock that is a tick late shows this moment or a later one.
+    /// Begins a call: waits until the clock of the last tick shows a later moment. A busy machine ticks late.
     fn begin_call(&mut self) {
         thread::sleep(TICK);
-        self.0
-            .push(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap());
-        thread::sleep(TICK);
+        let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        while coarse_now() <= moment {
+            thread::sleep(TICK);
+        }
+        self.0.push(moment);
     }
 
     fn when(&self, seconds: i64, nanoseconds: u32) -> When {

@@ -316,7 +316,7 @@ pub struct Answered {
     pub result: i32,
 }
 
-/// What whoever is served keeps back.
+/// Content and times that the kernel, or another client, keeps back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldBack {
     /// Content of these. It comes when it is to be forgotten.
