@@ -130,7 +130,7 @@ fn build(ranges: Vec<Range<u64>>) -> (u64, u64) {
         .write(std::slice::from_ref(&device), &identity, &progress)
         .unwrap();
 
-    let filesystem = OpenOptions::new().open(vec![device]).unwrap();
+    let filesystem = OpenOptions::new(vec![device]).open().unwrap();
     let root = filesystem.root_directory(SubvolumeId::TOP_LEVEL);
     let location = filesystem.resolve(root, b"file", Follow::NotLast).unwrap();
     let file = filesystem.open_file(location).unwrap();
@@ -155,7 +155,7 @@ fn build(ranges: Vec<Range<u64>>) -> (u64, u64) {
 
 #[test]
 fn long_hole_takes_no_more_steps_than_a_short_one() {
-    let (opened, asked) = build(vec![1 << 30..(1 << 30) + 5]);
+    let (opened, asked) = build(std::iter::once(1 << 30..(1 << 30) + 5).collect());
     assert!(
         opened <= 8 && asked <= 40,
         "opened {opened} times, asked {asked} times"

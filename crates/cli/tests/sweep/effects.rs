@@ -175,7 +175,7 @@ const BLOCK_BYTES: u64 = 64 << 10;
 fn hash_content(path: &Path, length: u64, hasher: &mut impl Hasher) {
     let file = File::open(path).unwrap();
     let mut at = 0;
-    let mut block = vec![0; BLOCK_BYTES as usize];
+    let mut block = vec![0; usize::try_from(BLOCK_BYTES).unwrap()];
     while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap();
         // Whole blocks, wherever holes begin.

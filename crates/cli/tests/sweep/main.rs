@@ -36,7 +36,7 @@ fn name_of(argument: &clap::Arg) -> String {
     match (argument.get_long(), argument.get_short()) {
         (Some(long), _) => format!("--{long}"),
         (None, Some(short)) => format!("-{short}"),
-        (None, None) => unreachable!("an option has a name"),
+        (None, None) => panic!("an option has no name"),
     }
 }
 

@@ -262,6 +262,13 @@ fn device_of(image: &Path, directory: &Path) -> Result<String> {
     Ok(mount.device.clone())
 }
 
+/// Logs what was lost at the end, and returns it with its cause.
+fn logged_loss(error: buttress::fs::Error, log: &Log) -> anyhow::Error {
+    let lost = lost_with(&error);
+    log(&format!("{lost}: {error}"));
+    anyhow::Error::new(error).context(lost)
+}
+
 /// Serves a volume until it is unmounted.
 pub(super) fn serve(
     context: &Context,
@@ -277,10 +284,11 @@ pub(super) fn serve(
     let claim = claim(context, image, wishes)?;
     let (access, root) = open(context, image, wishes, claim.is_some())?;
     let image = shown;
-    let healer = match &access {
-        Access::Writing(writer) => Healer::start_where_redundant(writer),
+    let writer = match &access {
+        Access::Writing(writer) => Some(writer.clone()),
         Access::Reading(_) => None,
     };
+    let healer = writer.as_ref().and_then(Healer::start_where_redundant);
     let log = Messages::open(context, log, in_background)?.log(image.clone());
     let showing = Showing {
         uid: wishes.uid,
@@ -295,12 +303,11 @@ pub(super) fn serve(
     ));
     let options = mount_options(&image, wishes);
     let mounted = Session::mount(Arc::clone(&volume) as _, directory, &options, claim);
+    let on_directory = || format!("mounting on {}", directory.display());
     let session = mounted
-        .with_context(|| format!("mounting on {}", directory.display()))
+        .with_context(on_directory)
         .map_err(|error| error.context(advice(wishes)))?;
-    volume
-        .is_mounted_on(directory)
-        .with_context(|| format!("mounting on {}", directory.display()))?;
+    volume.is_mounted_on(directory).with_context(on_directory)?;
     // Not before: who mounts the same image waits for servers without a mount.
     let device = device_of(&image, directory)?;
     let images = Arc::new(Images::open(context, &image, directory)?);
@@ -308,10 +315,6 @@ pub(super) fn serve(
     let entry = Entry::make(&image, directory, wishes.write, &root_of_mount)?;
     let resyncs = Arc::new(Resyncs::new(Arc::clone(&log)));
     let scrubs = Arc::new(Scrubs::new(Arc::clone(&log), Arc::clone(&resyncs)));
-    let to_resync = match &access {
-        Access::Writing(writer) => Some(writer.clone()),
-        Access::Reading(_) => None,
-    };
     let served = Served {
         scrubs: Arc::clone(&scrubs),
         resyncs: Arc::clone(&resyncs),
@@ -337,7 +340,7 @@ pub(super) fn serve(
     // From files of the system, which cannot be opened later.
     let _zone = Clock::system();
     close_in(context, &session, &log);
-    if let Some(writer) = to_resync {
+    if let Some(writer) = writer {
         resyncs.start(&writer);
     }
     let served = session.serve();
@@ -351,11 +354,7 @@ pub(super) fn serve(
     if let Some(text) = &doomed {
         log(text);
     }
-    let left = left.map_err(|error| {
-        let lost = lost_with(&error);
-        log(&format!("{lost}: {error}"));
-        anyhow::Error::new(error).context(lost)
-    });
+    let left = left.map_err(|error| logged_loss(error, &log));
     drop(volume);
     let result = left
         .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel broke")));
