@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use buttress::format::{ByteCount, DeviceId, Generation};
@@ -23,6 +23,12 @@ use parking_lot::{Condvar, Mutex};
 
 /// How often a caller that waits for another resynchronisation inspects its own cancellation.
 const POLL: Duration = Duration::from_millis(100);
+
+/// How long a mount waits for the beginning of a resynchronisation, before it serves.
+const BEGINS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often it inspects that.
+const NAP: Duration = Duration::from_millis(2);
 
 /// The resynchronisations of a volume that this process serves.
 pub struct Resyncs {
@@ -117,7 +123,8 @@ impl Resyncs {
         }
     }
 
-    /// Starts a resynchronisation in a thread of its own, if a device missed commits.
+    /// Starts a resynchronisation in a thread of its own, if a device missed commits. Waits a moment until the device gets what is
+    /// written from then on: before, a volume on two devices has no space beyond its chunks.
     pub fn start(self: &Arc<Self>, writer: &WritableFilesystem) {
         let devices = behind(writer);
         if devices.is_empty() {
@@ -140,7 +147,7 @@ impl Resyncs {
         let (resyncs, writer) = (Arc::clone(self), writer.clone());
         let job = move || {
             let ends = Ends(&resyncs);
-            resyncs.run_in_background(writer, progress);
+            resyncs.run_in_background(writer, &progress);
             drop(ends);
         };
         let thread = std::thread::Builder::new().name("buttress-resync".to_owned());
@@ -148,9 +155,22 @@ impl Resyncs {
             drop(Ends(self));
             self.log_failure(&error.to_string());
         }
+        self.wait_until_begun();
     }
 
-    fn run_in_background(&self, writer: WritableFilesystem, progress: Progress) {
+    fn wait_until_begun(&self) {
+        let begun = Instant::now();
+        let is_beginning = || {
+            let state = self.state.lock();
+            let progress = state.under_way.as_ref();
+            progress.is_some_and(|progress| progress.snapshot().expected == ByteCount::ZERO)
+        };
+        while is_beginning() && begun.elapsed() < BEGINS_WITHIN {
+            std::thread::sleep(NAP);
+        }
+    }
+
+    fn run_in_background(&self, writer: WritableFilesystem, progress: &Progress) {
         let (resynced, ended) =
             Resync::new(writer.clone(), ResyncOptions::default(), progress.clone()).run_as_far_as_possible();
         // The end of the mount waits for this thread, and closes the volume after it.

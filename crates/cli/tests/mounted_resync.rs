@@ -120,7 +120,7 @@ fn mount_brings_a_device_up_to_date_in_the_background() {
     if skips(no_fuse()) {
         return;
     }
-    let away = Away::new("300M", 20 << 20);
+    let away = Away::new("1G", 20 << 20);
     let [first, second] = away.images();
     assert_eq!(names_on(&second), "old\n");
     away.mount();
@@ -147,7 +147,7 @@ fn commands_on_a_mount_wait_for_its_resynchronisation() {
         return;
     }
     for words in [&["device", "resync"][..], &["scrub", "start", "-B"][..]] {
-        let away = Away::new("300M", 20 << 20);
+        let away = Away::new("1G", 20 << 20);
         let [first, second] = away.images();
         away.mount();
         let done = sound(&[words, &[&away.directory()]].concat());
@@ -164,7 +164,7 @@ fn unmount_stops_a_resynchronisation_and_the_next_mount_continues() {
     if skips(no_fuse()) {
         return;
     }
-    let away = Away::new("600M", 100 << 20);
+    let away = Away::new("4G", 100 << 20);
     let [first, second] = away.images();
     let mut stopped = 0;
     for _ in 0..3 {
@@ -189,7 +189,7 @@ fn command_warns_of_a_device_that_missed_much() {
     if skips(no_fuse()) {
         return;
     }
-    let away = Away::new("1G", 140 << 20);
+    let away = Away::new("8G", 140 << 20);
     let [first, second] = away.images();
     let content = away.path("small");
     fs::write(&content, b"small").unwrap();

@@ -284,10 +284,7 @@ pub(super) fn serve(
     let claim = claim(context, image, wishes)?;
     let (access, root) = open(context, image, wishes, claim.is_some())?;
     let image = shown;
-    let writer = match &access {
-        Access::Writing(writer) => Some(writer.clone()),
-        Access::Reading(_) => None,
-    };
+    let writer = writer_of(&access);
     let healer = writer.as_ref().and_then(Healer::start_where_redundant);
     let log = Messages::open(context, log, in_background)?.log(image.clone());
     let showing = Showing {
@@ -334,15 +331,16 @@ pub(super) fn serve(
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
+    // Moved: nothing here keeps the volume open.
+    if let Some(writer) = writer {
+        resyncs.start(&writer);
+    }
     if in_background {
         background::say_ready()?;
     }
     // From files of the system, which cannot be opened later.
     let _zone = Clock::system();
     close_in(context, &session, &log);
-    if let Some(writer) = writer {
-        resyncs.start(&writer);
-    }
     let served = session.serve();
     drop(ended);
     stop_writers();
@@ -385,8 +383,16 @@ fn use_watch(volume: &MountedVolume, watch: &Arc<Mutex<Option<Watch>>>) {
     volume.syncs_kernel_by(KernelSync { process, call });
 }
 
-/// Stops resynchronisations, scrubs and the healer, which also write to the volume. Nothing is written after the last commit, which counts
-/// their repairs.
+/// Returns the writer of a volume that is open for changes.
+fn writer_of(access: &Access) -> Option<WritableFilesystem> {
+    match access {
+        Access::Writing(writer) => Some(writer.clone()),
+        Access::Reading(_) => None,
+    }
+}
+
+/// Stops resynchronisations, scrubs and the healer, which also write to the volume. Nothing is written after the last
+/// commit, which counts their repairs.
 fn stop_of_writers(
     resyncs: Arc<Resyncs>,
     scrubs: Arc<Scrubs>,
