@@ -1,0 +1,187 @@
+//! Scrubs, replacements, mounts and the remaining commands.
+
+use super::{PLAIN, covered};
+use crate::rows::{Row, Sweep, Units, acts, elsewhere, manner, nothing, refused};
+
+const STATUS_FILE: Row = elsewhere(
+    "--status-file",
+    "a_status_file_that_is_none_is_told_and_named_elsewhere",
+);
+
+pub(super) const JOBS: &[Sweep] = &[
+    Sweep {
+        command: "scrub start",
+        base: "-B {damaged}",
+        own: &[
+            elsewhere("-f", "a_status_file_that_is_none_is_told_and_named_elsewhere"),
+            elsewhere("-B", "a_scrub_in_the_background_is_cancelled"),
+            acts("-d", "-d"),
+            acts("-r", "-r"),
+            acts("-R", "-R"),
+            manner("--limit", "--limit 1G"),
+            acts("--files", "--files 0"),
+            acts("--most", "--most 0"),
+            STATUS_FILE,
+            nothing("-c", "-c 3"),
+            nothing("-n", "-n 3"),
+        ],
+        units: Units::Long,
+        covered: &[
+            covered("--most", &["--files"], "no damage is listed"),
+            covered("-R", &["--raw"], "counters are numbers"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "scrub resume",
+        base: "-B {volume.img}",
+        code: 2,
+        own: &[
+            elsewhere("-B", "a_scrub_that_a_signal_pauses_is_resumed"),
+            manner("-d", "-d"),
+            manner("-r", "-r"),
+            manner("-R", "-R"),
+            manner("--limit", "--limit 3"),
+            manner("--files", "--files 3"),
+            manner("--most", "--most 3"),
+            STATUS_FILE,
+            nothing("-c", "-c 3"),
+            nothing("-n", "-n 3"),
+        ],
+        units: Units::Idle,
+        ..PLAIN
+    },
+    Sweep {
+        command: "scrub cancel",
+        base: "{volume.img}",
+        code: 2,
+        own: &[STATUS_FILE],
+        ..PLAIN
+    },
+    Sweep {
+        command: "scrub status",
+        base: "{volume.img}",
+        own: &[
+            elsewhere("-d", "a_bad_copy_is_mended_told_with_its_file_and_counted"),
+            elsewhere("-R", "a_bad_copy_is_mended_told_with_its_file_and_counted"),
+            STATUS_FILE,
+        ],
+        units: Units::Long,
+        ..PLAIN
+    },
+    Sweep {
+        command: "replace start",
+        base: "-B 1 {out}/target {volume.img}",
+        code: 1,
+        own: &[
+            elsewhere(
+                "-B",
+                "one_in_the_background_is_looked_at_given_up_and_brought_to_its_end",
+            ),
+            elsewhere("-f", "forced_target_keeps_no_signature_of_what_it_held"),
+            elsewhere("-r", "a_device_is_replaced_and_the_old_one_is_none_any_more"),
+            nothing("--nodiscard", "-K"),
+            manner("--limit", "--limit 1G"),
+            elsewhere(
+                "--status-file",
+                "one_in_the_background_is_looked_at_given_up_and_brought_to_its_end",
+            ),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "replace status",
+        base: "{volume.img}",
+        own: &[
+            manner("--status-file", "--status-file {out}/s"),
+            nothing("-1", "-1"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "replace cancel",
+        base: "{volume.img}",
+        code: 2,
+        own: &[manner("--status-file", "--status-file {out}/s")],
+        ..PLAIN
+    },
+];
+
+pub(super) const OTHERS: &[Sweep] = &[
+    Sweep {
+        command: "mount",
+        base: "--list",
+        own: &[
+            refused("-o", "-o rw"),
+            refused("--foreground", "-f"),
+            refused("--log", "--log {out}/log"),
+            elsewhere("--list", "umount_of_one_directory_leaves_the_others"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "umount",
+        base: "{out}",
+        code: 1,
+        own: &[
+            elsewhere("--lazy", "umount_refuses_what_is_no_mount_of_ours"),
+            elsewhere(
+                "--force",
+                "deleted_or_replaced_image_fails_syncs_and_can_be_saved",
+            ),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "shell",
+        base: "{volume.img}",
+        own: &[
+            elsewhere("--write", "a_session_for_reading_writes_nothing"),
+            acts("--command", "-c ls"),
+            elsewhere("--no-history", "history_can_be_switched_off"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "shell",
+        base: "-c ls {volume.img}",
+        own: &[manner("--no-history", "--no-history")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "tour",
+        base: "{volume.img}",
+        own: &[refused("--keep", "--keep")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "help",
+        base: "ls",
+        own: &[refused("--full", "--full")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "help",
+        own: &[acts("--full", "--full")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "version",
+        ..PLAIN
+    },
+    Sweep {
+        command: "completions",
+        base: "bash",
+        ..PLAIN
+    },
+    Sweep {
+        command: "man",
+        base: "{out}/man",
+        ..PLAIN
+    },
+    Sweep {
+        command: "reference",
+        own: &[acts("--btrfs-progs", "--btrfs-progs")],
+        ..PLAIN
+    },
+];

@@ -1,0 +1,213 @@
+//! Commands on subvolumes and file systems.
+
+use super::{PLAIN, covered};
+use crate::rows::{Row, Sweep, Units, acts, elsewhere, manner, nothing, refused};
+
+const SUBVOLUME_LIST: &[Row] = &[
+    acts("-o", "-o"),
+    acts("-a", "-a"),
+    acts("-p", "-p"),
+    acts("-c", "-c"),
+    nothing("-g", "-g"),
+    acts("-u", "-u"),
+    acts("-q", "-q"),
+    acts("-R", "-R"),
+    acts("-s", "-s"),
+    acts("-r", "-r"),
+    acts("-d", "-d"),
+    acts("-t", "-t"),
+    acts("-G", "-G -9"),
+    acts("-C", "-C +10"),
+    acts("--sort", "--sort=-path"),
+];
+
+pub(super) const SUBVOLUMES: &[Sweep] = &[
+    Sweep {
+        command: "subvolume list",
+        base: "{volume.img}:/home",
+        own: SUBVOLUME_LIST,
+        covered: &[
+            covered("-d", &["*"], "the list is empty: no subvolume is deleted"),
+            covered(
+                "-o",
+                &["-s", "-r", "-G", "-C", "--sort"],
+                "one subvolume is left, or none",
+            ),
+            covered(
+                "-s",
+                &["-c", "-r", "-G", "-C", "--sort"],
+                "the same ones are left",
+            ),
+            covered("-r", &["-s", "-G", "-C"], "the same ones are left"),
+            covered("-G", &["*"], "one subvolume is left, or none"),
+            covered("-C", &["-r", "-s", "--sort"], "the same ones are left"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume show",
+        base: "{volume.img}:/home",
+        own: &[acts("--rootid", "-r 258"), acts("--uuid", "-u @uuid")],
+        // Limits of quota groups alone are sizes.
+        units: Units::Idle,
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume create",
+        base: "{volume.img}:/home/new/one",
+        code: 1,
+        own: &[acts("--parents", "-p")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume snapshot",
+        base: "{volume.img}:/home {volume.img}:/new",
+        own: &[acts("-r", "-r")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume delete",
+        base: "{volume.img}",
+        code: 1,
+        own: &[
+            acts("-i", "-i 258"),
+            nothing("--commit-after", "-c"),
+            nothing("--commit-each", "-C"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume delete",
+        base: "{volume.img}:/home-tuesday",
+        own: &[refused("-i", "-i 258")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume get-default",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume set-default",
+        base: "{volume.img}:/home",
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume find-new",
+        base: "{volume.img}:/home 0",
+        ..PLAIN
+    },
+    Sweep {
+        command: "subvolume sync",
+        base: "{volume.img}",
+        own: &[nothing("-s", "-s 5")],
+        ..PLAIN
+    },
+];
+
+pub(super) const FILESYSTEMS: &[Sweep] = &[
+    Sweep {
+        command: "filesystem show",
+        base: "{volume.img}",
+        units: Units::Long,
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem df",
+        base: "{volume.img}",
+        units: Units::All,
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem usage",
+        base: "{volume.img}",
+        own: &[acts("-T", "-T")],
+        units: Units::All,
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem du",
+        base: "{volume.img}:/home",
+        own: &[
+            acts("--summarize", "-s"),
+            acts("--one-file-system", "--one-file-system"),
+        ],
+        units: Units::Long,
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem label",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem sync",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem trim",
+        base: "{volume.img}",
+        own: &[acts("--minimum", "-m 64M")],
+        units: Units::Long,
+        ..PLAIN
+    },
+    Sweep {
+        command: "device resync",
+        base: "{volume.img}",
+        own: &[manner("--limit", "--limit 50M")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "device stats",
+        base: "{damaged}",
+        own: &[
+            elsewhere("--check", "a_bad_copy_is_mended_told_with_its_file_and_counted"),
+            elsewhere("--reset", "a_bad_copy_is_mended_told_with_its_file_and_counted"),
+            acts("-T", "-T"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "device usage",
+        base: "{volume.img}",
+        units: Units::All,
+        ..PLAIN
+    },
+    Sweep {
+        command: "property get",
+        base: "{volume.img}:/home",
+        own: &[acts("-t", "-t inode")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "property set",
+        base: "{received.img}:/home-monday ro false",
+        code: 1,
+        own: &[refused("-t", "-t inode"), acts("-f", "-f")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "property set",
+        base: "{received.img} label name",
+        own: &[refused("-f", "-f")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "property list",
+        base: "{volume.img}:/home",
+        own: &[acts("-t", "-t inode")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "overlay commit",
+        base: "{stream} {volume.img}",
+        code: 1,
+        ..PLAIN
+    },
+    Sweep {
+        command: "rescue zero-log",
+        base: "{volume.img}",
+        ..PLAIN
+    },
+];
