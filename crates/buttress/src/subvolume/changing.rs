@@ -540,8 +540,8 @@ impl Subvolume {
         Ok(Self::new(self.volume.clone(), id))
     }
 
-    /// Makes a snapshot of `source` at a path, which takes the same time at any size. What was changed so far becomes
-    /// durable by that.
+    /// Makes a snapshot of `source` at a path, which takes the same time at any size. The snapshot and all earlier changes
+    /// are durable when this returns.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
