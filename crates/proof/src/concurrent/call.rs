@@ -83,7 +83,7 @@ impl Call {
                     Made::Inode(location) => (Answer::Inode(location), None),
                     Made::Subvolume(id) => (Answer::Subvolume(id), None),
                     Made::Held(held) => (Answer::Done, Some(held)),
-                    Made::Nothing | Made::Refused => (Answer::Done, None),
+                    Made::Nothing | Made::Unchanged | Made::Refused => (Answer::Done, None),
                 });
             }
             Self::Lookup(directory, name) => {

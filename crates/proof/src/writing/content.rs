@@ -201,6 +201,17 @@ impl Change {
         }
     }
 
+    /// Whether this punches a hole where the file has no extent: then it changes no time.
+    pub(crate) fn punches_hole(&self, filesystem: &WritableFilesystem, file: Location) -> bool {
+        let Self::Allocate(offset, length, AllocateMode::PunchHole) = self else {
+            return false;
+        };
+        let start = offset / SECTOR * SECTOR;
+        let end = (offset + length).next_multiple_of(SECTOR);
+        let found = filesystem.fiemap(file, FileOffset::new(start)..FileOffset::new(end));
+        found.is_ok_and(|map| map.without_sharing().next().is_none())
+    }
+
     /// Makes the change on the volume.
     pub fn write(&self, filesystem: &WritableFilesystem, file: Location) -> buttress::fs::Result<()> {
         let range = |offset: u64, length: u64| FileOffset::new(offset)..FileOffset::new(offset + length);

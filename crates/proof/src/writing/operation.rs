@@ -77,6 +77,8 @@ pub enum Made {
     Held(OpenInode),
     /// A new subvolume.
     Subvolume(SubvolumeId),
+    /// No change: what was asked for is so already.
+    Unchanged,
     /// The model said that it would be refused, and it was.
     Refused,
 }
@@ -89,7 +91,7 @@ impl Made {
             Self::Inode(location) => Some(*location),
             Self::Held(held) => Some(held.location()),
             Self::Subvolume(id) => Some(Location::root_of(*id)),
-            Self::Nothing | Self::Refused => None,
+            Self::Nothing | Self::Unchanged | Self::Refused => None,
         }
     }
 }

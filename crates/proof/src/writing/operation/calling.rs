@@ -67,6 +67,10 @@ impl Operation {
                     None => Made::Nothing,
                 }
             }
+            Self::Content(inode, change) if change.punches_hole(filesystem, *inode) => {
+                self.write_in_place(filesystem)?;
+                Made::Unchanged
+            }
             _ => {
                 self.write_in_place(filesystem)?;
                 Made::Nothing

@@ -33,6 +33,7 @@ impl Operation {
                 model.unnamed.insert(location);
             }
             (Self::Hold(location), _) => drop(model.held.insert(*location)),
+            (_, Made::Unchanged) => {}
             (_, Made::Inode(location)) => self.follow_new(model, *location, now),
             (_, Made::Subvolume(id)) => self.follow_new_subvolume(model, *id, now),
             _ => self.follow_in_place(model, now),
