@@ -2,8 +2,7 @@
 //!
 //! A row of insertions one after the other, at the end of the tree or anywhere in it, fills leaves to the end: the
 //! leaf is split where the row goes on. Other insertions push items to a neighbour in memory that has a quarter of
-//! its room free, so that both are equally full. If the item then fits neither, it goes to the end of the neighbour that it is
-//! next to. A leaf is split in the middle only when no neighbour has room.
+//! its room free, so that both are equally full, and split in the middle only when there is none.
 
 use super::Root;
 use super::editor::Editor;
@@ -264,22 +263,15 @@ impl Editor<'_> {
         } else {
             self.used(leaf).saturating_sub(moved_bytes)
         };
-        let fits = |used: usize| used.saturating_add(item.bytes()) <= self.leaf_capacity();
-        // If the item fits neither half, it becomes the left leaf's last.
-        let as_last = left_used.saturating_add(leaf.block.items_bytes(0..item.slot));
-        let (moved, goes_left) = if moved > 0 && fits(target_used) {
-            (moved, goes_left)
-        } else if item.slot < count && fits(as_last) {
-            (item.slot, true)
-        } else {
+        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_capacity() {
             return false;
-        };
+        }
         let (left, leaf) = (Arc::make_mut(left), Arc::make_mut(leaf));
         let before = left.block.item_count();
         move_items(leaf, left, 0..moved, before);
         let done = match item.slot.checked_sub(moved) {
-            Some(at) if !goes_left => put_into(leaf, at, item.key, item.data),
-            _ => put_into(left, before.saturating_add(item.slot), item.key, item.data),
+            Some(at) => put_into(leaf, at, item.key, item.data),
+            None => put_into(left, before.saturating_add(item.slot), item.key, item.data),
         };
         sync_key(parent, left_slot.saturating_add(1));
         done
@@ -306,16 +298,9 @@ impl Editor<'_> {
         } else {
             self.used(leaf).saturating_sub(moved_bytes)
         };
-        let fits = |used: usize| used.saturating_add(item.bytes()) <= self.leaf_capacity();
-        // If the item fits neither half, it becomes the right leaf's first.
-        let as_first = right_used.saturating_add(leaf.block.items_bytes(item.slot..count));
-        let (from, goes_right) = if moved > 0 && fits(target_used) {
-            (from, goes_right)
-        } else if item.slot > 0 && fits(as_first) {
-            (item.slot, true)
-        } else {
+        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_capacity() {
             return false;
-        };
+        }
         let (leaf, right) = (Arc::make_mut(leaf), Arc::make_mut(right));
         move_items(leaf, right, from..count, 0);
         let done = match item.slot.checked_sub(from) {

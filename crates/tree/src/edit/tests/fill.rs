@@ -43,27 +43,6 @@ fn rows_in_the_middle_fill_leaves_too() {
     }
 }
 
-/// Inodes are made in a row, and their content comes later, in the same order: two of 1,500 bytes fit a leaf of 4 KiB.
-#[test]
-fn contents_between_rows_leave_no_leaf_with_one_inode() {
-    let mut scratch = scratch(4096);
-    let mut tree = scratch.new_tree(TREE);
-    for batch in 0..40 {
-        let inodes = batch * 100..(batch + 1) * 100;
-        for inode in inodes.clone() {
-            tree.insert(&mut scratch.account, &key(3 * inode), &[1; 160])
-                .unwrap();
-            tree.insert(&mut scratch.account, &key(3 * inode + 1), &[1; 21])
-                .unwrap();
-        }
-        for inode in inodes {
-            tree.insert(&mut scratch.account, &key(3 * inode + 2), &[1; 1521])
-                .unwrap();
-        }
-    }
-    assert!(fill(&tree) >= 88, "{}", fill(&tree));
-}
-
 #[test]
 fn random_insertions_leave_little_room() {
     for node_bytes in NODE_SIZES {
