@@ -15,7 +15,7 @@ use clap::Args;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
-use crate::globals::{Uses, parse_size};
+use crate::globals::{Offset, Uses, parse_size};
 use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::signals::Cancelling;
@@ -182,6 +182,16 @@ impl NewFiles {
                 "the file system that it is on may not take files of that size; --size makes a smaller one",
             )
         })
+    }
+
+    /// Returns the start of the volume in an image whose length may change. Returns `None` if other content may follow the
+    /// volume: in an existing image with `--offset`.
+    fn volume_start(&self, context: &Context, image: &Path) -> Option<u64> {
+        match context.globals().offset {
+            None => Some(0),
+            Some(Offset::Bytes(start)) if self.0.iter().any(|new| new == image) => Some(start),
+            Some(Offset::Bytes(_) | Offset::Partition(_)) => None,
+        }
     }
 
     fn keep(mut self) {
@@ -378,9 +388,14 @@ impl Mkfs {
                 "an overlay keeps changes of an image that is there; without --overlay the image is made",
             ));
         }
+        let start = match context.globals().offset {
+            Some(Offset::Bytes(start)) => start,
+            // A new file has no partitions: opening it fails.
+            Some(Offset::Partition(_)) | None => 0,
+        };
         let mut new = NewFiles::default();
         for image in missing {
-            new.make(image, bytes)?;
+            new.make(image, start.saturating_add(bytes))?;
         }
         if wanted.is_none() && !new.0.is_empty() {
             let size = Units::default().text(bytes);

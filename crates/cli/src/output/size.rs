@@ -324,6 +324,7 @@ mod tests {
     #[test]
     fn last_unit_flag_counts() {
         #[derive(clap::Parser)]
+        #[command(disable_help_flag = true)]
         struct Line {
             #[command(flatten)]
             long: UnitFlags,

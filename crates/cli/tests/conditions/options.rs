@@ -58,9 +58,14 @@ fn no_global_option_is_passed_over() {
         let Probe::Fails(words) = probe else { continue };
         let looked = catch_unwind(|| {
             each_case(&format!("--{name}"), |case, world: &World, condition| {
-                let own = [("mkfs", "subvol"), ("mkfs", "overlay"), ("mkfs", "device")];
+                let own = [
+                    ("mkfs", "subvol"),
+                    ("mkfs", "overlay"),
+                    ("mkfs", "device"),
+                    ("mkfs", "offset"),
+                ];
                 if own.contains(&(case.command, name)) {
-                    // An option of its own by that name; a new side file; a further device, which is made.
+                    // An option of its own by that name, a new side file, a further device, the start of a new volume.
                     return;
                 }
                 let mut all = case.words(world);

@@ -251,7 +251,7 @@ impl World {
     pub(crate) fn fill_outputs(&self) -> SmallDisk {
         let folder = self.path("out");
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=16k", "buttress-test"])
+            .args(["-t", "tmpfs", "-o", "size=4k", "buttress-test"])
             .arg(&folder)
             .status();
         assert!(mounted.unwrap().success());

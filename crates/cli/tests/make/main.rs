@@ -12,6 +12,7 @@ mod support;
 mod changing;
 mod epoch;
 mod mkfs;
+mod offset;
 
 use support::stdout;
 

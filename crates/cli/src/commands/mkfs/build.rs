@@ -290,8 +290,10 @@ impl Mkfs {
         let enough = gathered.enough_bytes();
         let (new_files, devices) = self.open_for(context, images, size, enough)?;
         let made = gathered.write(&devices, &identity, &progress).map_err(advised)?;
-        if let (Size::Least { .. }, [image]) = (size, images) {
-            cut(image, &devices, &made)?;
+        if let (Size::Least { .. }, [image]) = (size, images)
+            && let Some(start) = new_files.volume_start(context, image)
+        {
+            cut(image, start, &devices, &made)?;
         }
         progress.check()?;
         new_files.keep();
@@ -374,14 +376,18 @@ impl Mkfs {
         let [image] = images else {
             return Ok((new_files, devices));
         };
+        let Some(start) = new_files.volume_start(context, image) else {
+            return Ok((new_files, devices));
+        };
+        let end = start.saturating_add(enough.get());
         let metadata = image.metadata().with_context(|| image.display().to_string())?;
-        if !(least && self.bytes().is_none() && metadata.is_file() && metadata.len() < enough.get()) {
+        if !(least && self.bytes().is_none() && metadata.is_file() && metadata.len() < end) {
             return Ok((new_files, devices));
         }
         drop(devices);
         let named = || format!("making {} longer", image.display());
         let file = OpenOptions::new().write(true).open(image).with_context(named)?;
-        file.set_len(enough.get()).with_context(named)?;
+        file.set_len(end).with_context(named)?;
         Ok((new_files, context.open_devices_with(&self.images, &opening)?))
     }
 }
@@ -400,8 +406,8 @@ fn advised(error: BuildError) -> anyhow::Error {
     }
 }
 
-/// Cuts an image file to what the volume takes of it.
-fn cut(image: &Path, devices: &[Device], made: &Made) -> Result<()> {
+/// Cuts an image file to the end of the volume, which starts at byte `start`.
+fn cut(image: &Path, start: u64, devices: &[Device], made: &Made) -> Result<()> {
     let metadata = image.metadata().with_context(|| image.display().to_string())?;
     if !metadata.is_file() {
         return Ok(());
@@ -411,7 +417,7 @@ fn cut(image: &Path, devices: &[Device], made: &Made) -> Result<()> {
     }
     let named = || format!("cutting {} to its size", image.display());
     let file = OpenOptions::new().write(true).open(image).with_context(named)?;
-    file.set_len(made.superblock.total_bytes.get())
+    file.set_len(start.saturating_add(made.superblock.total_bytes.get()))
         .with_context(named)?;
     file.sync_all().with_context(named)
 }

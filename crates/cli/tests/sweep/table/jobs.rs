@@ -78,7 +78,7 @@ pub(super) const JOBS: &[Sweep] = &[
                 "-B",
                 "one_in_the_background_is_looked_at_given_up_and_brought_to_its_end",
             ),
-            elsewhere("-f", "forced_target_keeps_no_signature_of_what_it_held"),
+            elsewhere("-f", "forced_target_keeps_no_former_signature"),
             elsewhere("-r", "a_device_is_replaced_and_the_old_one_is_none_any_more"),
             nothing("--nodiscard", "-K"),
             manner("--limit", "--limit 1G"),
@@ -124,7 +124,7 @@ pub(super) const OTHERS: &[Sweep] = &[
         base: "{out}",
         code: 1,
         own: &[
-            elsewhere("--lazy", "umount_refuses_what_is_no_mount_of_ours"),
+            elsewhere("--lazy", "umount_refuses_a_foreign_mount"),
             elsewhere(
                 "--force",
                 "deleted_or_replaced_image_fails_syncs_and_can_be_saved",
