@@ -44,6 +44,8 @@ struct Written {
     /// How many of them are open for reading, too: maps that can be written need that.
     mappable: u64,
     is_untold: Arc<AtomicBool>,
+    /// The kernel sent times of the file in the current sync of the mount.
+    is_timed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +114,28 @@ impl Handles {
         let open = self.open.read();
         let written = open.written.get(&location);
         written.is_some_and(|written| written.is_untold.swap(false, Ordering::SeqCst))
+    }
+
+    /// Records that the kernel sent times of a file.
+    pub(super) fn take_times(&self, location: Location) {
+        if let Some(written) = self.open.read().written.get(&location) {
+            written.is_untold.store(false, Ordering::SeqCst);
+            written.is_timed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Runs a sync of the mount by the kernel. The kernel sends the times of a file beside its content, so content can arrive
+    /// after its times. A file whose times arrived in the sync therefore has the times of its content.
+    pub(super) fn in_kernel_sync(&self, sync: impl FnOnce()) {
+        for written in self.open.read().written.values() {
+            written.is_timed.store(false, Ordering::SeqCst);
+        }
+        sync();
+        for written in self.open.read().written.values() {
+            if written.is_timed.swap(false, Ordering::SeqCst) {
+                written.is_untold.store(false, Ordering::SeqCst);
+            }
+        }
     }
 
     pub(super) fn add_directory(&self, directory: OpenDirectory) -> HandleId {

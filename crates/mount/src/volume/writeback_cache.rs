@@ -63,7 +63,7 @@ impl MountedVolume {
     /// Has the kernel send all that it keeps, times included.
     pub(super) fn sync_kernel(&self) {
         if let Some(sync) = self.kernel_sync.get().filter(|_| self.is_writeback_cached()) {
-            (sync.call)();
+            self.handles.in_kernel_sync(|| (sync.call)());
         }
     }
 
@@ -145,7 +145,7 @@ impl MountedVolume {
 
     /// Sets them. A file that may not be changed any more keeps those that it has.
     pub(super) fn set_times_of_cache(&self, location: Location, times: &AttributeChanges) -> Result<()> {
-        self.handles.tell(location);
+        self.handles.take_times(location);
         match self.writer()?.touch(location, times) {
             Err(error) if error.errno() == libc::EPERM => Ok(()),
             set => set.map_err(|error| self.failed(&error)),
