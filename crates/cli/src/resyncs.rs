@@ -5,7 +5,7 @@
 //! ([`Resyncs::end`]); the next mount continues with what the device lacks then.
 //!
 //! Invariants:
-//! - At most one resynchronisation of the volume runs. [`State::under_way`] enforces it.
+//! - At most one resynchronisation of the volume runs. `State::under_way` enforces it.
 //! - After [`Resyncs::end`] returns, none runs and none starts.
 
 use std::fmt;

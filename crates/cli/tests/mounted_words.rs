@@ -366,7 +366,7 @@ fn only_who_has_the_servers_rights_is_served() {
     assert!(!refused.status.success() && !file.exists());
     let refused = buttress(&["check", mounted.directory()]);
     assert!(
-        text(&refused.stderr).contains("is mounted"),
+        text(&refused.stderr).contains("in a mounted volume"),
         "{}",
         text(&refused.stderr)
     );

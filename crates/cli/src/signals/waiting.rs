@@ -1,16 +1,15 @@
 //! Reads and writes that a signal ends while they wait for the other end of a pipe.
 //!
 //! Invariants:
-//! - A signal that comes before or during a read or write ends it. The action of the signal writes to a socket that the read or
+//! - A signal that comes before or during a read or write ends it. The action of the signal writes to a pipe that the read or
 //!   write polls, so no signal is lost between a check of a flag and the system call.
 //! - No call blocks after `poll`. A read returns what is there. A write goes to a descriptor of its own that does not block, or
 //!   has at most as many bytes as a pipe takes at once.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
 
 use anyhow::Result;
 use buttress::fs::Error;
@@ -27,7 +26,7 @@ const PIPE_BYTES_AT_ONCE: usize = 4096;
 
 /// Readable once a signal came.
 #[derive(Debug)]
-struct WakeUp(UnixStream);
+struct WakeUp(PipeReader);
 
 impl WakeUp {
     /// Waits until the file is ready. A signal is an error.
@@ -79,7 +78,8 @@ pub struct Output {
 
 impl Cancelling {
     fn wake_up(&mut self) -> Result<WakeUp> {
-        let (woken, wakes) = UnixStream::pair()?;
+        // A pipe: the server of a mount may not make sockets.
+        let (woken, wakes) = io::pipe()?;
         for signal in ALL {
             self.actions.push(pipe::register(signal, wakes.try_clone()?)?);
         }
