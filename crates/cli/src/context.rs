@@ -204,15 +204,18 @@ impl Context {
         if !buttress_faults::on("command-forgets-losses") {
             self.losses.fetch_add(1, Ordering::Relaxed);
         }
-        self.first_loss
-            .lock()
-            .get_or_insert_with(|| exit::chain_text(error));
+        self.keep_first_loss(|| exit::chain_text(error));
         exit::print_error(error);
     }
 
-    /// As [`Context::lost`], for an error that was printed already.
-    pub fn count_loss(&self) {
+    /// As [`Context::lost`], for an error that was printed already. `message` is its text for JSON output.
+    pub fn count_loss(&self, message: impl FnOnce() -> String) {
         self.losses.fetch_add(1, Ordering::Relaxed);
+        self.keep_first_loss(message);
+    }
+
+    fn keep_first_loss(&self, message: impl FnOnce() -> String) {
+        self.first_loss.lock().get_or_insert_with(message);
     }
 
     /// In a session: the volume and the directory in which targets are looked for.

@@ -199,6 +199,13 @@ pub fn end_json(message: &str, help: Option<String>, code: u8) {
     let _ = output_json::end_with_error(&mut out, &error).and_then(|()| out.flush());
 }
 
+/// Returns the text of an error about a command line, for JSON output.
+pub fn command_line_text(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.trim_end();
+    text.strip_prefix("error: ").unwrap_or(text).to_owned()
+}
+
 /// Prints an error on stderr, with its advice.
 pub fn print_error(error: &anyhow::Error) {
     if events::are_wanted() {

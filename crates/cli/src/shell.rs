@@ -43,7 +43,7 @@ use buttress::fs::{Follow, Location};
 use parking_lot::Mutex;
 
 use crate::context::Context;
-use crate::exit::{Advice, Outcome, is_broken_pipe};
+use crate::exit::{Advice, Outcome, command_line_text, is_broken_pipe};
 use crate::opening::{Opened, Place, absolute};
 use crate::writing::Writing;
 use interrupts::Interrupts;
@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
                     // Whoever does not read help or an error does not need it.
                     let _ = crate::output::terminal::print_clap_error(&mut error);
                     if error.use_stderr() {
-                        self.context.count_loss();
+                        self.context.count_loss(|| command_line_text(&error));
                     }
                 }
                 // Nobody wants to read what the word prints; what follows may be changes.

@@ -190,9 +190,7 @@ fn failure_as_json(error: &anyhow::Error, code: u8) {
 /// Ends standard output with the error of a command line that is wrong.
 fn command_line_as_json(error: &clap::Error) {
     if error.use_stderr() {
-        let text = error.render().to_string();
-        let text = text.trim_end();
-        exit::end_json(text.strip_prefix("error: ").unwrap_or(text), None, exit::USAGE);
+        exit::end_json(&exit::command_line_text(error), None, exit::USAGE);
     }
 }
 

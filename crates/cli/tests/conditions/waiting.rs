@@ -17,7 +17,7 @@ use crate::world::World;
 /// How long a command may take to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a command waits for.
+/// The other end that a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
     /// Standard input: a pipe that has brought a part of this file and stays open.
