@@ -156,6 +156,7 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
             .collect(),
         rules,
         frames: Vec::new(),
+        flags_of_links: HashMap::new(),
         holders: HashMap::new(),
         next_inodes: HashMap::new(),
         subvolumes: Vec::new(),
@@ -164,6 +165,7 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
         default_subvolume: None,
         totals: Totals::default(),
     };
+    pass.find_flags_of_links(tree, progress)?;
     let mut reader = tree.reader()?;
     while let Some((number, name)) = reader.next()? {
         progress.check()?;
@@ -204,6 +206,8 @@ struct Pass<'a> {
     flags: HashMap<&'a [u8], InodeFlags>,
     rules: &'a Rules<'a>,
     frames: Vec<Frame>,
+    /// Flags for inodes with several names, by the number of the first name.
+    flags_of_links: HashMap<u64, InodeFlags>,
     /// The inodes of names that hold one.
     holders: HashMap<u64, Holder>,
     next_inodes: HashMap<TreeId, u64>,
@@ -221,10 +225,25 @@ struct Holder {
     inode: InodeNumber,
     names_left: u64,
     kind: FileKind,
-    flags: InodeFlags,
 }
 
 impl Pass<'_> {
+    /// Finds the flags that later names of an inode ask for: the inode is made at its first name.
+    fn find_flags_of_links(&mut self, tree: &Tree, progress: &Progress) -> Result<()> {
+        if self.flags.is_empty() {
+            return Ok(());
+        }
+        let mut reader = tree.reader()?;
+        while let Some((_, name)) = reader.next()? {
+            progress.check()?;
+            let flags = self.flags.get(name.entry.path.as_bytes());
+            if let (Some(link), Some(flags)) = (&name.link, flags) {
+                *self.flags_of_links.entry(link.holder).or_default() |= *flags;
+            }
+        }
+        Ok(())
+    }
+
     fn name(&mut self, number: u64, name: Name) -> Result<()> {
         let path = name.entry.path.as_bytes().to_vec();
         while self
@@ -263,13 +282,6 @@ impl Pass<'_> {
         if let Some(link) = &name.link
             && let Some(holder) = self.holders.get_mut(&link.holder)
         {
-            if !holder.flags.contains(own_flags) {
-                return Err(Error::Option {
-                    option: "inode flags",
-                    path: shown(&path),
-                    problem: "is a hard link: give the name of the file that comes first in the tree",
-                });
-            }
             let (inode, kind) = (holder.inode, holder.kind);
             holder.names_left = holder.names_left.saturating_sub(1);
             if holder.names_left == 0 {
@@ -293,13 +305,13 @@ impl Pass<'_> {
                 problem: format!("it has {names} hard links; at most {NAMES_MAX} are possible"),
             });
         }
+        let flags = flags | self.flags_of_links.remove(&number).unwrap_or_default();
         let kind = self.inode(tree, inode, source, held, names, flags)?;
         if names > 1 {
             let holder = Holder {
                 inode,
                 names_left: names.saturating_sub(1),
                 kind,
-                flags,
             };
             self.holders.insert(number, holder);
         }

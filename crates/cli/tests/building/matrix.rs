@@ -57,7 +57,7 @@ const GROUPS: [&[&[&str]]; 9] = [
     ],
     &[
         &[],
-        &["--inode-flags", "nodatacow:d/f11", "--inode-flags", "nodatasum:d"],
+        &["--inode-flags", "nodatacow:large", "--inode-flags", "nodatasum:d"],
     ],
     &[&[], &["-L", "a label", "-K"]],
 ];

@@ -71,7 +71,7 @@ fn an_image_that_shares_blocks_has_the_same_bytes_and_takes_next_to_no_space() {
         &[][..],
         &["-d", "dup"],
         &["--dedupe"],
-        &["--inode-flags", "nodatasum:d/large again"],
+        &["--inode-flags", "nodatasum:large"],
         &["--csum", "sha256", "-n", "4096"],
     ]
     .iter()

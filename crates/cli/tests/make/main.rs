@@ -11,6 +11,7 @@ mod support;
 
 mod changing;
 mod epoch;
+mod hard_links;
 mod mkfs;
 mod offset;
 
