@@ -44,8 +44,8 @@ struct Written {
     /// How many of them are open for reading, too: maps that can be written need that.
     mappable: u64,
     is_untold: Arc<AtomicBool>,
-    /// The kernel sent times of the file in the current sync of the mount.
-    is_timed: AtomicBool,
+    /// The number of the latest sync by the kernel that had begun when the kernel sent times of the file.
+    timed_in_sync: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +61,8 @@ pub(super) struct Handles {
     last: AtomicU64,
     /// How many files are open for writing.
     writers: AtomicU64,
+    /// How many syncs by the kernel have begun.
+    kernel_syncs: AtomicU64,
     /// All were closed, and nobody is served any more.
     are_closed: AtomicBool,
 }
@@ -120,19 +122,21 @@ impl Handles {
     pub(super) fn take_times(&self, location: Location) {
         if let Some(written) = self.open.read().written.get(&location) {
             written.is_untold.store(false, Ordering::SeqCst);
-            written.is_timed.store(true, Ordering::SeqCst);
+            let sync = self.kernel_syncs.load(Ordering::SeqCst);
+            written.timed_in_sync.store(sync, Ordering::SeqCst);
         }
     }
 
     /// Runs a sync of the mount by the kernel. The kernel sends the times of a file beside its content, so content can arrive
-    /// after its times. A file whose times arrived in the sync therefore has the times of its content.
+    /// after its times. Content of a file whose times arrived in this sync, or in a later one that overlaps it, is timed.
+    ///
+    /// Left out: a caller that writes during the sync. Its content can arrive after the times too, and then has older times
+    /// in the snapshot that the sync is for.
     pub(super) fn in_kernel_sync(&self, sync: impl FnOnce()) {
-        for written in self.open.read().written.values() {
-            written.is_timed.store(false, Ordering::SeqCst);
-        }
+        let number = self.kernel_syncs.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         sync();
         for written in self.open.read().written.values() {
-            if written.is_timed.swap(false, Ordering::SeqCst) {
+            if written.timed_in_sync.load(Ordering::SeqCst) >= number {
                 written.is_untold.store(false, Ordering::SeqCst);
             }
         }
