@@ -168,6 +168,15 @@ fn is_missing(image: &Path) -> Result<bool> {
     ))
 }
 
+/// Returns the end of a volume of `bytes` bytes that starts at byte `start` of an image.
+fn end_of_volume(start: u64, bytes: u64) -> Result<u64> {
+    start.checked_add(bytes).ok_or_else(|| {
+        usage(format_args!(
+            "--offset: a volume of {bytes} bytes at offset {start} is larger than any file"
+        ))
+    })
+}
+
 /// Image files that were made, and go again unless the volume was.
 #[derive(Debug, Default)]
 struct NewFiles(Vec<PathBuf>);
@@ -395,7 +404,7 @@ impl Mkfs {
         };
         let mut new = NewFiles::default();
         for image in missing {
-            new.make(image, start.saturating_add(bytes))?;
+            new.make(image, end_of_volume(start, bytes)?)?;
         }
         if wanted.is_none() && !new.0.is_empty() {
             let size = Units::default().text(bytes);

@@ -17,7 +17,7 @@ use buttress::writer::mkfs::{Made, Options};
 use clap::Args;
 
 use super::sources::{OpenedSources, SourceArguments};
-use super::{LeastBytes, Mkfs, NewFiles, SizeWish, is_missing, summary};
+use super::{LeastBytes, Mkfs, NewFiles, SizeWish, end_of_volume, is_missing, summary};
 use crate::compression::Method;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
@@ -379,7 +379,7 @@ impl Mkfs {
         let Some(start) = new_files.volume_start(context, image) else {
             return Ok((new_files, devices));
         };
-        let end = start.saturating_add(enough.get());
+        let end = end_of_volume(start, enough.get())?;
         let metadata = image.metadata().with_context(|| image.display().to_string())?;
         if !(least && self.bytes().is_none() && metadata.is_file() && metadata.len() < end) {
             return Ok((new_files, devices));
@@ -417,7 +417,7 @@ fn cut(image: &Path, start: u64, devices: &[Device], made: &Made) -> Result<()> 
     }
     let named = || format!("cutting {} to its size", image.display());
     let file = OpenOptions::new().write(true).open(image).with_context(named)?;
-    file.set_len(start.saturating_add(made.superblock.total_bytes.get()))
+    file.set_len(end_of_volume(start, made.superblock.total_bytes.get())?)
         .with_context(named)?;
     file.sync_all().with_context(named)
 }
