@@ -47,7 +47,7 @@ impl fmt::Debug for Resyncs {
 struct State {
     /// The one that runs.
     under_way: Option<Progress>,
-    /// What the last one that ran in the background did.
+    /// The result of the last run in the background.
     last: Option<Last>,
     /// No other starts.
     is_over: bool,
@@ -71,7 +71,7 @@ pub struct Behind {
     pub since: Generation,
 }
 
-/// What is known of devices that missed commits, on a volume that this process serves.
+/// The state of devices that missed commits, on a volume that this process serves.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Devices that are behind now.
@@ -250,7 +250,7 @@ impl Resyncs {
         }
     }
 
-    /// What is known of devices that missed commits.
+    /// Returns the state of devices that missed commits.
     pub fn status(&self, writer: &WritableFilesystem) -> Status {
         let state = self.state.lock();
         let running = state.under_way.as_ref().map(|progress| {

@@ -103,7 +103,7 @@ fn expect_same_times(root: &Path, make: impl Fn(&Path, &Path)) {
     for (name, times) in &before {
         assert_eq!(&found[name], times, "{name}: access, modification, change");
     }
-    // What came meanwhile changes none of the source.
+    // The snapshot changes no times of the source.
     assert_eq!(times(&sub), before);
     drop(files);
 }

@@ -75,7 +75,7 @@ impl Away {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// What `scrub status` of the mount says of devices that are behind; `None` if none is.
+    /// The lines of `scrub status` of the mount about stale devices; `None` without any.
     fn resync(&self) -> Option<Value> {
         let output = sound(&["--format", "json", "scrub", "status", &self.directory()]);
         let document: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -227,7 +227,7 @@ fn single_data_without_checksums_stays_on_its_device() {
 fn a_device_without_unallocated_space_stays_behind_and_is_named() {
     let volume = Away::with(&Make::new(Profile::Raid1, 2), &[0], 3, &|lab| fill(lab));
     let filesystem = writable(Away::present(&volume.lab, &[0])).unwrap();
-    // What is deleted of the device's own state is used again.
+    // Deleted extents of the device's own state are used again.
     for round in 0..2 {
         for number in 0..8 {
             let name = format!("full-{}", 16 * round + 2 * number + 1);

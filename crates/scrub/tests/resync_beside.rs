@@ -31,7 +31,7 @@ use support::{Lab, Make, Spy};
 
 const SECTOR: usize = 4096;
 
-/// What a device writes whole or not at all.
+/// The unit that a device writes whole or not at all.
 const UNIT: usize = 512;
 
 /// Sectors of each file.
@@ -79,7 +79,7 @@ fn version_of(file: usize, at: usize, bytes: &[u8], what: &str) -> u64 {
     units.min().unwrap()
 }
 
-/// That no sector is older than promised.
+/// Requires that no sector is older than promised.
 fn require_no_older(file: usize, content: &[u8], least: &Versions, what: &str) {
     assert_eq!(content.len(), SECTORS * SECTOR, "{what}: {}", name(file));
     for (at, bytes) in content.chunks(SECTOR).enumerate() {
@@ -93,7 +93,7 @@ fn require_no_older(file: usize, content: &[u8], least: &Versions, what: &str) {
     }
 }
 
-/// What was made durable by an event of the history.
+/// The durable state after an event of the history.
 struct Promise {
     event: usize,
     file: usize,
@@ -143,12 +143,12 @@ fn volume(profile: Profile, devices: usize) -> Away {
     away
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared<'a> {
     filesystem: &'a WritableFilesystem,
     crashes: &'a CrashLab,
     locations: Vec<Location>,
-    /// What every write that has returned wrote.
+    /// The bytes of every write that has returned.
     written: Vec<Mutex<Versions>>,
     promises: Promises,
     is_over: AtomicBool,

@@ -107,7 +107,7 @@ fn cut_off(
                 let is_whole = is_whole_alone(device(&images[number]), &["a", "b", "c"]);
                 assert!(is_whole, "{what}: device {number} alone after all was written");
             }
-            // What a repair had not come to, and copies of superblocks of a commit that was cut off.
+            // Damage that the repair had not reached, and copies of superblocks of a commit that was cut off.
             let scrubbed = open(given.clone()).unwrap();
             assert_eq!(scrub(&scrubbed, false).totals().uncorrectable_errors, 0, "{what}");
             drop(scrubbed);

@@ -95,7 +95,7 @@ impl DeviceSlot {
         })
     }
 
-    /// The same slot, with the newest commit in doubt.
+    /// Returns this slot with the newest commit in doubt.
     pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
         Self { in_doubt, ..self }
     }

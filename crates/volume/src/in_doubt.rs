@@ -7,7 +7,7 @@
 //!
 //! Parity of a block counts as its copy if it can be judged: if the row has one column of data, or no other device is behind.
 //!
-//! What it leaves out: a device on which none of these blocks has a place, nor parity that can be judged.
+//! Left out: a device on which none of these blocks has a place, nor parity that can be judged.
 
 use crate::Volume;
 use crate::copies::MappingContent;

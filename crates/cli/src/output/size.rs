@@ -85,7 +85,7 @@ impl Units {
 
 // Of flags that contradict each other the last one counts, as in btrfs-progs.
 
-/// What `--raw` replaces: every other flag.
+/// The flags that `--raw` replaces: every other flag.
 pub(crate) const BYTES: [&str; 7] = [
     "human_readable",
     "iec",
@@ -96,16 +96,16 @@ pub(crate) const BYTES: [&str; 7] = [
     "tbytes",
 ];
 
-/// What `--human-readable` replaces.
+/// The flags that `--human-readable` replaces.
 const FRIENDLY: [&str; 5] = ["raw", "kbytes", "mbytes", "gbytes", "tbytes"];
 
-/// What a fixed unit replaces.
+/// The flags that a fixed unit replaces.
 const FIXED: [&str; 6] = ["raw", "human_readable", "kbytes", "mbytes", "gbytes", "tbytes"];
 
-/// What a base replaces.
+/// The flags that a base replaces.
 const BASES: [&str; 3] = ["raw", "iec", "si"];
 
-/// The same for the short flags, which replace long ones, too.
+/// The flags that a short `-b` replaces: short and long ones.
 const SHORT_BYTES: [&str; 13] = [
     "human_readable",
     "iec",

@@ -89,7 +89,7 @@ impl Cancelling {
     /// Has signals end reads of this input, until `self` is dropped. A regular file is read as it is.
     ///
     /// # Errors
-    /// That the system does not let us.
+    /// An error of the system call that fails.
     pub fn input(&mut self, file: File) -> Result<Input> {
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         let wake_up = if is_file { None } else { Some(self.wake_up()?) };
@@ -99,7 +99,7 @@ impl Cancelling {
     /// Has signals end writes to this output, until `self` is dropped. `None` where writes wait for nobody.
     ///
     /// # Errors
-    /// That the system does not let us.
+    /// An error of the system call that fails.
     pub fn output(&mut self, file: &File) -> Result<Option<Output>> {
         let kind = file.metadata()?.file_type();
         let (file, means) = if kind.is_socket() {

@@ -12,7 +12,7 @@ use rustix::fs::SeekFrom;
 
 use crate::making;
 
-/// What a command line did. Standard error has no part in comparisons.
+/// The effects of a command line. Standard error has no part in comparisons.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub(crate) code: i32,
@@ -168,7 +168,7 @@ fn state(path: &Path, metadata: &fs::Metadata) -> (u64, u32, u32, u64) {
     )
 }
 
-/// What files are hashed in.
+/// The block in which files are hashed.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Hashes what is not zero; holes are passed over.

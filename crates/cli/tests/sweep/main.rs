@@ -214,7 +214,7 @@ fn both_are_units(first: &Row, second: &Row) -> bool {
             .any(|row| is_unit(row) && row.name != "--raw")
 }
 
-/// What is wrong with an option that stands alone, or with what it needs.
+/// Returns the problem of an option alone, or with the options that it needs.
 fn judge_alone(
     title: &str,
     row: &Row,

@@ -12,7 +12,7 @@ use crate::support::{buttress, image, inside, json};
 /// Files beside `out` that a command may change.
 pub(crate) const CHANGEABLE: [&str; 3] = ["volume.img", "received.img", "damaged"];
 
-/// What is in the folder.
+/// The content of the folder.
 const PARTS: [&str; 14] = [
     "volume.img",
     "received.img",
@@ -179,7 +179,7 @@ fn make_host(host: &Path) {
     }
 }
 
-/// What stands in the folder for outputs before a run: destinations that are there already.
+/// Existing destinations in the folder for outputs before a run.
 pub(crate) fn fill_outputs(out: &Path) {
     fs::create_dir_all(out.join("there")).unwrap();
     fs::write(out.join("there/text"), "what was there").unwrap();

@@ -1,6 +1,6 @@
-//! What rows of the table are made of.
+//! The parts of rows of the table.
 
-/// What an option does on the command line of its sweep.
+/// The effect of an option on the command line of its sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The command line does something else, and ends with this code.
@@ -101,7 +101,7 @@ pub(crate) struct Covered {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) command: &'static str,
-    /// What stands after the options.
+    /// The words after the options.
     pub(crate) base: &'static str,
     /// The exit code without any option.
     pub(crate) code: i32,

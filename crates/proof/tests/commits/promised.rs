@@ -1,4 +1,4 @@
-//! What subvolume operations promise of a power cut: what Linux's promise, measured on its btrfs.
+//! Promises of subvolume operations for a power cut: those of Linux's btrfs, as measured.
 //!
 //! | operation | durable when it returns | durable after |
 //! |---|---|---|

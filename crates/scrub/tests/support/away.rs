@@ -129,7 +129,7 @@ impl Away {
         there.map(|(_, spy)| spy.device()).collect()
     }
 
-    /// What a device must hold alone: its own state, or the volume's. Returns whether it is the volume's.
+    /// Requires that a device holds its own state or the volume's, alone. Returns whether it is the volume's.
     pub(crate) fn require_alone(&self, number: usize, device: Device, what: &str) -> bool {
         let what = format!("{what}, device {} alone", number + 1);
         let alone = open(vec![device]).unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -32,7 +32,7 @@ const BYTES_OF_LOOKUP: u64 = 4096;
 /// The state of a directory.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// So many look-ups were made in it, and its names are not in the set.
+    /// The number of look-ups made in it. Its names are not in the set.
     Lookups(u32),
     /// All of its names are in the set.
     All,

@@ -5,7 +5,7 @@
 //! ([`Volume::data_beside`]) before it writes, and passes a judge to [`Volume::write_data`]. What does not pass is replaced by
 //! what the old parity gives, if that passes, and written with the row: the new parity counts on it.
 //!
-//! What it leaves out: data without checksums, and what is written to block groups that hold data and metadata by a commit.
+//! Left out: data without checksums, and what is written to block groups that hold data and metadata by a commit.
 
 use super::rows::Rows;
 use super::{Batch, ExtentWrite};

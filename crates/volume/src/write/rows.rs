@@ -291,7 +291,7 @@ impl Rows {
         written
     }
 
-    /// What is missing in the rows, and must be read for their parity.
+    /// The data that the rows lack, which must be read for their parity.
     pub(super) fn reads(&mut self) -> Vec<ExtentRead> {
         let gaps = self.rows.values_mut().flat_map(Row::sorted_gaps);
         gaps.map(|gap| gap.read()).collect()

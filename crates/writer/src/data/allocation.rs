@@ -100,7 +100,7 @@ impl WritableFilesystem {
             return volume.write_data(writes, None);
         }
         let view = self.committed_view();
-        // What the checksum tree does not give is not judged.
+        // Data without a checksum in the tree is not judged.
         let expect = |read: &ExtentRead| {
             let expected = view.expected_checksums(read.logical, read.length);
             Some(((read.logical, read.length), expected.ok()??))

@@ -140,7 +140,7 @@ impl Core {
         })
     }
 
-    /// Where the next new chunk starts.
+    /// Returns the start of the next new chunk.
     pub(crate) fn next_chunk_start(&self) -> u64 {
         let ends = self.groups.iter().map(Group::end);
         ends.max().unwrap_or(DEVICE_RESERVED_BYTES)

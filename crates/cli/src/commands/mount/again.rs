@@ -28,7 +28,7 @@ use crate::mounted::places::{self, Mounted};
 /// The root of the top-level subvolume, as a server's record has it.
 pub(super) const TOP: &str = "5:256";
 
-/// What the kernel keeps of a mount.
+/// A mount as the kernel lists it.
 fn flags_of(wishes: &MountWishes) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, !wishes.write);
@@ -38,7 +38,7 @@ fn flags_of(wishes: &MountWishes) -> MountFlags {
     flags | access_times::flags(wishes.accesses)
 }
 
-/// What a mount is now, as far as a remount can change it.
+/// Returns the options of a mount that a remount can change.
 fn wishes_of(mount: &Mounted) -> MountWishes {
     let has = |name: &str| mount.options.split(',').any(|option| option == name);
     MountWishes {
@@ -51,7 +51,7 @@ fn wishes_of(mount: &Mounted) -> MountWishes {
     }
 }
 
-/// What is mounted on a directory, and its server.
+/// Returns the mount on a directory, and its server.
 fn server_of(directory: &Path) -> Result<(Mounted, Known)> {
     let mounts = places::all();
     let mount = places::top(&mounts, directory).filter(|mount| mount.is_ours);
@@ -126,7 +126,7 @@ fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcom
     Ok(Outcome::Done)
 }
 
-/// Changes how something is mounted. What `options` do not name stays as it is.
+/// Changes options of a mount. Options that `options` does not name stay.
 pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
     let (mount, server) = server_of(directory)?;
     let mut wishes = wishes_of(&mount);

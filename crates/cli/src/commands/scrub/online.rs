@@ -106,7 +106,7 @@ impl Online {
         Ok(scrub.report().to_scrub())
     }
 
-    /// What is known of devices that missed commits. Nothing, on a volume that is not open for changes.
+    /// Returns the state of devices that missed commits. It is empty for a volume that is open for reading.
     pub(super) fn resync_status(&self) -> resyncs::Status {
         match &self.volume {
             Scrubbed::Reading(_) => resyncs::Status::default(),

@@ -151,7 +151,7 @@ pub(super) const VOLUMES: &[Sweep] = &[
         )],
         ..PLAIN
     },
-    // What belongs to what is as small as possible, on what is as large as it is.
+    // Options of the smallest size, beside those of a given size.
     Sweep {
         command: "mkfs",
         base: "-r {host} -b 256M {out}/new.img",

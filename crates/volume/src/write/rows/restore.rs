@@ -6,7 +6,7 @@
 //! it, and it is written with the row: the new parity gives back other columns only beside it. What is no tree block
 //! either way was never written, or is free: it counts as it is.
 //!
-//! What it leaves out: file data, whose checksums are in a tree above this layer. The writer passes them for the data that
+//! Left out: file data, whose checksums are in a tree above this layer. The writer passes them for the data that
 //! shares a row with what is written ([`super::super::beside`]).
 
 use crate::Volume;
