@@ -82,12 +82,12 @@ impl Volume {
     /// the device stays in use and writing continues. Any part of the batch may be written then. Nothing may refer to
     /// it, or the caller must write it again.
     ///
+    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]). Sectors that fail are replaced by
+    /// those that the old parity gives, before new parity is computed.
+    ///
     /// # Errors
     /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space). Others as for
     /// [`write`](Self::write).
-    ///
-    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]): new parity is computed over what
-    /// passes, as far as the old parity has it.
     pub fn write_data(
         &self,
         extents: &[ExtentWrite],

@@ -127,9 +127,11 @@ impl Core {
     /// chunk must do without it.
     pub(crate) fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
-        let start = Logical::new(self.next_chunk_start());
         // Moved stripes are known by their chunk's start, which a new chunk may have again.
-        let is_new = |returning: &Returning| returning.moved.keys().all(|(moved, _)| *moved < start);
+        let is_new = |returning: &Returning| {
+            let start = Logical::new(self.next_chunk_start());
+            returning.moved.keys().all(|(moved, _)| *moved < start)
+        };
         let returning = volume.replacement().filter(|replacement| {
             replacement.returning().is_some_and(is_new) && profile.tolerated_failures() > 0
         });
