@@ -169,6 +169,7 @@ impl<'a> Session<'a> {
                 Next::Line(line) => self.run_line(&line, &interrupts, is_typed),
                 Next::Cleared => {}
                 Next::End => self.leave(Leaving::AtEnd),
+                Next::Signalled(signal) => self.leave(Leaving::Signalled(signal)),
             }
             let Some(leaving) = self.leaving else {
                 continue;

@@ -44,6 +44,17 @@ struct State {
     stop: Option<i32>,
 }
 
+impl State {
+    /// Begins to wait for a line. A signal that came after the last word had ended was counted to that word. It ends the
+    /// session now: no later line need come.
+    fn wait_for_line(&mut self, prompt: Option<&str>) -> Option<i32> {
+        if self.stop.is_none() {
+            self.at = At::Prompt(prompt.map(str::to_owned));
+        }
+        self.stop
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
@@ -105,9 +116,11 @@ impl Interrupts {
         Ok(Self { shared })
     }
 
-    /// A line is waited for. `prompt` is what is printed again when a line is cleared; the line editor does that itself.
-    pub(super) fn at_prompt(&self, prompt: Option<&str>) {
-        self.shared.state.lock().at = At::Prompt(prompt.map(str::to_owned));
+    /// Notes that the session waits for a line. `prompt` is printed again when a line is cleared; the line editor does that
+    /// itself. Returns the signal that ends the session instead.
+    #[must_use]
+    pub(super) fn at_prompt(&self, prompt: Option<&str>) -> Option<i32> {
+        self.shared.state.lock().wait_for_line(prompt)
     }
 
     /// A word begins.
@@ -233,5 +246,25 @@ pub(super) const fn name_of(signal: i32) -> &'static str {
         SIGTERM => "SIGTERM",
         SIGHUP => "SIGHUP",
         _ => "a signal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The session would wait for a line at an idle pipe, and the signal that was promised an end would have none.
+    #[test]
+    fn a_signal_between_two_words_ends_the_session_before_it_waits_for_a_line() {
+        let mut state = State {
+            at: At::Word,
+            interrupts: 0,
+            stop: Some(SIGTERM),
+        };
+        assert_eq!(state.wait_for_line(None), Some(SIGTERM));
+        assert_eq!(state.at, At::Word);
+        state.stop = None;
+        assert_eq!(state.wait_for_line(Some("/> ")), None);
+        assert_eq!(state.at, At::Prompt(Some("/> ".to_owned())));
     }
 }

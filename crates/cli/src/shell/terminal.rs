@@ -47,6 +47,8 @@ pub(super) enum Next {
     Cleared,
     /// There are no more lines.
     End,
+    /// A signal ends the session.
+    Signalled(i32),
 }
 
 impl<'a> Lines<'a> {
@@ -97,21 +99,18 @@ impl<'a> Lines<'a> {
 
     /// The next line.
     pub(super) fn next(&mut self, prompt: &str, interrupts: &Interrupts) -> Result<Next> {
+        let shown = matches!(self, Self::Typed).then_some(prompt);
+        if let Some(signal) = interrupts.at_prompt(shown) {
+            return Ok(Next::Signalled(signal));
+        }
         match self {
-            Self::Edited(edited) => {
-                interrupts.at_prompt(None);
-                edited.next(prompt)
-            }
+            Self::Edited(edited) => edited.next(prompt),
             Self::Typed => {
-                interrupts.at_prompt(Some(prompt));
                 terminal::prompt(&prompt);
                 read_line()
             }
-            // Nothing is under way while a line is waited for, but nobody sees a prompt either.
-            Self::Piped => {
-                interrupts.at_prompt(None);
-                read_line()
-            }
+            // No word runs while a line is waited for, and no prompt is printed.
+            Self::Piped => read_line(),
         }
     }
 }
