@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use buttress::device::{Backend, Device, Engine, MemoryBackend};
 use buttress::format::{SubvolumeId, Timestamp, Uuid};
 use buttress::fs::Location;
-use buttress::writer::mkfs::{self, Identity};
+use buttress::mkfs::{self, Identity};
 use buttress::writer::operations::{NewInode, RenameMode, SetXattr};
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, FileOffset, OpenOptions};

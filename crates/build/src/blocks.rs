@@ -14,7 +14,7 @@ use buttress_format::node::edit::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max
 use buttress_format::{
     ByteCount, ChecksumType, Generation, Key, KeyPointer, Logical, TreeBlock, TreeId, Uuid,
 };
-use buttress_writer::mkfs::parts::TreeRoot;
+use buttress_mkfs::parts::TreeRoot;
 use std::collections::BTreeMap;
 
 /// What of a finished block the extent tree says.

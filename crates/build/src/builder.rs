@@ -15,8 +15,8 @@ use crate::write;
 use buttress_device::Device;
 use buttress_format::{ByteCount, Timestamp};
 use buttress_fs::Progress;
-use buttress_writer::mkfs::parts::Settings;
-use buttress_writer::mkfs::{Identity, Made};
+use buttress_mkfs::parts::Settings;
+use buttress_mkfs::{Identity, Made};
 use std::sync::Arc;
 
 /// What an adapter says of an entry.

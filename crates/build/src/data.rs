@@ -17,8 +17,8 @@ use buttress_device::Buffer;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, InodeNumber, Logical, TreeId,
 };
+use buttress_mkfs::PlannedChunk;
 use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
-use buttress_writer::mkfs::PlannedChunk;
 use crossbeam_channel::Sender;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -8,8 +8,8 @@
 use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
 use crate::source::{ContentReader, Contents, Source, SourceError};
 use buttress_format::{ByteCount, FileOffset, InodeFlags, Timestamp};
+use buttress_fs::NodeKind;
 use buttress_fs::{DeviceNumber, Xattr};
-use buttress_writer::operations::NodeKind;
 use core::ops::Range;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;

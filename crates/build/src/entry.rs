@@ -18,8 +18,8 @@
 use buttress_format::compression::CompressionMethod;
 
 use buttress_format::{ByteCount, InodeFlags, NAME_BYTES_MAX, Timestamp};
+use buttress_fs::NodeKind;
 use buttress_fs::Xattr;
-use buttress_writer::operations::NodeKind;
 
 /// Where a name lies in the tree that is built: components joined by `/`, none of which is empty, `.` or `..`. The root is
 /// empty.

@@ -2,7 +2,7 @@
 
 use crate::source::SourceError;
 use buttress_format::{ByteCount, ErrorKind, ItemProblem};
-use buttress_writer::mkfs;
+use buttress_mkfs as mkfs;
 use std::path::PathBuf;
 
 /// What building ends with when it fails.

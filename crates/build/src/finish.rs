@@ -15,11 +15,11 @@ use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, CompatRo, DeviceItem, Incompat, InodeNumber, Key, Logical, Superblock,
     TreeId,
 };
-use buttress_writer::mkfs::parts::{
+use buttress_mkfs::parts::{
     Item, Settings, block_group_item, chunk_tree, complete_superblock, device_items, device_tree, directory,
     directory_inode, empty_superblock, free_space, in_order,
 };
-use buttress_writer::mkfs::{Identity, PlannedChunk};
+use buttress_mkfs::{Identity, PlannedChunk};
 
 mod checksums;
 mod extents;

@@ -15,7 +15,7 @@ use crate::spool::SpoolFolder;
 use crate::tree::{Settling, Tree};
 use buttress_format::Timestamp;
 use buttress_fs::Progress;
-use buttress_writer::mkfs::parts::Settings;
+use buttress_mkfs::parts::Settings;
 use std::sync::Arc;
 
 /// Of the memory that may be taken, the sorter of entries gets a third, and so does that of items.

@@ -15,8 +15,8 @@ use buttress_format::{
     ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, Generation,
     InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, ObjectId, Timestamp, TreeId,
 };
+use buttress_fs::NodeKind;
 use buttress_fs::Progress;
-use buttress_writer::operations::NodeKind;
 use std::collections::HashMap;
 
 /// The generation of all that is built.

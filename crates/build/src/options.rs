@@ -3,7 +3,7 @@
 use crate::entry::{Compress, EntryPath, SubvolumeMark};
 use buttress_format::{ByteCount, InodeFlags, Timestamp};
 
-use buttress_writer::mkfs;
+use buttress_mkfs as mkfs;
 use std::path::PathBuf;
 
 /// Wishes for a volume that is built from sources.

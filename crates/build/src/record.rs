@@ -9,8 +9,8 @@ use crate::entry::{
 };
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, Compression, InodeFlags, Timestamp};
+use buttress_fs::NodeKind;
 use buttress_fs::{DeviceNumber, Xattr};
-use buttress_writer::operations::NodeKind;
 
 /// Writes values one after the other.
 #[derive(Debug, Default)]

@@ -13,7 +13,7 @@ use crate::layout::FileInfo;
 use crate::source::{ContentReader, Contents};
 use buttress_device::Device;
 use buttress_format::{Logical, Physical, Profile};
-use buttress_writer::mkfs::PlannedChunk;
+use buttress_mkfs::PlannedChunk;
 use std::sync::Arc;
 
 /// Shares the blocks of sources' files with devices.

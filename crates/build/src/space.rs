@@ -12,8 +12,8 @@ use buttress_format::{
     BlockGroupFlags, ByteCount, DEVICE_RESERVED_BYTES, Logical, Physical, Profile, STRIPE_BYTES,
     SUPERBLOCK_OFFSETS,
 };
+use buttress_mkfs::PlannedChunk;
 use buttress_volume::StripeGeometry;
-use buttress_writer::mkfs::PlannedChunk;
 
 /// The longest device extent of a chunk.
 pub(crate) const DEVICE_EXTENT_BYTES_MAX: u64 = 1 << 30;

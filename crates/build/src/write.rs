@@ -19,11 +19,11 @@ use crate::spool::{Spool, Spooled};
 use buttress_device::{Buffer, Device};
 use buttress_format::{BlockGroupFlags, ByteCount, Logical, Profile};
 use buttress_fs::Progress;
-use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
-use buttress_writer::mkfs::parts::{
+use buttress_mkfs::parts::{
     Settings, device_items, empty_superblock, forget_superblocks, usable_sizes, wipe,
 };
-use buttress_writer::mkfs::{self, Identity, Made, PlannedChunk};
+use buttress_mkfs::{self as mkfs, Identity, Made, PlannedChunk};
+use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::thread;
 

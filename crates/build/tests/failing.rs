@@ -18,7 +18,7 @@ use buttress_device::crash::{CrashLab, Outcome};
 use buttress_device::{Device, Engine, Fault, FaultyBackend, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Timestamp, Uuid};
 use buttress_fs::{OpenOptions, Progress};
-use buttress_writer::mkfs::Identity;
+use buttress_mkfs::Identity;
 use core::ops::Range;
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use buttress_build::{
 use buttress_device::Device;
 use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{File, Follow, OpenOptions, Progress};
-use buttress_writer::mkfs::Identity;
+use buttress_mkfs::Identity;
 use core::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -17,7 +17,7 @@ use buttress_device::Device;
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, ChecksumType, Compression, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Filesystem, Follow, Location, OpenOptions, Progress, Xattr};
-use buttress_writer::mkfs::{Feature, Identity, Options};
+use buttress_mkfs::{Feature, Identity, Options};
 use core::ops::Range;
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ pub(crate) enum Cause {
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
     #[error(transparent)]
-    Make(#[from] buttress_writer::mkfs::Error),
+    Make(#[from] buttress_mkfs::Error),
     #[error(transparent)]
     Send(#[from] buttress_stream::send::Error),
     #[error(transparent)]

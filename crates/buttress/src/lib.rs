@@ -134,8 +134,8 @@ pub use buttress_writer::{AllocateMode, CommitCause, Environment, LogStatistics,
 pub use {
     buttress_accounts as accounts, buttress_build as build, buttress_check as check,
     buttress_device as device, buttress_format as format, buttress_fs as fs, buttress_locks as locks,
-    buttress_scrub as scrub, buttress_sources as sources, buttress_stream as stream, buttress_tree as tree,
-    buttress_volume as logical_volume, buttress_writer as writer,
+    buttress_mkfs as mkfs, buttress_scrub as scrub, buttress_sources as sources, buttress_stream as stream,
+    buttress_tree as tree, buttress_volume as logical_volume, buttress_writer as writer,
 };
 #[cfg(feature = "unstable")]
 pub use {

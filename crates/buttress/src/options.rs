@@ -6,9 +6,9 @@ use buttress_device::{Device, Offset, OpenOptions as DeviceOptions};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, ChecksumType, Profile, SubvolumeId, Uuid};
 use buttress_fs::{Filesystem, OpenOptions};
+use buttress_mkfs as mkfs;
 use buttress_scrub::Healer;
 use buttress_volume::Rescue;
-use buttress_writer::mkfs;
 use buttress_writer::operations::NewInode;
 use buttress_writer::{
     DataOptions, Environment, SystemEnvironment, WritableFilesystem, WriteOptions, open_replayed,

@@ -58,6 +58,32 @@ impl DeviceNumber {
     }
 }
 
+/// The kinds of inodes that `mknod(2)` makes besides regular files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharacterDevice(DeviceNumber),
+    /// A block device.
+    BlockDevice(DeviceNumber),
+}
+
+impl NodeKind {
+    /// The type bits of the mode.
+    #[must_use]
+    pub const fn type_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+            Self::CharacterDevice(_) => 0o020_000,
+            Self::BlockDevice(_) => 0o060_000,
+        }
+    }
+}
+
 /// An inode as `stat(2)` and `statx(2)` show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {

@@ -62,7 +62,7 @@ pub use error::{Corruption, Defect, Error, Name, Result, WritingRefusal};
 pub use extents::{DiskExtent, FileExtents, FileRange, FileRangeBuilder, InlineContent, RangeKind};
 pub use file::File;
 pub use filesystem::Filesystem;
-pub use inode::{DeviceNumber, FileAttributes, InodeLink, InodeRecord, Metadata};
+pub use inode::{DeviceNumber, FileAttributes, InodeLink, InodeRecord, Metadata, NodeKind};
 pub use location::Location;
 pub use lookup::Follow;
 pub use notice::Notice;

@@ -20,8 +20,9 @@ use buttress_device::overlay::VolatileOverlay;
 use buttress_device::{Backend, Device, Engine, MemoryBackend, Model, VirtualClock};
 use buttress_format::{ByteCount, FileOffset, Logical, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Filesystem, Location, OpenOptions, Progress};
+use buttress_mkfs as mkfs;
 use buttress_writer::operations::{NewInode, RenameMode, SetXattr};
-use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOptions, mkfs};
+use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOptions};
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 

@@ -13,7 +13,7 @@ use buttress::device::crash::{CrashLab, Outcome};
 use buttress::device::{Device, Engine, MemoryBackend};
 use buttress::format::block_group::Profile;
 use buttress::fs::Error;
-use buttress::writer::mkfs::{Feature, Options};
+use buttress::mkfs::{Feature, Options};
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, OpenOptions};
 use buttress_oracle::content::Random;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use buttress::format::ErrorKind;
 use buttress::format::block_group::Profile;
 use buttress::fs::Error;
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress::writer::operations::{AttributeChanges, NewInode, SetXattr};
 use buttress::writer::{AllocateMode, WritableFilesystem};
 use buttress::{ByteCount, FileOffset, Filesystem, Location, Progress, SubvolumeId};

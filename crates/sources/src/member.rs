@@ -5,8 +5,8 @@ use buttress_build::{
     SourceError, SubvolumeMark,
 };
 use buttress_format::{ByteCount, InodeFlags};
+use buttress_fs::NodeKind;
 use buttress_fs::{DeviceNumber, Xattr};
-use buttress_writer::operations::NodeKind;
 
 use crate::segments::SegmentReader;
 use crate::store::Store;

@@ -23,6 +23,8 @@
 //! | [`write`](mod@write) | batched writes to all copies and stripes, rows and their parity, flushes, superblocks, discards |
 //! | [`geometry`] | how chunks of a profile lie on devices: what an allocator needs to know |
 //! | [`copies`] | each copy and each stripe alone, and where they lie |
+//! | [`excluded_ranges`] | addresses that no extent may have |
+//! | [`signatures`], [`wiping`] | what a device seems to hold; erasing that |
 //! | [`faults`], [`notice`], [`error`] | what was passed over, said aloud, or refused |
 //!
 //! Chunks of a writer come and go, and its commits replace the superblock: both are `Arc`s that are exchanged, and
@@ -38,6 +40,7 @@ pub mod chunk_map;
 pub mod copies;
 pub mod devices;
 pub mod error;
+pub mod excluded_ranges;
 pub mod faults;
 mod fetch;
 pub mod geometry;
@@ -50,9 +53,11 @@ pub mod parity;
 pub mod read;
 pub mod replacement;
 pub mod returning;
+pub mod signatures;
 pub mod stripe_tree;
 pub mod superblocks;
 pub mod volume;
+pub mod wiping;
 pub mod write;
 
 pub use chunk_map::{ChunkMap, MappedChunk};

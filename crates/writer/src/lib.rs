@@ -6,7 +6,6 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | make a volume | [`mkfs`] |
 //! | open one for writing, commit, close | [`transaction`] |
 //! | change names, attributes, subvolumes | [`operations`] |
 //! | write content | [`data`] |
@@ -27,7 +26,6 @@ pub mod data;
 mod fiemap;
 mod live;
 pub mod log_tree;
-pub mod mkfs;
 pub mod operations;
 mod subvolume;
 pub mod transaction;

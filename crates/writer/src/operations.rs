@@ -64,7 +64,8 @@ mod whole_file;
 
 pub use access_times::{AccessPolicy, AccessTimes};
 pub use attributes::AttributeChanges;
-pub use create::{NewInode, NodeKind};
+pub use buttress_fs::NodeKind;
+pub use create::NewInode;
 pub use deferred_names::RefusedName;
 pub use many_files::NewFile;
 pub use orphan::OpenInode;

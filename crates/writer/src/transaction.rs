@@ -11,7 +11,7 @@
 //! | `cow` | what copying a tree block means for references |
 //! | `extent_tree`, `quotas` | reference counts are applied; quotas are kept right, or marked |
 //! | `backing` | space of the host for metadata, reserved ahead |
-//! | `block_groups`, `free_ranges`, `excluded_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
+//! | `block_groups`, `free_ranges`, `chunks`, `loading` | space: what is free, where chunks come from |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `converging`, `freezing`, `committing`, `slice` | a commit: addresses, the frozen state, the writes; how long it holds the lock |
@@ -45,7 +45,6 @@ mod converging;
 pub(crate) mod cow;
 pub(crate) mod data_extents;
 mod device_errors;
-pub(crate) mod excluded_ranges;
 pub(crate) mod extent_tree;
 pub(crate) mod fault_in;
 mod free_ranges;

@@ -13,7 +13,7 @@ use buttress_format::{ByteCount, FileOffset, Profile, SUPERBLOCK_OFFSETS, Subvol
 use buttress_fs::Error;
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
-use buttress_writer::mkfs::{self, Identity};
+use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use std::sync::{Arc, Mutex};

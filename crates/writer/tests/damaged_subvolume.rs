@@ -4,7 +4,7 @@
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, ErrorKind, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Filesystem, Location, OpenOptions, Progress};
-use buttress_writer::mkfs::{self, Identity};
+use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use std::sync::Arc;

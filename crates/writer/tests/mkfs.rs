@@ -17,6 +17,7 @@ use buttress_format::{
     SubvolumeId, Superblock, Timestamp, TreeId, Uuid,
 };
 use buttress_fs::{Filesystem, Location, OpenOptions};
+use buttress_mkfs::{self as mkfs, Feature, Identity, Options};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::{REFERENCE_PROGS, missing};
@@ -24,7 +25,6 @@ use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use buttress_tree::ReadAhead;
-use buttress_writer::mkfs::{self, Feature, Identity, Options};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Logical, Profile, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Location, OpenOptions};
-use buttress_writer::mkfs::{self, Identity};
+use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{Trimmed, WritableFilesystem, WriteOptions};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use buttress_device::gate::{GatedBackend, Request, WatchedThread};
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
 use buttress_format::{ByteCount, ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
-use buttress_writer::mkfs::{self, Identity};
+use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::{NewInode, ReceivedUuid, SetXattr};
 use buttress_writer::{AllocateMode, WritableFilesystem, WriteOptions};
 use std::collections::BTreeSet;

@@ -9,7 +9,7 @@ use buttress_format::{
     ByteCount, CompatRo, ExtentDataReference, ExtentItem, Incompat, InlineReference, InodeNumber, Key,
     Logical, TreeId,
 };
-use buttress_writer::mkfs::parts::{BlockPlace, block_items, in_order};
+use buttress_mkfs::parts::{BlockPlace, block_items, in_order};
 
 /// An extent of data, with all that refers to it in order of subvolume, inode and place.
 pub(super) struct DataExtent {

@@ -13,8 +13,8 @@ use crate::layout::GENERATION;
 use buttress_format::{
     ByteCount, QgroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags, TreeId,
 };
-use buttress_writer::mkfs::Quotas;
-use buttress_writer::mkfs::parts::in_order;
+use buttress_mkfs::Quotas;
+use buttress_mkfs::parts::in_order;
 use std::collections::BTreeMap;
 
 /// The version of the format.

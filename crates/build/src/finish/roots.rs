@@ -7,7 +7,7 @@ use crate::layout::{GENERATION, Subvolume};
 use buttress_format::{
     CompatRo, Generation, ItemType, RootFlags, RootItem, RootRef, TreeId, Uuid, UuidItem, uuid_key,
 };
-use buttress_writer::mkfs::parts::{directory_inode, in_order, root_directory, root_item};
+use buttress_mkfs::parts::{directory_inode, in_order, root_directory, root_item};
 
 impl Finish<'_> {
     /// All trees with a root item.

@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result};
 use buttress::build::derived_uuid;
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, ChecksumType, Profile, Uuid};
+use buttress::logical_volume::signatures;
+use buttress::mkfs::{self, Feature, Identity, Made, Options};
 use buttress::writer::Environment;
-use buttress::writer::mkfs::{self, Feature, Identity, Made, Options, signatures};
 use clap::Args;
 
 use crate::context::Context;

@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn every_change_shows() {
         for (name, change) in CHANGES {
-            let backends = empty(&[128 << 20], &buttress::writer::mkfs::Options::default()).unwrap();
+            let backends = empty(&[128 << 20], &buttress::mkfs::Options::default()).unwrap();
             let filesystem = open_for_writing(&backends).unwrap();
             let file = filesystem
                 .create(TOP, b"file", &NewInode::of_root(0o600))

@@ -18,7 +18,7 @@ use super::operation::Operation;
 use super::volume::open_images;
 use super::world::Plan;
 use anyhow::{Context, Result, bail};
-use buttress::writer::mkfs::{self, Feature, Identity};
+use buttress::mkfs::{self, Feature, Identity};
 use buttress::{Filesystem, Location, OpenOptions, Timestamp};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::expect_equal;

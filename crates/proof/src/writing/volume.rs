@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use buttress::check::{self, Finding, Report, check};
 use buttress::device::{Backend, Device, Engine, MemoryBackend};
 use buttress::format::{Timestamp, Uuid};
-use buttress::writer::mkfs::{self, Identity};
+use buttress::mkfs::{self, Identity};
 use buttress::writer::{Environment, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, DeviceOptions, Filesystem, OpenOptions, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;

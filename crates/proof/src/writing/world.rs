@@ -8,7 +8,7 @@ use super::twin::Twin;
 use super::volume::{devices, made_by_progs, write_images};
 use anyhow::{Context, Result};
 use buttress::device::{Backend, MemoryBackend};
-use buttress::writer::mkfs;
+use buttress::mkfs;
 use buttress::writer::operations::{AttributeChanges, OpenInode};
 use buttress::writer::{DataOptions, Environment, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, Location, OpenOptions, SubvolumeId, Timestamp};

@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use buttress::format::Profile;
+use buttress::mkfs::Options;
 use buttress::writer::WritableFilesystem;
-use buttress::writer::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::{ByteCount, Filesystem, Location, Notice, OpenOptions, Rescue, SubvolumeId, Superblock};
 use buttress_proof::harness::{Case, Outcome};

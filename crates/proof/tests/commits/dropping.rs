@@ -2,8 +2,8 @@
 //! the other: what is left is checked each time, read, and written to, which is when a reference that is wrong shows.
 
 use anyhow::{Context, Result, ensure};
+use buttress::mkfs::Options;
 use buttress::writer::WritableFilesystem;
-use buttress::writer::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::{FileOffset, Filesystem, Location, Progress, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};

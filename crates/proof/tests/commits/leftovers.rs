@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use buttress::device::{Backend, MemoryBackend};
 use buttress::format::compression::CompressionMethod;
 use buttress::format::{Compression, Incompat, ItemType, Profile};
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Location, OpenOptions, ReadAhead, SubvolumeId, TreeId};

@@ -8,7 +8,7 @@ use buttress::device::gate::{GatedBackend, Request};
 use buttress::device::{Backend, Device, Engine};
 use buttress::format::{ItemType, Profile, TreeId};
 use buttress::fs::Error;
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, FileOffset, Logical, OpenOptions, ReadAhead};

@@ -8,7 +8,7 @@
 use anyhow::{Context, Result, ensure};
 use buttress::device::Engine;
 use buttress::format::Profile;
-use buttress::writer::mkfs::{self, Identity, Options};
+use buttress::mkfs::{self, Identity, Options};
 use buttress::writer::operations::NewInode;
 use buttress::writer::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 use buttress::{Device, DeviceOptions, FileOffset, Location, OpenOptions, SubvolumeId};

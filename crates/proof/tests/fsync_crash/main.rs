@@ -25,8 +25,8 @@ mod threads;
 
 use anyhow::Result;
 use buttress::format::block_group::Profile;
+use buttress::mkfs::{Feature, Options};
 use buttress::writer::AllocateMode;
-use buttress::writer::mkfs::{Feature, Options};
 use buttress::writer::operations::NewInode;
 use buttress::{FileOffset, Location, SubvolumeId};
 use buttress_oracle::tools::kernel_missing;

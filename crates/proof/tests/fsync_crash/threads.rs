@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use buttress::device::crash::{CrashLab, Outcome};
 use buttress::device::{Device, Engine};
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Location, OpenOptions};

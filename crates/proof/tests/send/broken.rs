@@ -1,7 +1,7 @@
 //! Streams that are cut or damaged: nothing of them is to be seen, and the volume is sound.
 
 use anyhow::{Context, Result, ensure};
-use buttress::writer::mkfs;
+use buttress::mkfs;
 use buttress::{ByteCount, Location, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use buttress::format::send::{COMMAND_HEADER_BYTES, Version};
 use buttress::format::{FileOffset, Generation, InodeFlags, InodeNumber, Timestamp, Uuid};
 use buttress::fs::FileAttributes;
-use buttress::writer::mkfs;
+use buttress::mkfs;
 use buttress::{Location, Progress, SubvolumeId};
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use buttress::OpenOptions;
 use buttress::device::crash::{CrashLab, History, Outcome as Kept};
 use buttress::format::RootFlags;
-use buttress::writer::mkfs;
+use buttress::mkfs;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;
 use buttress_proof::writing::volume::{

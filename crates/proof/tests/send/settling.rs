@@ -9,7 +9,7 @@ mod making;
 use super::broken::{DEVICE_BYTES, content};
 use anyhow::{Context, Result, ensure};
 use buttress::format::send::Version;
-use buttress::writer::mkfs;
+use buttress::mkfs;
 use buttress::{Location, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};

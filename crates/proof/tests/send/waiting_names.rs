@@ -5,7 +5,7 @@ use super::broken::{DEVICE_BYTES, content, names, take};
 use anyhow::{Context, Result, ensure};
 use buttress::format::send::Version;
 use buttress::format::{FileOffset, Generation, Timestamp, Uuid};
-use buttress::writer::mkfs;
+use buttress::mkfs;
 use buttress::{Location, SubvolumeId};
 use buttress_oracle::content::{Random, names_of_one_hash};
 use buttress_proof::harness::{Case, Outcome};

@@ -4,7 +4,7 @@ use crate::{counting, deleting, programs};
 use anyhow::{Context, Result};
 use buttress::format::compression::CompressionMethod;
 use buttress::format::{Compression, Profile};
-use buttress::writer::mkfs::{Feature, Options};
+use buttress::mkfs::{Feature, Options};
 use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{Device, DeviceOptions, Filesystem, OpenOptions};
 use buttress_oracle::history::{Made, Strictness, random};

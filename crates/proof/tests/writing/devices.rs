@@ -15,7 +15,7 @@ use buttress::device::Fault;
 use buttress::device::crash::CrashLab;
 use buttress::format::Profile;
 use buttress::logical_volume::{DeviceErrors, DeviceSlot};
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::degraded::{expect_kernel_reads, open_degraded, statistics_of};

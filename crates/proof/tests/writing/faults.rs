@@ -10,7 +10,7 @@ use buttress::device::Fault;
 use buttress::device::crash::CrashLab;
 use buttress::format::block_group::BlockGroupFlags;
 use buttress::format::{ErrorKind, Profile};
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::recorded::Recorded;
 use buttress_proof::writing::state::{describe, first_difference};

@@ -4,8 +4,8 @@
 use anyhow::{Result, ensure};
 use buttress::Progress;
 use buttress::format::Profile;
+use buttress::mkfs::{Feature, Options};
 use buttress::writer::WritableFilesystem;
-use buttress::writer::mkfs::{Feature, Options};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{Filling, make_source};
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use buttress::device::{Backend, Device, Engine, SparseBackend};
 use buttress::format::Profile;
 use buttress::fs::Error;
-use buttress::writer::mkfs::{Feature, Options};
+use buttress::mkfs::{Feature, Options};
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Filesystem, Location, OpenOptions};

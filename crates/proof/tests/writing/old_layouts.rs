@@ -8,8 +8,10 @@ use buttress::format::{
     BlockGroupFlags, ByteCount, ItemType, Key, Logical, Physical, Profile, SUPERBLOCK_OFFSETS, Timestamp,
     TreeId, Uuid,
 };
-use buttress::writer::mkfs::{Feature, Identity, Options};
+use buttress::mkfs::{Feature, Identity, Options};
 use buttress::writer::{WritableFilesystem, WriteOptions};
+use buttress_mkfs::old::{self, OldChunk};
+use buttress_mkfs::options::Missing;
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::tools::kernel_missing;
 use buttress_oracle::volumes::scratch;
@@ -17,8 +19,6 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::comparing::expect_nothing_found;
 use buttress_proof::writing::fill::Filling;
 use buttress_proof::writing::volume::open_images;
-use buttress_writer::mkfs::old::{self, OldChunk};
-use buttress_writer::mkfs::options::Missing;
 use std::fs::File;
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use buttress::OpenOptions;
 use buttress::device::crash::CrashLab;
 use buttress::device::{Backend, Device, Engine, FaultyBackend};
-use buttress::writer::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress_proof::writing::volume::{Backends, Ticking, empty};
 use buttress_proof::writing::workload::Workload;

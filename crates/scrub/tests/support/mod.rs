@@ -20,10 +20,10 @@ use buttress_format::{
     ByteCount, ChecksumType, ExtentItem, FileOffset, ItemType, Key, Logical, Profile, SubvolumeId, TreeId,
 };
 use buttress_fs::{FileAttributes, Filesystem, Location, OpenOptions, Progress};
+use buttress_mkfs::{self as mkfs, Feature, Identity, Options as MkfsOptions};
 use buttress_oracle::content::Random;
 use buttress_scrub::{Options, Report, Scrub};
 use buttress_volume::MappingContent;
-use buttress_writer::mkfs::{self, Feature, Identity, Options as MkfsOptions};
 use buttress_writer::operations::{NewInode, SetXattr};
 use buttress_writer::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
 use std::io;

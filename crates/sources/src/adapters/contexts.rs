@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 
 use buttress_build::{Entry, EntryKind, Verdict};
+use buttress_fs::NodeKind;
 use buttress_fs::Xattr;
-use buttress_writer::operations::NodeKind;
 use regex::bytes::{Regex, RegexBuilder};
 
 const ATTRIBUTE: &[u8] = b"security.selinux";

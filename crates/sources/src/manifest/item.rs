@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use buttress_build::{Attributes, Compress, Entry, EntryKind, EntryPath, Precedence, SubvolumeMark};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{InodeFlags, Timestamp};
+use buttress_fs::NodeKind;
 use buttress_fs::{DeviceNumber, Xattr};
-use buttress_writer::operations::NodeKind;
 use serde::Deserialize;
 
 use super::error::Problem;

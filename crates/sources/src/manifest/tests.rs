@@ -4,7 +4,7 @@ use super::*;
 use buttress_build::{Compress, EntryPath, Precedence, SubvolumeMark, Verdict};
 use buttress_format::{FileOffset, InodeFlags};
 use buttress_fs::DeviceNumber;
-use buttress_writer::operations::NodeKind;
+use buttress_fs::NodeKind;
 use std::io::Cursor;
 
 const TIME: Timestamp = Timestamp {

@@ -24,7 +24,7 @@ use buttress_fs::{
     FileRange, Filesystem, Location, Metadata, Progress, RangeKind, SubvolumeInfo, WalkEntry, WalkError,
     WalkItem, WalkOptions, WalkOrder, Xattr,
 };
-use buttress_writer::mkfs::Feature;
+use buttress_mkfs::Feature;
 
 use super::item::FLAGS;
 use super::time;

@@ -1,7 +1,6 @@
 //! Reads of the live state, while somebody has the edit lock and beside those who change it.
 
 use crate::data::AllocateMode;
-use crate::mkfs::{self, Identity};
 use crate::operations::{NewInode, RenameMode, SetXattr};
 use crate::transaction::{WritableFilesystem, WriteOptions};
 use buttress_device::gate::WatchedThread;
@@ -10,6 +9,7 @@ use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::lookup::Follow;
 use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

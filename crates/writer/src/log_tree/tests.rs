@@ -5,13 +5,13 @@ mod ranges;
 mod rows;
 
 use super::{CommitCause, Synced};
-use crate::mkfs::{self, Identity};
 use crate::operations::{NewInode, RenameMode};
 use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Profile, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);

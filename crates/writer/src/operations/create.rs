@@ -17,8 +17,8 @@ use buttress_format::{
     ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, InodeItem,
     InodeNumber, InodeRefs, ItemType, Key, ObjectId, OrphanItem, TreeId,
 };
+use buttress_fs::NodeKind;
 use buttress_fs::error::{Error, Name, Result};
-use buttress_fs::inode::DeviceNumber;
 use buttress_fs::location::Location;
 use buttress_fs::lookup::PATH_LIMIT;
 
@@ -57,37 +57,14 @@ impl NewInode {
     }
 }
 
-/// What `mknod(2)` makes besides regular files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeKind {
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-    /// A character device.
-    CharacterDevice(DeviceNumber),
-    /// A block device.
-    BlockDevice(DeviceNumber),
-}
-
-impl NodeKind {
-    const fn type_bits(self) -> u32 {
-        match self {
-            Self::Fifo => 0o010_000,
-            Self::Socket => 0o140_000,
-            Self::CharacterDevice(_) => 0o020_000,
-            Self::BlockDevice(_) => 0o060_000,
-        }
-    }
-
-    fn device(self) -> Result<u64> {
-        match self {
-            Self::Fifo | Self::Socket => Ok(0),
-            Self::CharacterDevice(number) | Self::BlockDevice(number) => {
-                number.to_raw().ok_or(Error::Invalid {
-                    what: "a device number with a major above 4095 or a minor above 1048575",
-                })
-            }
+/// The device field of an inode item.
+fn raw_device(kind: NodeKind) -> Result<u64> {
+    match kind {
+        NodeKind::Fifo | NodeKind::Socket => Ok(0),
+        NodeKind::CharacterDevice(number) | NodeKind::BlockDevice(number) => {
+            number.to_raw().ok_or(Error::Invalid {
+                what: "a device number with a major above 4095 or a minor above 1048575",
+            })
         }
     }
 }
@@ -116,7 +93,7 @@ impl Plan<'_> {
 
     pub(super) fn of_node(kind: NodeKind) -> Result<Self> {
         Ok(Self {
-            rdev: kind.device()?,
+            rdev: raw_device(kind)?,
             ..Self::of_type(kind.type_bits())
         })
     }

@@ -5,11 +5,12 @@
 //! one; content that does not lie inside the tree is handed over as dirty data as it is.
 
 use super::attributes::AttributeChanges;
-use super::create::{DIRECTORY, NewInode, NodeKind, Plan, REGULAR, of_directory, of_symlink};
+use super::create::{DIRECTORY, NewInode, Plan, REGULAR, of_directory, of_symlink};
 use crate::transaction::WritableFilesystem;
 use crate::transaction::reservation::Need;
 use buttress_format::ByteCount;
 use buttress_format::limits::inline_content_bytes_max;
+use buttress_fs::NodeKind;
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 

@@ -16,7 +16,6 @@ pub(crate) use devices::Devices;
 
 use super::backing::{Backing, wants_backing};
 use super::block_groups::{Group, Purpose};
-use super::excluded_ranges;
 use super::running::Running;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, ItemType, Key, Logical, ObjectId, Physical,
@@ -112,7 +111,7 @@ impl Running {
         group.needs_free_space_info = true;
         group.is_backed = self.core.forest.volume().may_run_out() && wants_backing(group.flags);
         if let Some(mapped) = self.core.forest.volume().chunk_map().find(start) {
-            group.excluded_ranges = excluded_ranges::of_chunk(mapped);
+            group.excluded_ranges = buttress_volume::excluded_ranges::of_chunk(mapped);
         }
         if chunk.profile.contains(BlockGroupFlags::SYSTEM) {
             self.core.system_chunks.push((key, chunk.clone()));

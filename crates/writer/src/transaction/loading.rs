@@ -3,11 +3,10 @@
 //! Items of block groups are read when the volume is opened for writing; the free ranges of a group when something is to
 //! be allocated from it. With a free-space tree they are read from there; without one, they are what the extent tree
 //! leaves. In both cases what is pinned and what is kept out
-//! ([`super::excluded_ranges`]) is taken out.
+//! ([`buttress_volume::excluded_ranges`]) is taken out.
 
 use super::backing::wants_backing;
 use super::block_groups::{BlockGroups, Group, Purpose};
-use super::excluded_ranges;
 use super::free_ranges::FreeRanges;
 use super::running::Running;
 use buttress_format::{
@@ -42,7 +41,7 @@ pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -
         };
         let item = BlockGroupItem::parse(&key, found.data()).map_err(|error| corrupt(tree_id, error))?;
         let mut group = Group::from_item(&item);
-        group.excluded_ranges = excluded_ranges::of_chunk(chunk);
+        group.excluded_ranges = buttress_volume::excluded_ranges::of_chunk(chunk);
         group.is_backed = may_run_out && wants_backing(group.flags);
         groups.insert(group);
     }

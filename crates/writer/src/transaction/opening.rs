@@ -23,7 +23,6 @@ use crate::live::trees::{LiveTree, OpenTrees};
 use crate::log_tree::names::NameChanges;
 use crate::log_tree::pending::PendingLog;
 use crate::log_tree::syncing::LogTrees;
-use crate::mkfs::signatures;
 use crate::operations::inode_state::InodeTable;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::{
@@ -291,7 +290,7 @@ fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<Wri
         let Some(device) = slot.and_then(|slot| slot.device()) else {
             continue;
         };
-        if let Some(found) = signatures::other_filesystem(device)? {
+        if let Some(found) = buttress_volume::signatures::other_filesystem(device)? {
             return Ok(Some(WritingRefusal::Overwritten {
                 device: name.clone(),
                 found,

@@ -114,7 +114,7 @@ impl WritableFilesystem {
             return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
         }
         // Signatures of what the target held would outlive the copy: between superblocks nothing is written there.
-        crate::mkfs::forget(&target).map_err(buttress_volume::Error::from)?;
+        buttress_volume::wiping::forget(&target).map_err(buttress_volume::Error::from)?;
         let uuid = self.new_uuid();
         let replacement = volume.begin_replacement(source, target, uuid)?;
         let item = ReplaceItem {

@@ -15,11 +15,9 @@ use buttress_device::gate::GatedBackend;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
+use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
-use buttress_writer::{
-    DataOptions, WritableFilesystem, WriteOptions,
-    mkfs::{self, Identity},
-};
+use buttress_writer::{DataOptions, WritableFilesystem, WriteOptions};
 use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);

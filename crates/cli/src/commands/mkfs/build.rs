@@ -13,7 +13,7 @@ use buttress::build::{
 };
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, InodeFlags};
-use buttress::writer::mkfs::{Made, Options};
+use buttress::mkfs::{Made, Options};
 use clap::Args;
 
 use super::sources::{OpenedSources, SourceArguments};

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use buttress::device::Device;
 use buttress::format::{BlockGroupFlags, Incompat};
-use buttress::writer::mkfs::{Feature, Made, Quotas};
+use buttress::mkfs::{Feature, Made, Quotas};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;

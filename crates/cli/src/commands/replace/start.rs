@@ -9,9 +9,9 @@ use buttress::DeviceOptions;
 use buttress::device::Device;
 use buttress::format::{ByteCount, DeviceId, Uuid};
 use buttress::logical_volume::replacement::TARGET_ID;
+use buttress::logical_volume::signatures;
 use buttress::logical_volume::{DeviceSlot, superblocks};
 use buttress::scrub::ReplaceOptions;
-use buttress::writer::mkfs::signatures;
 use clap::Args;
 use serde_json::json;
 

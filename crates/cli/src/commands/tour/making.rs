@@ -13,8 +13,8 @@ use buttress::check::Options as CheckOptions;
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, FileKind, FileOffset, SubvolumeId};
 use buttress::fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions};
+use buttress::mkfs;
 use buttress::writer::data::DataOptions;
-use buttress::writer::mkfs;
 use buttress::writer::operations::RenameMode;
 
 use crate::commands::fiemap::Mapped;

@@ -1,7 +1,6 @@
 //! What waits while a device is waited for: neither readers nor the edit lock.
 
 use super::super::{WritableFilesystem, WriteOptions};
-use crate::mkfs::{self, Identity};
 use crate::operations::{AttributeChanges, NewInode, RenameMode, SetXattr};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
@@ -9,6 +8,7 @@ use buttress_fs::error::Result;
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
 use buttress_fs::progress::Progress;
+use buttress_mkfs::{self as mkfs, Identity};
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;

@@ -1,7 +1,6 @@
 //! Devices that fail while the volume is written: where new chunks go then, and what statistics say.
 
 use super::super::{WritableFilesystem, WriteOptions};
-use crate::mkfs::{self, Identity};
 use crate::operations::NewInode;
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
 use buttress_format::{
@@ -9,6 +8,7 @@ use buttress_format::{
 };
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);

@@ -1,7 +1,6 @@
 //! A ledger that is wrong ends the commit before anything is written, and says how it is wrong.
 
 use super::super::{WritableFilesystem, WriteOptions};
-use crate::mkfs::{self, Identity};
 use crate::operations::NewInode;
 use crate::transaction::running::Core;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
@@ -10,6 +9,7 @@ use buttress_format::{ByteCount, FileOffset, Generation, Logical, SubvolumeId, T
 use buttress_fs::Error;
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);

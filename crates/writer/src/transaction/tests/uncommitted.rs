@@ -1,12 +1,12 @@
 //! Letting go of a volume: what is committed, what is lost, and that nothing is lost in silence.
 
 use super::super::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
-use crate::mkfs::{self, Identity};
 use crate::operations::{AttributeChanges, NewInode};
 use buttress_device::{Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{self as mkfs, Identity};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,12 +1,12 @@
 //! What waits for a commit: it stays within its part of the budget, and is not forgotten.
 
 use super::super::{Environment, WritableFilesystem, WriteOptions};
-use crate::mkfs::{self, Identity};
 use crate::operations::NewInode;
 use buttress_device::{Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_mkfs::{self as mkfs, Identity};
 use core::sync::atomic::{AtomicI64, Ordering};
 use core::time::Duration;
 use std::sync::Arc;

@@ -12,9 +12,9 @@
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader support".
 
+use crate::chunk_map::MappedChunk;
+use crate::layout::{Content, Layout, StripeOffset};
 use buttress_format::{ByteCount, DEVICE_RESERVED_BYTES, Logical, Physical, SUPERBLOCK_OFFSETS};
-use buttress_volume::MappedChunk;
-use buttress_volume::layout::{Content, Layout, StripeOffset};
 use core::ops::Range;
 
 /// The first address that extents may have.
@@ -27,7 +27,7 @@ const SUPERBLOCK_KEEPS_BYTES: u64 = 64 << 10;
 const STEP_BYTES: u64 = 4096;
 
 /// The addresses of a chunk that are kept out, in order, merged.
-pub(crate) fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
+pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
     let stripes: Vec<Physical> = chunk
         .chunk()
         .stripes
@@ -40,11 +40,7 @@ pub(crate) fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
 /// As [`of_chunk`], for a chunk with these addresses whose stripes begin on their devices at `stripes`. Where there is
 /// parity, all of a row is kept out: parity over a superblock would be wrong with the next commit, and would overwrite one
 /// that lies in its own unit.
-pub(crate) fn excluded_ranges(
-    addresses: Range<Logical>,
-    layout: &Layout,
-    stripes: &[Physical],
-) -> Vec<Range<u64>> {
+pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
     // Empty for all chunks but one that begins below it.
     let mut ranges: Vec<Range<u64>> = core::iter::once(start..FIRST_LOGICAL.get()).collect();
@@ -102,8 +98,8 @@ fn row_of(start: u64, layout: &Layout, offset: StripeOffset) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::ChunkOffset;
     use buttress_format::{Profile, STRIPE_BYTES};
-    use buttress_volume::layout::ChunkOffset;
 
     const MIB: u64 = 1 << 20;
     const SECTOR: u64 = 4096;

@@ -13,7 +13,6 @@ use super::chunks::PlannedChunk;
 use super::items::{Item, complete_superblock};
 use super::options::Settings;
 use super::{Error, GENERATION, Identity, device_id};
-use crate::transaction::excluded_ranges::excluded_ranges;
 use buttress_device::Device;
 use buttress_format::node::edit::NewBlock;
 use buttress_format::superblock::{BackupRoot, BackupTree, SuperblockFlags};
@@ -21,6 +20,7 @@ use buttress_format::{
     BlockGroupFlags, ByteCount, Checksum, Chunk, CompatRo, DeviceItem, Generation, Logical, ObjectId,
     Physical, Profile, STRIPE_BYTES, SUPERBLOCK_OFFSETS, Superblock, TreeId, Uuid,
 };
+use buttress_volume::excluded_ranges::excluded_ranges;
 use buttress_volume::layout::Layout;
 use buttress_volume::{ExtentWrite, Volume};
 use core::ops::Range;

@@ -17,6 +17,15 @@
 //!
 //! Sources: mkfs.btrfs(8) for options, defaults and profiles; on-disk format documentation for the items. Places and
 //! sizes of the first chunks follow what mkfs.btrfs 6.14 is seen to do.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        reason = "tests compute with known numbers"
+    )
+)]
 
 mod blocks;
 mod chunks;
@@ -25,7 +34,6 @@ mod items;
 #[cfg(any(test, feature = "testing"))]
 pub mod old;
 pub mod options;
-pub mod signatures;
 mod trees;
 
 /// What those use, too, who make volumes that are not empty.
@@ -36,17 +44,17 @@ pub mod parts {
     };
     pub use super::options::Settings;
     pub use super::trees::{device_items, empty_superblock};
-    pub use super::{device_id, forget_superblocks, usable_sizes, wipe};
+    pub use super::{device_id, usable_sizes, wipe};
+    pub use buttress_volume::wiping::forget_superblocks;
 }
 
 pub use chunks::PlannedChunk;
 pub use error::Error;
 pub use options::{Feature, Options, Quotas};
 
-use buttress_device::{Device, IoError};
-use buttress_format::{
-    ByteCount, DeviceId, DeviceItem, Generation, Physical, SUPERBLOCK_OFFSETS, Superblock, Timestamp, Uuid,
-};
+use buttress_device::Device;
+use buttress_format::{ByteCount, DeviceId, DeviceItem, Generation, Superblock, Timestamp, Uuid};
+use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
 use options::Settings;
 use trees::Plan;
 
@@ -77,9 +85,6 @@ pub struct Made {
     /// The quotas that are on.
     pub quotas: Option<Quotas>,
 }
-
-/// How much is zeroed at both ends of a device, so that nothing finds what was there before.
-const WIPED_BYTES: u64 = 2 << 20;
 
 /// The generation of a new volume.
 const GENERATION: Generation = Generation::new(8);
@@ -193,52 +198,6 @@ pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
         zero_ends(device)?;
     }
     device.flush()?;
-    Ok(())
-}
-
-/// Erases a device's former content in the order of [`wipe`], without a discard. Programs that recognise a file system
-/// by its signature then find none.
-///
-/// # Errors
-/// The failure of the device.
-pub(crate) fn forget(device: &Device) -> Result<(), IoError> {
-    let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
-    for place in copies {
-        zero_superblock(device, place)?;
-    }
-    device.flush()?;
-    zero_superblock(device, primary)?;
-    device.flush()?;
-    zero_ends(device)?;
-    device.flush()
-}
-
-/// Makes a device forget the superblocks on it, as far as it can: what could not be finished is not to open.
-pub fn forget_superblocks(device: &Device) {
-    for place in SUPERBLOCK_OFFSETS {
-        // What fails here failed before, which is told.
-        let _cannot = zero_superblock(device, place);
-    }
-    let _cannot = device.flush();
-}
-
-fn zero_superblock(device: &Device, place: Physical) -> Result<(), IoError> {
-    let bytes = buttress_format::SUPERBLOCK_BYTES as u64;
-    if place.get().saturating_add(bytes) <= device.size_bytes() {
-        device.zero(place.get(), bytes)?;
-    }
-    Ok(())
-}
-
-/// Zeroes both ends of a device, and the places of superblocks.
-fn zero_ends(device: &Device) -> Result<(), IoError> {
-    let size = device.size_bytes();
-    for start in [0, size.saturating_sub(WIPED_BYTES)] {
-        device.zero(start, WIPED_BYTES.min(size))?;
-    }
-    for place in SUPERBLOCK_OFFSETS {
-        zero_superblock(device, place)?;
-    }
     Ok(())
 }
 
