@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Crates whose locks are in the document.
-const CRATES: [&str; 7] = ["scrub", "writer", "accounts", "fs", "tree", "volume", "device"];
+const CRATES: [&str; 8] = [
+    "scrub", "writer", "engine", "accounts", "fs", "tree", "volume", "device",
+];
 
 /// A crate and its files whose locks have no class of `locks`: an allocator's are taken under any lock.
 const WITHOUT_CLASSES: (&str, &str) = ("device", "buffer/");

@@ -97,7 +97,7 @@ fn links_lead_somewhere() {
     assert_eq!(broken, [""; 0]);
 }
 
-/// Whether a path of modules, `writer::transaction::pins`, names a file.
+/// Whether a path of modules, `engine::pins`, names a file.
 fn module_exists(root: &Path, module: &str) -> bool {
     let mut parts = module.split("::");
     let source = root

@@ -17,7 +17,7 @@ use buttress::format::{ByteCount, ChecksumType, SubvolumeId, Timestamp, Uuid};
 use buttress::fs::{Follow, Location, Progress};
 use buttress::scrub::resync::devices_behind;
 use buttress::scrub::{Healer, Resync, ResyncOptions};
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use buttress::writer::operations::{AttributeChanges, NewInode};
 use buttress::writer::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
 use rustix::fs::Mode;

@@ -28,6 +28,7 @@
     )
 )]
 
+pub mod acl;
 pub mod block_groups;
 pub mod changed;
 pub mod checksums;
@@ -44,6 +45,7 @@ pub mod lookup;
 pub mod notice;
 pub mod open;
 pub mod progress;
+pub mod property;
 pub mod reader;
 pub mod stored;
 pub mod subvolume;

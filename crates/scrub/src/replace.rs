@@ -91,7 +91,7 @@ pub struct Replace {
 
 impl Replace {
     /// Of a volume with a replacement: one that was started just now
-    /// ([`WritableFilesystem::start_replacement`]), or earlier.
+    /// ([`Engine::start_replacement`](buttress_writer::Engine::start_replacement)), or earlier.
     #[must_use]
     pub const fn new(writable: WritableFilesystem, options: ReplaceOptions, progress: Progress) -> Self {
         Self {

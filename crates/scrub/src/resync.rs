@@ -104,7 +104,7 @@ impl Resync {
     /// brought up to date.
     ///
     /// # Errors
-    /// The first device's that stays behind: see the module, and [`WritableFilesystem::begin_return`];
+    /// The first device's that stays behind: see the module, and [`Engine::begin_return`](buttress_writer::Engine::begin_return);
     /// [`buttress_fs::Error::Cancelled`].
     pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());

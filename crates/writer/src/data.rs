@@ -2,15 +2,13 @@
 //!
 //! Content that is written is dirty data at first, by file, in whole sectors (*delayed allocation*): only when it is written
 //! back is it decided whether it is compressed, kept inside the tree or overwritten in place, and where it goes. It is
-//! written back before a commit, when more than [`DataOptions::delalloc_bytes_max`] waits, and when an operation needs
+//! written back before a commit, when more than [`DataOptions::delalloc_bytes_max`](crate::DataOptions::delalloc_bytes_max) waits, and when an operation needs
 //! the file's extents. The commit then holds it.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `table` | which files have dirty data, each file's lock, and what a call knows of its file |
+//! | `content` | what a call knows of its file while it holds the file's lock |
 //! | `file_calls` | how a call comes to a file's content, and leaves it |
-//! | `dirty` | the content of one file that waits |
-//! | `waiting` | the same for readers, with what is on its way to the devices |
 //! | `writing` | writing and reading at any offset |
 //! | `flushing` | when content of many files is written back, and by whom |
 //! | `in_flight` | content on its way to extents, and who waits for it |
@@ -42,7 +40,7 @@
 
 mod allocation;
 mod compressing;
-mod dirty;
+mod content;
 pub(crate) mod encoded;
 pub(crate) mod encoded_files;
 mod file_calls;
@@ -54,57 +52,11 @@ pub(crate) mod preallocation;
 pub(crate) mod sharing;
 mod small_files;
 mod sums;
-pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 mod truncating;
-pub(crate) mod waiting;
 mod write_back;
 mod writing;
 
 pub use encoded::EncodedExtent;
 pub use preallocation::AllocateMode;
-
-use buttress_format::compression::CompressionMethod;
-use buttress_format::{ByteCount, InodeFlags};
-
-/// How content is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataOptions {
-    /// How content is compressed that has no property of its own; `None`: only where flags or properties ask for it.
-    pub compression: Option<CompressionMethod>,
-    /// Compress whatever the inode's flags, or a first look at the content, say.
-    pub compress_force: bool,
-    /// Files up to this size lie inside the tree, if a sector and a leaf have room for them.
-    pub max_inline: ByteCount,
-    /// Whether new files have checksums.
-    pub checksums: bool,
-    /// Whether content of new files is copied on write. Without that they have no checksums either.
-    pub copy_on_write: bool,
-    /// At most this much data is dirty, and at most half of what may be dirty of everything.
-    pub delalloc_bytes_max: ByteCount,
-}
-
-impl DataOptions {
-    /// The flags that new regular files have for these options.
-    pub(crate) fn flags_of_new_files(&self) -> InodeFlags {
-        match (self.copy_on_write, self.checksums) {
-            (false, _) => InodeFlags::NODATACOW | InodeFlags::NODATASUM,
-            (true, false) => InodeFlags::NODATASUM,
-            (true, true) => InodeFlags::empty(),
-        }
-    }
-}
-
-impl Default for DataOptions {
-    fn default() -> Self {
-        Self {
-            compression: None,
-            compress_force: false,
-            max_inline: ByteCount::new(2048),
-            checksums: true,
-            copy_on_write: true,
-            delalloc_bytes_max: ByteCount::new(96 << 20),
-        }
-    }
-}

@@ -1,6 +1,6 @@
 //! Maps of files that are being written: dirty data and delayed references are looked at, too.
 
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
 use buttress_accounts::back_references::DelayedReferencesOf;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_accounts::fiemap::{ContentState, LiveContent};
@@ -66,7 +66,7 @@ impl LiveContent for WritableFilesystem {
     }
 
     fn delayed_references_of(&self, view: &Filesystem, extents: &[Logical]) -> Option<DelayedReferencesOf> {
-        Self::delayed_references_of(self, view, extents)
+        self.engine().delayed_references_of(view, extents)
     }
 
     fn quiesced_content(

@@ -6,7 +6,7 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | open one for writing, commit, close | [`transaction`] |
+//! | open one for writing, commit, close | [`WritableFilesystem`], [`engine`](buttress_engine) |
 //! | change names, attributes, subvolumes | [`operations`] |
 //! | write content | [`data`] |
 //! | read what is newest | `live`: the reading calls of [`WritableFilesystem`] |
@@ -24,15 +24,18 @@
 
 pub mod data;
 mod fiemap;
+mod filesystem;
 mod live;
 pub mod log_tree;
 pub mod operations;
 mod subvolume;
-pub mod transaction;
+#[cfg(test)]
+mod transaction_tests;
 
-pub use data::{AllocateMode, DataOptions};
-pub use log_tree::{CommitCause, LogStatistics, Shown, Synced, open_replayed};
-pub use transaction::{
-    Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Uncommitted, WritableFilesystem, WriteOptions,
-    replacement_item, wipe_superblocks,
+pub use buttress_engine::{
+    DataOptions, Engine, Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Uncommitted,
+    WriteOptions, replacement_item, wipe_superblocks,
 };
+pub use data::AllocateMode;
+pub use filesystem::WritableFilesystem;
+pub use log_tree::{CommitCause, LogStatistics, Shown, Synced, open_replayed};

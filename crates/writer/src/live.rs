@@ -5,16 +5,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `trees` | the open trees, each with a lock of its own: look-ups share it, one edit of that tree takes it |
-//! | `inodes` | one object for each inode in use: its item, size, counts, next directory index |
-//! | `known_names` | names that were looked up, and where they lead |
 //! | `looking` | names, attributes, links and inodes, as they are now |
-//! | `pending_times` | times of writes that the inode item does not have yet |
 //! | `content` | content of files, with what waits |
 //! | `direct_reads` | which reads Linux serves without its page cache |
 //! | `read_ahead` | blocks that changes to come will need |
-//! | `steps` | operations are seen whole |
-//! | `waiting_names` | names of unfinished subvolumes that are not in their directories yet |
 //!
 //! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) is of one moment and costs later edits copies;
 //! a live read is of now, and keeps nothing.
@@ -30,62 +24,16 @@
 
 mod content;
 mod direct_reads;
-pub(crate) mod inodes;
-pub(crate) mod known_names;
 mod looking;
-pub(crate) mod pending_times;
 mod read_ahead;
-pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
-pub(crate) mod trees;
-pub(crate) mod waiting_names;
 
-use crate::transaction::WritableFilesystem;
-use buttress_format::Logical;
-use buttress_fs::error::{Error, Result};
+use crate::WritableFilesystem;
+use buttress_engine::retry::{Looked, Retry};
+use buttress_fs::error::Result;
 use buttress_locks::Excused;
-use buttress_tree::{Forest, NonBlocking};
-
-/// How often a look-up is retried because a block on its way was not in memory. A way is some levels in some trees; where
-/// the cache is too small to keep all of that, the rest is read where it is found missing.
-const RETRIES_MAX: usize = 64;
-
-/// The one way to read what a look-up needs that must not wait for a device: look, read what was missing, look again.
-#[derive(Debug, Default)]
-pub(crate) struct Retry {
-    last: Option<Logical>,
-    count: usize,
-}
-
-/// What became of a look-up.
-pub(crate) enum Looked<T> {
-    /// It ended, well or with an error of its own.
-    Done(Result<T>),
-    /// What was missing has been read.
-    Again,
-    /// Reading is of no use: the cache did not keep what was read.
-    Futile,
-}
-
-impl Retry {
-    /// Takes the outcome of a look-up that was to do without reading. Reads what it found missing; no lock may be held.
-    pub(crate) fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
-        let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
-            return Looked::Done(looked);
-        };
-        self.count = self.count.saturating_add(1);
-        if self.last == Some(pointer.logical) || self.count >= RETRIES_MAX {
-            return Looked::Futile;
-        }
-        self.last = Some(pointer.logical);
-        // What cannot be read may have gone from the tree meanwhile: where it is still wanted, the error is met again.
-        match forest.read_block(&pointer) {
-            Ok(_) => Looked::Again,
-            Err(_) => Looked::Futile,
-        }
-    }
-}
+use buttress_tree::NonBlocking;
 
 impl WritableFilesystem {
     /// Looks at the live state, without the edit lock, between two operations. `look` may be run several times, and must leave no trace of a run that

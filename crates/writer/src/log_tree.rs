@@ -8,15 +8,12 @@
 //! |---|---|
 //! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
 //! | `subvolume_log` | the log of one subvolume: what is in it, and what a sync has to add |
-//! | `writing`, `blocks` | a round of writing logs, and where their blocks lie |
+//! | `writing` | a round of writing logs |
 //! | `collecting` | what of an inode is new, and what must be logged with it |
 //! | `content`, `entries`, `removals` | of files, of directories, of names that went |
 //! | `gathering` | many inodes read at one go |
-//! | `names` | names that went in the running transaction |
-//! | `state` | what the log has of an inode: kept in the live inode |
 //! | `editor` | the log's own trees |
 //! | `statistics` | counters |
-//! | `pending` | the log that waits at opening: read once as a whole, and the space that it keeps |
 //! | `replay` | what its items mean for the subvolumes |
 //! | `in_memory` | a volume opened for reading, shown with its log replayed |
 //!
@@ -26,7 +23,6 @@
 //! kernel wrote and replayed.
 
 mod batch;
-mod blocks;
 mod collecting;
 mod content;
 mod editor;
@@ -34,11 +30,8 @@ mod entries;
 mod gathering;
 mod in_memory;
 mod inode_set;
-pub(crate) mod names;
-pub(crate) mod pending;
 mod removals;
 mod replay;
-pub(crate) mod state;
 mod statistics;
 mod subvolume_log;
 pub(crate) mod syncing;
@@ -50,8 +43,8 @@ pub use in_memory::{Shown, open_replayed};
 pub use statistics::{CommitCause, LogStatistics};
 pub use syncing::Synced;
 
-use crate::transaction::opening::refuse;
-use crate::transaction::replacement::{is_open, replacement_item};
+use buttress_engine::opening::refuse;
+use buttress_engine::replacement::{is_open, replacement_item};
 use buttress_format::Logical;
 use buttress_fs::Filesystem;
 use buttress_fs::error::{Error, Result, WritingRefusal};

@@ -11,7 +11,8 @@
 //! | [`rename`] | rename in all its forms |
 //! | [`attributes`] | mode, owner, times, flags |
 //! | [`access_times`] | times of the last access |
-//! | [`set_xattr`], [`acl`], [`property`] | extended attributes and what some of them mean |
+//! | [`set_xattr`] | extended attributes, and what some of them mean |
+//! | `device_statistics` | statistics of device errors, set to zero |
 //! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
 //! | [`unfinished`] | subvolumes that nobody sees before they are whole |
 //! | [`deferred_names`] | names of such subvolumes that wait, so that many go into each leaf at once |
@@ -20,7 +21,6 @@
 //! | `inherit` | what a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | `entries` | the items of names |
-//! | `inode_state` | inodes in memory |
 //!
 //! # How an operation runs
 //!
@@ -43,17 +43,15 @@
 //! Times, sizes, link counts, change counters and the order of names are kept as the kernel keeps them.
 
 pub mod access_times;
-pub mod acl;
 pub mod attributes;
 pub mod create;
 pub mod deferred_names;
+mod device_statistics;
 pub(crate) mod entries;
 pub(crate) mod inherit;
-pub(crate) mod inode_state;
 pub mod link;
 pub mod many_files;
 pub mod orphan;
-pub mod property;
 pub mod rename;
 pub mod set_xattr;
 pub mod subvolumes;
@@ -75,12 +73,12 @@ pub use subvolumes::ReceivedUuid;
 pub use unfinished::{FinishedSubvolume, Received};
 pub use whole_file::NewKind;
 
-use crate::live::steps::StepsLock;
-use crate::live::{Looked, Retry};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::checksums::checksum_key;
-use crate::transaction::reservation::{Handle, Need};
-use crate::transaction::running::Running;
+use crate::WritableFilesystem;
+use buttress_engine::checksums::checksum_key;
+use buttress_engine::reservation::{Handle, Need};
+use buttress_engine::retry::{Looked, Retry};
+use buttress_engine::running::Running;
+use buttress_engine::steps::StepsLock;
 use buttress_format::{
     ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, RootItem, SubvolumeId,
     Timestamp, TreeId,

@@ -85,6 +85,10 @@ const fn tree(name: &'static str) -> Test {
     test("buttress-tree", "lib", name)
 }
 
+const fn engine(name: &'static str) -> Test {
+    test("buttress-engine", "lib", name)
+}
+
 const fn writer(name: &'static str) -> Test {
     test("buttress-writer", "lib", name)
 }
@@ -205,7 +209,7 @@ const BYTE_VECTORS: Test = writer("data::tests::model::files_agree_with_byte_vec
 const TO_THE_KERNEL: Test = writer("data::tests::model::files_go_to_the_kernel_and_come_back");
 const EDITS: Test = tree("edit::tests::model::random_edits_agree_with_a_map_for_every_node_size");
 const HIGH_TREES: Test = tree("edit::tests::model::high_trees_agree_with_a_map");
-const FILES_COME_AND_GO: Test = writer("transaction::tests::files_come_and_go");
+const FILES_COME_AND_GO: Test = writer("transaction_tests::files_come_and_go");
 const DROPPING: Test = writer("operations::tests::subvolumes::dropping_goes_on_where_it_was_cancelled");
 const SUBVOLUMES: Test = writer("operations::tests::subvolumes::subvolumes_live_and_die");
 const RANDOM_OPERATIONS: Test =

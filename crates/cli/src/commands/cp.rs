@@ -18,7 +18,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::fs::Follow;
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use clap::Args;
 use serde_json::json;
 

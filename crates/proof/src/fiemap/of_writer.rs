@@ -6,7 +6,7 @@ use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::Compression;
 use buttress::format::compression::CompressionMethod;
 use buttress::fs::Error;
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{AllocateMode, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, FileOffset, Location, OpenOptions, Progress, SubvolumeId};

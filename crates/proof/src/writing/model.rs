@@ -2,7 +2,7 @@
 
 use super::access_list::AccessList;
 use buttress::fs::FileAttributes;
-use buttress::writer::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::{InodeNumber, Location, SubvolumeId};
 use buttress_oracle::manifest::{DataRange, Entry, Manifest, link_groups};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -10,7 +10,7 @@ use buttress::format::compression::CompressionMethod;
 use buttress::format::{Compression, SubvolumeId, Uuid};
 use buttress::fs::Location;
 use buttress::mkfs::Options;
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use buttress::writer::operations::{AccessPolicy, AccessTimes};
 use buttress::writer::{Environment, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, FileKind, OpenOptions, Timestamp};

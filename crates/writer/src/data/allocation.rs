@@ -2,11 +2,11 @@
 
 use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
 use super::sums::Sums;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::backing::of_host;
-use crate::transaction::block_groups::Purpose;
-use crate::transaction::data_extents::DataRange;
-use crate::transaction::reservation::Handle;
+use crate::WritableFilesystem;
+use buttress_engine::backing::of_host;
+use buttress_engine::block_groups::Purpose;
+use buttress_engine::data_extents::DataRange;
+use buttress_engine::reservation::Handle;
 use buttress_format::{ByteCount, ChecksumType, Compression, Logical};
 use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::Result;

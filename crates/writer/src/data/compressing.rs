@@ -6,12 +6,12 @@
 //!
 //! Source: btrfs(5), section "Compression".
 
-use super::table::Content;
-use crate::operations::property::{COMPRESSION_NAME, CompressionProperty};
+use super::content::Content;
 use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
 use buttress_format::{Compression, InodeFlags, InodeItem};
 use buttress_fs::error::Result;
 use buttress_fs::executor::Task;
+use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty};
 use bytes::{Bytes, BytesMut};
 use core::cell::RefCell;
 

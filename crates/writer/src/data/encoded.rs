@@ -3,11 +3,11 @@
 //! They go where they belong at once, without waiting in memory. What waits of the file goes before them.
 
 use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
-use super::table::Content;
+use super::content::Content;
 use super::write_back::Insertion;
 use super::writing::FILE_BYTES_MAX;
+use crate::WritableFilesystem;
 use crate::data::allocation::writes_of;
-use crate::transaction::WritableFilesystem;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{ByteCount, Compression, FileOffset, InodeFlags, InodeItem};
 use buttress_fs::error::{Defect, Error, Result};

@@ -9,9 +9,9 @@ use super::encoded::{EncodedExtent, Fit};
 use super::small_files::joined;
 use super::sums::Sums;
 use super::write_back::{EXTENT_ITEMS, require_feature};
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::data_extents::DataOwner;
+use buttress_engine::data_extents::DataOwner;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
     InodeItem, Key,

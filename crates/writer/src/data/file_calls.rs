@@ -5,11 +5,12 @@
 //!
 //! Left out: what a call does with the content.
 
-use super::table::{Content, FileId, FileState, SeveralStepsLock, file_id};
-use super::waiting::FileContent;
-use crate::transaction::WritableFilesystem;
+use super::content::Content;
+use crate::WritableFilesystem;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_accounts::fiemap::ContentState;
+use buttress_engine::data_table::{FileId, FileState, SeveralStepsLock, file_id};
+use buttress_engine::file_content::FileContent;
 use buttress_format::SubvolumeId;
 use buttress_fs::error::Result;
 use buttress_fs::location::Location;

@@ -5,7 +5,7 @@
 //! everything written back. Large files are written back side by side, small ones [many at a time](super::small_files).
 
 use super::small_files::SMALL_BYTES;
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicUsize, Ordering};

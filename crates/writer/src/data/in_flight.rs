@@ -11,11 +11,12 @@
 //!   room.
 //! - Size, time and number of writes, and the room promised, go with the content that is taken out. What came since stays.
 
-use super::dirty::DirtyData;
-use super::table::{Content, FileState};
-use super::waiting::FileContent;
+use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
+use buttress_engine::data_table::FileState;
+use buttress_engine::dirty_data::DirtyData;
+use buttress_engine::file_content::FileContent;
 use buttress_format::InodeItem;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;

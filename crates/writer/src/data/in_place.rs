@@ -3,10 +3,10 @@
 //! Only what belongs to this file alone and to no snapshot qualifies: an extent item newer than the subvolume's last
 //! snapshot, whose extent no other file refers to. Everything else goes to a new place.
 
+use super::content::Content;
 use super::items::Stored;
-use super::table::Content;
 use crate::operations::Operation;
-use crate::transaction::data_extents::DataRange;
+use buttress_engine::data_extents::DataRange;
 use buttress_format::{ByteCount, Compression, FileExtent, FileExtentBody, InodeFlags, InodeItem, Logical};
 use buttress_fs::error::Result;
 use buttress_fs::location::Location;

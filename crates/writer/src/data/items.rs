@@ -5,7 +5,7 @@
 //! file, for inline content its size; holes count nothing.
 
 use crate::operations::Operation;
-use crate::transaction::data_extents::{DataOwner, DataRange};
+use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeItem,
     InodeNumber, ItemType, Key, Logical, TreeId,

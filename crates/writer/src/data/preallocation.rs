@@ -1,12 +1,12 @@
 //! Room ahead of content, holes, zeros: what `fallocate(2)` does.
 
+use super::content::Content;
 use super::items::Stored;
-use super::table::Content;
 use super::writing::FILE_BYTES_MAX;
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::data_extents::{DataOwner, DataRange};
-use crate::transaction::reservation::Need;
+use buttress_engine::data_extents::{DataOwner, DataRange};
+use buttress_engine::reservation::Need;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, InodeFlags,
 };

@@ -3,12 +3,12 @@
 //! Whole sectors are shared by adding items that refer to the same extents. Content inside a tree cannot be shared and is
 //! written again.
 
-use super::table::Content;
+use super::content::Content;
 use super::write_back::is_of_gone_file;
 use super::writing::{FILE_BYTES_MAX, Source};
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use buttress_engine::reservation::Need;
 use buttress_format::{ByteCount, FileExtentBody, FileKind, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;

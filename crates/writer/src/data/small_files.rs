@@ -12,14 +12,14 @@
 
 use super::allocation::{Placed, writes_of};
 use super::compressing::{NewExtent, plain_extents};
+use super::content::Content;
 use super::in_place::may_be_in_place;
 use super::sums::{Sums, sums_of};
-use super::table::Content;
 use super::write_back::{EXTENT_ITEMS, Insertion, Pieces, STEP_EXTENTS, is_of_gone_file, runs};
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
 use buttress_device::Buffer;
+use buttress_engine::reservation::Need;
 use buttress_format::{ByteCount, InodeFlags, InodeItem, Logical};
 use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;

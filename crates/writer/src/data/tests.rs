@@ -4,10 +4,10 @@ mod extents;
 mod model;
 mod small_files;
 
-use crate::data::DataOptions;
+use crate::WritableFilesystem;
 use crate::operations::NewInode;
 use crate::operations::tests::volume::{Image, ROOT, open_with};
-use crate::transaction::WritableFilesystem;
+use buttress_engine::data_options::DataOptions;
 use buttress_format::{ByteCount, FileOffset};
 use buttress_fs::location::Location;
 

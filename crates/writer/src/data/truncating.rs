@@ -1,11 +1,11 @@
 //! Other sizes: files are cut, or go on as holes.
 
-use super::table::Content;
+use super::content::Content;
 use super::write_back::is_of_gone_file;
 use super::writing::FILE_BYTES_MAX;
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use buttress_engine::reservation::Need;
 use buttress_format::{ByteCount, FileExtent, FileOffset, ItemType};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;

@@ -11,15 +11,15 @@
 
 use super::allocation::{Placed, writes_of};
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
+use super::content::Content;
 use super::in_place::{InPlace, may_be_in_place};
 use super::items::{Stored, change_bytes};
 use super::sums::{Sums, take_sums};
-use super::table::Content;
-use crate::live::pending_times::PendingTimes;
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::data_extents::DataOwner;
-use crate::transaction::reservation::Need;
+use buttress_engine::data_extents::DataOwner;
+use buttress_engine::pending_times::PendingTimes;
+use buttress_engine::reservation::Need;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,

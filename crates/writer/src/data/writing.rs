@@ -1,9 +1,9 @@
 //! Writing at any offset, and what a call reads of its own file. Others read by [`crate::live`].
 
-use super::dirty::DirtyData;
+use super::content::Content;
 use super::items::is_inline;
-use super::table::Content;
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
+use buttress_engine::dirty_data::DirtyData;
 use buttress_format::{FileExtent, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;

@@ -1,9 +1,9 @@
 //! Maps against a map of sectors that knows nothing of them, while a volume changes at random.
 
-use crate::data::{AllocateMode, DataOptions};
+use crate::WritableFilesystem;
 use crate::operations::NewInode;
 use crate::operations::tests::volume::{Image, ROOT, open_with};
-use crate::transaction::WritableFilesystem;
+use crate::{AllocateMode, DataOptions};
 use buttress_accounts::{FiemapExtent, FiemapFlags, Maps as _};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, Compression, FileOffset, ItemType, Logical, SubvolumeId, TreeId};

@@ -15,11 +15,11 @@
 //! - A file is marked before its items go. The hold is taken while the file's tree is, and the running generation looked at
 //!   afterwards: a transaction that began meanwhile may have extents that the hold does not cover.
 
-use super::inodes::{InodeState, LiveInode, id_of};
-use super::trees::LiveTree;
-use crate::data::waiting::FileContent;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::pins::Hold;
+use crate::WritableFilesystem;
+use buttress_engine::file_content::FileContent;
+use buttress_engine::inodes::{InodeState, LiveInode, id_of};
+use buttress_engine::pins::Hold;
+use buttress_engine::trees::LiveTree;
 use buttress_format::{
     ByteCount, FileExtent, FileKind, FileOffset, InodeFlags, InodeItem, ItemType, Key, ObjectId, TreeId,
 };

@@ -5,7 +5,7 @@
 //!
 //! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for these too.
 
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
 use buttress_format::{Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::location::Location;

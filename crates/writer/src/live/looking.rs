@@ -3,11 +3,12 @@
 //! A view holds everything as it is, which makes the next edits copy what they touch. A caller that looks and changes by
 //! turns, or that wants what is newest, is better off with these: each call goes to a leaf or two and keeps nothing.
 
-use super::inodes::{InodeState, id_of};
-use super::trees::LiveTree;
-use crate::data::waiting::FileContent;
-use crate::operations::entries::{Target, entry_in, place_in};
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
+use crate::operations::entries::place_in;
+use buttress_engine::entry::{Target, entry_in};
+use buttress_engine::file_content::FileContent;
+use buttress_engine::inodes::{InodeState, id_of};
+use buttress_engine::trees::LiveTree;
 use buttress_format::{
     ByteCount, Compression, DirItem, DirItems, FileExtent, FileExtentBody, FileKind, FileOffset, InodeItem,
     ItemType, Key, RootRef, TreeId,

@@ -4,8 +4,8 @@
 //! It is a hint. What cannot be read, or is not there, is met by the change itself. The cache keeps what is read as it keeps
 //! everything else, so that it should be for no more than is changed soon.
 
-use crate::transaction::WritableFilesystem;
-use crate::transaction::fault_in::FaultIn;
+use crate::WritableFilesystem;
+use buttress_engine::fault_in::FaultIn;
 use buttress_format::{DirItem, FileExtent, FileOffset, InodeItem, Key, TreeId};
 use buttress_fs::directory::DirEntry;
 use buttress_fs::error::Result;

@@ -2,7 +2,7 @@
 
 use crate::data::AllocateMode;
 use crate::operations::{NewInode, RenameMode, SetXattr};
-use crate::transaction::{WritableFilesystem, WriteOptions};
+use crate::{WritableFilesystem, WriteOptions};
 use buttress_device::gate::WatchedThread;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};

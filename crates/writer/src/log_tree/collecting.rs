@@ -18,10 +18,10 @@
 use super::batch::{Batch, InodeBatch, InodeBatches, NamesAndAttributes};
 use super::gathering::Gathered;
 use super::inode_set::InodeSet;
-use super::names::RemovedName;
 use super::statistics::CommitCause;
 use super::subvolume_log::SubvolumeLog;
 use crate::operations::Operation;
+use buttress_engine::removed_names::RemovedName;
 use buttress_format::{
     ByteCount, FileKind, Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, ItemError, ItemType,
     SubvolumeId, TreeId,
@@ -152,7 +152,7 @@ impl<'a, 'b> Collector<'a, 'b> {
                 .cloned()
                 .collect()
         });
-        self.batch.names_seen = names.map_or(0, |names| names.len());
+        self.batch.names_seen = names.map_or(0, |names| names.count());
         self.want(inode, Extent::Whole);
         for removed in new {
             self.follow_removal(&removed)?;
@@ -348,7 +348,8 @@ impl<'a, 'b> Collector<'a, 'b> {
                 return Ok(());
             }
             // Where no directory moved, what was there is where it was.
-            let any_moved = changes.is_some_and(super::names::RemovedNames::has_directories);
+            let any_moved =
+                changes.is_some_and(buttress_engine::removed_names::RemovedNames::has_directories);
             if at == InodeNumber::ROOT_DIRECTORY || !any_moved {
                 return Ok(());
             }

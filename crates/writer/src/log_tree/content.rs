@@ -1,6 +1,6 @@
 //! The content of a file that is logged: extents that changed, holes where some were, checksums of new data.
 //!
-//! What changed is in the state of the live inode ([`super::state`]); of a file without one all is logged. Items are logged
+//! What changed is in the state of the live inode ([`buttress_engine::log_state`]); of a file without one all is logged. Items are logged
 //! whole, also where only a part of their range changed: the log's older items give way. Where a range has no item, on
 //! volumes whose holes have none, the log gets one, or replaying would leave what was there.
 //!

@@ -5,7 +5,7 @@
 use super::batch::Data;
 use super::collecting::{Collector, Extent, INODES_MAX, Stop, Walk};
 use super::statistics::CommitCause;
-use crate::operations::inode_state::FIRST_INDEX;
+use buttress_engine::inode_table::FIRST_INDEX;
 use buttress_format::{DirItem, DirItems, FileKind, InodeItem, InodeNumber, ItemType};
 use core::ops::ControlFlow;
 

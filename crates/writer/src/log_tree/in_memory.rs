@@ -8,8 +8,9 @@
 //! Where the log cannot be replayed, because it is damaged or because of a feature that is not written, the volume is as of
 //! its last commit, and a notice names the cause.
 
-use crate::transaction::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
+use crate::WritableFilesystem;
 use buttress_device::Device;
+use buttress_engine::{Environment, SystemEnvironment, Uncommitted, WriteOptions};
 use buttress_format::{Logical, Timestamp, Uuid};
 use buttress_fs::error::Result;
 use buttress_fs::{Filesystem, Notice, OpenOptions};

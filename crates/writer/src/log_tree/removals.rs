@@ -4,9 +4,9 @@
 //! not live loses all its names. Of a directory that is gone that holds for all that was in it.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
-use super::names::RemovedName;
 use super::statistics::CommitCause;
-use crate::operations::entries::Target;
+use buttress_engine::entry::Target;
+use buttress_engine::removed_names::RemovedName;
 use buttress_format::InodeNumber;
 
 impl Collector<'_, '_> {

@@ -23,10 +23,10 @@
 mod extents;
 mod names;
 
-use super::pending::{PendingLog, broken};
+use crate::WritableFilesystem;
 use crate::operations::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::data_extents::DataRange;
+use buttress_engine::data_extents::DataRange;
+use buttress_engine::pending_log::{PendingLog, broken};
 use buttress_format::{
     ByteCount, DirItem, DirItems, FileKind, InodeItem, InodeNumber, ItemType, Key, Logical, ObjectId,
     OrphanItem, SubvolumeId, TreeId,

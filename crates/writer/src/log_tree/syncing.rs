@@ -24,7 +24,7 @@ use super::collecting::Collected;
 use super::statistics::{CommitCause, Counters, LogStatistics, count};
 use super::subvolume_log::{SubvolumeLog, collect};
 use super::writing::{LogRoots, Written};
-use crate::transaction::WritableFilesystem;
+use crate::WritableFilesystem;
 use buttress_format::{FileKind, FileOffset, Generation, InodeFlags, InodeNumber, TreeId};
 use buttress_fs::Location;
 use buttress_fs::error::Result;

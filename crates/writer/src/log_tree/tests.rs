@@ -6,7 +6,7 @@ mod rows;
 
 use super::{CommitCause, Synced};
 use crate::operations::{NewInode, RenameMode};
-use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
+use crate::{Environment, WritableFilesystem, WriteOptions};
 use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Profile, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;

@@ -5,16 +5,16 @@
 //! settle meanwhile.
 //!
 //! When a round is durable, nothing leads any more to the blocks that its logs left since the round before: the next round may
-//! write there ([`super::blocks`]).
+//! write there ([`buttress_engine::log_blocks`]).
 
-use super::blocks::{Place, Spare};
 use super::editor::LogContext;
 use super::statistics::{CommitCause, count};
 use super::subvolume_log::SubvolumeLog;
 use super::syncing::{LogLock, SharedLog};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::block_groups::Purpose;
-use crate::transaction::running::Running;
+use crate::WritableFilesystem;
+use buttress_engine::block_groups::Purpose;
+use buttress_engine::log_blocks::{Place, Spare};
+use buttress_engine::running::Running;
 use buttress_format::{
     ByteCount, Generation, InodeItem, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, Timestamp,
     TreeId, Uuid,

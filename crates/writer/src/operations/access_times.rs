@@ -5,8 +5,8 @@
 //!
 //! Sources: mount(8), options `relatime`, `strictatime`, `noatime` and `nodiratime`; ioctl_iflags(2), `FS_NOATIME_FL`.
 
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::reservation::Need;
 use buttress_format::{FileKind, FileOffset, InodeFlags, InodeItem, Timestamp};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;

@@ -3,16 +3,16 @@
 //! Source: chmod(2), chown(2), utimensat(2), ioctl_iflags(2) for meaning; btrfs(5), section "File attributes".
 
 use super::Operation;
-use super::acl::{ACCESS_NAME, Acl};
 use super::inherit::SET_GROUP_ID;
-use super::property::{COMPRESSION_NAME, CompressionProperty, flags_with};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::reservation::Need;
 use buttress_format::inode::{MODE_PERMISSION_MASK, MODE_TYPE_MASK};
 use buttress_format::{ByteCount, Compression, FileKind, InodeFlags, InodeItem, Timestamp};
+use buttress_fs::acl::{ACCESS_NAME, Acl};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::inode::FileAttributes;
 use buttress_fs::location::Location;
+use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty, flags_with};
 
 const SET_USER_ID: u32 = 0o4000;
 const GROUP_EXECUTE: u32 = 0o010;

@@ -5,13 +5,14 @@
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2), btrfs(5).
 
-use super::entries::{Entry, Target, check_name};
+use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
 use super::orphan::OpenInode;
 use super::whole_file::Whole;
 use super::{Operation, entries};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::entry::{Entry, Target};
+use buttress_engine::reservation::Need;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     ByteCount, Compression, DirItem, FileExtent, FileExtentBody, FileKind, FileOffset, InodeItem,

@@ -7,9 +7,9 @@
 //! subvolume cannot be finished.
 
 use super::Operation;
-use crate::live::trees::LiveTree;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::reservation::Need;
+use buttress_engine::trees::LiveTree;
 use buttress_format::limits::item_bytes_max;
 use buttress_format::{DirItems, InodeNumber, Key, SubvolumeId};
 use buttress_fs::error::{Corruption, Error, Name, Result};

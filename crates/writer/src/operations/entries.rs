@@ -7,10 +7,11 @@
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF", "INODE_EXTREF", "ROOT_REF".
 
 use super::Operation;
+use buttress_engine::entry::{Entry, Target, entry_in};
 use buttress_format::limits::item_bytes_max;
 use buttress_format::{
     DirItem, DirItems, FileKind, Generation, Incompat, InodeExtrefs, InodeItem, InodeNumber, InodeRefs,
-    ItemError, ItemType, Key, ObjectId, OrphanItem, RootRef, SubvolumeId, TreeId,
+    ItemError, Key, ObjectId, OrphanItem, RootRef, SubvolumeId, TreeId,
 };
 use buttress_fs::directory::is_valid_name;
 use buttress_fs::error::{Corruption, Error, Name, Result};
@@ -20,66 +21,6 @@ use buttress_tree::error::Cause;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-
-/// What an entry leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) target: Target,
-    pub(crate) kind: FileKind,
-}
-
-/// An inode of the same subvolume, or another subvolume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Inode(InodeNumber),
-    Subvolume(SubvolumeId),
-}
-
-impl Target {
-    /// What an item's entry leads to.
-    pub(crate) fn of(directory: Location, item: &DirItem<'_>) -> Result<Self> {
-        let number = item.location.objectid.get();
-        match (item.location.item_type, TreeId::new(number).as_subvolume()) {
-            (ItemType::INODE_ITEM, _) => Ok(Self::Inode(InodeNumber::new(number))),
-            (ItemType::ROOT_ITEM, Some(id)) => Ok(Self::Subvolume(id)),
-            _ => Err(Corruption::EntryTargetInvalid {
-                directory,
-                name: Name::from(item.name),
-                target: item.location,
-            }
-            .into()),
-        }
-    }
-
-    /// The key that an entry holds. For subvolumes the offset says nothing: there is one root item of each.
-    fn key(self) -> Key {
-        match self {
-            Self::Inode(inode) => InodeItem::key(inode),
-            Self::Subvolume(id) => Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, u64::MAX),
-        }
-    }
-
-    /// Where the target is, for an entry in `directory`.
-    pub(crate) fn location(self, directory: Location) -> Location {
-        match self {
-            Self::Inode(inode) => Location::new(directory.subvolume, inode),
-            Self::Subvolume(id) => Location::root_of(id),
-        }
-    }
-}
-
-/// The entry of this name in the item of its hash, or `None`.
-pub(crate) fn entry_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<Entry>> {
-    let tree = directory.subvolume.tree();
-    let mut entries = DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
-    let Some(entry) = entries.find(|entry| entry.name == name) else {
-        return Ok(None);
-    };
-    Ok(Some(Entry {
-        target: Target::of(directory, &entry)?,
-        kind: entry.kind,
-    }))
-}
 
 /// The index of a subvolume's entry, if what its parent records of it is the entry `name` of this directory.
 pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<u64>> {
@@ -145,7 +86,7 @@ impl Operation<'_> {
         Ok((found, item.data().len()))
     }
 
-    /// The entry of a name that waits ([`crate::live::waiting_names`]).
+    /// The entry of a name that waits ([`buttress_engine::waiting_names`]).
     pub(super) fn waiting_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
         let tree = &self.look().open_tree(directory.subvolume.tree())?.tree;
         if tree.names_waiting() == 0 {

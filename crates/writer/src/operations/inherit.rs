@@ -4,13 +4,14 @@
 //! Source: btrfs(5), section "File attributes"; acl(5); inode(7) on set-group-id directories.
 
 use super::Operation;
-use super::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use super::create::NewInode;
-use super::property::{COMPRESSION_NAME, CompressionProperty, flags_with, is_for};
+use buttress_engine::inherited::Inherited;
 use buttress_format::inode::MODE_PERMISSION_MASK;
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
+use buttress_fs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::location::Location;
+use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty, flags_with, is_for};
 use std::sync::Arc;
 
 /// The mode of a new subvolume's root directory, where no list limits it.
@@ -18,13 +19,6 @@ const SUBVOLUME_MODE: u32 = 0o040_755;
 
 /// The set-group-id bit of a mode.
 pub(super) const SET_GROUP_ID: u32 = 0o2000;
-
-/// What the attributes of a directory give to new inodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Inherited {
-    default_acl: Option<Acl>,
-    compression: Option<CompressionProperty>,
-}
 
 /// Mode, owner, flags and attributes of an inode that is about to be made.
 #[derive(Clone, Debug)]

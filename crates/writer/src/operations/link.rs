@@ -7,10 +7,11 @@
 
 use super::Operation;
 use super::create::beside;
-use super::entries::{Entry, Target, check_name};
-use crate::log_tree::names::RemovedName;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use super::entries::check_name;
+use crate::WritableFilesystem;
+use buttress_engine::entry::{Entry, Target};
+use buttress_engine::removed_names::RemovedName;
+use buttress_engine::reservation::Need;
 use buttress_format::limits::LINKS_MAX;
 use buttress_format::{ByteCount, FileKind, InodeItem, InodeRefs, ObjectId, OrphanItem, SubvolumeId};
 use buttress_fs::error::{Corruption, Error, Result};

@@ -7,13 +7,14 @@
 //! All are made or, after an error, none is: whoever wants to know which of them cannot be made makes them one by one.
 
 use super::create::{NewInode, Plan, REGULAR};
-use super::entries::{self, Entry, Target, check_name};
+use super::entries::{self, check_name};
 use super::whole_file::Whole;
 use super::{AttributeChanges, Operation};
+use crate::WritableFilesystem;
 use crate::data::EncodedExtent;
 use crate::data::encoded_files::WrittenFiles;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use buttress_engine::entry::{Entry, Target};
+use buttress_engine::reservation::Need;
 use buttress_format::{
     ByteCount, DirItem, FileKind, InodeItem, InodeNumber, InodeRefs, ItemError, Key, ObjectId, SubvolumeId,
 };

@@ -8,9 +8,9 @@
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
 use super::Operation;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::data_extents::{DataOwner, DataRange};
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::data_extents::{DataOwner, DataRange};
+use buttress_engine::reservation::Need;
 use buttress_format::{
     ByteCount, ErrorKind, FileExtent, FileOffset, InodeItem, InodeNumber, ItemType, Key, ObjectId,
     OrphanItem, SubvolumeId, TreeId,

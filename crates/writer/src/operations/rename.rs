@@ -8,11 +8,12 @@
 
 use super::Operation;
 use super::create::{NewInode, Plan, beside};
-use super::entries::{Entry, Target, check_name};
+use super::entries::check_name;
 use super::link::{Left, REMOVED_AT_ONCE};
-use crate::subvolume::making::root_reference_keys;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use crate::subvolume::making::{self, root_reference_keys};
+use buttress_engine::entry::{Entry, Target};
+use buttress_engine::reservation::Need;
 use buttress_format::{
     FileKind, InodeItem, InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeId, TreeId,
 };
@@ -405,14 +406,13 @@ impl Operation<'_> {
                 self.insert_link(beside(from, inode), end.directory.inode, end.name, index)
             }
             Target::Subvolume(id) => {
-                self.edit().remove_root_reference(id, from.subvolume)?;
+                making::remove_root_reference(self.edit(), id, from.subvolume)?;
                 let reference = RootRef {
                     directory: end.directory.inode,
                     sequence: index,
                     name: end.name,
                 };
-                self.edit()
-                    .add_root_reference(id, end.directory.subvolume, &reference)
+                making::add_root_reference(self.edit(), id, end.directory.subvolume, &reference)
             }
         }
     }

@@ -7,15 +7,15 @@
 //! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation, section "XATTR_ITEM".
 
 use super::Operation;
-use super::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
-use super::property::{COMPRESSION_NAME, CompressionProperty, PREFIX, flags_with, is_for};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::reservation::Need;
 use buttress_format::limits::{item_bytes_max, xattr_bytes_max};
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};
+use buttress_fs::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use buttress_fs::error::{Error, Name, Result};
 use buttress_fs::location::Location;
 use buttress_fs::lookup::NAME_LIMIT;
+use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty, PREFIX, flags_with, is_for};
 
 /// Items that an attribute takes: its own, the inode's.
 const XATTR_ITEMS: u64 = 3;

@@ -7,11 +7,12 @@
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for what is refused.
 
 use super::Operation;
-use super::entries::{Entry, Target, check_name};
+use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
-use crate::subvolume::making::{NewSubvolume, root_reference_keys};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use crate::subvolume::making::{self, NewSubvolume, root_reference_keys};
+use buttress_engine::entry::{Entry, Target};
+use buttress_engine::reservation::Need;
 use buttress_format::{
     DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
     QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
@@ -49,7 +50,7 @@ impl WritableFilesystem {
             operation.require_new_entry(directory, name)?;
             let inherited_attributes = operation.inherited_by_subvolume(directory)?;
             operation.reach_new_subvolume(directory, name, &new)?;
-            let id = operation.edit().make_subvolume_tree(&new)?;
+            let id = making::make_subvolume_tree(operation.edit(), &new)?;
             operation.endow_root(id, &inherited_attributes)?;
             operation.name_subvolume(directory, name, id)?;
             Ok(id)
@@ -62,7 +63,7 @@ impl WritableFilesystem {
     /// commit follows. That one writes metadata only.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], [`Error::Exists`], and those of [`WritableFilesystem::commit`].
+    /// [`Error::SubvolumeNotFound`], [`Error::Exists`], and those of [`Engine::commit`](crate::Engine::commit).
     pub fn snapshot(
         &self,
         source: SubvolumeId,
@@ -85,10 +86,8 @@ impl WritableFilesystem {
                 operation.require_space(need)?;
                 operation.require_new_entry(directory, name)?;
                 operation.require_subvolume(source)?;
-                let root = operation.look().committed_root(source, committing)?;
-                let id = operation
-                    .edit()
-                    .make_snapshot_tree(source, &root, &new, read_only)?;
+                let root = making::committed_root(operation.look(), source, committing)?;
+                let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, read_only)?;
                 operation.name_subvolume(directory, name, id)?;
                 Ok(id)
             })
@@ -143,8 +142,8 @@ impl WritableFilesystem {
             operation.edit().names.note_subvolume(tree, directory.inode);
             operation.shrink_directory(directory, &place.name)?;
             operation.edit().inodes.forget_tree(id.tree());
-            operation.edit().remove_root_reference(id, place.parent)?;
-            operation.edit().kill_root(id)
+            making::remove_root_reference(operation.edit(), id, place.parent)?;
+            making::kill_root(operation.edit(), id)
         })?;
         self.give_up_content_of(id)
     }
@@ -206,9 +205,8 @@ impl WritableFilesystem {
             item.flags.set(RootFlags::RDONLY, read_only);
             if loses_claim {
                 item.received_uuid = Uuid::nil();
-                operation
-                    .edit()
-                    .remove_uuid(received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
+                making::remove_uuid(operation
+                    .edit(), received_uuid, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
             }
             Ok(())
         })
@@ -269,7 +267,7 @@ impl Operation<'_> {
         };
         // What a commit is about to write is in memory when the snapshot's turn comes.
         if !is_newer {
-            self.look().committed_root(source, None)?;
+            making::committed_root(self.look(), source, None)?;
         }
         Ok(())
     }
@@ -300,9 +298,8 @@ impl Operation<'_> {
             sequence: index,
             name,
         };
-        self.edit()
-            .add_root_reference(id, directory.subvolume, &reference)?;
-        self.edit().add_uuids(id)?;
+        making::add_root_reference(self.edit(), id, directory.subvolume, &reference)?;
+        making::add_uuids(self.edit(), id)?;
         self.grow_directory(directory, name)
     }
 

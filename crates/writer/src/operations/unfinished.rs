@@ -16,10 +16,10 @@
 use super::Operation;
 use super::entries::check_name;
 use super::subvolumes::SUBVOLUME_ITEMS;
-use crate::live::waiting_names::WaitingNames;
-use crate::subvolume::making::root_reference_keys;
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use crate::subvolume::making::{self, root_reference_keys};
+use buttress_engine::reservation::Need;
+use buttress_engine::waiting_names::WaitingNames;
 use buttress_format::{
     FileKind, Generation, InodeFlags, ItemType, Key, ObjectId, RootFlags, SubvolumeId, TreeId, Uuid, uuid_key,
 };
@@ -59,7 +59,7 @@ impl WritableFilesystem {
         let new = self.new_subvolume();
         self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
             operation.reach_unfinished()?;
-            let id = operation.edit().make_subvolume_tree(&new)?;
+            let id = making::make_subvolume_tree(operation.edit(), &new)?;
             operation.hide(id)?;
             Ok(id)
         })
@@ -68,7 +68,7 @@ impl WritableFilesystem {
     /// As [`begin_subvolume`](Self::begin_subvolume), with what another one holds; that one may be unfinished itself. Commits.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], and those of [`WritableFilesystem::commit`].
+    /// [`Error::SubvolumeNotFound`], and those of [`Engine::commit`](crate::Engine::commit).
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
@@ -82,8 +82,8 @@ impl WritableFilesystem {
             self.operate_on(handle, |operation| {
                 operation.require_space(need)?;
                 operation.require_subvolume(source)?;
-                let root = operation.look().committed_root(source, committing)?;
-                let id = operation.edit().make_snapshot_tree(source, &root, &new, false)?;
+                let root = making::committed_root(operation.look(), source, committing)?;
+                let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
                 operation.hide(id)?;
                 Ok(id)
             })

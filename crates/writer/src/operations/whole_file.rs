@@ -6,8 +6,8 @@
 
 use super::attributes::AttributeChanges;
 use super::create::{DIRECTORY, NewInode, Plan, REGULAR, of_directory, of_symlink};
-use crate::transaction::WritableFilesystem;
-use crate::transaction::reservation::Need;
+use crate::WritableFilesystem;
+use buttress_engine::reservation::Need;
 use buttress_format::ByteCount;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_fs::NodeKind;

@@ -12,12 +12,12 @@
 
 mod full_back_references;
 
-use crate::transaction::WritableFilesystem;
-use crate::transaction::cow::Form;
-use crate::transaction::extent_tree::ExtentState;
-use crate::transaction::reservation::{Handle, Need};
-use crate::transaction::running::Running;
+use crate::WritableFilesystem;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
+use buttress_engine::cow::Form;
+use buttress_engine::extent_tree::ExtentState;
+use buttress_engine::reservation::{Handle, Need};
+use buttress_engine::running::Running;
 use buttress_format::{
     ErrorKind, Generation, HeaderFlags, ItemType, Key, Logical, ObjectId, RootFlags, SubvolumeId, TreeBlock,
     TreeId,
@@ -218,16 +218,16 @@ impl WritableFilesystem {
         }
         let (mut stop, ahead) = {
             let _resident_only = NonBlocking::hold();
-            handle.drop_below(tree, progress, memory)?
+            drop_below(&mut handle, tree, progress, memory)?
         };
         if let Stop::Missing(pointer) = &stop
             && memory.is_known(pointer)
         {
             // It was read, and the cache did not keep it.
-            (stop, _) = handle.drop_below(tree, progress, memory)?;
+            (stop, _) = drop_below(&mut handle, tree, progress, memory)?;
         }
         match &stop {
-            Stop::Gone => handle.remove_dead_root(tree).inspect_err(|error| {
+            Stop::Gone => remove_dead_root(&mut handle, tree).inspect_err(|error| {
                 // All that it led to was let go, so that it must not be committed with what leads there.
                 self.forest().volume().stop_writing(error);
             })?,
@@ -243,77 +243,75 @@ impl WritableFilesystem {
     }
 }
 
-impl Running {
-    /// Goes on dropping where dropping stopped, and writes down where it stops now. Gives also what is worth reading in.
-    fn drop_below(
-        &mut self,
-        tree: TreeId,
-        progress: &Progress,
-        memory: &mut Memory,
-    ) -> Result<(Stop, Vec<BlockPointer>)> {
-        let missing = |error: Error| match error.missing_block() {
-            Some(pointer) => Ok(Stop::Missing(Box::new(pointer))),
-            None => Err(error),
-        };
-        if let Err(error) = self.reach_dead_root(tree) {
-            return Ok((missing(error)?, Vec::new()));
+/// Goes on dropping where dropping stopped, and writes down where it stops now. Gives also what is worth reading in.
+fn drop_below(
+    running: &mut Running,
+    tree: TreeId,
+    progress: &Progress,
+    memory: &mut Memory,
+) -> Result<(Stop, Vec<BlockPointer>)> {
+    let missing = |error: Error| match error.missing_block() {
+        Some(pointer) => Ok(Stop::Missing(Box::new(pointer))),
+        None => Err(error),
+    };
+    if let Err(error) = reach_dead_root(running, tree) {
+        return Ok((missing(error)?, Vec::new()));
+    }
+    let mut way = match SnapshotDropper::resume(running, tree, memory) {
+        Ok(Some(way)) => way,
+        Ok(None) => return Ok((Stop::Enough, Vec::new())),
+        Err(error) => return Ok((missing(error)?, Vec::new())),
+    };
+    let limit = running.core.references.len().saturating_add(REFERENCES_AT_ONCE);
+    let stop = loop {
+        match way.advance(running) {
+            Ok(Advance::Done) => {}
+            Ok(Advance::AtEnd) => return Ok((Stop::Gone, Vec::new())),
+            Ok(Advance::Interrupted) => break Stop::Enough,
+            Err(error) => match missing(error) {
+                Ok(stop) => break stop,
+                Err(error) => {
+                    // What was let go stays let go.
+                    way.remember(running)?;
+                    return Err(error);
+                }
+            },
         }
-        let mut way = match SnapshotDropper::resume(self, tree, memory) {
-            Ok(Some(way)) => way,
-            Ok(None) => return Ok((Stop::Enough, Vec::new())),
-            Err(error) => return Ok((missing(error)?, Vec::new())),
-        };
-        let limit = self.core.references.len().saturating_add(REFERENCES_AT_ONCE);
-        let stop = loop {
-            match way.advance(self) {
-                Ok(Advance::Done) => {}
-                Ok(Advance::AtEnd) => return Ok((Stop::Gone, Vec::new())),
-                Ok(Advance::Interrupted) => break Stop::Enough,
-                Err(error) => match missing(error) {
-                    Ok(stop) => break stop,
-                    Err(error) => {
-                        // What was let go stays let go.
-                        way.remember(self)?;
-                        return Err(error);
-                    }
-                },
-            }
-            let stops = self.core.references.len() >= limit || progress.is_cancelled();
-            if stops && way.can_stop() {
-                break Stop::Enough;
-            }
-        };
-        way.remember(self)?;
-        Ok((stop, way.blocks_ahead()))
-    }
-
-    /// Keys of what is left of a tree at the end: its root item and the orphan item.
-    fn keys_of_dead_root(&mut self, tree: TreeId) -> Result<[Key; 2]> {
-        let offset = self.open_tree(tree)?.item_offset;
-        Ok([
-            Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset),
-            Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get()),
-        ])
-    }
-
-    /// Goes to where the last of a tree lies: when nothing else is left it must go at once.
-    fn reach_dead_root(&mut self, tree: TreeId) -> Result<()> {
-        // Its id may be the highest: nobody gets it while the volume is open, since callers may still name what was in it.
-        self.next_inode_number(TreeId::ROOT)?;
-        let keys = self.keys_of_dead_root(tree)?;
-        keys.iter().try_for_each(|key| self.reach(TreeId::ROOT, key))
-    }
-
-    /// Removes the last of a tree.
-    fn remove_dead_root(&mut self, tree: TreeId) -> Result<()> {
-        let keys = self.keys_of_dead_root(tree)?;
-        self.trees.remove(tree);
-        self.inodes.forget_tree(tree);
-        for key in keys {
-            self.remove(TreeId::ROOT, &key)?;
+        let stops = running.core.references.len() >= limit || progress.is_cancelled();
+        if stops && way.can_stop() {
+            break Stop::Enough;
         }
-        Ok(())
+    };
+    way.remember(running)?;
+    Ok((stop, way.blocks_ahead()))
+}
+
+/// Keys of what is left of a tree at the end: its root item and the orphan item.
+fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
+    let offset = running.open_tree(tree)?.item_offset;
+    Ok([
+        Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset),
+        Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, tree.get()),
+    ])
+}
+
+/// Goes to where the last of a tree lies: when nothing else is left it must go at once.
+fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
+    // Its id may be the highest: nobody gets it while the volume is open, since callers may still name what was in it.
+    running.next_inode_number(TreeId::ROOT)?;
+    let keys = keys_of_dead_root(running, tree)?;
+    keys.iter().try_for_each(|key| running.reach(TreeId::ROOT, key))
+}
+
+/// Removes the last of a tree.
+fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
+    let keys = keys_of_dead_root(running, tree)?;
+    running.trees.remove(tree);
+    running.inodes.forget_tree(tree);
+    for key in keys {
+        running.remove(TreeId::ROOT, &key)?;
     }
+    Ok(())
 }
 
 impl<'m> SnapshotDropper<'m> {

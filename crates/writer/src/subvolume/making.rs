@@ -9,10 +9,10 @@
 //!
 //! Source: on-disk format documentation, sections "Root item", "Root reference", "UUID tree".
 
-use crate::live::trees::LiveTree;
-use crate::transaction::cow::Form;
-use crate::transaction::freezing::Prepared;
-use crate::transaction::running::{OpenTree, Running};
+use buttress_engine::cow::Form;
+use buttress_engine::freezing::Prepared;
+use buttress_engine::running::{OpenTree, Running};
+use buttress_engine::trees::LiveTree;
 use buttress_format::{
     ByteCount, Generation, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, Logical, ObjectId,
     RootFlags, RootItem, RootRef, SubvolumeId, Timestamp, TreeBlock, TreeId, Uuid, UuidItem, uuid_key,
@@ -33,203 +33,215 @@ pub(crate) struct NewSubvolume {
     pub(crate) now: Timestamp,
 }
 
-impl Running {
-    /// The next id for a subvolume. As with inodes in their tree, no id is given twice while the volume is open: what was
-    /// kept of one that is gone never belongs to another.
-    fn free_subvolume_id(&mut self) -> Result<SubvolumeId> {
-        let number = self.free_inode_number(TreeId::ROOT)?;
-        TreeId::new(number.get())
-            .as_subvolume()
-            .ok_or(Error::TooMany { what: "subvolumes" })
-    }
+/// The next id for a subvolume. As with inodes in their tree, no id is given twice while the volume is open: what was
+/// kept of one that is gone never belongs to another.
+fn free_subvolume_id(running: &mut Running) -> Result<SubvolumeId> {
+    let number = running.free_inode_number(TreeId::ROOT)?;
+    TreeId::new(number.get())
+        .as_subvolume()
+        .ok_or(Error::TooMany { what: "subvolumes" })
+}
 
-    /// An empty subvolume: its tree with its root directory.
-    pub(crate) fn make_subvolume_tree(&mut self, new: &NewSubvolume) -> Result<SubvolumeId> {
-        let id = self.free_subvolume_id()?;
-        let generation = self.core.generation;
-        let tree = EditableTree::new_empty(
-            &self.core.forest,
-            id.tree(),
-            generation,
-            self.core.chunk_tree_uuid,
-        );
-        let item = new_root_item(new, generation, self.core.node_bytes());
-        self.add_root(id, tree, item, 0)?;
-        let root = InodeNumber::ROOT_DIRECTORY;
-        let directory = InodeItem {
-            generation,
-            transid: generation,
-            nlink: 1,
-            mode: DIRECTORY_MODE,
-            atime: new.now,
-            ctime: new.now,
-            mtime: new.now,
-            otime: new.now,
-            ..InodeItem::empty(NO_TIME)
-        };
-        self.insert(id.tree(), &InodeItem::key(root), &directory.to_bytes())?;
-        let key = Key::new(root.object_id(), ItemType::INODE_REF, root.get());
-        let mut names = Vec::new();
-        InodeRefs::push(&mut names, 0, b"..")?;
-        self.insert(id.tree(), &key, &names)?;
-        self.make_quota_group(id)?;
-        Ok(id)
-    }
+/// An empty subvolume: its tree with its root directory.
+pub(crate) fn make_subvolume_tree(running: &mut Running, new: &NewSubvolume) -> Result<SubvolumeId> {
+    let id = free_subvolume_id(running)?;
+    let generation = running.core.generation;
+    let tree = EditableTree::new_empty(
+        &running.core.forest,
+        id.tree(),
+        generation,
+        running.core.chunk_tree_uuid,
+    );
+    let item = new_root_item(new, generation, running.core.node_bytes());
+    add_root(running, id, tree, item, 0)?;
+    let root = InodeNumber::ROOT_DIRECTORY;
+    let directory = InodeItem {
+        generation,
+        transid: generation,
+        nlink: 1,
+        mode: DIRECTORY_MODE,
+        atime: new.now,
+        ctime: new.now,
+        mtime: new.now,
+        otime: new.now,
+        ..InodeItem::empty(NO_TIME)
+    };
+    running.insert(id.tree(), &InodeItem::key(root), &directory.to_bytes())?;
+    let key = Key::new(root.object_id(), ItemType::INODE_REF, root.get());
+    let mut names = Vec::new();
+    InodeRefs::push(&mut names, 0, b"..")?;
+    running.insert(id.tree(), &key, &names)?;
+    running.make_quota_group(id)?;
+    Ok(id)
+}
 
-    /// A snapshot of a subvolume whose tree is as it is being, or was, committed. `root` is its root block.
-    pub(crate) fn make_snapshot_tree(
-        &mut self,
-        source: SubvolumeId,
-        root: &TreeBlock,
-        new: &NewSubvolume,
-        read_only: bool,
-    ) -> Result<SubvolumeId> {
-        let id = self.free_subvolume_id()?;
-        let generation = self.core.generation;
-        let open = self.open_tree(source.tree())?;
-        if open.tree.is_dirty() {
-            return Err(Error::SnapshotOfDirty { subvolume: source });
-        }
-        let tree = EditableTree::from_copied_root(&open.tree.view(), id.tree(), generation)?;
-        open.item_changed = true;
-        let Some(item) = open.item.as_mut() else {
-            return Err(Error::SubvolumeNotFound { subvolume: source });
-        };
-        item.last_snapshot = generation;
-        let item = snapshot_root_item(item, new, generation, read_only);
-        self.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
-        // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
-        // own are of this transaction.
-        let newest_of_source = generation.get().saturating_sub(1);
-        self.add_root(id, tree, item, newest_of_source)?;
-        self.make_quota_group(id)?;
-        Ok(id)
+/// A snapshot of a subvolume whose tree is as it is being, or was, committed. `root` is its root block.
+pub(crate) fn make_snapshot_tree(
+    running: &mut Running,
+    source: SubvolumeId,
+    root: &TreeBlock,
+    new: &NewSubvolume,
+    read_only: bool,
+) -> Result<SubvolumeId> {
+    let id = free_subvolume_id(running)?;
+    let generation = running.core.generation;
+    let open = running.open_tree(source.tree())?;
+    if open.tree.is_dirty() {
+        return Err(Error::SnapshotOfDirty { subvolume: source });
     }
+    let tree = EditableTree::from_copied_root(&open.tree.view(), id.tree(), generation)?;
+    open.item_changed = true;
+    let Some(item) = open.item.as_mut() else {
+        return Err(Error::SubvolumeNotFound { subvolume: source });
+    };
+    item.last_snapshot = generation;
+    let item = snapshot_root_item(item, new, generation, read_only);
+    running.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
+    // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
+    // own are of this transaction.
+    let newest_of_source = generation.get().saturating_sub(1);
+    add_root(running, id, tree, item, newest_of_source)?;
+    running.make_quota_group(id)?;
+    Ok(id)
+}
 
-    /// Makes a subvolume known by its own uuid, and by that of what it was received from.
-    pub(crate) fn add_uuids(&mut self, id: SubvolumeId) -> Result<()> {
-        let item = self.root_item(id.tree())?;
-        let (own, received) = (item.uuid, item.received_uuid);
-        self.add_uuid(own, ItemType::UUID_KEY_SUBVOL, id)?;
-        self.add_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)
-    }
+/// Makes a subvolume known by its own uuid, and by that of what it was received from.
+pub(crate) fn add_uuids(running: &mut Running, id: SubvolumeId) -> Result<()> {
+    let item = running.root_item(id.tree())?;
+    let (own, received) = (item.uuid, item.received_uuid);
+    add_uuid(running, own, ItemType::UUID_KEY_SUBVOL, id)?;
+    add_uuid(running, received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)
+}
 
-    /// The root block of a subvolume as it is being committed, or was committed last.
-    pub(crate) fn committed_root(
-        &mut self,
-        subvolume: SubvolumeId,
-        committing: Option<&Prepared>,
-    ) -> Result<TreeBlock> {
-        let tree = subvolume.tree();
-        let checksum_type = self.core.format.checksum_type;
-        if let Some(root) = committing.and_then(|prepared| prepared.root_block(tree, checksum_type)) {
-            return Ok(root);
-        }
-        let root = *self.view(tree)?.root();
-        Ok(self.core.forest.read_block(&BlockPointer::root(&root))?)
+/// The root block of a subvolume as it is being committed, or was committed last.
+pub(crate) fn committed_root(
+    running: &mut Running,
+    subvolume: SubvolumeId,
+    committing: Option<&Prepared>,
+) -> Result<TreeBlock> {
+    let tree = subvolume.tree();
+    let checksum_type = running.core.format.checksum_type;
+    if let Some(root) = committing.and_then(|prepared| prepared.root_block(tree, checksum_type)) {
+        return Ok(root);
     }
+    let root = *running.view(tree)?.root();
+    Ok(running.core.forest.read_block(&BlockPointer::root(&root))?)
+}
 
-    /// Takes a new tree in: its root item is in the root tree at once, so that its id is taken.
-    pub(crate) fn add_root(
-        &mut self,
-        id: SubvolumeId,
-        tree: EditableTree,
-        item: RootItem,
-        item_offset: u64,
-    ) -> Result<()> {
-        let key = Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, item_offset);
-        self.insert(TreeId::ROOT, &key, &item.to_bytes())?;
-        self.trees.insert(
-            id.tree(),
-            OpenTree {
-                tree: LiveTree::new(tree),
-                item: Some(item),
-                item_offset,
-                item_changed: true,
-            },
-        );
-        Ok(())
-    }
+/// Takes a new tree in: its root item is in the root tree at once, so that its id is taken.
+pub(crate) fn add_root(
+    running: &mut Running,
+    id: SubvolumeId,
+    tree: EditableTree,
+    item: RootItem,
+    item_offset: u64,
+) -> Result<()> {
+    let key = Key::new(id.tree().object_id(), ItemType::ROOT_ITEM, item_offset);
+    running.insert(TreeId::ROOT, &key, &item.to_bytes())?;
+    running.trees.insert(
+        id.tree(),
+        OpenTree {
+            tree: LiveTree::new(tree),
+            item: Some(item),
+            item_offset,
+            item_changed: true,
+        },
+    );
+    Ok(())
+}
 
-    /// Records the place of a subvolume, from both sides.
-    pub(crate) fn add_root_reference(
-        &mut self,
-        child: SubvolumeId,
-        parent: SubvolumeId,
-        reference: &RootRef,
-    ) -> Result<()> {
-        let bytes = reference.encode()?;
-        let [forward, backward] = root_reference_keys(child, parent);
-        self.insert(TreeId::ROOT, &backward, &bytes)?;
-        self.insert(TreeId::ROOT, &forward, &bytes)
-    }
+/// Records the place of a subvolume, from both sides.
+pub(crate) fn add_root_reference(
+    running: &mut Running,
+    child: SubvolumeId,
+    parent: SubvolumeId,
+    reference: &RootRef,
+) -> Result<()> {
+    let bytes = reference.encode()?;
+    let [forward, backward] = root_reference_keys(child, parent);
+    running.insert(TreeId::ROOT, &backward, &bytes)?;
+    running.insert(TreeId::ROOT, &forward, &bytes)
+}
 
-    /// Forgets the place of a subvolume.
-    pub(crate) fn remove_root_reference(&mut self, child: SubvolumeId, parent: SubvolumeId) -> Result<()> {
-        let [forward, backward] = root_reference_keys(child, parent);
-        self.remove(TreeId::ROOT, &forward)?;
-        self.remove(TreeId::ROOT, &backward)?;
-        Ok(())
-    }
+/// Forgets the place of a subvolume.
+pub(crate) fn remove_root_reference(
+    running: &mut Running,
+    child: SubvolumeId,
+    parent: SubvolumeId,
+) -> Result<()> {
+    let [forward, backward] = root_reference_keys(child, parent);
+    running.remove(TreeId::ROOT, &forward)?;
+    running.remove(TreeId::ROOT, &backward)?;
+    Ok(())
+}
 
-    /// Marks a subvolume that has no entry any more as deleted: its tree waits to be dropped.
-    pub(crate) fn kill_root(&mut self, id: SubvolumeId) -> Result<()> {
-        self.open_tree(id.tree())?.tree.set_deleted();
-        let item = self.root_item_mut(id.tree())?;
-        item.references = 0;
-        item.flags.insert(RootFlags::DEAD);
-        item.drop_progress = Key::MIN;
-        item.drop_level = 0;
-        let (uuid, received) = (item.uuid, item.received_uuid);
-        self.remove_uuid(uuid, ItemType::UUID_KEY_SUBVOL, id)?;
-        self.remove_uuid(received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
-        let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
-        self.put(TreeId::ROOT, &orphan, &[])
-    }
+/// Marks a subvolume that has no entry any more as deleted: its tree waits to be dropped.
+pub(crate) fn kill_root(running: &mut Running, id: SubvolumeId) -> Result<()> {
+    running.open_tree(id.tree())?.tree.set_deleted();
+    let item = running.root_item_mut(id.tree())?;
+    item.references = 0;
+    item.flags.insert(RootFlags::DEAD);
+    item.drop_progress = Key::MIN;
+    item.drop_level = 0;
+    let (uuid, received) = (item.uuid, item.received_uuid);
+    remove_uuid(running, uuid, ItemType::UUID_KEY_SUBVOL, id)?;
+    remove_uuid(running, received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)?;
+    let orphan = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id.get());
+    running.put(TreeId::ROOT, &orphan, &[])
+}
 
-    /// Whether the volume keeps an index of uuids.
-    fn has_uuid_tree(&mut self) -> Result<bool> {
-        match self.open_tree(TreeId::UUID) {
-            Ok(_) => Ok(true),
-            Err(Error::TreeNotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+/// Whether the volume keeps an index of uuids.
+fn has_uuid_tree(running: &mut Running) -> Result<bool> {
+    match running.open_tree(TreeId::UUID) {
+        Ok(_) => Ok(true),
+        Err(Error::TreeNotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
+}
 
-    /// Adds a subvolume to those of a uuid.
-    pub(crate) fn add_uuid(&mut self, uuid: Uuid, item_type: ItemType, id: SubvolumeId) -> Result<()> {
-        if uuid.is_nil() || !self.has_uuid_tree()? {
-            return Ok(());
-        }
-        let key = uuid_key(uuid, item_type);
-        let mut ids = self.uuids(&key)?;
-        if !ids.chunks_exact(8).any(|other| other == id.get().to_le_bytes()) {
-            UuidItem::push(&mut ids, id.tree());
-        }
-        self.put(TreeId::UUID, &key, &ids)
+/// Adds a subvolume to those of a uuid.
+pub(crate) fn add_uuid(
+    running: &mut Running,
+    uuid: Uuid,
+    item_type: ItemType,
+    id: SubvolumeId,
+) -> Result<()> {
+    if uuid.is_nil() || !has_uuid_tree(running)? {
+        return Ok(());
     }
+    let key = uuid_key(uuid, item_type);
+    let mut ids = uuids(running, &key)?;
+    if !ids.chunks_exact(8).any(|other| other == id.get().to_le_bytes()) {
+        UuidItem::push(&mut ids, id.tree());
+    }
+    running.put(TreeId::UUID, &key, &ids)
+}
 
-    /// Takes a subvolume out of those of a uuid.
-    pub(crate) fn remove_uuid(&mut self, uuid: Uuid, item_type: ItemType, id: SubvolumeId) -> Result<()> {
-        if uuid.is_nil() || !self.has_uuid_tree()? {
-            return Ok(());
-        }
-        let key = uuid_key(uuid, item_type);
-        let mut ids = self.uuids(&key)?;
-        if !UuidItem::remove(&mut ids, id.tree()) {
-            return Ok(());
-        }
-        if ids.is_empty() {
-            self.remove(TreeId::UUID, &key)?;
-            return Ok(());
-        }
-        self.put(TreeId::UUID, &key, &ids)
+/// Takes a subvolume out of those of a uuid.
+pub(crate) fn remove_uuid(
+    running: &mut Running,
+    uuid: Uuid,
+    item_type: ItemType,
+    id: SubvolumeId,
+) -> Result<()> {
+    if uuid.is_nil() || !has_uuid_tree(running)? {
+        return Ok(());
     }
+    let key = uuid_key(uuid, item_type);
+    let mut ids = uuids(running, &key)?;
+    if !UuidItem::remove(&mut ids, id.tree()) {
+        return Ok(());
+    }
+    if ids.is_empty() {
+        running.remove(TreeId::UUID, &key)?;
+        return Ok(());
+    }
+    running.put(TreeId::UUID, &key, &ids)
+}
 
-    fn uuids(&mut self, key: &Key) -> Result<Vec<u8>> {
-        let found = self.get(TreeId::UUID, key)?;
-        Ok(found.map_or_else(Vec::new, |item| item.data().to_vec()))
-    }
+fn uuids(running: &mut Running, key: &Key) -> Result<Vec<u8>> {
+    let found = running.get(TreeId::UUID, key)?;
+    Ok(found.map_or_else(Vec::new, |item| item.data().to_vec()))
 }
 
 /// The keys of what says where a subvolume is: for the subvolume that it is in, and for itself.

@@ -13,7 +13,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "pins-ignore-readers",
         "A backup that reads an old state while others write reads what they wrote.",
         &[
-            writer("transaction::pins::tests::a_reader_keeps_what_was_freed_after_its_state"),
+            engine("pins::tests::a_reader_keeps_what_was_freed_after_its_state"),
             commits("leftovers::what_a_view_sees"),
         ],
     ),
@@ -31,7 +31,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "space-unreserved",
         "A commit on a full volume finds no space, and all that waited is lost with an error.",
         &[writer(
-            "transaction::tests::a_full_volume_says_so_and_can_be_emptied",
+            "transaction_tests::a_full_volume_says_so_and_can_be_emptied",
         )],
     ),
     // Commits.

@@ -45,7 +45,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "ledger-device-bytes-never-rise",
         "A device says that less of it is used than is, and check finds the volume damaged.",
         &[writer(
-            "transaction::tests::a_full_volume_says_so_and_can_be_emptied",
+            "transaction_tests::a_full_volume_says_so_and_can_be_emptied",
         )],
     ),
     harms(

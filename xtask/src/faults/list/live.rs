@@ -15,7 +15,7 @@ pub(super) const FAULTS: &[Fault] = &[
     harms(
         "live-inode-forgotten-in-use",
         "Beside a call that ends, what another one writes to the same file is not seen until it is written back.",
-        &[writer("live::inodes::tests::an_object_in_use_is_not_forgotten")],
+        &[engine("inodes::tests::an_object_in_use_is_not_forgotten")],
     ),
     loses(
         "live-hold-untaken",

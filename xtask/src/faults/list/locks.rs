@@ -41,7 +41,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "lock-edit-held-over-free-space",
         "Whoever changes a name waits for the disk whenever a block group is used for the first time.",
         &[writer(
-            "transaction::tests::devices::no_change_reads_under_the_edit_lock",
+            "transaction_tests::devices::no_change_reads_under_the_edit_lock",
         )],
     ),
     // Flushes.
@@ -68,15 +68,15 @@ pub(super) const FAULTS: &[Fault] = &[
         "pins-view-of-running-forgotten",
         "A backup that began while a commit was under way reads what others wrote.",
         &[
-            writer("transaction::pins::tests::what_came_and_went_after_a_reader_is_not_kept"),
+            engine("pins::tests::what_came_and_went_after_a_reader_is_not_kept"),
             in_flight("a_view_keeps_what_came_while_a_commit_was_under_way"),
         ],
     ),
     harms(
         "pins-departure-unnoticed",
         "When a backup ends, the space that it held stays taken until the next commit, and a full volume has none.",
-        &[writer(
-            "transaction::pins::tests::a_reader_keeps_what_was_freed_after_its_state",
+        &[engine(
+            "pins::tests::a_reader_keeps_what_was_freed_after_its_state",
         )],
     ),
 ];

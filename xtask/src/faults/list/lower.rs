@@ -197,7 +197,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "chunk-on-failed-device",
         "New chunks are put on a disk that takes no writes: they have no redundancy from the start.",
         &[writer(
-            "transaction::tests::failing::no_chunk_is_made_on_a_device_that_was_left_out",
+            "transaction_tests::failing::no_chunk_is_made_on_a_device_that_was_left_out",
         )],
     ),
     loses(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use buttress::format::ByteCount;
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use buttress::writer::operations::AccessPolicy;
 use clap::ValueEnum as _;
 

@@ -10,7 +10,7 @@ use buttress::format::ByteCount;
 use buttress::fs::{Filesystem, Progress};
 use buttress::scrub::resync::devices_behind;
 use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub};
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::options::Options;

@@ -14,7 +14,7 @@ use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{ByteCount, FileKind, FileOffset, SubvolumeId};
 use buttress::fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions};
 use buttress::mkfs;
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use buttress::writer::operations::RenameMode;
 
 use crate::commands::fiemap::Mapped;

@@ -6,8 +6,8 @@ use crate::writing::model::Model;
 use crate::writing::newborn::{COMPRESSION, UMASK};
 use buttress::fs::DeviceNumber;
 use buttress::fs::Result;
+use buttress::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::writer::operations::{
     AttributeChanges, NewInode, NodeKind, ReceivedUuid, RenameMode, SetXattr,
 };

@@ -8,8 +8,8 @@ use crate::writing::newborn::COMPRESSION;
 use crate::writing::operation::{Mode, Operation};
 use anyhow::{Context, Result};
 use buttress::fs::FileAttributes;
+use buttress::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::writer::AllocateMode;
-use buttress::writer::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress::{Location, SubvolumeId};
 use buttress_oracle::ioctls;
 use rustix::fs::{

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::data::AllocateMode;
-use crate::data::table::FILES_MAX;
 use buttress_accounts::Accounts as _;
+use buttress_engine::data_table::FILES_MAX;
 use buttress_format::Compression;
 use buttress_format::compression::CompressionMethod;
 use buttress_fs::error::Error;

@@ -6,7 +6,7 @@
 
 use super::{Replay, inode_of};
 use crate::data::items::Stored;
-use crate::log_tree::pending::broken;
+use buttress_engine::pending_log::broken;
 use buttress_format::{
     ByteCount, ChecksumItem, Compression, ExtentSlice, FileExtent, FileExtentBody, Incompat, InodeFlags,
     InodeNumber, ItemType, Logical,

@@ -5,8 +5,8 @@
 //! names. Whatever stands in the way of a logged name, under its name or its index, gives way.
 
 use super::{Replay, inode_of, keys_of, wrong};
-use crate::log_tree::pending::broken;
-use crate::operations::entries::{Entry, Target};
+use buttress_engine::entry::{Entry, Target};
+use buttress_engine::pending_log::broken;
 use buttress_format::{
     ByteCount, DirItem, DirItems, DirLogRange, FileKind, InodeExtrefs, InodeName, InodeNumber, InodeRefs,
     ItemType, Key,

@@ -1,8 +1,8 @@
 //! Ranges of files that are synced: what they cost, and what is durable afterwards.
 
 use super::{MIB, NEW, ROOT, made, open, write};
+use crate::WritableFilesystem;
 use crate::log_tree::Synced;
-use crate::transaction::WritableFilesystem;
 use buttress_format::FileOffset;
 
 /// A range of which nothing waits costs nothing, whatever else of the file does.

@@ -3,7 +3,7 @@
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::log_tree::Synced;
 use crate::operations::SetXattr;
-use crate::transaction::block_groups::Purpose;
+use buttress_engine::block_groups::Purpose;
 use buttress_format::FileOffset;
 use buttress_fs::Location;
 

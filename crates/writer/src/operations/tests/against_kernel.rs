@@ -5,9 +5,9 @@
 
 use super::steps::{How, Step, random_steps};
 use super::volume::{Image, ROOT};
+use crate::WritableFilesystem;
 use crate::operations::entries::not_found;
 use crate::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
-use crate::transaction::WritableFilesystem;
 use buttress_format::{FileKind, InodeNumber, ItemType, Key, SubvolumeId, Timestamp};
 use buttress_fs::error::Result;
 use buttress_fs::inode::{DeviceNumber, FileAttributes};

@@ -1,8 +1,8 @@
 //! Each operation by itself: what it does, what it refuses, and that the volume is sound afterwards.
 
 use super::volume::{Image, ROOT};
+use crate::WritableFilesystem;
 use crate::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
-use crate::transaction::WritableFilesystem;
 use buttress_format::{FileKind, FileOffset, Timestamp};
 use buttress_fs::error::Error;
 use buttress_fs::inode::{DeviceNumber, FileAttributes};

@@ -1,8 +1,8 @@
 //! Files that are made together: what comes out is what comes out one by one, and after an error there is none of them.
 
 use super::volume::Image;
+use crate::WritableFilesystem;
 use crate::operations::{AttributeChanges, FinishedSubvolume, NewFile, NewInode};
-use crate::transaction::WritableFilesystem;
 use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId, Timestamp};
 use buttress_fs::error::Error;
 use buttress_fs::location::Location;

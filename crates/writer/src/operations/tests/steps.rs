@@ -1,7 +1,7 @@
 //! Random operations on few names.
 
 use crate::operations::SetXattr;
-use crate::operations::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress_fs::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress_fs::inode::FileAttributes;
 use buttress_oracle::content::names_of_one_hash;
 

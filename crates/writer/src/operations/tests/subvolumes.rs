@@ -1,14 +1,14 @@
 //! Subvolumes by their calls: made, filled, snapshot, changed on both sides, deleted, dropped; checked by btrfs-progs.
 
 use super::volume::Image;
-use crate::operations::acl::DEFAULT_NAME;
-use crate::operations::property::COMPRESSION_NAME;
 use crate::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
 use buttress_format::{FileOffset, ItemType, Key, SubvolumeId};
+use buttress_fs::acl::DEFAULT_NAME;
 use buttress_fs::error::Error;
 use buttress_fs::inode::FileAttributes;
 use buttress_fs::location::Location;
 use buttress_fs::progress::Progress;
+use buttress_fs::property::COMPRESSION_NAME;
 use buttress_tree::ReadAhead;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);

@@ -1,8 +1,8 @@
 //! A volume of mkfs.btrfs in a file, opened for writing with a clock that a test sets.
 
-use crate::data::DataOptions;
-use crate::transaction::{Environment, WritableFilesystem, WriteOptions};
+use crate::{Environment, WritableFilesystem, WriteOptions};
 use buttress_device::Device;
+use buttress_engine::data_options::DataOptions;
 use buttress_format::{SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;

@@ -6,9 +6,9 @@
 //! It leaves out which blocks are shared, and letting go of them: that is the walk above.
 
 use super::{CHILDREN_AHEAD, REFERENCES_AT_ONCE, SnapshotDropper};
-use crate::transaction::cow::Form;
-use crate::transaction::running::Running;
 use buttress_accounts::delayed_references::ExtentKind;
+use buttress_engine::cow::Form;
+use buttress_engine::running::Running;
 use buttress_format::TreeBlock;
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::BlockPointer;

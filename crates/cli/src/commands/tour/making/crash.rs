@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use buttress::device::{Device, OpenOptions as DeviceOptions};
 use buttress::format::{FileOffset, SubvolumeId};
 use buttress::fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress::writer::data::DataOptions;
+use buttress::writer::DataOptions;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, open_replayed};
 

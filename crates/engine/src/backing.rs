@@ -1,0 +1,174 @@
+//! Space of the host for metadata, reserved ahead of the commits that need it.
+//!
+//! On an image file with holes, a commit could find the host's disk full. A commit that cannot write its tree blocks
+//! stops writing for good. An address of metadata is therefore handed out only after its space is reserved on the host
+//! ([`buttress_volume::Volume::reserve`]). Until then its bytes are in the share *unbacked* of their block group and do
+//! not count as free. Promises to edits therefore fit into reserved space of the host.
+//!
+//! Invariants:
+//! - In a block group that is backed, each free byte has space of the host ([`BlockGroups::allocate`] takes nothing else).
+//! - What is discarded loses its space, and becomes unbacked ([`super::trimming`]).
+//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that free space have a part
+//!   of the reserve, which is backed since the first edit.
+//!
+//! Space is reserved in steps, as it is needed: an image that is hardly written to stays small. Before the first edit
+//! of a session nothing is reserved, though free ranges may have space from earlier sessions. On a full host, requests
+//! for small pieces find such ranges.
+//!
+//! Block groups of data are not backed. A write-back that finds the host full leaves its data in memory. Mixed block
+//! groups are backed, data included.
+//!
+//! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
+
+use super::block_groups::{Purpose, Share};
+use super::running::Running;
+use buttress_device::IoError;
+use buttress_format::{BlockGroupFlags, ByteCount, Logical};
+use buttress_fs::error::{Error, Result};
+
+/// The least that one step reserves, if one free range is that long.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// The least that one step reserves for the chunk tree.
+const SYSTEM_STEP_BYTES: u64 = 1 << 20;
+
+/// The size of a request to a full host. Ranges that already have space are larger.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// The most requests to a full host in one call. The next call continues after them.
+const PIECES_MAX: usize = 64;
+
+/// The result of a request for space on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// More free space exists than before.
+    More,
+    /// Block groups have no free range without space: a new block group may help.
+    AllBacked,
+    /// The host is full.
+    HostFull,
+}
+
+/// Whether addresses in block groups of this kind are handed out only with space of the host.
+pub fn wants_backing(flags: BlockGroupFlags) -> bool {
+    flags.intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
+}
+
+/// An error of the volume layer, with want of space on the host as a kind of its own.
+pub fn of_host(error: buttress_volume::Error) -> Error {
+    match error {
+        buttress_volume::Error::Io(failure) if failure.is_out_of_space() => Error::OutOfHostSpace(failure),
+        other => other.into(),
+    }
+}
+
+impl Running {
+    /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking` bytes or more, if
+    /// one free range is that long. If a block of the free space is not in memory, it ends before any change.
+    ///
+    /// # Errors
+    /// If free space cannot be read, if writing has stopped, or if a device fails, except for want of space.
+    pub fn back_more(&mut self, purpose: Purpose, lacking: u64) -> Result<Backing> {
+        let cursor = self.core.groups.cursor(purpose);
+        let groups = self.core.groups.iter();
+        let mut backed: Vec<(u64, bool)> = groups
+            .filter(|group| group.is_backed && !group.read_only && group.serves(purpose))
+            .map(|group| (group.start, group.free.is_none()))
+            .collect();
+        // Start with the group in which allocations continue.
+        let ahead = backed
+            .partition_point(|(start, _)| *start <= cursor)
+            .saturating_sub(1);
+        backed.rotate_left(ahead);
+        for (start, is_unloaded) in backed {
+            if is_unloaded {
+                self.load_group(start)?;
+            }
+            let Some(range) = self.next_unbacked(start, cursor) else {
+                continue;
+            };
+            return self.back(purpose, range, lacking);
+        }
+        self.core.host_failure = None;
+        Ok(Backing::AllBacked)
+    }
+
+    /// Returns the first free range of a group without space of the host, from `cursor` on if possible.
+    fn next_unbacked(&self, start: u64, cursor: u64) -> Option<(u64, u64)> {
+        let group = self.core.groups.holding(start)?;
+        let ahead = group.unbacked.from(cursor).next();
+        ahead.or_else(|| group.unbacked.iter().next())
+    }
+
+    fn back(&mut self, purpose: Purpose, (start, length): (u64, u64), lacking: u64) -> Result<Backing> {
+        let step = match purpose {
+            Purpose::System => SYSTEM_STEP_BYTES,
+            Purpose::Metadata | Purpose::Data => STEP_BYTES,
+        };
+        let node_bytes = self.core.node_bytes().get();
+        let wanted = lacking
+            .max(step)
+            .checked_next_multiple_of(node_bytes)
+            .unwrap_or(step);
+        let taken = length.min(wanted);
+        match self.back_range(start, taken)? {
+            None => {
+                self.core.host_failure = None;
+                Ok(Backing::More)
+            }
+            Some(failure) => {
+                self.core.host_failure = Some(failure);
+                self.back_what_has_space(purpose)
+            }
+        }
+    }
+
+    /// Reserves a range, which is free from then on. Returns the failure if the host has no space.
+    fn back_range(&mut self, start: u64, length: u64) -> Result<Option<IoError>> {
+        let volume = self.core.forest.volume();
+        match volume.reserve(Logical::new(start), ByteCount::new(length)) {
+            Ok(()) => {
+                self.core
+                    .groups
+                    .shift(start, length, Share::Unbacked, Share::Free)?;
+                Ok(None)
+            }
+            Err(buttress_volume::Error::Io(failure)) if failure.is_out_of_space() => Ok(Some(failure)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds free ranges that already have space: they need nothing of a full host.
+    fn back_what_has_space(&mut self, purpose: Purpose) -> Result<Backing> {
+        let from = self.core.asked_host_at;
+        let groups = self.core.groups.iter();
+        let mut pieces: Vec<(u64, u64)> = groups
+            .filter(|group| group.is_backed && !group.read_only && group.serves(purpose))
+            .flat_map(|group| group.unbacked.iter())
+            .flat_map(|(start, length)| pieces_of(start, length))
+            .collect();
+        let ahead = pieces.partition_point(|(start, _)| *start <= from);
+        pieces.rotate_left(ahead);
+        for (start, length) in pieces.into_iter().take(PIECES_MAX) {
+            self.core.asked_host_at = start;
+            if self.back_range(start, length)?.is_none() {
+                return Ok(Backing::More);
+            }
+        }
+        Ok(Backing::HostFull)
+    }
+
+    /// Returns the host's failure if it caused the want of space. Callers report it in place of an error that names the
+    /// volume.
+    pub fn host_failure(&self) -> Option<Error> {
+        self.core.host_failure.clone().map(Error::OutOfHostSpace)
+    }
+}
+
+fn pieces_of(start: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = start.saturating_add(length);
+    let step = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
+    (start..end)
+        .step_by(step)
+        .map(move |at| (at, PIECE_BYTES.min(end.saturating_sub(at))))
+}

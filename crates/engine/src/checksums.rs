@@ -1,0 +1,170 @@
+//! The checksum tree: sums of new data go in, those of freed extents go out.
+//!
+//! An item holds the sums of neighbouring sectors, of one extent or of several. New sums join the item that ends where
+//! they begin, while it has room; removing cuts items.
+//!
+//! Source: on-disk format documentation, section "EXTENT_CSUM".
+
+use super::running::Running;
+use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_fs::error::{Corruption, Result};
+
+/// The key of an item with sums from an address on.
+pub fn checksum_key(logical: u64) -> Key {
+    Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical)
+}
+
+/// One item of the checksum tree, copied out.
+struct Stored {
+    start: u64,
+    end: u64,
+    sums: Vec<u8>,
+}
+
+impl Running {
+    fn checksum_type(&self) -> ChecksumType {
+        self.core.format.checksum_type
+    }
+
+    fn checksum_bytes(&self) -> usize {
+        self.checksum_type().size_bytes()
+    }
+
+    /// The most bytes of sums in one item.
+    fn checksum_item_limit(&self) -> usize {
+        // Two item headers and one sum less than a leaf holds, as the kernel has it.
+        let room = usize::try_from(self.core.format.node_bytes)
+            .unwrap_or(0)
+            .saturating_sub(101 + 2 * 25);
+        let unit = self.checksum_bytes();
+        room.checked_div(unit)
+            .unwrap_or(1)
+            .saturating_sub(1)
+            .max(1)
+            .saturating_mul(unit)
+    }
+
+    fn bytes_of_sums(&self, sums: usize) -> u64 {
+        let count = sums.checked_div(self.checksum_bytes()).unwrap_or(0);
+        ByteCount::of(count)
+            .get()
+            .saturating_mul(self.core.sector_bytes())
+    }
+
+    fn sums_of_bytes(&self, bytes: u64) -> usize {
+        let count = bytes.checked_div(self.core.sector_bytes()).unwrap_or(0);
+        usize::try_from(count)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(self.checksum_bytes())
+    }
+
+    /// The item that holds or precedes an address.
+    fn checksums_at_or_before(&mut self, logical: u64) -> Result<Option<Stored>> {
+        let found = self.at_or_before(TreeId::CHECKSUM, &checksum_key(logical))?;
+        let Some(found) = found.filter(|item| item.key().item_type == ItemType::EXTENT_CSUM) else {
+            return Ok(None);
+        };
+        let item = ChecksumItem::parse(
+            &found.key(),
+            found.data(),
+            self.core.format.sector_bytes,
+            self.checksum_type(),
+        )
+        .map_err(|error| Corruption::Item {
+            tree: TreeId::CHECKSUM,
+            error,
+        })?;
+        Ok(Some(Stored {
+            start: item.start.get(),
+            end: item.end.get(),
+            sums: found.data().to_vec(),
+        }))
+    }
+
+    /// Adds the sums of consecutive sectors from `logical` on.
+    pub fn insert_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
+        if buttress_faults::on("checksums-uninserted") {
+            return Ok(());
+        }
+        // Sums of neighbours may be gone for a moment.
+        let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        tree.in_steps(|| self.put_checksums(logical, sums))
+    }
+
+    fn put_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
+        let limit = self.checksum_item_limit();
+        let mut position = logical.get();
+        let mut rest = sums;
+        if let Some(before) = self.checksums_at_or_before(position)?
+            && before.end == position
+            && before.sums.len() < limit
+        {
+            let room = limit.saturating_sub(before.sums.len()).min(rest.len());
+            let (now, later) = rest.split_at(room);
+            let mut joined = before.sums;
+            joined.extend_from_slice(now);
+            self.put(TreeId::CHECKSUM, &checksum_key(before.start), &joined)?;
+            position = position.saturating_add(self.bytes_of_sums(now.len()));
+            rest = later;
+        }
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(limit.min(rest.len()));
+            self.put(TreeId::CHECKSUM, &checksum_key(position), now)?;
+            position = position.saturating_add(self.bytes_of_sums(now.len()));
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Removes the sums of all sectors in `[logical, logical + length)`, as far as there are any.
+    pub fn remove_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
+        if buttress_faults::on("checksums-unremoved") {
+            return Ok(());
+        }
+        // Sums of neighbours may be gone for a moment.
+        let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        tree.in_steps(|| self.take_checksums(logical, length))
+    }
+
+    fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
+        let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
+        // From the end, so that each step looks for what lies before the last one.
+        let mut below = end;
+        while let Some(last) = below.checked_sub(1) {
+            let Some(item) = self.checksums_at_or_before(last)? else {
+                break;
+            };
+            if item.end <= start {
+                break;
+            }
+            self.cut_checksums(&item, start, end)?;
+            if item.start <= start {
+                break;
+            }
+            below = item.start;
+        }
+        Ok(())
+    }
+
+    fn cut_checksums(&mut self, item: &Stored, start: u64, end: u64) -> Result<()> {
+        let keep_before = self
+            .sums_of_bytes(start.saturating_sub(item.start))
+            .min(item.sums.len());
+        let cut_after = self
+            .sums_of_bytes(end.saturating_sub(item.start))
+            .min(item.sums.len());
+        let (before, after) = (
+            item.sums.get(..keep_before).unwrap_or_default(),
+            item.sums.get(cut_after..).unwrap_or_default(),
+        );
+        if before.is_empty() {
+            self.remove(TreeId::CHECKSUM, &checksum_key(item.start))?;
+        } else {
+            self.put(TreeId::CHECKSUM, &checksum_key(item.start), before)?;
+        }
+        if !after.is_empty() {
+            self.put(TreeId::CHECKSUM, &checksum_key(end), after)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! Chunks: made when no block group has room, removed when a block group stays empty.
+//!
+//! A chunk takes one device extent on each of its devices (two for DUP). `devices` keeps the unallocated ranges,
+//! `planning` chooses devices and sizes, this module makes the chunk, and `removing` removes it.
+//!
+//! Invariants: device extents never overlap, the first MiB of a device is never used; a device extent that became free is
+//! not given to another chunk before the transaction that freed it is durable.
+//!
+//! Source: on-disk format documentation, sections "Chunk item" and "Device extent".
+
+mod devices;
+mod planning;
+mod removing;
+
+pub(crate) use devices::Devices;
+
+use super::backing::{Backing, wants_backing};
+use super::block_groups::{Group, Purpose};
+use super::running::Running;
+use buttress_format::{
+    BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, ItemType, Key, Logical, ObjectId, Physical,
+    Profile, STRIPE_BYTES, Stripe, TreeId,
+};
+use buttress_fs::error::Result;
+use buttress_tree::NonBlocking;
+use devices::stripe_bytes;
+
+impl Running {
+    /// Makes a chunk for a purpose. False when the devices have no space for one. A block that is missing ends it before
+    /// anything changed.
+    pub fn allocate_chunk(&mut self, purpose: Purpose) -> Result<bool> {
+        if purpose != Purpose::System {
+            self.ensure_system_room()?;
+        }
+        let Some(mut plan) = self.plan_chunk(purpose) else {
+            return Ok(false);
+        };
+        let start = self.core.next_chunk_start();
+        let mut places: Vec<(DeviceId, u64)> = Vec::with_capacity(plan.stripes.len());
+        for (device, physical, _) in &mut plan.stripes {
+            let Some(start) = self.core.devices.take(*device, plan.stripe_length) else {
+                break;
+            };
+            *physical = start;
+            places.push((*device, start));
+        }
+        let is_placed = places.len() == plan.stripes.len();
+        let reached = self.reach_items_of_chunk(start, places.iter().copied());
+        if !is_placed || reached.is_err() {
+            let freed: Vec<_> = places
+                .iter()
+                .map(|(device, physical)| (*device, *physical, plan.stripe_length))
+                .collect();
+            self.core.devices.release(&freed);
+            return reached.map(|()| false);
+        }
+        // What is replayed on the last commit finds no such chunk.
+        self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
+        let (types, _) = self.profile_for(purpose);
+        let flags = types | plan.profile.flag();
+        let chunk = Chunk {
+            length: ByteCount::new(plan.length),
+            owner: TreeId::EXTENT,
+            stripe_bytes: STRIPE_BYTES,
+            profile: flags,
+            io_align: u32::try_from(STRIPE_BYTES).unwrap_or(u32::MAX),
+            io_width: u32::try_from(STRIPE_BYTES).unwrap_or(u32::MAX),
+            sector_bytes: self.core.format.sector_bytes,
+            sub_stripes: if plan.profile == Profile::Raid10 { 2 } else { 1 },
+            stripes: plan
+                .stripes
+                .iter()
+                .map(|(device, physical, uuid)| Stripe {
+                    device: *device,
+                    physical: Physical::new(*physical),
+                    device_uuid: *uuid,
+                })
+                .collect(),
+        };
+        NonBlocking::lifted(|| self.insert_chunk(Logical::new(start), &chunk, plan.stripe_length))?;
+        Ok(true)
+    }
+
+    /// Writes down a new chunk: chunk item, device extents, device items, block group, and the live map.
+    fn insert_chunk(&mut self, start: Logical, chunk: &Chunk, stripe_length: u64) -> Result<()> {
+        let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.get());
+        self.insert(TreeId::CHUNK, &key, &chunk.encode())?;
+        for stripe in &chunk.stripes {
+            let extent = DeviceExtent {
+                device: stripe.device,
+                physical: stripe.physical,
+                chunk_tree: TreeId::CHUNK,
+                chunk_objectid: ObjectId::FIRST_CHUNK_TREE,
+                chunk: start,
+                length: ByteCount::new(stripe_length),
+                chunk_tree_uuid: self.core.chunk_tree_uuid,
+            };
+            let key = Key::new(
+                stripe.device.object_id(),
+                ItemType::DEV_EXTENT,
+                stripe.physical.get(),
+            );
+            self.insert(TreeId::DEVICE, &key, &extent.to_bytes())?;
+            if buttress_faults::on("ledger-device-bytes-never-rise") {
+                continue;
+            }
+            self.change_device_used(stripe.device, stripe_bytes(stripe_length)?)?;
+        }
+        self.core.forest.volume().add_chunk(start, chunk.clone())?;
+        let mut group = Group::new(start, chunk.length, chunk.profile, ObjectId::FIRST_CHUNK_TREE);
+        group.needs_free_space_info = true;
+        group.is_backed = self.core.forest.volume().may_run_out() && wants_backing(group.flags);
+        if let Some(mapped) = self.core.forest.volume().chunk_map().find(start) {
+            group.excluded_ranges = buttress_volume::excluded_ranges::of_chunk(mapped);
+        }
+        if chunk.profile.contains(BlockGroupFlags::SYSTEM) {
+            self.core.system_chunks.push((key, chunk.clone()));
+        }
+        self.core.groups.insert(group);
+        self.load_group(start.get())
+    }
+
+    /// Keeps room for some more nodes of the chunk tree.
+    fn ensure_system_room(&mut self) -> Result<()> {
+        let needed = self.core.node_bytes().get().saturating_mul(16);
+        loop {
+            let free = self.core.groups.room(Purpose::System).free_bytes;
+            let Some(lacking) = needed.checked_sub(free).filter(|lacking| *lacking > 0) else {
+                return Ok(());
+            };
+            match self.back_more(Purpose::System, lacking)? {
+                Backing::More => {}
+                Backing::AllBacked if self.core.system_array_has_space() => {
+                    if !self.allocate_chunk(Purpose::System)? {
+                        return Ok(());
+                    }
+                }
+                Backing::AllBacked | Backing::HostFull => return Ok(()),
+            }
+        }
+    }
+
+    /// Goes to all that making a chunk, or removing one, edits of the chunk tree and the device tree.
+    fn reach_items_of_chunk(
+        &mut self,
+        start: u64,
+        places: impl IntoIterator<Item = (DeviceId, u64)>,
+    ) -> Result<()> {
+        let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start);
+        self.reach(TreeId::CHUNK, &key)?;
+        for (device, physical) in places {
+            let key = Key::new(device.object_id(), ItemType::DEV_EXTENT, physical);
+            self.reach(TreeId::DEVICE, &key)?;
+            let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, device.get());
+            self.reach(TreeId::CHUNK, &key)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! The choice of profile, devices and size of a new chunk.
+//!
+//! Devices with the largest unallocated ranges come first. Sizes are the kernel's. A device extent has at most 1 GiB
+//! for data, 256 MiB for metadata (1 GiB on volumes over 50 GiB), and 32 MiB for system. A chunk of data has at most 10
+//! GiB. A chunk never has more than a tenth of the volume. Only taking its places changes something.
+//!
+//! Source: sizes from mkfs.btrfs(8) and btrfs(5).
+
+use super::super::block_groups::Purpose;
+use super::super::running::Running;
+use super::devices::DeviceSpaceLeft;
+use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The most devices in a chunk: its item must fit the smallest leaf and the superblock's array.
+const STRIPES_MAX: usize = 32;
+
+/// A chunk that could be made.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub profile: Profile,
+    /// Devices, and how much of each; one entry a stripe.
+    pub stripes: Vec<(DeviceId, u64, Uuid)>,
+    pub stripe_length: u64,
+    pub length: u64,
+}
+
+/// How many copies stripes form, and which of them hold parity.
+const fn data_stripes(profile: Profile, stripes: u64) -> u64 {
+    match profile {
+        Profile::Raid5 => stripes.saturating_sub(1),
+        Profile::Raid6 => stripes.saturating_sub(2),
+        Profile::Raid10 => stripes >> 1,
+        Profile::Raid0 => stripes,
+        Profile::Single | Profile::Dup | Profile::Raid1 | Profile::Raid1C3 | Profile::Raid1C4 => 1,
+    }
+}
+
+/// How many devices a profile uses of `available`, and how many stripes it puts on each.
+fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
+    let available = available.min(STRIPES_MAX);
+    let (wanted, each) = match profile {
+        Profile::Single => (1, 1),
+        Profile::Dup => (1, 2),
+        Profile::Raid1 => (2, 1),
+        Profile::Raid1C3 => (3, 1),
+        Profile::Raid1C4 => (4, 1),
+        Profile::Raid10 => (available & !1, 1),
+        Profile::Raid0 | Profile::Raid5 | Profile::Raid6 => (available, 1),
+    };
+    let least = usize::from(profile.min_devices()).max(1);
+    (wanted >= least.min(wanted.max(1)) && wanted >= least && wanted <= available).then_some((wanted, each))
+}
+
+impl Running {
+    /// The profile of new chunks for a purpose: the most redundant one that its chunks have.
+    pub fn profile_for(&self, purpose: Purpose) -> (BlockGroupFlags, Profile) {
+        const ORDER: [Profile; 9] = [
+            Profile::Raid1C4,
+            Profile::Raid6,
+            Profile::Raid1C3,
+            Profile::Raid5,
+            Profile::Raid10,
+            Profile::Raid1,
+            Profile::Dup,
+            Profile::Raid0,
+            Profile::Single,
+        ];
+        let groups = || self.core.groups.iter().filter(|group| group.serves(purpose));
+        let types = groups()
+            .next()
+            .map_or(purpose.flag(), |group| group.flags & BlockGroupFlags::TYPES);
+        let profile = ORDER
+            .into_iter()
+            .find(|profile| groups().any(|group| group.flags.profile() == Some(*profile)))
+            .unwrap_or(Profile::Single);
+        (types, profile)
+    }
+
+    /// Whether devices have space for another chunk.
+    pub(in super::super) fn can_make_chunk(&self, purpose: Purpose) -> bool {
+        self.plan_chunk(purpose).is_some()
+    }
+
+    pub(crate) fn plan_chunk(&self, purpose: Purpose) -> Option<Plan> {
+        let (_, profile) = self.profile_for(purpose);
+        let total = self.core.devices.total_bytes();
+        let (stripe_limit, chunk_limit) = match purpose {
+            Purpose::Data => (GIB, 10 * GIB),
+            Purpose::Metadata if total > 50 * GIB => (GIB, GIB),
+            Purpose::Metadata => (256 * MIB, 256 * MIB),
+            Purpose::System => (32 * MIB, 64 * MIB),
+        };
+        let tenth = total.checked_div(10).unwrap_or(0).max(16 * STRIPE_BYTES);
+        let chunk_limit = chunk_limit.min(tenth);
+        let mut rooms: Vec<(&DeviceSpaceLeft, u64, u64)> = self
+            .core
+            .devices
+            .rooms
+            .iter()
+            .filter(|room| self.core.device_takes_chunks(room.item.uuid, profile))
+            .map(|room| {
+                let free = room.allocatable();
+                (room, free.largest_bytes(), free.total_bytes())
+            })
+            .filter(|(_, largest, _)| *largest >= STRIPE_BYTES)
+            .collect();
+        rooms.sort_by_key(|(room, largest, total)| {
+            (
+                core::cmp::Reverse((*largest).min(stripe_limit)),
+                core::cmp::Reverse(*total),
+                room.item.device,
+            )
+        });
+        let (devices, each) = device_count(profile, rooms.len())?;
+        rooms.truncate(devices);
+        let each_bytes = ByteCount::of(each).get();
+        let smallest = rooms.iter().map(|(_, largest, _)| *largest).min()?;
+        let stripes = ByteCount::of(devices.saturating_mul(each)).get();
+        let columns = data_stripes(profile, stripes).max(1);
+        let mut stripe_length = smallest.checked_div(each_bytes)?.min(stripe_limit);
+        if stripe_length.saturating_mul(columns) > chunk_limit {
+            stripe_length = chunk_limit.checked_div(columns)?;
+        }
+        stripe_length = stripe_length.saturating_sub(stripe_length.checked_rem(STRIPE_BYTES)?);
+        if stripe_length == 0 {
+            return None;
+        }
+        Some(Plan {
+            profile,
+            stripes: rooms
+                .iter()
+                .flat_map(|(room, ..)| core::iter::repeat_n((room.item.device, 0, room.item.uuid), each))
+                .collect(),
+            stripe_length,
+            length: stripe_length.saturating_mul(columns),
+        })
+    }
+}

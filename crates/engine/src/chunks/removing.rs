@@ -1,0 +1,140 @@
+//! The removal of block groups that stay empty, and of their chunks.
+//!
+//! Invariants:
+//! - A group is removed only if it was empty in the last durable state and still is.
+//! - One group of each kind stays, and an empty group besides. A workload at the edge would otherwise make and remove
+//!   chunks by turns.
+//! - What was promised to edits and data has space without the group.
+
+use super::super::block_groups::{Group, Purpose};
+use super::super::reservation::Need;
+use super::super::running::Running;
+use super::devices::stripe_bytes;
+use buttress_format::{ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_fs::error::Result;
+use buttress_tree::{NonBlocking, ReadAhead};
+
+impl Running {
+    /// Removes block groups that were empty in the last durable state and still are; one of each kind stays.
+    pub fn remove_empty_groups(&mut self) -> Result<()> {
+        let mut empty: Vec<u64> = Vec::new();
+        for purpose in [Purpose::Data, Purpose::Metadata] {
+            let groups: Vec<&Group> = self
+                .core
+                .groups
+                .iter()
+                .filter(|group| group.serves(purpose))
+                .collect();
+            let unused = |group: &&&Group| {
+                group.used == 0
+                    && group.durable_used == 0
+                    && group.written_used == Some(0)
+                    && group.pinned_bytes == 0
+                    && group.is_untouched()
+            };
+            let candidates: Vec<u64> = groups.iter().filter(unused).map(|group| group.start).collect();
+            let spare = usize::from(candidates.len() == groups.len());
+            // Mixed groups serve both purposes.
+            empty.extend(
+                candidates
+                    .into_iter()
+                    .skip(spare)
+                    .filter(|start| !empty.contains(start))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        // Keep an empty group, so that a workload at the edge does not make and remove chunks by turns.
+        for start in empty.into_iter().skip(1) {
+            if self.can_spare(start) {
+                self.reach_items_of_group(start)?;
+                NonBlocking::lifted(|| self.remove_group(start))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether promises to edits and data still fit without a group.
+    fn can_spare(&self, start: u64) -> bool {
+        let Some(group) = self.core.groups.holding(start) else {
+            return false;
+        };
+        let left = |purpose| {
+            let here = if group.serves(purpose) {
+                group.free_bytes().saturating_add(group.unbacked_bytes())
+            } else {
+                0
+            };
+            self.core
+                .groups
+                .room(purpose)
+                .with_unbacked()
+                .saturating_sub(here)
+        };
+        left(Purpose::Metadata) >= self.metadata_reservation_bytes(Need::items(64))
+            && left(Purpose::Data) >= self.core.reserved_data_bytes
+    }
+
+    /// Goes to all that removing a group edits.
+    fn reach_items_of_group(&mut self, start: u64) -> Result<()> {
+        let volume = self.core.forest.volume().clone();
+        let Some(group) = self.core.groups.holding(start) else {
+            return Ok(());
+        };
+        let (group_key, end) = (group.item_key(), group.end());
+        if self.has_free_space_tree() && !group.needs_free_space_info {
+            let key = |at| Key::new(ObjectId::new(at), ItemType(0), 0);
+            let tree = self.view(TreeId::FREE_SPACE)?;
+            for item in tree.range(key(start)..key(end), ReadAhead::None) {
+                item?;
+            }
+            self.reach(TreeId::FREE_SPACE, &key(end))?;
+        }
+        self.reach(self.block_group_tree(), &group_key)?;
+        if let Some(mapped) = volume.chunk_map().find(Logical::new(start)) {
+            let places = mapped.chunk().stripes.iter();
+            let places: Vec<_> = places
+                .map(|stripe| (stripe.device, stripe.physical.get()))
+                .collect();
+            self.reach_items_of_chunk(start, places)?;
+        }
+        Ok(())
+    }
+
+    fn remove_group(&mut self, start: u64) -> Result<()> {
+        let logical = Logical::new(start);
+        let volume = self.core.forest.volume().clone();
+        let Some(chunk) = volume
+            .chunk_map()
+            .find(logical)
+            .map(|mapped| (mapped.chunk().clone(), mapped.layout().device_extent_bytes()))
+        else {
+            return Ok(());
+        };
+        let Some(group) = self.core.groups.remove(start) else {
+            return Ok(());
+        };
+        let (chunk, stripe_length) = chunk;
+        self.drop_free_space_items(&group)?;
+        let tree = self.block_group_tree();
+        let key = Key::new(ObjectId::new(start), ItemType::BLOCK_GROUP_ITEM, group.length);
+        self.remove(tree, &key)?;
+        for stripe in &chunk.stripes {
+            let key = Key::new(
+                stripe.device.object_id(),
+                ItemType::DEV_EXTENT,
+                stripe.physical.get(),
+            );
+            self.remove(TreeId::DEVICE, &key)?;
+            let length = stripe_length.get();
+            self.change_device_used(stripe.device, stripe_bytes(length)?.saturating_neg())?;
+            self.core
+                .devices
+                .freed
+                .push((stripe.device, stripe.physical.get(), length));
+        }
+        let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start);
+        self.remove(TreeId::CHUNK, &key)?;
+        volume.remove_chunk(logical)?;
+        Ok(())
+    }
+}

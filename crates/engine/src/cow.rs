@@ -1,0 +1,225 @@
+//! What copying a tree block means for references: the two kinds of trees.
+//!
+//! Blocks of the volume's own trees belong to one tree and are referred to once: a copy takes the place of the old
+//! block, whose reference goes ([`CowOnlyTree`]). Blocks of subvolumes may be shared with snapshots ([`ShareableTree`]): then the
+//! old block lives on, and what is below it gets new references, from the copy or from the old block:
+//!
+//! | the old block | what is below it |
+//! |---|---|
+//! | referred to once, by tree | passes to the copy as it is |
+//! | referred to once, full back references | references by address go, references by tree come |
+//! | referred to more than once, owned by this tree, not yet full | the old block refers by its address from now on; the references by tree pass to the copy |
+//! | referred to more than once, else | references by tree are added for the copy |
+//!
+//! A block is looked up in the extent tree only if a snapshot may share it: when it is not newer than the subvolume's last
+//! snapshot, or was made by a balance.
+//!
+//! Source: on-disk format documentation, section "Extent item", and the meaning of `FULL_BACKREF` there.
+
+use super::extent_tree::ExtentState;
+use super::running::Core;
+use buttress_accounts::delayed_references::{DelayedReferences, ExtentKind, Reference};
+use buttress_format::{
+    ByteCount, FileExtent, Generation, HeaderFlags, InodeNumber, ItemType, Logical, TreeBlock, TreeId,
+};
+use buttress_fs::error::{Corruption, Result};
+use buttress_tree::{BlockPointer, ContextError, EditContext};
+
+/// The rules for trees whose blocks nothing shares.
+#[derive(Debug)]
+pub struct CowOnlyTree<'a> {
+    generation: Generation,
+    node_bytes: ByteCount,
+    references: &'a mut DelayedReferences,
+}
+
+impl<'a> CowOnlyTree<'a> {
+    pub(crate) const fn new(
+        generation: Generation,
+        node_bytes: ByteCount,
+        references: &'a mut DelayedReferences,
+    ) -> Self {
+        Self {
+            generation,
+            node_bytes,
+            references,
+        }
+    }
+
+    fn forget(&mut self, tree: TreeId, old: &BlockPointer) {
+        self.references.change(
+            old.logical,
+            self.node_bytes,
+            ExtentKind::TreeBlock { level: old.level },
+            Reference::TreeBlock { root: tree },
+            -1,
+        );
+    }
+}
+
+impl EditContext for CowOnlyTree<'_> {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn copied(&mut self, tree: TreeId, old: &BlockPointer, _: &TreeBlock) -> Result<(), ContextError> {
+        self.forget(tree, old);
+        Ok(())
+    }
+
+    fn dropped(&mut self, tree: TreeId, old: &BlockPointer, _: &TreeBlock) -> Result<(), ContextError> {
+        self.forget(tree, old);
+        Ok(())
+    }
+}
+
+/// The rules for subvolumes.
+#[derive(Debug)]
+pub struct ShareableTree<'a> {
+    core: &'a mut Core,
+    last_snapshot: Generation,
+}
+
+/// Which form references to what is below a block take.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    /// By the tree that owns the block.
+    Keyed(TreeId),
+    /// By the block that refers to it.
+    FullBackReference(Logical),
+}
+
+impl<'a> ShareableTree<'a> {
+    pub(crate) const fn new(core: &'a mut Core, _tree: TreeId, last_snapshot: Generation) -> Self {
+        Self { core, last_snapshot }
+    }
+
+    fn replace(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<()> {
+        let kind = ExtentKind::TreeBlock { level: old.level };
+        let header = block.header();
+        let may_be_shared = (old.generation <= self.last_snapshot
+            || header.flags.contains(HeaderFlags::RELOC))
+            && !buttress_faults::on("copy-takes-all-for-own");
+        let state = if may_be_shared {
+            self.core
+                .extent_state(old.logical, kind, self.core.node_bytes())?
+        } else {
+            ExtentState {
+                references: 1,
+                full_backref: false,
+            }
+        };
+        if state.references == 0 {
+            return Err(Corruption::ExtentMissing {
+                logical: old.logical,
+                length: self.core.node_bytes(),
+            }
+            .into());
+        }
+        if state.references > 1 {
+            if header.owner == tree && !state.full_backref {
+                self.core
+                    .refer_below(block, Form::FullBackReference(old.logical), 1)?;
+                let node_bytes = self.core.node_bytes();
+                self.core
+                    .references
+                    .set_full_backref(old.logical, node_bytes, old.level);
+            } else {
+                self.core.refer_below(block, Form::Keyed(tree), 1)?;
+            }
+        } else if state.full_backref {
+            self.core.refer_below(block, Form::Keyed(tree), 1)?;
+            self.core
+                .refer_below(block, Form::FullBackReference(old.logical), -1)?;
+        }
+        self.forget(tree, old, block);
+        Ok(())
+    }
+
+    fn forget(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) {
+        let node_bytes = self.core.node_bytes();
+        self.core.references.let_go(
+            old.logical,
+            node_bytes,
+            old.level,
+            Reference::TreeBlock { root: tree },
+            block.header().owner,
+        );
+    }
+}
+
+impl EditContext for ShareableTree<'_> {
+    fn generation(&self) -> Generation {
+        self.core.generation
+    }
+
+    fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError> {
+        Ok(self.replace(tree, old, block)?)
+    }
+
+    fn dropped(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError> {
+        if old.generation == self.core.generation {
+            self.forget(tree, old, block);
+            return Ok(());
+        }
+        Ok(self.replace(tree, old, block)?)
+    }
+}
+
+impl Core {
+    /// Adds `by` references in one form for all that a block points to.
+    pub fn refer_below(&mut self, block: &TreeBlock, form: Form, by: i64) -> Result<()> {
+        if block.is_leaf() {
+            return self.refer_to_data(block, form, by);
+        }
+        let level = block.level().saturating_sub(1);
+        let node_bytes = self.node_bytes();
+        let reference = match form {
+            Form::Keyed(root) => Reference::TreeBlock { root },
+            Form::FullBackReference(parent) => Reference::SharedBlock { parent },
+        };
+        let forgotten = usize::from(buttress_faults::on("copy-forgets-a-child"));
+        for pointer in block.pointers().skip(forgotten) {
+            self.references.change(
+                pointer.logical,
+                node_bytes,
+                ExtentKind::TreeBlock { level },
+                reference,
+                by,
+            );
+        }
+        Ok(())
+    }
+
+    fn refer_to_data(&mut self, leaf: &TreeBlock, form: Form, by: i64) -> Result<()> {
+        if buttress_faults::on("copy-forgets-data") {
+            return Ok(());
+        }
+        for item in leaf
+            .items()
+            .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
+        {
+            let extent =
+                FileExtent::parse(&item.key, item.data, self.format.sector_bytes).map_err(|error| {
+                    Corruption::Item {
+                        tree: leaf.header().owner,
+                        error,
+                    }
+                })?;
+            let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) else {
+                continue;
+            };
+            let reference = match form {
+                Form::Keyed(root) => Reference::Data {
+                    root,
+                    inode: InodeNumber::new(item.key.objectid.get()),
+                    offset: item.key.offset.wrapping_sub(slice.offset.get()),
+                },
+                Form::FullBackReference(parent) => Reference::SharedData { parent },
+            };
+            self.references
+                .change(slice.disk, slice.disk_bytes, ExtentKind::Data, reference, by);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! Extents of file data: room for them, their references, and room promised before they exist.
+//!
+//! Data is allocated when it is written back, not when it is handed in; until then its bytes are *reserved*, so that a
+//! full volume says so at once and not at the commit. An extent that was allocated is nobody's until a reference is
+//! added: one that is given back before that leaves no trace.
+
+use super::backing::Backing;
+use super::block_groups::{Found, Purpose, Share};
+use super::reservation::Need;
+use super::running::Running;
+use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
+use buttress_format::{ByteCount, Incompat, InodeNumber, Logical, TreeId};
+use buttress_fs::error::defect::{add, take};
+use buttress_fs::error::{Corruption, Error, Result};
+
+/// A range of data addresses: `[logical, logical + length)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataRange {
+    /// Where the extent begins.
+    pub logical: Logical,
+    /// Its length on disk, in bytes.
+    pub length: ByteCount,
+}
+
+/// From where file extent items refer to an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataOwner {
+    /// The tree of the file.
+    pub root: TreeId,
+    /// The file.
+    pub inode: InodeNumber,
+    /// The item's file offset less its offset in the extent; wraps below zero.
+    pub offset: u64,
+}
+
+impl DataOwner {
+    const fn reference(self) -> Reference {
+        Reference::Data {
+            root: self.root,
+            inode: self.inode,
+            offset: self.offset,
+        }
+    }
+}
+
+impl Running {
+    /// Promises room for data that is to be written back later. Makes chunks while there is too little.
+    pub fn reserve_data(&mut self, bytes: u64) -> Result<()> {
+        let mut wanted = self.core.reserved_data_bytes;
+        add(&mut wanted, bytes, "bytes promised to data")?;
+        while self.free_for_data() < wanted {
+            if self.core.give_up_reserved_ahead() {
+                wanted = self.core.reserved_data_bytes;
+                add(&mut wanted, bytes, "bytes promised to data")?;
+                continue;
+            }
+            let lacking = wanted.saturating_sub(self.free_for_data());
+            if !self.add_data_space(lacking)? {
+                return Err(self.no_data_space(ByteCount::new(bytes)));
+            }
+        }
+        self.core.reserved_data_bytes = wanted;
+        let backed = self.back_items_of_data();
+        if !matches!(backed, Ok(true)) {
+            self.release_data(bytes);
+            backed?;
+            return Err(self.no_host_space(ByteCount::new(bytes)));
+        }
+        Ok(())
+    }
+
+    /// What data may take of block groups: in mixed ones, not what metadata was promised.
+    pub fn free_for_data(&self) -> u64 {
+        let room = self.core.groups.room(Purpose::Data);
+        if self.core.has(Incompat::MIXED_GROUPS) {
+            let promised = self.metadata_reservation_bytes(Need::items(8));
+            return room.free_bytes.saturating_sub(promised);
+        }
+        room.free_bytes
+    }
+
+    /// Reserves space on the host for the items of all dirty data, and for the reserve. Otherwise edits that free space
+    /// could fail once data has filled the host. Returns false if the host is full.
+    fn back_items_of_data(&mut self) -> Result<bool> {
+        if !self.core.groups.iter().any(|group| group.is_backed) {
+            return Ok(true);
+        }
+        loop {
+            let wanted = self.backed_reservation_bytes(Need::items(0));
+            let free = self.core.groups.room(Purpose::Metadata).free_bytes;
+            let Some(lacking) = wanted.checked_sub(free).filter(|lacking| *lacking > 0) else {
+                return Ok(true);
+            };
+            match self.back_more(Purpose::Metadata, lacking)? {
+                Backing::More => {}
+                Backing::AllBacked => return Ok(true),
+                Backing::HostFull => return Ok(false),
+            }
+        }
+    }
+
+    fn no_host_space(&self, wanted: ByteCount) -> Error {
+        self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
+    }
+
+    /// Has the host give space for more of what is free, or makes a chunk. False where neither is possible.
+    fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
+        match self.back_more(Purpose::Data, lacking)? {
+            Backing::More => Ok(true),
+            Backing::AllBacked => self.allocate_chunk(Purpose::Data),
+            Backing::HostFull => Ok(false),
+        }
+    }
+
+    /// Returns the error for data of this length without space.
+    pub fn no_data_space(&self, wanted: ByteCount) -> Error {
+        if let Some(error) = self
+            .host_failure()
+            .filter(|_| self.core.has(Incompat::MIXED_GROUPS))
+        {
+            return error;
+        }
+        Error::NoSpace {
+            what: "data",
+            wanted,
+            pinned_by_readers: self.pinned_by_readers(),
+        }
+    }
+
+    /// Lets a promise go: the data was written back, or is no longer wanted.
+    pub fn release_data(&mut self, bytes: u64) {
+        let what = "more is given back of what was promised to data than was promised";
+        let released = take(&mut self.core.reserved_data_bytes, bytes, what);
+        self.core.settle(released.map_err(Error::from));
+    }
+
+    /// Takes room for up to `wanted` bytes of data in one piece: fewer where no piece is as large. Multiples of the sector
+    /// size.
+    pub fn allocate_data(&mut self, wanted: ByteCount) -> Result<DataRange> {
+        let sector_bytes = self.core.sector_bytes();
+        // All of it in one piece if there is one or a chunk can be made; else the largest piece of some size; else any.
+        let wanted_bytes = wanted.get();
+        let mut least = wanted_bytes;
+        loop {
+            match self
+                .core
+                .groups
+                .allocate(Purpose::Data, wanted_bytes, least, sector_bytes)?
+            {
+                Found::Range(start, length) => {
+                    return Ok(DataRange {
+                        logical: Logical::new(start),
+                        length: ByteCount::new(length),
+                    });
+                }
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing if self.add_data_space(wanted_bytes)? => {}
+                Found::Nothing if least > sector_bytes => {
+                    least = (least >> 4).next_multiple_of(sector_bytes).max(sector_bytes);
+                }
+                Found::Nothing => return Err(self.no_data_space(wanted)),
+            }
+        }
+    }
+
+    /// Whether the extent tree has an extent, or is going to have it.
+    pub fn has_data_extent(&self, extent: DataRange) -> Result<bool> {
+        match self.data_references(extent) {
+            Ok(_) => Ok(true),
+            Err(Error::Corrupt(corruption)) if matches!(*corruption, Corruption::ExtentMissing { .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes this very range, as if it had been allocated.
+    pub fn take_data(&mut self, range: DataRange) -> Result<()> {
+        let (start, length) = (range.logical.get(), range.length.get());
+        let in_use = || Corruption::LoggedRangeInUse {
+            logical: range.logical,
+            length: range.length,
+        };
+        let group = self.core.groups.holding(start);
+        let group =
+            group.filter(|group| group.serves(Purpose::Data) && start.saturating_add(length) <= group.end());
+        let (first, is_loaded) = group
+            .map(|group| (group.start, group.free.is_some()))
+            .ok_or_else(in_use)?;
+        if !is_loaded {
+            self.load_group(first)?;
+        }
+        let group = self.core.groups.holding(first);
+        let is_free = group.is_some_and(|group| group.is_free(start, length));
+        if !is_free {
+            return Err(in_use().into());
+        }
+        self.core
+            .groups
+            .shift(start, length, Share::Free, Share::Allocated)
+    }
+
+    /// Gives a range back that was allocated and has no reference yet.
+    pub fn give_back_data(&mut self, range: DataRange) {
+        let given = self
+            .core
+            .groups
+            .give_back(range.logical.get(), range.length.get());
+        self.core.settle(given);
+    }
+
+    /// A range that was allocated becomes an extent with one reference.
+    pub fn create_data_extent(&mut self, range: DataRange, owner: DataOwner) {
+        self.core.references.create(
+            range.logical,
+            range.length,
+            ExtentKind::Data,
+            Created {
+                owner: owner.root,
+                first_key: None,
+            },
+            owner.reference(),
+        );
+    }
+
+    /// One more item refers to an extent.
+    pub fn add_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
+        self.core.references.change(
+            extent.logical,
+            extent.length,
+            ExtentKind::Data,
+            owner.reference(),
+            1,
+        );
+    }
+
+    /// One item less refers to an extent. The last one frees it, and its checksums, at the commit.
+    pub fn drop_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
+        self.core.references.change(
+            extent.logical,
+            extent.length,
+            ExtentKind::Data,
+            owner.reference(),
+            -1,
+        );
+    }
+
+    /// How many references an extent of data has now: more than one, and its bytes must not be overwritten.
+    pub fn data_references(&self, extent: DataRange) -> Result<u64> {
+        Ok(self
+            .core
+            .extent_state(extent.logical, ExtentKind::Data, extent.length)?
+            .references)
+    }
+}

@@ -1,0 +1,45 @@
+//! How content is written: options of a volume that is open for writing.
+
+use buttress_format::compression::CompressionMethod;
+use buttress_format::{ByteCount, InodeFlags};
+
+/// How content is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataOptions {
+    /// How content is compressed that has no property of its own; `None`: only where flags or properties ask for it.
+    pub compression: Option<CompressionMethod>,
+    /// Compress whatever the inode's flags, or a first look at the content, say.
+    pub compress_force: bool,
+    /// Files up to this size lie inside the tree, if a sector and a leaf have room for them.
+    pub max_inline: ByteCount,
+    /// Whether new files have checksums.
+    pub checksums: bool,
+    /// Whether content of new files is copied on write. Without that they have no checksums either.
+    pub copy_on_write: bool,
+    /// At most this much data is dirty, and at most half of what may be dirty of everything.
+    pub delalloc_bytes_max: ByteCount,
+}
+
+impl DataOptions {
+    /// The flags that new regular files have for these options.
+    pub fn flags_of_new_files(&self) -> InodeFlags {
+        match (self.copy_on_write, self.checksums) {
+            (false, _) => InodeFlags::NODATACOW | InodeFlags::NODATASUM,
+            (true, false) => InodeFlags::NODATASUM,
+            (true, true) => InodeFlags::empty(),
+        }
+    }
+}
+
+impl Default for DataOptions {
+    fn default() -> Self {
+        Self {
+            compression: None,
+            compress_force: false,
+            max_inline: ByteCount::new(2048),
+            checksums: true,
+            copy_on_write: true,
+            delalloc_bytes_max: ByteCount::new(96 << 20),
+        }
+    }
+}

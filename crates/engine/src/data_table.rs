@@ -1,0 +1,230 @@
+//! Which files have dirty data, and each file's lock.
+
+use super::data_options::DataOptions;
+use super::file_content::{FileContent, FileLock};
+use crate::reserved_ahead::ReservedAhead;
+use crate::trees::LiveTree;
+use buttress_format::{ByteCount, InodeNumber, TreeId};
+use buttress_fs::error::{Defect, Error, Result};
+use buttress_fs::location::Location;
+use buttress_locks::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, lock_class};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A tree, and the number of a file in it.
+pub type FileId = (TreeId, InodeNumber);
+
+lock_class!(pub FilesLock, "files", Rank::LEAF);
+lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
+lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
+
+/// What a file takes in memory beside its content.
+const FILE_BYTES: u64 = 640;
+
+/// How many files may have dirty data. Content of one file is worth holding back, since more of it may come and lie
+/// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
+pub const FILES_MAX: usize = 1024;
+
+/// Where a file is in the table.
+pub fn file_id(location: Location) -> FileId {
+    (location.subvolume.tree(), location.inode)
+}
+
+/// The files with dirty data, or with a call under way.
+#[derive(Debug)]
+pub struct DataTable {
+    /// How content is written.
+    pub options: DataOptions,
+    /// The files with dirty data, or with a call under way.
+    pub files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
+    /// How many there are: known without the lock, which all writers share.
+    file_count: AtomicUsize,
+    /// The memory that all that waits takes.
+    delalloc_bytes: AtomicU64,
+    /// The most that may wait.
+    delalloc_bytes_max: u64,
+    /// Whether the last write of data found no space on the host. If so, commits discard what they free, so that the
+    /// host gets its space.
+    lacks_host_space: AtomicBool,
+    /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
+    /// commit freezes its state: what a snapshot shares is not overwritten.
+    pub in_place: RwLock<(), InPlaceLock>,
+    /// Held for reading by calls that change content in several steps, of which a snapshot must have all or none, and for
+    /// writing while a snapshot freezes its source.
+    pub several_steps: RwLock<(), SeveralStepsLock>,
+}
+
+/// What a call knows of a file beside the dirty data.
+#[derive(Debug, Default)]
+pub struct FileState {
+    /// The file's size; not yet looked up in a file that was just taken in.
+    pub size: Option<u64>,
+    /// How much room is promised for what waits.
+    pub reserved: u64,
+    /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
+    pub never_inline: bool,
+    /// Content is being written back, and the lock was released meanwhile.
+    pub in_flight: bool,
+    /// The subvolume's tree as a call found it: one that is not open any more is not known to be writable.
+    pub tree: Option<LiveTree>,
+    /// Whether readers of the inode find the content.
+    pub is_shown: bool,
+    /// The table has let go of it.
+    pub is_gone: bool,
+}
+
+impl FileState {
+    /// Whether it is that of a file which the table has and readers find.
+    pub const fn is_in_use(&self) -> bool {
+        self.is_shown && !self.is_gone
+    }
+}
+
+impl FileContent {
+    /// The memory of what waits, and of the file's records.
+    pub fn memory_bytes(&self) -> u64 {
+        match self.waiting.read().memory_bytes() {
+            0 => 0,
+            bytes => bytes.saturating_add(FILE_BYTES),
+        }
+    }
+
+    /// Takes the file's lock if nobody has it, and nothing of the file is being written back.
+    pub fn lock_if_free(&self) -> Option<MutexGuard<'_, FileState, FileLock>> {
+        self.state.try_lock().filter(|state| !state.in_flight)
+    }
+
+    /// Returns whether nothing of the content is dirty. Pending times are the live inode's.
+    pub fn is_clean(&self, state: &FileState) -> bool {
+        let is_settled = state.reserved == 0 && !state.in_flight;
+        is_settled && self.waiting.read().pending.is_empty()
+    }
+}
+
+impl DataTable {
+    /// A table for no more than `limit` of content.
+    pub fn new(options: DataOptions, limit: ByteCount) -> Self {
+        Self {
+            options,
+            files: Mutex::default(),
+            file_count: AtomicUsize::new(0),
+            delalloc_bytes: AtomicU64::new(0),
+            delalloc_bytes_max: options.delalloc_bytes_max.min(limit).get(),
+            lacks_host_space: AtomicBool::new(false),
+            in_place: RwLock::default(),
+            several_steps: RwLock::default(),
+        }
+    }
+
+    /// The file, taken in if it is not here.
+    pub fn file(&self, id: FileId) -> Arc<FileContent> {
+        let mut files = self.files.lock();
+        let file = files.entry(id).or_insert_with(|| Arc::new(FileContent::new(id)));
+        let file = Arc::clone(file);
+        self.file_count.store(files.len(), Ordering::Relaxed);
+        file
+    }
+
+    /// Files that are here.
+    pub fn present(&self, locations: &[Location]) -> Vec<(Location, Arc<FileContent>)> {
+        let files = self.files.lock();
+        let find = |location: &Location| Some((*location, Arc::clone(files.get(&file_id(*location))?)));
+        locations.iter().filter_map(find).collect()
+    }
+
+    /// Removes a file.
+    pub fn let_go(&self, id: FileId) {
+        let mut files = self.files.lock();
+        files.remove(&id);
+        self.file_count.store(files.len(), Ordering::Relaxed);
+    }
+
+    /// Whether more waits than should.
+    pub fn is_over_limit(&self) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max || self.dirty_files() > FILES_MAX
+    }
+
+    /// Whether half of what may wait does, of bytes or of files.
+    pub fn is_half_full(&self) -> bool {
+        self.is_full_by(1)
+    }
+
+    /// Whether a quarter of what may wait does, of bytes or of files.
+    pub fn is_quarter_full(&self) -> bool {
+        self.is_full_by(2)
+    }
+
+    fn is_full_by(&self, halvings: u32) -> bool {
+        self.delalloc_bytes() > self.delalloc_bytes_max >> halvings
+            || self.dirty_files() > FILES_MAX >> halvings
+    }
+
+    /// How many files have dirty data.
+    pub fn dirty_files(&self) -> usize {
+        self.file_count.load(Ordering::Relaxed)
+    }
+
+    /// The memory that content takes that waits.
+    pub fn delalloc_bytes(&self) -> u64 {
+        self.delalloc_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last write of data found no space on the host.
+    pub fn lacks_host_space(&self) -> bool {
+        self.lacks_host_space.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a write of data found space on the host.
+    pub fn note_host_space<T>(&self, written: &Result<T>) {
+        let lacks = match written {
+            Ok(_) => false,
+            Err(Error::OutOfHostSpace(_)) => true,
+            Err(_) => return,
+        };
+        if self.lacks_host_space() != lacks {
+            self.lacks_host_space.store(lacks, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether content of any file waits.
+    pub fn has_dirty(&self) -> bool {
+        !self.files.lock().is_empty()
+    }
+
+    /// Notes that a file's dirty data took `before` bytes of memory and takes `after`.
+    ///
+    /// # Errors
+    /// A [`Defect`] if more is given back than was taken.
+    pub fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
+        if before == after {
+            return Ok(());
+        }
+        self.delalloc_bytes.fetch_add(after, Ordering::Relaxed);
+        let before = match buttress_faults::on("ledger-dirty-memory-kept") {
+            true => 0,
+            false => before,
+        };
+        let had = self.delalloc_bytes.fetch_sub(before, Ordering::Relaxed);
+        if had >= before {
+            return Ok(());
+        }
+        let what = "more of the memory of dirty data is given back than was taken";
+        Err(Defect::new(what).with("taken", had).with("given back", before))
+    }
+
+    /// Whether nothing is counted or promised but what is reserved ahead, when no file has dirty data. Whoever has the edit lock asks: a promise is made
+    /// and kept under it, while the file is in the table.
+    pub fn balance(&self, reserved_bytes: u64, ahead: &ReservedAhead) -> Result<(), Defect> {
+        let files = self.files.lock();
+        let waiting = self.delalloc_bytes();
+        let ahead = ahead.bytes();
+        if !files.is_empty() || (waiting == 0 && reserved_bytes == ahead) {
+            return Ok(());
+        }
+        Err(Defect::new("dirty data is counted that no file has")
+            .with("bytes in memory", waiting)
+            .with("bytes promised", reserved_bytes)
+            .with("of them ahead", ahead))
+    }
+}

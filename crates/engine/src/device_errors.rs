@@ -1,0 +1,85 @@
+//! What devices failed with, in the device tree's statistics.
+//!
+//! The volume counts failed reads, writes and flushes of each device since it was opened, and what a scrub found wrong. A
+//! commit adds what came since the last one to the device's item, where `btrfs device stats` shows it. What fails during a
+//! commit is of the next one, and makes one necessary even if nothing else changed.
+//!
+//! What it leaves out: what ordinary reads found wrong and passed over.
+
+use super::running::Running;
+use buttress_format::{DeviceId, DeviceStatistics, TreeId, Uuid};
+use buttress_fs::error::{Corruption, Result};
+use buttress_tree::NonBlocking;
+use buttress_volume::DeviceErrors;
+
+/// Errors of one device that its item does not have yet.
+struct Unrecorded {
+    id: DeviceId,
+    uuid: Uuid,
+    /// Since the volume was opened.
+    all: DeviceErrors,
+    /// Of these, those that are in the item.
+    recorded: DeviceErrors,
+}
+
+impl Running {
+    /// Whether a device failed since its statistics were last brought up to date.
+    pub fn has_device_errors(&self) -> bool {
+        !self.unrecorded_errors().is_empty()
+    }
+
+    fn unrecorded_errors(&self) -> Vec<Unrecorded> {
+        if buttress_faults::on("device-errors-unrecorded") {
+            return Vec::new();
+        }
+        let devices = &self.core.devices;
+        let slots = self.core.forest.volume().devices();
+        let unrecorded = slots.iter().filter_map(|slot| {
+            let is_listed = devices.rooms.iter().any(|room| room.item.uuid == slot.uuid());
+            let all = slot.errors();
+            let recorded = devices.recorded.get(&slot.uuid()).copied().unwrap_or_default();
+            (is_listed && all != recorded).then(|| Unrecorded {
+                id: slot.id(),
+                uuid: slot.uuid(),
+                all,
+                recorded,
+            })
+        });
+        unrecorded.collect()
+    }
+
+    /// Adds what devices failed with to their statistics. A block that is missing ends it between two devices.
+    pub fn record_device_errors(&mut self) -> Result<()> {
+        for device in self.unrecorded_errors() {
+            let key = DeviceStatistics::key(device.id);
+            self.reach(TreeId::DEVICE, &key)?;
+            let item = self.get(TreeId::DEVICE, &key)?;
+            let mut bytes = item.map_or_else(Vec::new, |item| item.data().to_vec());
+            let before = match bytes.is_empty() {
+                true => DeviceStatistics::default(),
+                false => DeviceStatistics::parse(&key, &bytes).map_err(|error| Corruption::Item {
+                    tree: TreeId::DEVICE,
+                    error,
+                })?,
+            };
+            let sum =
+                |stored: u64, all: u64, recorded: u64| stored.saturating_add(all.saturating_sub(recorded));
+            let (all, recorded) = (device.all, device.recorded);
+            let after = DeviceStatistics {
+                write_errors: sum(before.write_errors, all.writes, recorded.writes),
+                read_errors: sum(before.read_errors, all.reads, recorded.reads),
+                flush_errors: sum(before.flush_errors, all.flushes, recorded.flushes),
+                corruption_errors: sum(before.corruption_errors, all.corruptions, recorded.corruptions),
+                generation_errors: sum(before.generation_errors, all.generations, recorded.generations),
+                ..before
+            }
+            .to_bytes();
+            // Counters that a later version may add stay.
+            let rest = bytes.split_off(bytes.len().min(after.len()));
+            bytes = [&after[..], &rest].concat();
+            NonBlocking::lifted(|| self.put(TreeId::DEVICE, &key, &bytes))?;
+            self.core.devices.recorded.insert(device.uuid, all);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,439 @@
+//! The extent tree: applies what the delayed references have collected.
+//!
+//! Each extent has one item with a count and the first references inline; further references are items of their own.
+//! New references go inline while the item has room and no keyed reference of the extent exists, as the kernel does.
+//! When the last reference goes, the extent goes: its item, for data its checksums, and its space, which is pinned.
+//!
+//! Source: on-disk format documentation, section "Extent item".
+
+use super::block_groups::Share;
+use super::running::{Core, Running};
+use buttress_accounts::delayed_references::{Created, ExtentKind, Pending, Reference};
+use buttress_format::{
+    ByteCount, ExtentDataReference, ExtentFlags, ExtentItem, Generation, Incompat, InlineReference, ItemType,
+    Key, Logical, ObjectId, TreeBlockInfo, TreeId, parse_keyed_references,
+};
+use buttress_fs::error::defect::{add, take};
+use buttress_fs::error::{Corruption, Defect, Result};
+use smallvec::SmallVec;
+
+/// What is known of an extent's references, those that wait included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentState {
+    /// How many references it has.
+    pub references: u64,
+    /// Whether what is below it is referred to by its address.
+    pub full_backref: bool,
+}
+
+impl InlineLimit {
+    const fn of(node_bytes: u32) -> Self {
+        // A sixteenth of a leaf's room, without the item's head.
+        let leaf_capacity = node_bytes.saturating_sub(101);
+        Self(((leaf_capacity >> 4) as usize).saturating_sub(25))
+    }
+}
+
+/// The most bytes that an extent item grows to by inline references.
+struct InlineLimit(usize);
+
+fn inline_form(reference: &Reference, count: u32) -> InlineReference {
+    match *reference {
+        Reference::TreeBlock { root } => InlineReference::TreeBlock { root },
+        Reference::SharedBlock { parent } => InlineReference::SharedBlock { parent },
+        Reference::Data { root, inode, offset } => InlineReference::ExtentData(ExtentDataReference {
+            root,
+            inode,
+            offset,
+            count,
+        }),
+        Reference::SharedData { parent } => InlineReference::SharedData { parent, count },
+    }
+}
+
+fn same_reference(inline: &InlineReference, reference: &Reference) -> bool {
+    match (inline, reference) {
+        (InlineReference::TreeBlock { root }, Reference::TreeBlock { root: other }) => root == other,
+        (InlineReference::SharedBlock { parent }, Reference::SharedBlock { parent: other })
+        | (InlineReference::SharedData { parent, .. }, Reference::SharedData { parent: other }) => {
+            parent == other
+        }
+        (InlineReference::ExtentData(data), Reference::Data { root, inode, offset }) => {
+            (data.root, data.inode, data.offset) == (*root, *inode, *offset)
+        }
+        _ => false,
+    }
+}
+
+/// The key of the extent item of an extent with this kind and length.
+pub fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, skinny: bool) -> Key {
+    let object = ObjectId::new(logical.get());
+    match kind {
+        ExtentKind::TreeBlock { level } if skinny => {
+            Key::new(object, ItemType::METADATA_ITEM, u64::from(level))
+        }
+        ExtentKind::TreeBlock { .. } | ExtentKind::Data => {
+            Key::new(object, ItemType::EXTENT_ITEM, length.get())
+        }
+    }
+}
+
+/// Where applying what waits for an extent looks and edits: its item in any form, and keyed references; in order.
+pub fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[Key; 4]> {
+    let form = |skinny| extent_key(logical, pending.kind, pending.length, skinny);
+    let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
+    if pending.created.is_none() {
+        keys.push(form(false));
+    }
+    keys.push(form(skinny));
+    keys.extend(
+        pending
+            .changes
+            .iter()
+            .map(|(reference, _)| keyed_key(logical, reference)),
+    );
+    keys.sort_unstable();
+    keys
+}
+
+impl Core {
+    /// The item of an extent that must be there.
+    fn extent_item(
+        &self,
+        logical: Logical,
+        kind: ExtentKind,
+        length: ByteCount,
+    ) -> Result<(Key, ExtentItem)> {
+        let skinny = self.has(Incompat::SKINNY_METADATA);
+        let tree = &self.extent.tree;
+        for form in [skinny, false] {
+            let key = extent_key(logical, kind, length, form);
+            if let Some(found) = tree.get(&key)? {
+                let item = ExtentItem::parse(&key, found.data(), &self.format).map_err(|error| {
+                    Corruption::Item {
+                        tree: TreeId::EXTENT,
+                        error,
+                    }
+                })?;
+                return Ok((key, item));
+            }
+        }
+        Err(Corruption::ExtentMissing { logical, length }.into())
+    }
+
+    /// How many references an extent has, those that wait included.
+    pub fn extent_state(&self, logical: Logical, kind: ExtentKind, length: ByteCount) -> Result<ExtentState> {
+        let pending = self.references.get(logical);
+        let waiting = pending.map_or(0, Pending::sum);
+        let flagged = pending.is_some_and(|pending| pending.full_backref);
+        let (references, full_backref) = if pending.is_some_and(|pending| pending.created.is_some()) {
+            (0, false)
+        } else {
+            let (_, item) = self.extent_item(logical, kind, length)?;
+            (item.references, item.flags.contains(ExtentFlags::FULL_BACKREF))
+        };
+        Ok(ExtentState {
+            references: counted(logical, references, waiting)?,
+            full_backref: full_backref || flagged,
+        })
+    }
+}
+
+impl Running {
+    /// Applies the delayed references for the `count` extents that come first.
+    pub fn run_some_references(&mut self, count: usize) -> Result<()> {
+        let lost = usize::from(buttress_faults::on("ledger-reference-lost"));
+        for (logical, pending) in self.core.references.take_first(count).into_iter().skip(lost) {
+            match pending.created {
+                Some(created) => self.create_extent(logical, &pending, created)?,
+                None => self.change_extent(logical, &pending)?,
+            }
+            self.core.references.note_applied(&pending);
+        }
+        Ok(())
+    }
+
+    fn create_extent(&mut self, logical: Logical, pending: &Pending, created: Created) -> Result<()> {
+        let owner = created.owner;
+        // All references to what this transaction made are its own.
+        let references = u64::try_from(pending.sum()).map_err(|_| {
+            Defect::new("an extent that was just made has less than no references")
+                .with("extent", logical.get())
+                .with("references", pending.sum())
+        })?;
+        if references == 0 {
+            if pending.kind == ExtentKind::Data {
+                // It came and went within one transaction; its checksums came with it.
+                self.remove_checksums(logical, pending.length)?;
+                // It was written, and a view of this transaction may have seen it.
+                let (start, length) = (logical.get(), pending.length.get());
+                let generation = self.core.generation;
+                let shifted = self
+                    .core
+                    .groups
+                    .shift(start, length, Share::Allocated, Share::Pinned);
+                shifted?;
+                self.core.pins.add(generation, start, length, generation);
+                return Ok(());
+            }
+            return self.core.groups.give_back(logical.get(), pending.length.get());
+        }
+        let skinny = self.core.has(Incompat::SKINNY_METADATA);
+        let key = extent_key(logical, pending.kind, pending.length, skinny);
+        let (flags, level) = match pending.kind {
+            ExtentKind::Data => (ExtentFlags::DATA, None),
+            ExtentKind::TreeBlock { level } => (ExtentFlags::TREE_BLOCK, Some(level)),
+        };
+        let flags = if pending.full_backref {
+            flags | ExtentFlags::FULL_BACKREF
+        } else {
+            flags
+        };
+        let mut item = ExtentItem {
+            start: logical,
+            length: pending.length,
+            references: 0,
+            generation: self.core.generation,
+            flags,
+            tree_block_info: level.filter(|_| !skinny).map(|level| TreeBlockInfo {
+                first_key: created.first_key.unwrap_or(Key::MIN),
+                level,
+            }),
+            level,
+            inline_references: SmallVec::new(),
+        };
+        if pending.kind == ExtentKind::Data && self.core.has(Incompat::SIMPLE_QUOTA) {
+            item.inline_references
+                .push(InlineReference::Owner { root: owner });
+        }
+        self.core.quotas.note_made(owner, pending.length);
+        self.apply_changes(&mut item, pending, false)?;
+        self.extent_insert(&key, &item.encode())?;
+        let (start, length) = (logical.get(), pending.length.get());
+        self.core.groups.use_extent(start, length)?;
+        Ok(add(
+            &mut self.core.bytes_used,
+            length,
+            "bytes in use of the volume",
+        )?)
+    }
+
+    fn change_extent(&mut self, logical: Logical, pending: &Pending) -> Result<()> {
+        let (key, mut item) = self.core.extent_item(logical, pending.kind, pending.length)?;
+        if pending.full_backref {
+            item.flags |= ExtentFlags::FULL_BACKREF;
+        }
+        let has_keyed = item.references
+            > item
+                .inline_references
+                .iter()
+                .fold(0_u64, |sum, inline| sum.saturating_add(u64::from(inline.count())));
+        self.apply_changes(&mut item, pending, has_keyed)?;
+        if item.references > 0 {
+            return self.extent_put(&key, &item.encode());
+        }
+        self.extent_remove(&key)?;
+        let owner = item.inline_references.iter().find_map(|inline| match inline {
+            InlineReference::Owner { root } => Some(*root),
+            _ => None,
+        });
+        self.free_extent(logical, pending, owner, item.generation)
+    }
+
+    /// Gives the space of an extent that nobody refers to any more back, once this transaction is durable.
+    fn free_extent(
+        &mut self,
+        logical: Logical,
+        pending: &Pending,
+        owner: Option<TreeId>,
+        created: Generation,
+    ) -> Result<()> {
+        let (start, length) = (logical.get(), pending.length.get());
+        if pending.kind == ExtentKind::Data {
+            self.remove_checksums(logical, pending.length)?;
+        }
+        if let Some(owner) = owner.or(pending.owner) {
+            self.core.quotas.note_freed(owner, pending.length, created);
+        }
+        // A block that was made in this very transaction was never part of a state on disk.
+        let is_new = created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. });
+        let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
+        let to = if is_free { Share::Free } else { Share::Pinned };
+        self.core.groups.free_extent(start, length, to)?;
+        if !buttress_faults::on("ledger-volume-bytes-keep-freed") {
+            take(&mut self.core.bytes_used, length, "bytes in use of the volume")?;
+        }
+        if !is_free && !buttress_faults::on("ledger-pin-forgotten") {
+            self.core.pins.add(self.core.generation, start, length, created);
+        }
+        Ok(())
+    }
+
+    /// Applies all changes of counts to an item and to the keyed references beside it.
+    fn apply_changes(&mut self, item: &mut ExtentItem, pending: &Pending, mut has_keyed: bool) -> Result<()> {
+        let limit = InlineLimit::of(self.core.format.node_bytes).0;
+        // What shrinks goes first, so that there is room for what grows.
+        let mut changes = pending.changes.clone();
+        changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
+        for (reference, change) in changes {
+            item.references = counted(item.start, item.references, change)?;
+            if change_inline(item, &reference, change)? {
+                continue;
+            }
+            if has_keyed && self.change_keyed(item.start, &reference, change)? {
+                continue;
+            }
+            let Ok(count) = u32::try_from(change) else {
+                return Err(Corruption::ReferenceMissing {
+                    logical: item.start,
+                    reference: format!("{reference:?}"),
+                }
+                .into());
+            };
+            let inline = inline_form(&reference, count);
+            if !has_keyed && item.encode().len().saturating_add(inline_bytes(&inline)) < limit {
+                insert_inline(item, inline);
+            } else {
+                has_keyed = true;
+                self.insert_keyed(item.start, &reference, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the count of a keyed reference; false when there is none.
+    fn change_keyed(&mut self, logical: Logical, reference: &Reference, change: i64) -> Result<bool> {
+        let Some((key, count)) = self.find_keyed(logical, reference)? else {
+            return Ok(false);
+        };
+        match counted_by_one(logical, count, change)? {
+            0 => self.extent_remove(&key)?,
+            count => self.extent_put(&key, &keyed_bytes(reference, count))?,
+        }
+        Ok(true)
+    }
+
+    /// The keyed reference: its key and count.
+    fn find_keyed(&self, logical: Logical, reference: &Reference) -> Result<Option<(Key, u32)>> {
+        let mut key = keyed_key(logical, reference);
+        let tree = &self.core.extent.tree;
+        loop {
+            let Some(found) = tree.get(&key)? else {
+                return Ok(None);
+            };
+            let references = parse_keyed_references(&key, found.data(), self.core.format.sector_bytes)
+                .map_err(|error| Corruption::Item {
+                    tree: TreeId::EXTENT,
+                    error,
+                })?;
+            if let Some(same) = references.iter().find(|inline| same_reference(inline, reference)) {
+                return Ok(Some((key, same.count())));
+            }
+            // Data references of equal hashes lie one after another.
+            match (reference, key.offset.checked_add(1)) {
+                (Reference::Data { .. }, Some(offset)) => key.offset = offset,
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn insert_keyed(&mut self, logical: Logical, reference: &Reference, count: u32) -> Result<()> {
+        let mut key = keyed_key(logical, reference);
+        while self.core.extent.tree.get(&key)?.is_some() {
+            key.offset = key.offset.wrapping_add(1);
+        }
+        self.extent_insert(&key, &keyed_bytes(reference, count))
+    }
+}
+
+/// Changes the count of an inline reference; false when there is none.
+fn change_inline(item: &mut ExtentItem, reference: &Reference, change: i64) -> Result<bool> {
+    let Some(position) = item
+        .inline_references
+        .iter()
+        .position(|inline| same_reference(inline, reference))
+    else {
+        return Ok(false);
+    };
+    let inline = item.inline_references.get(position);
+    let count = counted_by_one(item.start, inline.map_or(0, InlineReference::count), change)?;
+    if count == 0 {
+        item.inline_references.remove(position);
+    } else if let Some(inline) = item.inline_references.get_mut(position) {
+        *inline = inline_form(reference, count);
+    }
+    Ok(true)
+}
+
+/// How many references an extent has after a change.
+fn counted(logical: Logical, references: u64, change: i64) -> Result<u64, Corruption> {
+    let counted = references.checked_add_signed(change);
+    counted.ok_or(Corruption::ReferencesTooFew {
+        logical,
+        references,
+        change,
+    })
+}
+
+/// As [`counted`], for what one item or tree refers to.
+fn counted_by_one(logical: Logical, references: u32, change: i64) -> Result<u32, Corruption> {
+    let counted = i64::from(references).checked_add(change);
+    let counted = counted.and_then(|counted| u32::try_from(counted).ok());
+    counted.ok_or(Corruption::ReferencesTooFew {
+        logical,
+        references: references.into(),
+        change,
+    })
+}
+
+/// Puts a reference where the order of types, and within a type the falling order of values, wants it.
+fn insert_inline(item: &mut ExtentItem, inline: InlineReference) {
+    let rank = |inline: &InlineReference| {
+        let owner_first = !matches!(inline, InlineReference::Owner { .. });
+        (
+            owner_first,
+            inline.item_type().0,
+            core::cmp::Reverse(inline.sort_value()),
+        )
+    };
+    let position = item
+        .inline_references
+        .iter()
+        .position(|other| rank(other) > rank(&inline))
+        .unwrap_or(item.inline_references.len());
+    item.inline_references.insert(position, inline);
+}
+
+const fn inline_bytes(inline: &InlineReference) -> usize {
+    match inline {
+        InlineReference::Owner { .. }
+        | InlineReference::TreeBlock { .. }
+        | InlineReference::SharedBlock { .. } => 9,
+        InlineReference::ExtentData(_) => 29,
+        InlineReference::SharedData { .. } => 13,
+    }
+}
+
+fn keyed_key(logical: Logical, reference: &Reference) -> Key {
+    let inline = inline_form(reference, 1);
+    Key::new(
+        ObjectId::new(logical.get()),
+        inline.item_type(),
+        inline.sort_value(),
+    )
+}
+
+fn keyed_bytes(reference: &Reference, count: u32) -> Vec<u8> {
+    match reference {
+        Reference::TreeBlock { .. } | Reference::SharedBlock { .. } => Vec::new(),
+        Reference::SharedData { .. } => count.to_le_bytes().to_vec(),
+        Reference::Data { root, inode, offset } => {
+            let mut bytes = Vec::with_capacity(28);
+            bytes.extend_from_slice(&root.get().to_le_bytes());
+            bytes.extend_from_slice(&inode.get().to_le_bytes());
+            bytes.extend_from_slice(&offset.to_le_bytes());
+            bytes.extend_from_slice(&count.to_le_bytes());
+            bytes
+        }
+    }
+}

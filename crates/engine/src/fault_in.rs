@@ -1,0 +1,381 @@
+//! Reading in: tree blocks that the running transaction is going to need come into the cache before the edit lock is held
+//! for long.
+//!
+//! A commit puts inodes back into their leaves, and settles (`converging`); an edit that finds very many references
+//! applies some. Both know before each step where it is going to work. So they look there without reading, which gives the
+//! blocks that are not in memory; the lock is let go, those are read side by side, and the look is taken again, a level
+//! deeper, until none is missing.
+//!
+//! What is read again and again since the cache is too small to keep it is read under the lock, as what cannot be read is:
+//! there the error has its place.
+
+use super::Engine;
+use super::block_groups::Purpose;
+use super::checksums::checksum_key;
+use super::extent_tree::{extent_key, keys_of};
+use super::reservation::Handle;
+use super::running::{Core, OpenTree, Running};
+use crate::retry::{Looked, Retry};
+use buttress_accounts::delayed_references::{ExtentKind, Pending};
+use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::executor::Task;
+use buttress_locks::Excused;
+use buttress_tree::{BlockPointer, NonBlocking};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// How many blocks are read at most between two looks: few enough for a small cache to hold them.
+pub const BLOCKS_AT_ONCE: usize = 256;
+
+/// How many blocks one job reads: in order of address, so that neighbours are one request.
+const BLOCKS_A_JOB: usize = 64;
+
+/// How often what is missing is read before the rest is read under the lock.
+const READS_MAX: usize = 1024;
+
+/// What was read for one piece of work, and whether reading more helps.
+#[derive(Debug, Default)]
+pub struct FaultIn {
+    /// The addresses that were read last, in order.
+    last: Vec<Logical>,
+    count: usize,
+    are_futile: bool,
+}
+
+/// How a look goes about blocks that are not in memory, for as long as it is held.
+#[derive(Debug)]
+pub enum Look {
+    /// They end it.
+    Resident(NonBlocking),
+    /// It reads them, whatever lock is held: reading them before was of no use.
+    Reading(Excused),
+}
+
+impl FaultIn {
+    /// For the time of a look: blocks that are not in memory are not read, unless that was of no use.
+    pub fn look(&self) -> Look {
+        match self.are_futile {
+            true => Look::Reading(Excused::from_device_rule()),
+            false => Look::Resident(NonBlocking::hold()),
+        }
+    }
+
+    /// What is missing for a look, its own error included, if that is of a block that is not in memory.
+    pub fn missing_for(&self, look: impl FnOnce() -> Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
+        let _look = self.look();
+        or_missing(look())
+    }
+
+    /// Faults in blocks that were missing. No lock may be held.
+    pub fn read(&mut self, filesystem: &Engine, missing: Vec<BlockPointer>) {
+        let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
+        places.sort_unstable();
+        self.count = self.count.saturating_add(1);
+        // What is missing again was not kept, or cannot be read.
+        let again = |place: &Logical| self.last.binary_search(place).is_ok();
+        self.are_futile = self.count > READS_MAX || places.iter().any(again);
+        self.last = places;
+        if !self.are_futile {
+            drop(filesystem.fault_in(missing));
+        }
+    }
+}
+
+/// What is missing for a look that ended with this; other errors stay.
+pub fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
+    looked.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
+}
+
+/// A look along keys of one tree in ascending order.
+struct LookAlong<'a> {
+    core: &'a Core,
+    id: TreeId,
+    open: &'a OpenTree,
+    /// Up to here all is known: the end of the last leaf, or of the block that is missing.
+    known_to: Option<Key>,
+    /// Whether the last leaf was reached, or is missing.
+    is_at_end: bool,
+}
+
+impl<'a> LookAlong<'a> {
+    const fn along(core: &'a Core, id: TreeId, open: &'a OpenTree) -> Self {
+        Self {
+            core,
+            id,
+            open,
+            known_to: None,
+            is_at_end: false,
+        }
+    }
+
+    /// Goes on to `key`; gives the block that is missing on the way, unless it was given for the key before.
+    fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
+        if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
+            return Ok(None);
+        }
+        let last_snapshot = self.open.last_snapshot();
+        let (end, missing) = match self.core.reach(self.id, self.open, key, last_snapshot) {
+            Ok(end) => (end, None),
+            Err(error) => match error.missing_block() {
+                Some(pointer) if pointer.tree == self.id => (pointer.end_key, Some(pointer)),
+                // Of the extent tree: nothing is known of this one.
+                Some(pointer) => return Ok(Some(pointer)),
+                None => return Err(error),
+            },
+        };
+        self.is_at_end = end.is_none();
+        self.known_to = end;
+        Ok(missing)
+    }
+
+    /// As [`LookAlong::missing_at`], from one key to another.
+    fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
+        let mut at = *from;
+        loop {
+            missing.extend(self.missing_at(&at)?);
+            match self.known_to {
+                Some(end) if !self.is_at_end && end > at && end <= *to && missing.len() < BLOCKS_AT_ONCE => {
+                    at = end;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Goes to where `key` is or would be, and to the extent items that copying old blocks of the way looks at: those that a
+    /// snapshot of `last_snapshot` may share. Gives the first key past the leaf; `None` for the last leaf.
+    fn reach(
+        &self,
+        id: TreeId,
+        open: &OpenTree,
+        key: &Key,
+        last_snapshot: Generation,
+    ) -> Result<Option<Key>> {
+        let skinny = self.has(Incompat::SKINNY_METADATA);
+        let maybe_shared = id.holds_files().then_some(last_snapshot);
+        let mut extents: SmallVec<[Key; 8]> = SmallVec::new();
+        let end = open.tree.reach(key, |old| {
+            if maybe_shared.is_some_and(|last_snapshot| old.generation <= last_snapshot) {
+                let kind = ExtentKind::TreeBlock { level: old.level };
+                extents.push(extent_key(old.logical, kind, self.node_bytes(), skinny));
+            }
+        })?;
+        for extent in extents {
+            self.extent.tree.reach(&extent, |_| ())?;
+        }
+        Ok(end)
+    }
+}
+
+impl Running {
+    /// Goes to where `key` is or would be in a tree, so that an edit there finds what it needs in memory.
+    pub fn reach(&mut self, id: TreeId, key: &Key) -> Result<()> {
+        match self.opened(id)? {
+            None => Ok(()),
+            Some((core, open)) => core.reach(id, open, key, open.last_snapshot()).map(drop),
+        }
+    }
+
+    /// As [`Running::reach`], for an edit that is going to follow a snapshot.
+    pub fn reach_after_snapshot(&mut self, id: TreeId, key: &Key) -> Result<()> {
+        match self.opened(id)? {
+            None => Ok(()),
+            Some((core, open)) => core.reach(id, open, key, core.generation).map(drop),
+        }
+    }
+
+    /// A tree, opened if it was not; `None` for one that the volume does not have.
+    fn opened(&mut self, id: TreeId) -> Result<Option<(&Core, &OpenTree)>> {
+        match self.open_tree(id) {
+            Err(Error::TreeNotFound { .. }) => return Ok(None),
+            opened => drop(opened?),
+        }
+        let open = match id {
+            TreeId::EXTENT => Some(&self.core.extent),
+            _ => self.trees.get(id),
+        };
+        Ok(open.map(|open| (&self.core, open)))
+    }
+
+    /// Blocks that are missing for edits at these places of a tree, each from one key to another; in ascending order.
+    pub fn missing_along(
+        &mut self,
+        id: TreeId,
+        places: impl IntoIterator<Item = (Key, Key)>,
+    ) -> Result<Vec<BlockPointer>> {
+        let mut missing = Vec::new();
+        let Some((core, open)) = self.opened(id)? else {
+            return Ok(missing);
+        };
+        let mut look = LookAlong::along(core, id, open);
+        for (from, to) in places {
+            look.missing_between(&from, &to, &mut missing)?;
+            if missing.len() >= BLOCKS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Blocks that are missing for applying the first `count` delayed references.
+    pub fn missing_for_references(&mut self, count: usize) -> Result<Vec<BlockPointer>> {
+        // Checksums go with the last reference to data, or with data that nobody came to refer to.
+        let loses_sums = |pending: &Pending| {
+            let sum = pending.sum();
+            pending.kind == ExtentKind::Data && (sum < 0 || (sum == 0 && pending.created.is_some()))
+        };
+        let core = &self.core;
+        if core
+            .references
+            .iter()
+            .take(count)
+            .any(|(_, pending)| loses_sums(pending))
+        {
+            self.opened(TreeId::CHECKSUM)?;
+        }
+        let core = &self.core;
+        let skinny = core.has(Incompat::SKINNY_METADATA);
+        let mut extents = LookAlong::along(core, TreeId::EXTENT, &core.extent);
+        let sums = self.trees.get(TreeId::CHECKSUM);
+        let mut sums = sums.map(|open| LookAlong::along(core, TreeId::CHECKSUM, open));
+        let mut missing = Vec::new();
+        for (logical, pending) in core.references.iter().take(count) {
+            for key in keys_of(*logical, pending, skinny) {
+                missing.extend(extents.missing_at(&key)?);
+            }
+            if let Some(sums) = sums.as_mut().filter(|_| loses_sums(pending)) {
+                let end = logical.get().saturating_add(pending.length.get());
+                sums.missing_between(&checksum_key(logical.get()), &checksum_key(end), &mut missing)?;
+            }
+            if missing.len() >= BLOCKS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Blocks that are missing for writing inodes back.
+    pub fn missing_for_inodes(&self) -> Result<Vec<BlockPointer>> {
+        self.missing_for_some_inodes(usize::MAX)
+    }
+
+    /// As [`Running::missing_for_inodes`], for the first `count` of them.
+    pub fn missing_for_some_inodes(&self, count: usize) -> Result<Vec<BlockPointer>> {
+        let mut missing = Vec::new();
+        let mut look: Option<(TreeId, LookAlong<'_>)> = None;
+        for (tree, key) in self.inodes.changed_keys().take(count) {
+            if look.as_ref().is_none_or(|(of, _)| *of != tree) {
+                let open = self.trees.get(tree);
+                look = open.map(|open| (tree, LookAlong::along(&self.core, tree, open)));
+            }
+            if let Some((_, look)) = &mut look {
+                missing.extend(look.missing_at(&key)?);
+            }
+            if missing.len() >= BLOCKS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(missing)
+    }
+}
+
+impl Engine {
+    /// Faults in what the next allocation asks for, if it is a group whose free space was not needed before.
+    pub fn fault_in_free_space(&self, purpose: Purpose, wanted: u64) -> Result<()> {
+        // The tree of free space may not be open yet: then the tree of roots is looked at.
+        let handle = self.start_to_look();
+        let (handle, record) = self.retry(handle, |handle| handle.free_space_to_load(purpose, wanted))?;
+        if !buttress_faults::on("lock-edit-held-over-free-space") {
+            drop(handle);
+        }
+        if let Some(record) = record {
+            record.fault_in();
+        }
+        Ok(())
+    }
+
+    /// Faults in what edits of a tree are going to need, each from one key to another. They are in order.
+    pub fn fault_in_places(&self, id: TreeId, places: &[(Key, Key)]) -> Result<()> {
+        let mut reads = FaultIn::default();
+        loop {
+            let missing = {
+                let mut handle = self.start_to_look();
+                reads.missing_for(|| handle.missing_along(id, places.iter().copied()))?
+            };
+            if missing.is_empty() {
+                return Ok(());
+            }
+            reads.read(self, missing);
+        }
+    }
+
+    /// Applies references, some at a time, while more than `most` wait. Gives the edit lock.
+    pub fn start_with_few_references(&self, most: usize, at_once: usize) -> Result<Handle<'_>> {
+        let mut reads = FaultIn::default();
+        loop {
+            let mut handle = self.start_unchecked();
+            if handle.core.references.len() <= most {
+                return Ok(handle);
+            }
+            let missing = reads.missing_for(|| handle.missing_for_references(at_once))?;
+            if missing.is_empty() {
+                if let Err(error) = handle.run_some_references(at_once) {
+                    self.forest().volume().stop_writing(&error);
+                    return Err(error);
+                }
+            } else {
+                drop(handle);
+                reads.read(self, missing);
+            }
+        }
+    }
+
+    /// Does something under the edit lock that leaves everything as it was when a block that it needs is not in memory:
+    /// then the lock is let go, the block is read, and it is retried.
+    pub fn retry<'a, T>(
+        &'a self,
+        handle: Handle<'a>,
+        mut body: impl FnMut(&mut Handle<'a>) -> Result<T>,
+    ) -> Result<(Handle<'a>, T)> {
+        let mut handle = handle;
+        let mut retry = Retry::default();
+        loop {
+            let done = {
+                let _resident_only = NonBlocking::hold();
+                body(&mut handle)
+            };
+            if done.as_ref().err().and_then(Error::missing_block).is_none() {
+                return done.map(|done| (handle, done));
+            }
+            drop(handle);
+            let looked = retry.after(self.forest(), done);
+            handle = self.start_unchecked();
+            match looked {
+                Looked::Done(done) => return done.map(|done| (handle, done)),
+                Looked::Again => {}
+                Looked::Futile => break,
+            }
+        }
+        // What the cache does not keep, and what cannot be read.
+        let _excused = Excused::from_device_rule();
+        let done = body(&mut handle)?;
+        Ok((handle, done))
+    }
+
+    /// Faults in blocks, several at once, and gives those that were read. Whoever needs one that cannot be read is
+    /// told then.
+    pub fn fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
+        blocks.sort_unstable_by_key(|pointer| pointer.logical);
+        let jobs: Vec<_> = blocks
+            .chunks(BLOCKS_A_JOB)
+            .map(|part| {
+                let (part, forest) = (part.to_vec(), Arc::clone(self.forest()));
+                self.shared.base.loaders().spawn(move || forest.fault_in(&part))
+            })
+            .collect();
+        jobs.into_iter().filter_map(Task::take).flatten().collect()
+    }
+}

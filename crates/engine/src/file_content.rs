@@ -1,0 +1,175 @@
+//! What is newer of a file than its extents, for readers that do not wait for whoever changes it.
+//!
+//! A call that changes content holds the file's state for as long as it takes, over devices, but for a write-back. Readers
+//! take none of that: they look at what waits, and at what is on its way to the devices, for the moment of a copy.
+//!
+//! Invariants: content is here until extents with it are in the tree; a call that changes extents under content that readers
+//! could have seen, and does so in several steps, holds the layout for the time.
+
+use super::data_table::{FileId, FileState};
+use super::dirty_data::DirtyData;
+use buttress_format::{ByteCount, InodeItem};
+use buttress_locks::{Condvar, Mutex, Rank, RwLock, lock_class};
+use bytes::Bytes;
+use core::ops::Range;
+
+lock_class!(pub FileLock, "state", Rank::new(10).over_device().several());
+lock_class!(pub LayoutLock, "layout", Rank::new(15).over_device_when_exclusive());
+lock_class!(pub WaitingLock, "waiting", Rank::new(42));
+
+/// A file with dirty data, or with a call under way. See the module.
+#[derive(Debug)]
+pub struct FileContent {
+    /// Held for the length of a call.
+    pub state: Mutex<FileState, FileLock>,
+    /// Nothing of the file is in flight any more.
+    pub has_landed: Condvar,
+    /// Shared by readers; taken by calls that change extents in several steps.
+    pub layout: RwLock<(), LayoutLock>,
+    /// Held for a moment.
+    pub waiting: RwLock<Waiting, WaitingLock>,
+}
+
+impl FileContent {
+    /// Content of a file without dirty data.
+    pub fn new((tree, inode): FileId) -> Self {
+        // Two files are locked in this order.
+        let place = (u128::from(tree.get()) << u64::BITS) | u128::from(inode.get());
+        Self {
+            state: Mutex::with_place(FileState::default(), place),
+            has_landed: Condvar::new(),
+            layout: RwLock::default(),
+            waiting: RwLock::default(),
+        }
+    }
+}
+
+/// Content that no extent has yet. See the module.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// Dirty data.
+    pub pending: DirtyData,
+    /// What is being written back: older than what waits.
+    in_flight: Vec<(u64, Bytes)>,
+    /// The file's size, once a call knew it. It stays when the last call ends.
+    pub size: Option<u64>,
+}
+
+impl Waiting {
+    /// Adds to an inode the size of its pending content, and space for it, as `stat(2)` shows it. The space of content
+    /// is unknown before its compression; until then it is at most the file's length.
+    pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
+        item.size = self.size.map_or(item.size, ByteCount::new);
+        let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
+        let whole = item.size.checked_align_up(u64::from(sector_bytes));
+        let most = whole.unwrap_or(ByteCount::MAX);
+        item.nbytes = item.nbytes.max(item.nbytes.saturating_add(waiting).min(most));
+    }
+
+    /// The memory of all that is here.
+    pub fn memory_bytes(&self) -> u64 {
+        self.in_flight_bytes().saturating_add(self.pending.memory_bytes())
+    }
+
+    fn in_flight_bytes(&self) -> u64 {
+        let lengths = self.in_flight.iter().map(|(_, bytes)| ByteCount::of(bytes.len()));
+        lengths.fold(ByteCount::ZERO, ByteCount::saturating_add).get()
+    }
+
+    /// Takes out what waits, to be written back; readers go on seeing it.
+    pub fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
+        if buttress_faults::on("live-in-flight-unseen") {
+            return self.pending.take();
+        }
+        self.in_flight = self.pending.take();
+        self.in_flight.clone()
+    }
+
+    /// As [`begin_write_back`](Self::begin_write_back), of a range of whole sectors.
+    pub fn begin_write_back_of(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
+        self.in_flight = self.pending.take_range(range);
+        self.in_flight.clone()
+    }
+
+    /// Whether what is in flight may come to lie inside the tree: all of a file of one sector at most.
+    pub fn may_land_inline(&self, sector_bytes: u64) -> bool {
+        matches!(self.in_flight.as_slice(), [(0, content)] if ByteCount::of(content.len()).get() <= sector_bytes)
+    }
+
+    /// What was taken out is in extents by now, or nobody wants it any more.
+    pub fn end_write_back(&mut self) {
+        self.in_flight.clear();
+    }
+
+    /// What was taken out waits again, but where something newer does.
+    pub fn fail_write_back(&mut self, pieces: Vec<(u64, Bytes)>) {
+        self.in_flight.clear();
+        self.pending.restore(pieces);
+    }
+
+    /// Copies what is here of a range over `buffer`, which begins at `offset` of the file. Gives the parts that extents have.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
+        let end = offset.saturating_add(u64::try_from(buffer.len()).unwrap_or(u64::MAX));
+        let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();
+        for (start, bytes) in &self.in_flight {
+            let piece_end = start.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            let (from, to) = (offset.max(*start), end.min(piece_end));
+            if from >= to {
+                continue;
+            }
+            let inside = |at: u64, of: u64| usize::try_from(at.saturating_sub(of)).unwrap_or(usize::MAX);
+            let source = bytes.get(inside(from, *start)..inside(to, *start));
+            let place = buffer.get_mut(inside(from, offset)..inside(to, offset));
+            if let (Some(place), Some(source)) = (place, source) {
+                place.copy_from_slice(source);
+                take_out(&mut gaps, &(from..to));
+            }
+        }
+        self.pending.read(offset, buffer);
+        for range in self.pending.ranges(offset, usize::MAX) {
+            if range.start >= end {
+                break;
+            }
+            take_out(&mut gaps, &range);
+        }
+        gaps
+    }
+}
+
+/// Takes a range out of ranges that do not overlap.
+fn take_out(ranges: &mut Vec<Range<u64>>, gone: &Range<u64>) {
+    let parts = |range: Range<u64>| {
+        let before = range.start..range.end.min(gone.start);
+        let after = range.start.max(gone.end)..range.end;
+        [before, after].into_iter().filter(|part| part.start < part.end)
+    };
+    *ranges = core::mem::take(ranges).into_iter().flat_map(parts).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_lies_over_what_is_in_flight_and_the_rest_is_left_to_extents() {
+        let mut waiting = Waiting::default();
+        waiting.pending.write(512, &[1; 1024], 512);
+        let pieces = waiting.begin_write_back();
+        waiting.pending.write(1024, &[2; 1024], 512);
+        let mut buffer = [9; 3072];
+        assert_eq!(waiting.read(0, &mut buffer), [0..512, 2048..3072]);
+        let byte_at = |buffer: &[u8], at: usize| buffer.get(at).copied();
+        assert_eq!(byte_at(&buffer, 511), Some(9));
+        assert_eq!(byte_at(&buffer, 512), Some(1));
+        assert_eq!(byte_at(&buffer, 1024), Some(2));
+        assert_eq!(byte_at(&buffer, 2047), Some(2));
+
+        waiting.fail_write_back(pieces);
+        assert_eq!(waiting.read(600, &mut buffer[..100]), []);
+        waiting.end_write_back();
+        drop(waiting.begin_write_back());
+        waiting.end_write_back();
+        let gaps = waiting.read(600, &mut buffer[..100]);
+        assert_eq!(gaps.first(), Some(&(600..700)));
+    }
+}

@@ -1,0 +1,229 @@
+//! The free ranges of one block group in memory.
+//!
+//! Ranges are disjoint, do not touch, and are kept by start and by length, so that the next free byte after a place and
+//! the largest range are both found without a scan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free ranges `[start, start + length)` by logical address, in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct FreeRanges {
+    by_start: BTreeMap<u64, u64>,
+    by_length: BTreeSet<(u64, u64)>,
+    total: u64,
+}
+
+impl FreeRanges {
+    /// How many bytes are free.
+    pub const fn total_bytes(&self) -> u64 {
+        self.total
+    }
+
+    /// The length of the largest range; zero when there is none.
+    pub fn largest_bytes(&self) -> u64 {
+        self.by_length.last().map_or(0, |(length, _)| *length)
+    }
+
+    /// How many ranges there are.
+    pub fn count(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// Takes out the first ranges, at most so many.
+    pub fn take_first(&mut self, count: usize) -> Vec<(u64, u64)> {
+        let first: Vec<(u64, u64)> = self.iter().take(count).collect();
+        for (start, _) in &first {
+            self.take_out(*start);
+        }
+        first
+    }
+
+    /// The ranges as `(start, length)`, in order of address.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_start.iter().map(|(start, length)| (*start, *length))
+    }
+
+    /// The ranges that end after `at`, as `(start, length)`, in order of address.
+    pub fn from(&self, at: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let holding = self.by_start.range(..at).next_back();
+        let holding = holding.filter(move |(start, length)| start.saturating_add(**length) > at);
+        let following = self.by_start.range(at..);
+        holding
+            .into_iter()
+            .chain(following)
+            .map(|(start, length)| (*start, *length))
+    }
+
+    fn put(&mut self, start: u64, length: u64) {
+        if length > 0 {
+            self.by_start.insert(start, length);
+            self.by_length.insert((length, start));
+            self.total = self.total.saturating_add(length);
+        }
+    }
+
+    fn take_out(&mut self, start: u64) -> Option<u64> {
+        let length = self.by_start.remove(&start)?;
+        self.by_length.remove(&(length, start));
+        self.total = self.total.saturating_sub(length);
+        Some(length)
+    }
+
+    /// Adds a range; what of it is free already stays free.
+    pub fn add(&mut self, start: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        let mut first = start;
+        let mut end = start.saturating_add(length);
+        if let Some((before, before_length)) = self.by_start.range(..=start).next_back() {
+            let (before, before_end) = (*before, before.saturating_add(*before_length));
+            if before_end >= start {
+                self.take_out(before);
+                first = before;
+                end = end.max(before_end);
+            }
+        }
+        while let Some((next, next_length)) = self.by_start.range(first..=end).next() {
+            let (next, next_end) = (*next, next.saturating_add(*next_length));
+            self.take_out(next);
+            end = end.max(next_end);
+        }
+        self.put(first, end.saturating_sub(first));
+    }
+
+    /// How many bytes of a range are free.
+    pub fn overlap_bytes(&self, start: u64, length: u64) -> u64 {
+        let end = start.saturating_add(length);
+        let ranges = self.from(start).take_while(|(first, _)| *first < end);
+        ranges.fold(0, |sum: u64, (first, length)| {
+            let until = first.saturating_add(length).min(end);
+            sum.saturating_add(until.saturating_sub(first.max(start)))
+        })
+    }
+
+    /// Takes a range out, whatever of it is free. Returns how many bytes were.
+    pub fn remove(&mut self, start: u64, length: u64) -> u64 {
+        let end = start.saturating_add(length);
+        let before = self.total;
+        let mut from = self
+            .by_start
+            .range(..=start)
+            .next_back()
+            .map_or(start, |(first, _)| *first);
+        while let Some((first, first_length)) = self.by_start.range(from..end).next() {
+            let (first, first_end) = (*first, first.saturating_add(*first_length));
+            from = first.saturating_add(1);
+            if first_end <= start {
+                continue;
+            }
+            self.take_out(first);
+            self.put(first, start.saturating_sub(first));
+            self.put(end.max(first), first_end.saturating_sub(end));
+        }
+        before.saturating_sub(self.total)
+    }
+
+    /// Takes a run whose start and length are multiples of `unit_bytes`: `wanted` bytes if there is a place for them, else
+    /// as many as the largest place has, at least `least`. The first place at or after `from` is preferred.
+    ///
+    /// Returns start and length.
+    pub fn allocate(&mut self, wanted: u64, least: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {
+        let (start, length) = self
+            .near(wanted, unit_bytes, from)
+            .or_else(|| self.fitting(wanted, unit_bytes))
+            .or_else(|| self.largest(wanted, least, unit_bytes))?;
+        self.remove(start, length);
+        Some((start, length))
+    }
+
+    /// The range that holds `from`, or the next one, if `wanted` bytes fit.
+    fn near(&self, wanted: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {
+        let holding = self.by_start.range(..=from).next_back();
+        let following = self.by_start.range(from..).next();
+        holding.into_iter().chain(following).find_map(|(start, length)| {
+            let end = start.saturating_add(*length);
+            let first = align_up((*start).max(from), unit_bytes)?;
+            (first.saturating_add(wanted) <= end).then_some((first, wanted))
+        })
+    }
+
+    /// The smallest range that `wanted` bytes fit into.
+    fn fitting(&self, wanted: u64, unit_bytes: u64) -> Option<(u64, u64)> {
+        self.by_length.range((wanted, 0)..).find_map(|(length, start)| {
+            let first = align_up(*start, unit_bytes)?;
+            (first.saturating_add(wanted) <= start.saturating_add(*length)).then_some((first, wanted))
+        })
+    }
+
+    /// The largest range, if `least` bytes fit.
+    fn largest(&self, wanted: u64, least: u64, unit_bytes: u64) -> Option<(u64, u64)> {
+        self.by_length.iter().rev().take(8).find_map(|(length, start)| {
+            let first = align_up(*start, unit_bytes)?;
+            let room = start.saturating_add(*length).checked_sub(first)?;
+            let room = room.saturating_sub(room.checked_rem(unit_bytes)?).min(wanted);
+            (room >= least && room > 0).then_some((first, room))
+        })
+    }
+}
+
+fn align_up(value: u64, unit_bytes: u64) -> Option<u64> {
+    value.checked_next_multiple_of(unit_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Adding, removing and allocating agree with a set of units.
+        #[test]
+        fn agrees_with_a_set(steps in prop::collection::vec((0..3_u8, 0..64_u64, 1..16_u64), 1..200)) {
+            let mut ranges = FreeRanges::default();
+            let mut model = BTreeSet::new();
+            for (step, start, length) in steps {
+                match step {
+                    0 => {
+                        ranges.add(start, length);
+                        model.extend(start..start + length);
+                    }
+                    1 => {
+                        let had = (start..start + length).filter(|unit| model.remove(unit)).count();
+                        prop_assert_eq!(ranges.remove(start, length), had as u64);
+                    }
+                    _ => match ranges.allocate(length, 1, 1, start) {
+                        Some((first, got)) => {
+                            prop_assert!(got >= 1 && got <= length);
+                            for unit in first..first + got {
+                                prop_assert!(model.remove(&unit));
+                            }
+                        }
+                        None => prop_assert!(model.is_empty()),
+                    },
+                }
+                prop_assert_eq!(ranges.total_bytes(), model.len() as u64);
+                let units: Vec<u64> = ranges.iter().flat_map(|(first, length)| first..first + length).collect();
+                prop_assert_eq!(units, model.iter().copied().collect::<Vec<_>>());
+                let starts: Vec<_> = ranges.iter().collect();
+                for pair in starts.windows(2) {
+                    prop_assert!(pair[0].0 + pair[0].1 < pair[1].0);
+                }
+            }
+        }
+
+        /// Units larger than one keep their alignment.
+        #[test]
+        fn runs_are_aligned(free in prop::collection::vec((0..1000_u64, 1..100_u64), 1..10), wanted in 1..8_u64) {
+            let mut ranges = FreeRanges::default();
+            for (start, length) in free {
+                ranges.add(start, length);
+            }
+            while let Some((start, length)) = ranges.allocate(wanted * 16, 16, 16, 0) {
+                prop_assert_eq!((start % 16, length % 16), (0, 0));
+            }
+            let none_left = ranges.iter().all(|(start, length)| start.next_multiple_of(16) + 16 > start + length);
+            prop_assert!(none_left);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
+
+use super::converging::{Converged, Convergence};
+use super::fault_in::FaultIn;
+use super::pins::Readers;
+use super::recount::Recount;
+use super::running::{OpenTree, Running};
+use super::slice::Slice;
+use buttress_format::{
+    BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
+    Superblock, TreeBlock, TreeId,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_tree::{BlockPointer, EditableTree, Frozen};
+use buttress_volume::Volume;
+
+/// How many trees stay open between transactions.
+const OPEN_TREES_KEPT: usize = 256;
+
+/// What a commit has to write.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What each tree that changed has to be written.
+    pub frozen: Vec<Frozen>,
+    pub(crate) superblock: Superblock,
+    pub(crate) device_items: Vec<DeviceItem>,
+    /// How much of each block group is used in this state.
+    pub groups: Vec<(u64, u64)>,
+    /// How many bytes of tree blocks there are.
+    pub frozen_bytes: u64,
+    /// What of ledgers is to be recounted.
+    pub recount: Option<Recount>,
+    /// Extents of chunks that this transaction removed.
+    pub freed_device_extents: Vec<(DeviceId, u64, u64)>,
+    /// Whether the target of a replacement takes the source's place with this commit.
+    pub replaces: bool,
+}
+
+/// What came of preparing a commit.
+#[derive(Debug)]
+pub enum Preparation {
+    /// The transaction changed nothing.
+    NothingToDo,
+    /// Blocks are to be read first, without the lock.
+    Missing(Vec<BlockPointer>),
+    /// Others are to be let in before it goes on.
+    Paused,
+    /// Nothing was left to settle, and it was not to be frozen.
+    Settled,
+    /// It is frozen, and to be written.
+    Frozen(Box<Prepared>),
+}
+
+fn backup(open: Option<&OpenTree>) -> BackupTree {
+    let Some(open) = open else {
+        return BackupTree::default();
+    };
+    BackupTree {
+        logical: open.tree.root_logical().unwrap_or(Logical::MIN),
+        generation: open.tree.root_generation(),
+        level: open.tree.level(),
+    }
+}
+
+impl Prepared {
+    /// How many bytes of tree blocks are dirty.
+    pub const fn bytes(&self) -> u64 {
+        self.frozen_bytes
+    }
+
+    /// The root block of a tree as it is being committed; `None` for trees that did not change.
+    pub fn root_block(&self, tree: TreeId, checksum_type: ChecksumType) -> Option<TreeBlock> {
+        let frozen = self.frozen.iter().find(|frozen| frozen.tree() == tree)?;
+        Some(frozen.root_block(checksum_type))
+    }
+}
+
+impl Running {
+    /// Whether the transaction changed anything.
+    pub fn is_dirty(&self) -> bool {
+        self.core.extent.tree.is_dirty()
+            || !self.core.references.is_empty()
+            || self.core.superblock_changed
+            || self.has_device_errors()
+            || self.has_replacement_change()
+            || self
+                .trees
+                .values()
+                .any(|open| open.tree.is_dirty() || open.item_changed)
+    }
+
+    /// Settles the transaction. `None` when it is to be frozen now.
+    pub fn settle_transaction(
+        &mut self,
+        reads: &FaultIn,
+        convergence: &mut Convergence,
+        slice: &Slice,
+        may_freeze: bool,
+    ) -> Result<Option<Preparation>> {
+        if !self.is_dirty() {
+            return Ok(Some(Preparation::NothingToDo));
+        }
+        let missing = reads.missing_for(|| self.open_for_commit())?;
+        if !missing.is_empty() {
+            return Ok(Some(Preparation::Missing(missing)));
+        }
+        // Every commit has a root tree of its own generation.
+        self.touch_root_tree()?;
+        Ok(match self.converge(reads, convergence, slice)? {
+            Converged::Done if may_freeze => None,
+            Converged::Done => {
+                self.let_others_in(convergence);
+                Some(Preparation::Settled)
+            }
+            Converged::Missing(missing) => Some(Preparation::Missing(missing)),
+            Converged::Paused => Some(Preparation::Paused),
+        })
+    }
+
+    /// What comes before settling: empty block groups go, devices' statistics are brought up to date, and trees are opened.
+    /// Gives what is missing for the root tree.
+    fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
+        self.remove_empty_groups()?;
+        self.record_device_errors()?;
+        self.record_replacement()?;
+        // The superblock names these whether or not they changed.
+        for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
+            self.open_tree(id)?;
+        }
+        self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
+    }
+
+    /// Whether the ledgers of a settled transaction come out.
+    fn balance(&self) -> Result<()> {
+        let core = &self.core;
+        core.groups.balance(core.bytes_used)?;
+        core.references.balance()?;
+        core.pins.balance(&core.groups)?;
+        Ok(())
+    }
+
+    /// Freezes what is settled. The next transaction is open afterwards.
+    pub fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
+        self.balance()?;
+        let superblock = self.next_superblock(&volume.superblock())?;
+        let mut frozen: Vec<Frozen> = Vec::new();
+        let trees = core::iter::once(&self.core.extent).chain(self.trees.values());
+        for open in trees {
+            frozen.extend(open.tree.edit(EditableTree::freeze)?);
+        }
+        let nodes = frozen
+            .iter()
+            .fold(0_u64, |sum, frozen| sum.saturating_add(frozen.nodes()));
+        let prepared = Prepared {
+            frozen_bytes: self.core.node_bytes().get().saturating_mul(nodes),
+            frozen,
+            superblock,
+            device_items: self.core.devices.rooms.iter().map(|room| room.item).collect(),
+            groups: self
+                .core
+                .groups
+                .iter()
+                .map(|group| (group.start, group.used))
+                .collect(),
+            recount: Recount::of(self),
+            freed_device_extents: core::mem::take(&mut self.core.devices.freed),
+            replaces: self.core.replacing.is_some_and(|replacing| replacing.finishes),
+        };
+        if prepared.replaces {
+            self.core.replacing = None;
+        }
+        if buttress_faults::on("pins-released-at-freeze") {
+            self.core.durable = self.core.generation;
+        }
+        self.core.superblock_changed = false;
+        self.core.has_new_chunk = false;
+        self.core.quotas.begin();
+        // What is frozen may be read again before it is durable.
+        self.core.format.generation.raise(self.core.generation);
+        self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
+        self.forget_clean_trees();
+        self.inodes.forget_indexes();
+        self.inodes.forget_log_states();
+        self.names.forget();
+        Ok(Preparation::Frozen(Box::new(prepared)))
+    }
+
+    fn forget_clean_trees(&mut self) {
+        if self.trees.len() > OPEN_TREES_KEPT {
+            // What was just frozen is in memory alone until it is written.
+            let stays = |open: &OpenTree| {
+                open.item_changed
+                    || open.tree.is_unfinished()
+                    || open.tree.is_in_memory() && !buttress_faults::on("trees-forgotten-unwritten")
+            };
+            self.trees
+                .retain(|id, open| !id.holds_files() || stays(open) || id == TreeId::FS);
+        }
+    }
+
+    fn next_superblock(&self, last: &Superblock) -> Result<Superblock> {
+        let root = self.root_tree()?;
+        let tree = |id: TreeId| self.trees.get(id);
+        let (root, chunk) = (backup(Some(root)), backup(tree(TreeId::CHUNK)));
+        let total_bytes = ByteCount::new(self.core.devices.total_bytes());
+        let entry = BackupRoot {
+            tree_root: root,
+            chunk_root: chunk,
+            extent_root: backup(Some(&self.core.extent)),
+            fs_root: backup(tree(TreeId::FS)),
+            dev_root: backup(tree(TreeId::DEVICE)),
+            csum_root: backup(tree(TreeId::CHECKSUM)),
+            total_bytes,
+            bytes_used: ByteCount::new(self.core.bytes_used),
+            num_devices: last.num_devices,
+        };
+        let newest = (0..4_usize)
+            .max_by_key(|slot| {
+                last.backup_roots
+                    .get(*slot)
+                    .map_or(Generation::MIN, |backup| backup.tree_root.generation)
+            })
+            .unwrap_or(3);
+        let mut backup_roots = last.backup_roots;
+        let slot = match buttress_faults::on("backup-roots-in-one-slot") {
+            true => 0,
+            false => newest.wrapping_add(1) & 3,
+        };
+        if let Some(place) = backup_roots.get_mut(slot) {
+            *place = entry;
+        }
+        let uuid_tree_is_complete = last.uuid_tree_generation == last.generation;
+        Ok(Superblock {
+            generation: self.core.generation,
+            root: root.logical,
+            root_level: root.level,
+            chunk_root: chunk.logical,
+            chunk_root_level: chunk.level,
+            chunk_root_generation: chunk.generation,
+            log_root: Logical::MIN,
+            log_root_level: 0,
+            total_bytes,
+            bytes_used: match buttress_faults::on("ledger-superblock-bytes-stale") {
+                true => last.bytes_used,
+                false => ByteCount::new(self.core.bytes_used),
+            },
+            incompat: self.core.format.incompat,
+            compat_ro: self.core.compat_ro,
+            label: self.core.label.clone(),
+            uuid_tree_generation: if uuid_tree_is_complete {
+                self.core.generation
+            } else {
+                last.uuid_tree_generation
+            },
+            system_chunks: self.core.system_chunks.clone(),
+            backup_roots,
+            ..last.clone()
+        })
+    }
+
+    /// Gives back what nobody needs any more, and says what that was, as starts and lengths.
+    pub fn release_pins(&mut self, readers: &Readers) -> Vec<(u64, u64)> {
+        let core = &mut self.core;
+        let released = core.pins.release(core.durable, readers);
+        for (start, length) in &released {
+            let unpinned = core.groups.unpin(*start, *length);
+            core.settle(unpinned);
+        }
+        released
+    }
+
+    /// The bytes that wait only for readers, for the error that says so.
+    pub fn pinned_by_readers(&self) -> ByteCount {
+        ByteCount::new(self.core.pins.held_by_readers_bytes(self.core.durable))
+    }
+
+    /// Makes sure that the root tree has a new root in this transaction.
+    fn touch_root_tree(&mut self) -> Result<()> {
+        let first = self
+            .at_or_after(TreeId::ROOT, &Key::MIN)?
+            .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })?;
+        self.update(TreeId::ROOT, &first.key(), &mut |_| {})?;
+        Ok(())
+    }
+}

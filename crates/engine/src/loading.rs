@@ -1,0 +1,195 @@
+//! Loading what a volume says of its block groups and their free space.
+//!
+//! Items of block groups are read when the volume is opened for writing; the free ranges of a group when something is to
+//! be allocated from it. With a free-space tree they are read from there; without one, they are what the extent tree
+//! leaves. In both cases what is pinned and what is kept out
+//! ([`buttress_volume::excluded_ranges`]) is taken out.
+
+use super::backing::wants_backing;
+use super::block_groups::{BlockGroups, Group, Purpose};
+use super::free_ranges::FreeRanges;
+use super::running::Running;
+use buttress_format::{
+    BlockGroupItem, ExtentItem, FreeSpaceBitmap, FreeSpaceExtent, ItemType, Key, ObjectId, TreeId,
+};
+use buttress_fs::error::{Corruption, Result};
+use buttress_tree::{ReadAhead, Tree};
+use buttress_volume::Volume;
+
+fn corrupt(tree: TreeId, error: buttress_format::ItemError) -> Corruption {
+    Corruption::Item { tree, error }
+}
+
+/// Reads all block groups.
+pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -> Result<BlockGroups> {
+    let mut groups = BlockGroups::default();
+    let may_run_out = volume.may_run_out();
+    let map = volume.chunk_map();
+    for chunk in map.chunks() {
+        let key = Key::new(
+            ObjectId::new(chunk.start().get()),
+            ItemType::BLOCK_GROUP_ITEM,
+            chunk.length().get(),
+        );
+        let Some(found) = tree.get(&key)? else {
+            return Err(Corruption::ItemMissing {
+                tree: tree_id,
+                key,
+                what: "the block group of a chunk",
+            }
+            .into());
+        };
+        let item = BlockGroupItem::parse(&key, found.data()).map_err(|error| corrupt(tree_id, error))?;
+        let mut group = Group::from_item(&item);
+        group.excluded_ranges = buttress_volume::excluded_ranges::of_chunk(chunk);
+        group.is_backed = may_run_out && wants_backing(group.flags);
+        groups.insert(group);
+    }
+    Ok(groups)
+}
+
+/// The free ranges that a free-space tree has for `[start, start + length)`.
+pub(crate) fn free_ranges_of_tree(
+    tree: &Tree,
+    start: u64,
+    length: u64,
+    sector_bytes: u32,
+) -> Result<FreeRanges> {
+    let mut free = FreeRanges::default();
+    let from = Key::new(ObjectId::new(start), ItemType(0), 0);
+    let to = Key::new(ObjectId::new(start.saturating_add(length)), ItemType(0), 0);
+    let broken = |error| corrupt(TreeId::FREE_SPACE, error);
+    for item in tree.range(from..to, ReadAhead::Forward) {
+        let item = item?;
+        let key = item.key();
+        match key.item_type {
+            ItemType::FREE_SPACE_EXTENT => {
+                let extent = FreeSpaceExtent::parse(&key, item.data(), sector_bytes).map_err(broken)?;
+                free.add(extent.start.get(), extent.length.get());
+            }
+            ItemType::FREE_SPACE_BITMAP => {
+                let bitmap = FreeSpaceBitmap::parse(&key, item.data(), sector_bytes).map_err(broken)?;
+                add_bitmap(&mut free, &bitmap, u64::from(sector_bytes));
+            }
+            _ => {}
+        }
+    }
+    Ok(free)
+}
+
+fn add_bitmap(free: &mut FreeRanges, bitmap: &FreeSpaceBitmap<'_>, sector_bytes: u64) {
+    let sectors = bitmap.length.get().checked_div(sector_bytes).unwrap_or(0);
+    let mut run: Option<u64> = None;
+    for sector in 0..=sectors {
+        let is_free = sector < sectors && bitmap.is_free(usize::try_from(sector).unwrap_or(usize::MAX));
+        match (run, is_free) {
+            (None, true) => run = Some(sector),
+            (Some(first), false) => {
+                let start = bitmap
+                    .start
+                    .get()
+                    .saturating_add(first.saturating_mul(sector_bytes));
+                free.add(start, sector.saturating_sub(first).saturating_mul(sector_bytes));
+                run = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Items that say what is free in a block group.
+#[derive(Debug)]
+pub struct FreeSpaceRecord {
+    tree: Tree,
+    start: u64,
+    length: u64,
+}
+
+impl FreeSpaceRecord {
+    /// Reads them once, so that they are in memory. What is wrong with them is told by whoever needs them.
+    pub fn fault_in(&self) {
+        let from = Key::new(ObjectId::new(self.start), ItemType(0), 0);
+        let to = Key::new(
+            ObjectId::new(self.start.saturating_add(self.length)),
+            ItemType(0),
+            0,
+        );
+        let items = self.tree.range(from..to, ReadAhead::Forward);
+        let _read = items.take_while(core::result::Result::is_ok).count();
+    }
+}
+
+/// What the extent tree leaves of `[start, start + length)`.
+fn free_ranges_of_extents(
+    tree: &Tree,
+    start: u64,
+    length: u64,
+    format: &buttress_format::BlockFormat,
+) -> Result<FreeRanges> {
+    let mut free = FreeRanges::default();
+    free.add(start, length);
+    let from = Key::new(ObjectId::new(start), ItemType(0), 0);
+    let to = Key::new(ObjectId::new(start.saturating_add(length)), ItemType(0), 0);
+    for item in tree.range(from..to, ReadAhead::Forward) {
+        let item = item?;
+        let key = item.key();
+        if matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
+            let extent = ExtentItem::parse(&key, item.data(), format)
+                .map_err(|error| corrupt(TreeId::EXTENT, error))?;
+            free.remove(extent.start.get(), extent.length.get());
+        }
+    }
+    Ok(free)
+}
+
+impl Running {
+    /// Where the free ranges are written down of the group that an allocation asks for first, if it is not loaded.
+    pub fn free_space_to_load(&mut self, purpose: Purpose, wanted: u64) -> Result<Option<FreeSpaceRecord>> {
+        let Some(group) = self.core.groups.to_load(purpose, wanted) else {
+            return Ok(None);
+        };
+        let (start, length) = (group.start, group.length);
+        if group.needs_free_space_info {
+            return Ok(None);
+        }
+        let tree = if self.has_free_space_tree() {
+            self.view(TreeId::FREE_SPACE)?
+        } else {
+            self.core.extent.tree.view()
+        };
+        Ok(Some(FreeSpaceRecord { tree, start, length }))
+    }
+
+    /// Loads the free ranges of the group that starts here.
+    pub fn load_group(&mut self, start: u64) -> Result<()> {
+        let Some(group) = self.core.groups.get_mut(start) else {
+            return Ok(());
+        };
+        let (length, is_new) = (group.length, group.needs_free_space_info);
+        let mut free = if is_new {
+            let mut free = FreeRanges::default();
+            free.add(start, length);
+            free
+        } else if self.has_free_space_tree() {
+            let tree = self.view(TreeId::FREE_SPACE)?;
+            free_ranges_of_tree(&tree, start, length, self.core.format.sector_bytes)?
+        } else {
+            let tree = self.core.extent.tree.view();
+            free_ranges_of_extents(&tree, start, length, &self.core.format)?
+        };
+        for (pinned, pinned_length) in self.core.pins.iter() {
+            free.remove(pinned, pinned_length);
+        }
+        if let Some(group) = self.core.groups.get_mut(start) {
+            for range in &group.excluded_ranges {
+                free.remove(range.start, range.end.saturating_sub(range.start));
+            }
+            // What waits for the free-space tree to hear of it.
+            for (used, used_length) in group.became_used.iter() {
+                free.remove(used, used_length);
+            }
+            group.load(free)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! Blocks of logs: they lie in metadata's block groups like other tree blocks, and belong to no extent.
+//!
+//! A block is pinned when it gets its address, and stays so until the commit. An address that no durable log leads to any more
+//! is *spare*, and the next log may have it.
+//!
+//! Where no device spins a log takes spare blocks first: what was written a moment ago is still in the caches of whatever holds
+//! the volume, and a place that was never written to costs an image file, or a drive of flash, room and time.
+//!
+//! On a disk that spins each place apart costs as much as all of the blocks: what a sync writes is to lie together. There a log
+//! takes spare blocks side by side, else a run of free space. Spare blocks that lie apart are left alone as long as there
+//! is plenty of room; when there is no more, they are taken, those that lie near each other first, before the rest of it is. So a
+//! transaction with very many syncs needs no more than a part of the room for metadata.
+
+use crate::backing::Backing;
+use crate::block_groups::{Found, Purpose, Share};
+use crate::reservation::Need;
+use crate::running::Running;
+use buttress_device::Device;
+use buttress_format::{ByteCount, Generation, Logical, TreeId};
+use buttress_fs::error::{Defect, Error, Result};
+use buttress_tree::EditableTree;
+use std::collections::BTreeSet;
+
+/// Among so many spare blocks those are looked for that lie nearest to each other: the ones with the highest addresses, which
+/// were written last.
+const LOOKED_AT: usize = 256;
+
+/// Blocks lie near each other within so many times the room that they take.
+const NEAR: u64 = 4;
+
+/// Where a block of a log may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its address.
+    pub logical: Logical,
+    /// An earlier log of the transaction had it: it is pinned already.
+    pub is_spare: bool,
+}
+
+/// Addresses that earlier logs of a transaction have done with.
+#[derive(Debug, Default)]
+pub struct Spare(BTreeSet<Logical>);
+
+impl Spare {
+    /// Adds addresses.
+    pub fn extend(&mut self, addresses: impl IntoIterator<Item = Logical>) {
+        self.0.extend(addresses);
+    }
+
+    /// Takes those that lie nearest to each other, in order of address; `None` when they span more than so many bytes.
+    fn take_near(&mut self, count: usize, span_bytes: u64) -> Option<Vec<Place>> {
+        let mut last: Vec<Logical> = self.0.iter().rev().take(LOOKED_AT.max(count)).copied().collect();
+        last.reverse();
+        let span = |window: &[Logical]| {
+            let (first, last) = (window.first()?, window.last()?);
+            Some(last.get().saturating_sub(first.get()))
+        };
+        let nearest = last.windows(count.max(1)).min_by_key(|window| span(window))?;
+        if span(nearest)? > span_bytes {
+            return None;
+        }
+        nearest.iter().for_each(|address| {
+            self.0.remove(address);
+        });
+        Some(nearest.iter().map(|address| Place::spare(*address)).collect())
+    }
+
+    /// Takes the lowest ones, at most so many.
+    fn take_any(&mut self, count: usize) -> impl Iterator<Item = Place> {
+        let next = || self.0.pop_first().map(Place::spare);
+        core::iter::from_fn(next).take(count)
+    }
+}
+
+impl Place {
+    const fn spare(logical: Logical) -> Self {
+        let is_spare = true;
+        Self { logical, is_spare }
+    }
+}
+
+impl Running {
+    /// Takes addresses for so many blocks of logs, and for some more that they may come to have. `None` when there are none
+    /// beside what the commit needs.
+    pub fn take_log_places(
+        &mut self,
+        spare: &mut Spare,
+        count: usize,
+        more: usize,
+    ) -> Result<Option<Vec<Place>>> {
+        let node_bytes = self.core.node_bytes().get();
+        let bytes_of = |count: usize| ByteCount::of(count).get().saturating_mul(node_bytes);
+        let all = count.saturating_add(more);
+        if !self.has_spinning_device() {
+            return self.take_spare_and_new(spare, Vec::new(), all);
+        }
+        let mut places = spare.take_near(count, bytes_of(count.saturating_sub(1)));
+        if places.is_none()
+            && self.has_plenty_for_logs()
+            && let Some(run) = self.take_log_blocks(ByteCount::of(all).get())?
+        {
+            return Ok(Some(run));
+        }
+        places = places.or_else(|| spare.take_near(count, bytes_of(count).saturating_mul(NEAR)));
+        self.take_spare_and_new(spare, places.unwrap_or_default(), all)
+    }
+
+    /// Takes addresses until there are so many: any spare ones, then new ones.
+    fn take_spare_and_new(
+        &mut self,
+        spare: &mut Spare,
+        mut places: Vec<Place>,
+        all: usize,
+    ) -> Result<Option<Vec<Place>>> {
+        places.reserve(all);
+        places.extend(spare.take_any(all.saturating_sub(places.len())));
+        let missing = ByteCount::of(all.saturating_sub(places.len())).get();
+        match self.take_log_blocks(missing) {
+            Ok(Some(new)) => {
+                places.extend(new);
+                Ok(Some(places))
+            }
+            other => {
+                spare.extend(places.iter().map(|place| place.logical));
+                other.map(|_| None)
+            }
+        }
+    }
+
+    fn has_spinning_device(&self) -> bool {
+        let devices = self.core.forest.volume().devices();
+        let spins = |device: &Device| device.is_rotational();
+        devices.iter().any(|slot| slot.device().is_some_and(spins))
+    }
+
+    /// Whether spare blocks can be left alone: what they take is small beside the rest.
+    fn has_plenty_for_logs(&self) -> bool {
+        let room = self.core.groups.room(Purpose::Metadata);
+        room.pinned_bytes < room.total_bytes >> 2 && room.with_unbacked() > room.total_bytes >> 1
+    }
+
+    /// An empty tree for a log.
+    pub fn new_log(&self, generation: Generation) -> EditableTree {
+        let core = &self.core;
+        EditableTree::new_empty(&core.forest, TreeId::TREE_LOG, generation, core.chunk_tree_uuid)
+    }
+
+    /// Takes room for blocks of logs. `None` when there is none beside what the commit needs.
+    fn take_log_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
+        let node_bytes = self.core.node_bytes().get();
+        let reserved = self.metadata_reservation_bytes(Need::freeing(0));
+        let room = self.core.groups.room(Purpose::Metadata);
+        // Edits would have chunks made for want of what a commit gives back.
+        let is_pinned = room.pinned_bytes > room.total_bytes >> 1;
+        if is_pinned {
+            return Ok(None);
+        }
+        let wanted = reserved.saturating_add(count.saturating_mul(node_bytes));
+        while let Some(lacking) = wanted
+            .checked_sub(self.core.groups.room(Purpose::Metadata).free_bytes)
+            .filter(|lacking| *lacking > 0)
+        {
+            if self.back_more(Purpose::Metadata, lacking)? != Backing::More {
+                return Ok(None);
+            }
+        }
+        let mut places: Vec<Place> = Vec::new();
+        let taken = self.take_places(count, &mut places);
+        if !matches!(taken, Ok(true)) {
+            self.give_back_new(places.iter());
+            return taken.map(|_| None);
+        }
+        Ok(Some(places))
+    }
+
+    fn take_places(&mut self, count: u64, places: &mut Vec<Place>) -> Result<bool> {
+        let node_bytes = self.core.node_bytes().get();
+        while let Some(left) = count
+            .checked_sub(ByteCount::of(places.len()).get())
+            .filter(|left| *left > 0)
+        {
+            let wanted = left.saturating_mul(node_bytes);
+            match self
+                .core
+                .groups
+                .allocate(Purpose::Metadata, wanted, node_bytes, node_bytes)?
+            {
+                Found::Range(start, length) => {
+                    let blocks = length.checked_div(node_bytes).unwrap_or(0).max(1);
+                    let place = |index: u64| Place {
+                        logical: Logical::new(start.saturating_add(index.saturating_mul(node_bytes))),
+                        is_spare: false,
+                    };
+                    places.extend((0..blocks).map(place));
+                }
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives room back that was taken and not used, the last of what was taken. What is spare stays pinned.
+    pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
+        let is_spare = |place: &&Place| place.is_spare;
+        spare.extend(places.iter().filter(is_spare).map(|place| place.logical));
+        self.give_back_new(places.iter().filter(|place| !place.is_spare));
+    }
+
+    fn give_back_new<'a>(&mut self, places: impl Iterator<Item = &'a Place>) {
+        let node_bytes = self.core.node_bytes().get();
+        let mut first = None;
+        for place in places {
+            let given = self.core.groups.give_back(place.logical.get(), node_bytes);
+            self.core.settle(given);
+            first.get_or_insert(place.logical);
+        }
+        if let Some(first) = first {
+            // The next run follows the blocks that are used.
+            self.core.groups.go_on_at(Purpose::Metadata, first.get());
+        }
+    }
+
+    /// Gives the blocks of a log that have none addresses, and pins them.
+    pub fn assign_log(
+        &mut self,
+        tree: &mut EditableTree,
+        places: &mut impl Iterator<Item = Place>,
+    ) -> Result<()> {
+        let node_bytes = self.core.node_bytes().get();
+        let mut used = Vec::with_capacity(usize::try_from(tree.unassigned_nodes()).unwrap_or(0));
+        let assigned = tree.for_each_unassigned(&mut |_, _| {
+            let place = places
+                .next()
+                .ok_or_else(|| Error::from(Defect::new("a log found fewer places than it has blocks")))?;
+            used.push(place);
+            Ok(place.logical)
+        });
+        for place in used.into_iter().filter(|place| !place.is_spare) {
+            self.keep_log_block(place.logical.get(), node_bytes, Share::Allocated)?;
+        }
+        Ok(assigned?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 16_384;
+
+    fn spare(blocks: &[u64]) -> Spare {
+        let mut spare = Spare::default();
+        spare.extend(blocks.iter().map(|block| Logical::new(block * NODE)));
+        spare
+    }
+
+    fn blocks(places: &[Place]) -> Vec<u64> {
+        assert!(places.iter().all(|place| place.is_spare));
+        places.iter().map(|place| place.logical.get() / NODE).collect()
+    }
+
+    #[test]
+    fn those_that_lie_nearest_to_each_other_are_taken() {
+        let mut spare = spare(&[1, 20, 22, 23, 25, 60, 62, 90]);
+        assert_eq!(spare.take_near(3, 2 * NODE), None);
+        assert_eq!(blocks(&spare.take_near(2, NODE).unwrap()), vec![22, 23]);
+        // What is left of it: 1, 20, 25, 60, 62, 90.
+        assert_eq!(blocks(&spare.take_near(2, 8 * NODE).unwrap()), vec![60, 62]);
+        assert_eq!(spare.take_near(2, 4 * NODE), None);
+        assert_eq!(blocks(&spare.take_any(3).collect::<Vec<_>>()), vec![1, 20, 25]);
+        assert_eq!(blocks(&spare.take_any(2).collect::<Vec<_>>()), vec![90]);
+        assert_eq!(spare.take_near(1, NODE), None);
+    }
+
+    #[test]
+    fn of_very_many_the_last_are_looked_at() {
+        let many: Vec<u64> = (0..1000).chain((2000..6000).step_by(10)).collect();
+        assert_eq!(spare(&many).take_near(3, 2 * NODE), None);
+        assert_eq!(spare(&many).take_near(300, 600 * NODE), None);
+        let many: Vec<u64> = (0..1000).chain(2000..2010).collect();
+        assert!(spare(&many).take_near(900, 2000 * NODE).is_some());
+    }
+}

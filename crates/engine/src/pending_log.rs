@@ -1,0 +1,219 @@
+//! The log that waits at opening.
+//!
+//! It is read once as a whole before anything is changed: a log of which one block or item is damaged is not replayed at
+//! all. The extent tree knows nothing of a log, so opening keeps the space of its blocks, until the replay is durable, and
+//! that of data which only the log refers to, until the replay has made extents of it.
+//!
+//! Left out: logs of subvolumes that are gone, of which only the space is kept.
+
+use crate::block_groups::Share;
+use crate::data_extents::DataRange;
+use crate::running::Running;
+use buttress_format::{
+    ByteCount, FileExtent, Generation, Item, ItemType, Key, Logical, RootItem, SubvolumeId, TreeBlock, TreeId,
+};
+use buttress_fs::Filesystem;
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_tree::{BlockPointer, Forest, ReadAhead, RootPointer, Tree};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// The most blocks of a log: as many as a kernel that never commits by itself writes in hours.
+const BLOCKS_MAX: usize = 1 << 20;
+
+/// A log that waits to be replayed. See the module.
+#[derive(Debug)]
+pub struct PendingLog {
+    /// Where it begins.
+    pub root: Logical,
+    /// The logs of subvolumes that there are.
+    pub logs: Vec<(SubvolumeId, Tree)>,
+    /// All its blocks.
+    blocks: HashSet<Logical>,
+    /// Data that it refers to, as extents.
+    data: BTreeMap<Logical, ByteCount>,
+    /// How many items there are.
+    pub items: u64,
+    sector_bytes: u32,
+}
+
+impl PendingLog {
+    /// Reads the log of a volume, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::DamagedLog`] with the place and the cause.
+    pub fn read(filesystem: &Filesystem) -> Result<Option<Self>> {
+        let root = filesystem.superblock().log_root;
+        if root == Logical::MIN {
+            return Ok(None);
+        }
+        let mut log = Self {
+            root,
+            logs: Vec::new(),
+            blocks: HashSet::new(),
+            data: BTreeMap::new(),
+            items: 0,
+            sector_bytes: filesystem.forest().block_format().sector_bytes,
+        };
+        match log.take_in(filesystem) {
+            Ok(()) => Ok(Some(log)),
+            Err(cause) => Err(log.damaged(cause)),
+        }
+    }
+
+    /// The ranges that it uses: start and length.
+    pub fn ranges(&self, node_bytes: u64) -> Vec<(u64, u64)> {
+        let blocks = self.blocks.iter().map(|block| (block.get(), node_bytes));
+        let data = self
+            .data
+            .iter()
+            .map(|(start, length)| (start.get(), length.get()));
+        blocks.chain(data).collect()
+    }
+
+    /// The error of a log that cannot be replayed.
+    pub fn damaged(&self, cause: Error) -> Error {
+        Error::DamagedLog {
+            logical: self.root,
+            cause: Box::new(cause),
+        }
+    }
+
+    fn take_in(&mut self, filesystem: &Filesystem) -> Result<()> {
+        let log_root = filesystem.tree(TreeId::TREE_LOG)?;
+        let generation = log_root.root().generation;
+        let forest = filesystem.forest();
+        self.walk(forest, log_root.root())?;
+        for item in log_root.range(Key::MIN..=Key::MAX, ReadAhead::None) {
+            let item = item?;
+            let key = item.key();
+            if (key.objectid, key.item_type) != (TreeId::TREE_LOG.object_id(), ItemType::ROOT_ITEM) {
+                continue;
+            }
+            let root = RootItem::parse(&key, item.data(), self.sector_bytes).map_err(broken)?;
+            let pointer = RootPointer {
+                tree: TreeId::TREE_LOG,
+                logical: root.logical,
+                generation: root.generation,
+                level: root.level,
+            };
+            if root.generation != generation {
+                let what = "the log of a subvolume is of another transaction";
+                return Err(Corruption::Log { key, what }.into());
+            }
+            self.walk(forest, &pointer)?;
+            let Some(subvolume) = TreeId::new(key.offset).as_subvolume() else {
+                continue;
+            };
+            if is_there(filesystem, subvolume)? {
+                self.logs.push((subvolume, forest.tree(pointer)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all blocks of a tree, and looks at their items.
+    fn walk(&mut self, forest: &Arc<Forest>, root: &RootPointer) -> Result<()> {
+        let mut waiting = vec![BlockPointer::root(root)];
+        while let Some(pointer) = waiting.pop() {
+            let is_new = self.blocks.insert(pointer.logical);
+            if !is_new || self.blocks.len() > BLOCKS_MAX {
+                let key = pointer.first_key.unwrap_or(Key::MIN);
+                let what = match is_new {
+                    true => "it has more blocks than any log",
+                    false => "two pointers lead to one block",
+                };
+                return Err(Corruption::Log { key, what }.into());
+            }
+            let block = forest.read_block(&pointer)?;
+            waiting.extend((0..block.item_count()).filter_map(|slot| pointer.child(&block, slot)));
+            self.look_at(&block)?;
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, block: &TreeBlock) -> Result<()> {
+        if !block.is_leaf() {
+            return Ok(());
+        }
+        for item in block.items() {
+            self.items = self.items.saturating_add(1);
+            if item.key.item_type == ItemType::EXTENT_DATA {
+                self.note_extent(&item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_extent(&mut self, item: &Item<'_>) -> Result<()> {
+        let extent = FileExtent::parse(&item.key, item.data, self.sector_bytes).map_err(broken)?;
+        let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) else {
+            return Ok(());
+        };
+        let known = self.data.insert(slice.disk, slice.disk_bytes);
+        if known.is_some_and(|bytes| bytes != slice.disk_bytes) {
+            let what = "two items have extents of different lengths at one address";
+            return Err(Corruption::Log { key: item.key, what }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Whether a subvolume is there and is not being dropped.
+fn is_there(filesystem: &Filesystem, subvolume: SubvolumeId) -> Result<bool> {
+    match filesystem.root_item(subvolume.tree()) {
+        Ok(item) => Ok(item.references > 0),
+        Err(Error::TreeNotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the error for an item of the log that cannot be parsed.
+pub fn broken(error: buttress_format::ItemError) -> Error {
+    let tree = TreeId::TREE_LOG;
+    Corruption::Item { tree, error }.into()
+}
+
+impl Running {
+    /// Keeps the log's blocks from being used before this transaction is durable.
+    pub fn keep_log_blocks(&mut self, log: &PendingLog) -> Result<()> {
+        let length = self.core.node_bytes().get();
+        for block in &log.blocks {
+            self.keep_log_block(block.get(), length, Share::Free)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps one block of a log until this transaction is durable. No state that a reader holds has it.
+    pub fn keep_log_block(&mut self, start: u64, length: u64, from: Share) -> Result<()> {
+        let generation = self.core.generation;
+        if buttress_faults::on("log-blocks-unpinned") {
+            return match from {
+                Share::Allocated => self.core.groups.give_back(start, length),
+                _ => Ok(()),
+            };
+        }
+        // As if it came after this transaction: nobody who reads an older state needs it.
+        let allocated = Generation::new(generation.get().saturating_add(1));
+        self.core.groups.shift(start, length, from, Share::Pinned)?;
+        self.core.pins.add(generation, start, length, allocated);
+        Ok(())
+    }
+
+    /// Takes the data that only the log refers to out of what is free. Gives those extents.
+    pub fn take_logged_data(&mut self, log: &PendingLog) -> Result<BTreeMap<Logical, DataRange>> {
+        let mut taken = BTreeMap::new();
+        for (logical, length) in &log.data {
+            let range = DataRange {
+                logical: *logical,
+                length: *length,
+            };
+            if self.has_data_extent(range)? {
+                continue;
+            }
+            self.take_data(range)?;
+            taken.insert(*logical, range);
+        }
+        Ok(taken)
+    }
+}

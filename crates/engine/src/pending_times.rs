@@ -1,0 +1,103 @@
+//! Times that writes set and that the inode item does not have yet.
+//!
+//! A write changes dirty data and takes no edit lock, so it cannot change the inode item. The live inode keeps the
+//! write's times as pending times. Everything else that changes times changes the item, by
+//! [`Running::change_inode`](crate::running::Running::change_inode), which merges the pending times first.
+//! Each field therefore has the value that was set last.
+//!
+//! Invariants:
+//! - A change of the item finds no pending times, so it cannot be undone by an older write.
+//! - Pending times are never dropped, except with the file: a change of one time keeps the others.
+//! - The table of dirty files keeps a file that has pending times, so the next write-back merges them.
+//!
+//! Tests: `data::tests::times`, and histories of calls against a model in `proof/tests/times`.
+
+use buttress_format::{InodeItem, Timestamp};
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingTimes {
+    /// The time of the last write, if the item does not have it yet: the next mtime and ctime.
+    written: Option<Timestamp>,
+    /// How many writes the item's change counter lacks.
+    writes: u64,
+}
+
+impl PendingTimes {
+    /// Notes a write.
+    pub const fn note_write(&mut self, now: Timestamp) {
+        self.written = Some(now);
+        self.count_write();
+    }
+
+    /// Notes a write that leaves the times to the caller.
+    pub const fn count_write(&mut self) {
+        self.writes = self.writes.wrapping_add(1);
+    }
+
+    /// Returns whether the item lacks nothing. A write that keeps the times counts too: a size may wait for the next write-back.
+    pub const fn is_empty(&self) -> bool {
+        self.written.is_none() && self.writes == 0
+    }
+
+    /// Merges the times into an item that has older ones.
+    pub fn merge_into(self, item: &mut InodeItem) {
+        if let Some(written) = self.written {
+            item.mtime = written;
+            item.ctime = written;
+        }
+        item.sequence = item.sequence.wrapping_add(self.writes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_format::{ByteCount, Generation, InodeFlags};
+
+    fn time(seconds: i64) -> Timestamp {
+        Timestamp {
+            seconds,
+            nanoseconds: 0,
+        }
+    }
+
+    #[test]
+    fn merge_sets_only_the_times_of_writes() {
+        let mut item = InodeItem {
+            generation: Generation::new(3),
+            transid: Generation::new(3),
+            size: ByteCount::ZERO,
+            nbytes: ByteCount::ZERO,
+            block_group: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            mode: 0o10_0644,
+            rdev: 0,
+            flags: InodeFlags::empty(),
+            sequence: 10,
+            atime: time(4),
+            ctime: time(2),
+            mtime: time(1),
+            otime: time(3),
+        };
+        let before = item;
+        let mut pending = PendingTimes::default();
+        pending.merge_into(&mut item);
+        assert_eq!(item, before);
+        assert!(pending.is_empty());
+        pending.count_write();
+        assert!(!pending.is_empty());
+        pending.note_write(time(7));
+        pending.note_write(time(8));
+        pending.merge_into(&mut item);
+        let expected = InodeItem {
+            mtime: time(8),
+            ctime: time(8),
+            sequence: 13,
+            ..before
+        };
+        assert_eq!(item, expected);
+    }
+}

@@ -1,0 +1,113 @@
+//! Recounts: what ledgers say of the groups that a commit changed, against the trees that it is about to write.
+//!
+//! In builds with debug assertions, between freezing and the first write. It looks at trees that were frozen, without the edit
+//! lock, and at blocks in memory only: a group of which some are not is passed over, and so is one that the volume recorded
+//! wrongly before it was opened. What does not come out fails the commit.
+
+use super::block_groups::Group;
+use super::loading::free_ranges_of_tree;
+use super::running::Running;
+use buttress_format::{BlockFormat, ExtentItem, ItemType, Key, ObjectId, TreeId};
+use buttress_fs::error::{Defect, Result};
+use buttress_tree::{NonBlocking, ReadAhead, Tree};
+
+/// A group with more items than this is passed over: tests of many files would do little else.
+const ITEMS_MAX: usize = 1 << 13;
+
+/// What is to be recounted. See the module.
+#[derive(Debug)]
+pub struct Recount {
+    extents: Tree,
+    free_space: Option<Tree>,
+    groups: Vec<Sums>,
+    format: BlockFormat,
+}
+
+#[derive(Debug)]
+struct Sums {
+    start: u64,
+    length: u64,
+    used: u64,
+}
+
+impl Sums {
+    /// Of a group that changed, and that was sound when its free space was loaded.
+    fn of(group: &Group) -> Option<Self> {
+        let kept_out = group.excluded_ranges.iter();
+        let kept_out = kept_out.map(|range| range.end.saturating_sub(range.start));
+        let is_sound = group.unaccounted_bytes == Some(kept_out.fold(0, u64::saturating_add));
+        let is_changed = group.used != group.durable_used || group.pinned_bytes > 0;
+        (is_sound && is_changed).then_some(Self {
+            start: group.start,
+            length: group.length,
+            used: group.used,
+        })
+    }
+}
+
+impl Recount {
+    /// Of a transaction that has settled. `None` in builds without debug assertions.
+    pub fn of(running: &Running) -> Option<Self> {
+        let free_space = running.trees.get(TreeId::FREE_SPACE);
+        cfg!(debug_assertions).then(|| Self {
+            extents: running.core.extent.tree.view(),
+            free_space: free_space.map(|open| open.tree.view()),
+            groups: running.core.groups.iter().filter_map(Sums::of).collect(),
+            format: running.core.format.clone(),
+        })
+    }
+
+    /// # Errors
+    /// The first ledger that is wrong, as a [`Defect`].
+    pub fn check(&self) -> Result<()> {
+        let _in_memory = NonBlocking::hold();
+        for group in &self.groups {
+            if let Some(used) = self.used(group)
+                && used != group.used
+            {
+                return Err(group
+                    .told("a block group's count is not what the extent tree has")
+                    .with("extents", used)
+                    .into());
+            }
+            if let Some(free) = self.free(group)
+                && free.checked_add(group.used) != Some(group.length)
+            {
+                let what =
+                    "what the free-space tree has of a block group and what is used are not its length";
+                return Err(group.told(what).with("free", free).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn used(&self, group: &Sums) -> Option<u64> {
+        let key = |at| Key::new(ObjectId::new(at), ItemType(0), 0);
+        let range = key(group.start)..key(group.start.checked_add(group.length)?);
+        let mut used = 0_u64;
+        for (count, item) in self.extents.range(range, ReadAhead::None).enumerate() {
+            let item = item.ok().filter(|_| count < ITEMS_MAX)?;
+            let key = item.key();
+            if matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
+                let extent = ExtentItem::parse(&key, item.data(), &self.format).ok()?;
+                used = used.checked_add(extent.length.get())?;
+            }
+        }
+        Some(used)
+    }
+
+    fn free(&self, group: &Sums) -> Option<u64> {
+        let tree = self.free_space.as_ref()?;
+        let free = free_ranges_of_tree(tree, group.start, group.length, self.format.sector_bytes);
+        Some(free.ok()?.total_bytes())
+    }
+}
+
+impl Sums {
+    fn told(&self, what: &'static str) -> Defect {
+        Defect::new(what)
+            .with("block group", self.start)
+            .with("length", self.length)
+            .with("used", self.used)
+    }
+}

@@ -1,0 +1,300 @@
+//! Replacing a device: where it stands, in the device tree's item as Linux writes it, and the commit with which it ends.
+//!
+//! | step | what is durable after it |
+//! |---|---|
+//! | [start](Engine::start_replacement) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source reach it |
+//! | [progress](Engine::set_replacement_progress), with each commit | the item's cursor: below it the target has everything |
+//! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
+//! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks go |
+//!
+//! So a crash leaves a replacement that goes on at its cursor, here or when Linux mounts the volume with both devices; or one
+//! that is finished. A target that missed a commit is filled from the beginning again.
+//!
+//! This module leaves out copying, which is a job above. The job also wipes the source at the end, or the target of a
+//! cancelled replacement.
+
+use super::Engine;
+use super::running::Running;
+use buttress_device::Device;
+use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use buttress_format::{ByteCount, DeviceId, Generation, Physical, ReplaceItem, ReplaceState, TreeId, Uuid};
+use buttress_fs::error::{Corruption, Error, Result, WritingRefusal};
+use buttress_fs::filesystem::{Filesystem, RunningTrees};
+use buttress_tree::{NonBlocking, RootPointer};
+use buttress_volume::{Replacement, WriteRefusal};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A replacement, as the running transaction has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacing {
+    pub(crate) item: ReplaceItem,
+    /// Whether the device tree has an older item.
+    pub is_changed: bool,
+    /// Whether the next commit puts the target in the source's place.
+    pub finishes: bool,
+}
+
+/// The item, if there ever was a replacement.
+///
+/// # Errors
+/// That the device tree cannot be read.
+pub fn replacement_item(filesystem: &Filesystem) -> Result<Option<ReplaceItem>> {
+    let Some(found) = filesystem.tree(TreeId::DEVICE)?.get(&ReplaceItem::KEY)? else {
+        return Ok(None);
+    };
+    let item = ReplaceItem::parse(&ReplaceItem::KEY, found.data());
+    Ok(Some(item.map_err(|error| Corruption::Item {
+        tree: TreeId::DEVICE,
+        error,
+    })?))
+}
+
+/// Whether a replacement has not come to its end.
+pub const fn is_open(item: &ReplaceItem) -> bool {
+    matches!(item.state, ReplaceState::Started | ReplaceState::Suspended)
+}
+
+/// Goes on writing to the target of a replacement that was begun earlier; refuses without it, unless it is to be given up.
+pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replacing>> {
+    let Some(mut item) = replacement_item(filesystem)?.filter(is_open) else {
+        return Ok(None);
+    };
+    let volume = filesystem.volume();
+    if !gives_up {
+        let Some(target) = volume.found_target() else {
+            return Err(Error::WritingRefused(WritingRefusal::State {
+                name: "a replacement of a device that has not come to its end, and whose target is not among the devices that \
+                       were given",
+                remedy: "give the target with --device, or give it up with `buttress replace cancel`",
+            }));
+        };
+        if target.generation != filesystem.superblock().generation {
+            // What it missed may lie anywhere.
+            item.cursor_left = Physical::MIN;
+            item.cursor_right = Physical::MIN;
+        }
+        volume.begin_replacement(item.source, target.device, target.uuid)?;
+    }
+    Ok(Some(Replacing {
+        item,
+        is_changed: false,
+        finishes: false,
+    }))
+}
+
+impl Engine {
+    /// Where the replacement that is under way stands.
+    #[must_use]
+    pub fn replacement(&self) -> Option<ReplaceItem> {
+        self.shared
+            .running
+            .lock()
+            .core
+            .replacing
+            .map(|replacing| replacing.item)
+    }
+
+    /// Begins to replace the device `source` by `target`, which forgets what it held: commits that. From here on everything that is written to the source
+    /// is written to the target.
+    ///
+    /// # Errors
+    /// Where a replacement is under way; a target that is too small; that the commit fails.
+    pub fn start_replacement(
+        &self,
+        source: DeviceId,
+        target: Device,
+        avoids_source: bool,
+    ) -> Result<Arc<Replacement>> {
+        let volume = Arc::clone(self.forest().volume());
+        if self.replacement().is_some() {
+            return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
+        }
+        if !volume.devices().iter().any(|slot| slot.id() == source) {
+            return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
+        }
+        // Signatures of what the target held would outlive the copy: between superblocks nothing is written there.
+        buttress_volume::wiping::forget(&target).map_err(buttress_volume::Error::from)?;
+        let uuid = self.new_uuid();
+        let replacement = volume.begin_replacement(source, target, uuid)?;
+        let item = ReplaceItem {
+            source,
+            cursor_left: Physical::MIN,
+            cursor_right: Physical::MIN,
+            source_reading_mode: u64::from(avoids_source),
+            state: ReplaceState::Started,
+            time_started_seconds: self.seconds(),
+            time_stopped_seconds: 0,
+            write_errors: 0,
+            uncorrectable_read_errors: 0,
+        };
+        self.change_replacement(Some(item), false);
+        self.commit()?;
+        Ok(replacement)
+    }
+
+    /// Notes that the target has all of the source below `cursor`; the next commit writes that down. With [`ReplaceState`]
+    /// it is said that it waits, or goes on.
+    pub fn set_replacement_progress(&self, cursor: Physical, state: ReplaceState, uncorrectable: u64) {
+        let Some(item) = self.replacement() else { return };
+        let errors = self.forest().volume().replacement();
+        let write_errors = errors.map_or(0, |replacement| replacement.target().errors().writes);
+        let stopped = match state {
+            ReplaceState::Suspended => self.seconds(),
+            _ => 0,
+        };
+        let item = ReplaceItem {
+            cursor_left: cursor,
+            cursor_right: cursor,
+            state,
+            time_stopped_seconds: stopped,
+            write_errors: item.write_errors.max(write_errors),
+            uncorrectable_read_errors: uncorrectable,
+            ..item
+        };
+        self.change_replacement(Some(item), false);
+    }
+
+    /// Ends the replacement: commits, and with that the target is the device. Gives what was its slot: whoever has the
+    /// device wipes it.
+    ///
+    /// # Errors
+    /// Where none is under way; that the commit fails, the target's part in it among that: then the source stays.
+    pub fn finish_replacement(&self, uncorrectable: u64) -> Result<Arc<Replacement>> {
+        let replacement = self.forest().volume().replacement();
+        let (Some(replacement), Some(item)) = (replacement, self.replacement()) else {
+            return Err(buttress_volume::Error::from(WriteRefusal::NoTarget).into());
+        };
+        if !replacement.target().is_written() {
+            return Err(buttress_volume::Error::from(WriteRefusal::NoTarget).into());
+        }
+        let item = ReplaceItem {
+            state: ReplaceState::Finished,
+            time_stopped_seconds: self.seconds(),
+            cursor_left: Physical::MAX,
+            cursor_right: Physical::MAX,
+            uncorrectable_read_errors: uncorrectable,
+            ..item
+        };
+        self.change_replacement(Some(item), true);
+        self.commit()?;
+        Ok(replacement)
+    }
+
+    /// Gives the replacement up, and commits that. Gives the target, if it is there: whoever has it wipes it.
+    ///
+    /// # Errors
+    /// That the commit fails.
+    pub fn cancel_replacement(&self) -> Result<Option<Arc<Replacement>>> {
+        let Some(item) = self.replacement() else {
+            return Ok(None);
+        };
+        let item = ReplaceItem {
+            state: ReplaceState::Canceled,
+            time_stopped_seconds: self.seconds(),
+            ..item
+        };
+        self.change_replacement(Some(item), false);
+        self.commit()?;
+        let volume = self.forest().volume();
+        let replacement = volume.replacement();
+        volume.give_up_replacement();
+        self.shared.running.lock().core.replacing = None;
+        Ok(replacement)
+    }
+
+    /// The state of the last commit, and nothing that was edited since. Its space is not used again while this is held.
+    #[must_use]
+    pub fn committed_view(&self) -> Filesystem {
+        let running = self.shared.running.lock();
+        let base = &self.shared.base;
+        let superblock = base.volume().superblock();
+        // Released is what no reader needs by the time a commit has ended, under this lock.
+        let hold = self.shared.readers.hold(superblock.generation);
+        drop(running);
+        let tree = |tree, logical, generation: Generation, level| {
+            base.forest().tree(RootPointer {
+                tree,
+                logical,
+                generation,
+                level,
+            })
+        };
+        base.with_running(RunningTrees {
+            root_tree: tree(
+                TreeId::ROOT,
+                superblock.root,
+                superblock.generation,
+                superblock.root_level,
+            ),
+            chunk_tree: Some(tree(
+                TreeId::CHUNK,
+                superblock.chunk_root,
+                superblock.chunk_root_generation,
+                superblock.chunk_root_level,
+            )),
+            trees: HashMap::new(),
+            label: superblock.label.clone(),
+            hold: Box::new(hold),
+        })
+    }
+
+    fn seconds(&self) -> u64 {
+        u64::try_from(self.now().seconds).unwrap_or(0)
+    }
+
+    fn change_replacement(&self, item: Option<ReplaceItem>, finishes: bool) {
+        let mut running = self.shared.running.lock();
+        running.core.replacing = item.map(|item| Replacing {
+            item,
+            is_changed: true,
+            finishes,
+        });
+    }
+}
+
+/// Takes the superblocks of a device away: it is nobody's from then on. Of a copy only the magic number goes, so that other
+/// content stays readable.
+///
+/// # Errors
+/// When the device fails.
+pub fn wipe_superblocks(device: &Device, uuid: Uuid) -> core::result::Result<(), buttress_device::IoError> {
+    for at in SUPERBLOCK_OFFSETS {
+        let end = at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES));
+        if end.get() > device.size_bytes() {
+            continue;
+        }
+        let mut bytes = device.read(at.get(), SUPERBLOCK_BYTES)?;
+        let raw = buttress_format::Superblock::raw(&bytes).ok();
+        if raw.is_some_and(|raw| raw.dev_item.uuid == uuid.into_bytes())
+            && let Some(magic) = bytes.get_mut(MAGIC)
+        {
+            magic.fill(0);
+            device.write(at.get(), &bytes)?;
+        }
+    }
+    device.flush()
+}
+
+/// Where a superblock has its magic number.
+const MAGIC: core::ops::Range<usize> = 64..72;
+
+impl Running {
+    /// Whether the replacement's item is newer than the one in the device tree.
+    pub fn has_replacement_change(&self) -> bool {
+        self.core.replacing.is_some_and(|replacing| replacing.is_changed)
+    }
+
+    /// Brings the replacement's item up to date. A block that is missing ends it before anything changed.
+    pub fn record_replacement(&mut self) -> Result<()> {
+        let Some(replacing) = self.core.replacing.filter(|replacing| replacing.is_changed) else {
+            return Ok(());
+        };
+        self.reach(TreeId::DEVICE, &ReplaceItem::KEY)?;
+        NonBlocking::lifted(|| self.put(TreeId::DEVICE, &ReplaceItem::KEY, &replacing.item.to_bytes()))?;
+        if let Some(replacing) = &mut self.core.replacing {
+            replacing.is_changed = false;
+        }
+        Ok(())
+    }
+}

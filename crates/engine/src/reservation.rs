@@ -1,0 +1,435 @@
+//! Starting an edit: the lock, and the promise that a commit will find the room it needs.
+//!
+//! Dirty nodes take no space until the commit, so the promise is arithmetic: what the nodes that have no address yet, the
+//! references and the data that wait, and this edit at its worst could take, must fit into what block groups have free,
+//! with a reserve kept for edits that free space. When it does not fit, a chunk is made, at once, so that nobody else can
+//! take the devices' room that was counted on; then the transaction is committed, since what earlier ones freed may help;
+//! and only then the answer is `NoSpace`.
+
+use super::backing::Backing;
+use super::block_groups::Purpose;
+use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
+use super::running::Running;
+use super::{EditLock, Engine};
+use crate::steps::Steps;
+use crate::trees::LiveTree;
+use crate::waiting_names::WAITING_NAME_BYTES;
+use buttress_format::{ByteCount, Incompat, Timestamp};
+use buttress_fs::error::{Error, Result};
+use buttress_locks::MutexGuard;
+use core::ops::{Deref, DerefMut};
+
+/// How often an edit that finds no space commits, to see whether that frees any.
+const COMMITS_FOR_SPACE: usize = 2;
+
+/// The most nodes that an edit is taken to need that frees space.
+const FREEING_NODES: u64 = 48;
+
+/// How many extents may have delayed references, and how many are taken care of at once when there are more.
+const REFERENCES_MAX: usize = 2048;
+const REFERENCES_AT_ONCE: usize = 512;
+
+/// What a node takes in memory beside its bytes.
+const NODE_OVERHEAD_BYTES: u64 = 256;
+
+/// On volumes with enough space for metadata, this much content may always be dirty.
+const SPARED_BYTES_MAX: u64 = 4 << 20;
+const SPARED_BYTES_MIN: u64 = 64 << 10;
+
+/// The items of another edit for which there should be room beside dirty data.
+const OTHER_ITEMS: u64 = 32;
+
+/// The least number of nodes in the reserve.
+const RESERVED_NODES: u64 = 192;
+
+/// What an edit may take at its worst.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Items that it inserts, changes or removes, all trees together.
+    pub items: u64,
+    /// Whether it may use the reserve.
+    pub claim: Claim,
+}
+
+/// What an edit has a claim on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Claim {
+    /// What is left beside the reserve and what was promised.
+    #[default]
+    Ordinary,
+    /// It gives back more than it takes: the reserve, too.
+    Freeing,
+    /// It keeps a promise: it writes back data for which room was reserved.
+    Reserved,
+}
+
+impl Need {
+    /// An edit that adds or changes so many items.
+    pub const fn items(items: u64) -> Self {
+        Self {
+            items,
+            claim: Claim::Ordinary,
+        }
+    }
+
+    /// An edit of so many items that frees space in the end.
+    pub const fn freeing(items: u64) -> Self {
+        Self {
+            items,
+            claim: Claim::Freeing,
+        }
+    }
+
+    /// An edit of so many items that makes extents of dirty data.
+    pub const fn promised(items: u64) -> Self {
+        Self {
+            items,
+            claim: Claim::Reserved,
+        }
+    }
+}
+
+/// An edit of the running transaction: holds the edit lock until it is dropped.
+///
+/// Everything done through one handle is in the same commit. Nothing that waits for a device may be done while one is
+/// held: paths are read in before.
+#[derive(Debug)]
+pub struct Handle<'a> {
+    running: MutexGuard<'a, Running, EditLock>,
+    filesystem: &'a Engine,
+}
+
+impl Deref for Handle<'_> {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl DerefMut for Handle<'_> {
+    fn deref_mut(&mut self) -> &mut Running {
+        &mut self.running
+    }
+}
+
+impl<'a> Handle<'a> {
+    /// The lock that keeps live look-ups from an operation half done.
+    pub fn steps(&self) -> &'a Steps {
+        let filesystem: &'a Engine = self.filesystem;
+        filesystem.steps()
+    }
+}
+
+impl Handle<'_> {
+    /// The time, by the clock that was given when the volume was opened.
+    pub fn now(&self) -> Timestamp {
+        self.filesystem.now()
+    }
+
+    /// Returns the engine.
+    pub const fn filesystem(&self) -> &Engine {
+        self.filesystem
+    }
+}
+
+impl Engine {
+    /// Starts an edit.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when its worst case does not fit, and that writing has stopped.
+    pub fn start(&self, need: Need) -> Result<Handle<'_>> {
+        for attempt in 0..COMMITS_FOR_SPACE {
+            self.require_writing()?;
+            // A commit would apply references in any case; here the blocks that this changes are counted while there is still
+            // time to commit.
+            let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
+            let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
+            if !is_over_limit {
+                let found;
+                (handle, found) = self.retry(handle, |handle| handle.reserve_space(need))?;
+                if found {
+                    return Ok(handle);
+                }
+                // Without anything to commit, a commit frees nothing.
+                if attempt > 0 && !handle.is_dirty() {
+                    break;
+                }
+            }
+            drop(handle);
+            if !is_over_limit || !self.waited_for_commit() {
+                self.commit_metadata()?;
+            }
+        }
+        let (handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
+        if found {
+            return Ok(handle);
+        }
+        Err(handle.no_metadata_space(need))
+    }
+
+    /// Whether so much is dirty that an edit must not come before a commit. Before that a commit begins in the background.
+    fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
+        let dirty_memory = &self.shared.dirty_memory;
+        dirty_memory.set_dirty(handle.dirty_bytes());
+        match dirty_memory.pressure(self.data().delalloc_bytes()) {
+            Pressure::None => false,
+            Pressure::Background => {
+                let holders = self.holders.as_ref();
+                if let Some(background) = holders.and_then(|holders| holders.background.as_ref()) {
+                    background.wake();
+                }
+                false
+            }
+            Pressure::Hard => true,
+        }
+    }
+
+    /// Has content written back in the background; false where there is no thread for it.
+    pub fn wake_write_back(&self) -> bool {
+        let holders = self.holders.as_ref();
+        let background = holders.and_then(|holders| holders.background.as_ref());
+        background
+            .inspect(|background| background.wake_write_back())
+            .is_some()
+    }
+
+    /// Waits for the commit that is under way, if there is one, and says whether there is room now.
+    fn waited_for_commit(&self) -> bool {
+        let holders = self.holders.as_ref();
+        if holders.is_none_or(|holders| holders.background.is_none()) {
+            return false;
+        }
+        drop(self.shared.committing.lock());
+        let handle = self.start_unchecked();
+        !self.is_over_limit(&handle)
+    }
+
+    /// Whether what waits of content takes room for its items, at their worst, that other edits need.
+    pub fn is_short_of_space(&self) -> Result<bool> {
+        let ahead = &self.shared.ahead;
+        if !ahead.is_short() || self.data().delalloc_bytes() < ahead.spared_bytes() {
+            return Ok(false);
+        }
+        let need = Need::items(OTHER_ITEMS);
+        let (_, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
+        self.shared.ahead.set_short(!found);
+        Ok(!found)
+    }
+
+    /// Reserves space for so much content.
+    pub fn reserve_data(&self, bytes: u64) -> Result<()> {
+        let ahead = &self.shared.ahead;
+        if ahead.take(bytes) {
+            return Ok(());
+        }
+        // A chunk may be made for it.
+        let (mut handle, ()) = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes))?;
+        handle.reserve_ahead();
+        // The state of affairs after this batch, for writes that take from it.
+        let spared_bytes = handle.spared_bytes();
+        ahead.set_spared_bytes(spared_bytes);
+        let is_much = self.data().delalloc_bytes() >= spared_bytes;
+        ahead.set_short(is_much && !handle.has_space_beside_data());
+        Ok(())
+    }
+
+    /// Gives up the reservation of so much content.
+    pub fn release_data(&self, bytes: u64) {
+        let rest = self.shared.ahead.give_back(bytes);
+        if rest > 0 {
+            self.start_to_look().release_data(rest);
+        }
+    }
+
+    /// Takes the edit lock without asking for room: for edits inside a commit.
+    pub fn start_unchecked(&self) -> Handle<'_> {
+        let handle = self.start_to_look();
+        if !buttress_faults::on("view-outlives-an-edit") {
+            self.shared.forget_view();
+        }
+        handle
+    }
+
+    /// Takes the edit lock to look: nothing that a view shows may be changed.
+    pub fn start_to_look(&self) -> Handle<'_> {
+        let mut running = self.shared.running.lock();
+        let _nobody_asks = running.release_pins(&self.shared.readers);
+        Handle {
+            running,
+            filesystem: self,
+        }
+    }
+}
+
+impl Running {
+    fn sum_of_trees(&self, of: impl Fn(&LiveTree) -> u64) -> u64 {
+        self.trees.values().fold(of(&self.core.extent.tree), |sum, open| {
+            sum.saturating_add(of(&open.tree))
+        })
+    }
+
+    /// Memory of what waits for the commit: nodes, references, inodes; and names that wait.
+    pub fn dirty_bytes(&self) -> u64 {
+        let references = ByteCount::of(self.core.references.len()).get();
+        let inodes = ByteCount::of(self.inodes.count()).get();
+        // A commit that release the lock to read has given out some of the addresses.
+        self.sum_of_trees(LiveTree::unfrozen_nodes)
+            .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
+            .saturating_add(references.saturating_mul(REFERENCE_BYTES))
+            .saturating_add(inodes.saturating_mul(INODE_BYTES))
+            .saturating_add(
+                self.sum_of_trees(LiveTree::names_waiting)
+                    .saturating_mul(WAITING_NAME_BYTES),
+            )
+    }
+
+    /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.
+    fn nodes_at_commit(&self, more_nodes: u64, claim: Claim) -> u64 {
+        let nodes = self
+            .sum_of_trees(LiveTree::unassigned_nodes)
+            .saturating_add(more_nodes);
+        let used = self
+            .core
+            .groups
+            .room(Purpose::Metadata)
+            .used_bytes
+            .checked_div(self.core.node_bytes().get())
+            .unwrap_or(0);
+        // Dirty data becomes items, one a sector at worst, each in a leaf of its own; those of checksums and of
+        // extents lie closer together.
+        let data = match claim {
+            Claim::Reserved => 0,
+            Claim::Ordinary | Claim::Freeing => self
+                .core
+                .reserved_data_bytes
+                .checked_div(self.core.sector_bytes())
+                .unwrap_or(0),
+        };
+        let data = data.saturating_add(data.div_ceil(8));
+        // A change of an old extent's references may copy a leaf of the extent tree and one of free space; an inode one of
+        // its tree. No more leaves are copied than there are. Their parents are few.
+        let references = ByteCount::of(self.core.references.len()).get();
+        let copies = references
+            .saturating_mul(2)
+            .saturating_add(data)
+            .saturating_add(self.inodes.changed())
+            .saturating_add(self.core.unrecorded_ranges)
+            .min(used);
+        // New nodes lie together, and so do their records.
+        let grown = nodes.saturating_add(references).saturating_add(data).div_ceil(40);
+        nodes
+            .saturating_add(copies)
+            .saturating_add(copies.div_ceil(16))
+            .saturating_add(grown.saturating_mul(2))
+            .saturating_add(24)
+    }
+
+    /// Nodes that an edit could take at its worst: for each item a path of its own, split at the two lowest levels. An
+    /// edit that frees takes few: it works on what is there.
+    fn worst_nodes(need: Need) -> u64 {
+        let nodes = need.items.saturating_mul(3).saturating_add(8);
+        match need.claim {
+            Claim::Ordinary => nodes,
+            Claim::Freeing | Claim::Reserved => nodes.min(FREEING_NODES),
+        }
+    }
+
+    /// Returns the space kept for edits that free space. In mixed block groups most of the total is data.
+    fn reserve_bytes(&self) -> u64 {
+        let total = self.core.groups.room(Purpose::Metadata).total_bytes;
+        let least = self.core.node_bytes().get().saturating_mul(RESERVED_NODES);
+        let part = match self.core.has(Incompat::MIXED_GROUPS) {
+            true => total >> 7,
+            false => total >> 4,
+        };
+        part.max(least.min(total >> 2)).min(512 << 20)
+    }
+
+    /// Dirty data whose items, at their worst, take one part in 32 of the space for metadata.
+    fn spared_bytes(&self) -> u64 {
+        let nodes = self
+            .core
+            .groups
+            .room(Purpose::Metadata)
+            .total_bytes
+            .checked_div(self.core.node_bytes().get())
+            .unwrap_or(0);
+        (nodes >> 5)
+            .saturating_mul(self.core.sector_bytes())
+            .clamp(SPARED_BYTES_MIN, SPARED_BYTES_MAX)
+    }
+
+    /// What metadata may need of block groups until the next commit, the reserve included.
+    pub fn metadata_reservation_bytes(&self, need: Need) -> u64 {
+        let reserve = match need.claim {
+            Claim::Ordinary => self.reserve_bytes(),
+            Claim::Freeing | Claim::Reserved => 0,
+        };
+        self.nodes_at_commit(Self::worst_nodes(need), need.claim)
+            .saturating_mul(self.core.node_bytes().get())
+            .saturating_add(reserve)
+    }
+
+    /// Returns the part of the reservation that must have space on the host. Of the reserve it includes only what a few
+    /// edits that free space take.
+    pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
+        let node_bytes = self.core.node_bytes().get();
+        let reserve = match need.claim {
+            Claim::Ordinary => self
+                .reserve_bytes()
+                .min(node_bytes.saturating_mul(RESERVED_NODES)),
+            Claim::Freeing | Claim::Reserved => 0,
+        };
+        self.nodes_at_commit(Self::worst_nodes(need), need.claim)
+            .saturating_mul(node_bytes)
+            .saturating_add(reserve)
+    }
+
+    /// Whether the need fits into block groups, with space on the host. Makes chunks while it does not fit.
+    pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
+        let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
+            true => 0,
+            false => bytes,
+        };
+        loop {
+            let room = self.core.groups.room(Purpose::Metadata);
+            let backed = wanted(self.backed_reservation_bytes(need));
+            let lacking = backed.saturating_sub(room.free_bytes);
+            if lacking == 0 && room.with_unbacked() >= wanted(self.metadata_reservation_bytes(need)) {
+                return Ok(true);
+            }
+            if self.core.give_up_reserved_ahead() {
+                continue;
+            }
+            let backing = match lacking {
+                0 => Backing::AllBacked,
+                lacking => self.back_more(Purpose::Metadata, lacking)?,
+            };
+            match backing {
+                Backing::More => {}
+                Backing::HostFull => return Ok(false),
+                Backing::AllBacked if self.allocate_chunk(Purpose::Metadata)? => {}
+                Backing::AllBacked => return Ok(false),
+            }
+        }
+    }
+
+    /// Whether block groups have space for another edit beside dirty data, without a new chunk.
+    pub fn has_space_beside_data(&self) -> bool {
+        let wanted = self.metadata_reservation_bytes(Need::items(OTHER_ITEMS));
+        self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
+    }
+
+    /// The answer when there is no space for metadata.
+    pub fn no_metadata_space(&self, need: Need) -> Error {
+        if let Some(error) = self.host_failure() {
+            return error;
+        }
+        Error::NoSpace {
+            what: "metadata",
+            wanted: ByteCount::new(self.metadata_reservation_bytes(need)),
+            pinned_by_readers: self.pinned_by_readers(),
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! A device that missed commits: what its own state uses is kept, until the device has the volume's state.
+//!
+//! The device's superblock leads to an older state, and the device can be read alone in that state where the profiles allow.
+//! Blocks of that state that the volume freed since may be in use again for something else. Invariants while such a device is
+//! brought up to date:
+//!
+//! - No address that its own state uses is allocated. What is free of them is pinned, and a hold on the device's generation
+//!   keeps pinned what is freed of them. [`Pins`](super::pins::Pins) enforces it.
+//! - No byte that its own state uses is overwritten on the device. Where an address is in use again already, all of the
+//!   chunk's stripe on the device gets another place there, which neither state uses.
+//! - The device's superblock is written last ([`buttress_volume::returning`]).
+//!
+//! | step | what a crash after it leaves |
+//! |---|---|
+//! | [begin](Engine::begin_return) | the device at its own state |
+//! | a job above writes what the device missed | as before |
+//! | [end](Engine::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
+//! | the device's superblock | the device at the volume's state |
+//!
+//! Extents tell whether the device's state is an older one of this volume: what the volume has of that generation or before
+//! is in both. If it is not, both were written apart from each other, and the device is refused.
+//!
+//! What it leaves out: data that is overwritten in place, of which the device's own state may show newer bytes.
+
+mod comparing;
+
+use super::Engine;
+use super::block_groups::Share;
+use super::free_ranges::FreeRanges;
+use super::pins::Hold;
+use super::running::Running;
+use buttress_format::{
+    BlockGroupFlags, ByteCount, Chunk, DeviceExtent, Generation, ItemType, Key, Logical, ObjectId, Physical,
+    STRIPE_BYTES, SUPERBLOCK_OFFSETS, TreeId, Uuid,
+};
+use buttress_fs::Progress;
+use buttress_fs::error::{Error, Result, WritingRefusal};
+use buttress_locks::Excused;
+use buttress_tree::NonBlocking;
+use buttress_volume::{ChunkMap, DeviceSlot, DevicesError, MappedChunk, Replacement, Volume, WriteRefusal};
+use comparing::{compare, own_state};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A device that is being brought up to date. Dropped before its end, the device stays behind.
+#[derive(Debug)]
+pub struct Return {
+    volume: Arc<Volume>,
+    replacement: Arc<Replacement>,
+    missed: ByteCount,
+    _hold: Hold,
+}
+
+impl Return {
+    /// The device, as what is written goes to it.
+    #[must_use]
+    pub const fn replacement(&self) -> &Arc<Replacement> {
+        &self.replacement
+    }
+
+    /// How many bytes of extents are newer than the device.
+    #[must_use]
+    pub const fn missed(&self) -> ByteCount {
+        self.missed
+    }
+}
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        let current = self.volume.replacement();
+        if current.is_some_and(|current| Arc::ptr_eq(&current, &self.replacement)) {
+            self.volume.give_up_replacement();
+        }
+    }
+}
+
+impl Engine {
+    /// Begins to bring the device with this uuid up to date: from here on it gets what is written to the volume. What it
+    /// missed is for a job above.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device that was written apart from the volume; [`WritingRefusal::NoPlaceOnDevice`] where the
+    /// device has no place for what would overwrite its own state; that the extent tree cannot be read; as for
+    /// [`Volume::begin_return`].
+    pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
+        let volume = Arc::clone(self.forest().volume());
+        let slots = volume.devices();
+        let slot = slots.iter().find(|slot| slot.uuid() == device);
+        let behind = slot.and_then(|slot| Some((slot, slot.stale()?, slot.device()?)));
+        let Some((slot, stale, own)) = behind else {
+            let refusal = WriteRefusal::NotBehind { uuid: device };
+            return Err(buttress_volume::Error::from(refusal).into());
+        };
+        let hold = self.shared.readers.hold(stale.generation);
+        self.commit()?;
+        let own = own_state(own, progress)?;
+        let view = self.committed_view();
+        let diverged = || DevicesError::Diverged {
+            first: volume_name(&volume),
+            first_generation: view.superblock().generation,
+            second: slot.name().to_string(),
+            second_generation: stale.generation,
+        };
+        let compared = compare(&view, own.as_ref(), stale.generation, progress)?;
+        let compared = compared.filter(|compared| compared.is_of_one_history(&view, own.as_ref()));
+        let compared = compared.ok_or_else(|| buttress_volume::Error::from(diverged()))?;
+        let moved = match &own {
+            None => BTreeMap::new(),
+            Some(own) => {
+                let _excused = Excused::from_device_rule();
+                let mut running = self.shared.running.lock();
+                let own = own.filesystem.volume().chunk_map();
+                let conflicts = NonBlocking::lifted(|| {
+                    running.keep_own_state(&own, &compared.gone, device, stale.generation)
+                })?;
+                running.places_for_moved(&own, &conflicts, slot)?
+            }
+        };
+        let replacement = volume.begin_return(device, moved)?;
+        let returning = Return {
+            volume,
+            replacement,
+            missed: ByteCount::new(compared.missed),
+            _hold: hold,
+        };
+        // What was written before is in the extent tree from here on, and no log is pending that the device lacks.
+        self.commit()?;
+        Ok(returning)
+    }
+
+    /// Ends it: commits, and writes the device's superblock. All that is in use of the device must be on it.
+    ///
+    /// # Errors
+    /// That the commit fails; that the device failed: then it stays behind.
+    pub fn end_return(&self, returning: Return) -> Result<()> {
+        let moved = returning
+            .replacement
+            .returning()
+            .map(|returning| returning.moved.clone());
+        let moved = moved.unwrap_or_default();
+        if !moved.is_empty() {
+            let _excused = Excused::from_device_rule();
+            let mut handle = self.start_unchecked();
+            let edited = NonBlocking::lifted(|| {
+                moved
+                    .iter()
+                    .try_for_each(|((chunk, stripe), to)| handle.move_stripe(*chunk, *stripe, *to))
+            });
+            drop(handle);
+            // Edits that were begun cannot be taken back.
+            edited.inspect_err(|error| self.forest().volume().stop_writing(error))?;
+        }
+        self.commit()?;
+        returning.volume.end_return()?;
+        let device = returning.replacement.source().uuid();
+        self.shared.running.lock().keep_no_more(device);
+        Ok(())
+    }
+}
+
+fn volume_name(volume: &Volume) -> String {
+    let slots = volume.devices();
+    let lead = slots.iter().find(|slot| slot.is_written());
+    lead.map_or_else(|| "the volume".to_owned(), |slot| slot.name().to_string())
+}
+
+/// Whether both chunks have a device's stripes at the same places, for the same addresses.
+fn lies_alike(one: &MappedChunk, other: &MappedChunk, device: Uuid) -> bool {
+    let own = |chunk: &MappedChunk| -> Vec<(usize, Physical)> {
+        let stripes = chunk.chunk().stripes.iter().enumerate();
+        let own = stripes.filter(|(_, stripe)| stripe.device_uuid == device);
+        own.map(|(index, stripe)| (index, stripe.physical)).collect()
+    };
+    let shape = |chunk: &MappedChunk| {
+        let item = chunk.chunk();
+        (chunk.start(), chunk.length(), item.profile, item.stripes.len())
+    };
+    shape(one) == shape(other) && own(one) == own(other)
+}
+
+/// The parts of a device that a chunk has there, as offsets.
+fn parts_on(chunk: &MappedChunk, device: Uuid) -> impl Iterator<Item = (usize, u64, u64)> {
+    let length = chunk.layout().device_extent_bytes().get();
+    let stripes = chunk.chunk().stripes.iter().enumerate();
+    stripes
+        .filter(move |(_, stripe)| stripe.device_uuid == device)
+        .map(move |(index, stripe)| (index, stripe.physical.get(), length))
+}
+
+impl Running {
+    /// Pins what is free of the ranges that a device's own state alone uses. Gives the chunks in which some of them are in
+    /// use again.
+    fn keep_own_state(
+        &mut self,
+        own: &ChunkMap,
+        gone: &[(u64, u64)],
+        device: Uuid,
+        since: Generation,
+    ) -> Result<BTreeSet<Logical>> {
+        let map = self.core.forest.volume().chunk_map();
+        let mut pinned = FreeRanges::default();
+        for (start, length) in self.core.pins.iter() {
+            pinned.add(start, length);
+        }
+        let mut conflicts = BTreeSet::new();
+        for chunk in own.chunks() {
+            let parts: Vec<_> = parts_on(chunk, device).collect();
+            let now = map
+                .find(chunk.start())
+                .filter(|now| lies_alike(now, chunk, device));
+            if now.is_none() {
+                let overlaps = |(_, start, length): (usize, u64, u64)| {
+                    let end = start.saturating_add(length);
+                    parts
+                        .iter()
+                        .any(|(_, own, length)| start < own.saturating_add(*length) && *own < end)
+                };
+                let over_it = map
+                    .chunks()
+                    .iter()
+                    .filter(|now| parts_on(now, device).any(overlaps));
+                conflicts.extend(over_it.map(|now| now.start()));
+                continue;
+            }
+            let first = gone.partition_point(|(start, _)| *start < chunk.start().get());
+            let here = gone.iter().skip(first);
+            for (start, length) in here.take_while(|(start, _)| *start < chunk.end().get()) {
+                if !self.keep_range(*start, *length, since, &pinned)? {
+                    conflicts.insert(chunk.start());
+                }
+            }
+        }
+        Ok(conflicts)
+    }
+
+    /// Pins what is free of a range; whether nothing of it is in use.
+    fn keep_range(
+        &mut self,
+        start: u64,
+        length: u64,
+        since: Generation,
+        pinned: &FreeRanges,
+    ) -> Result<bool> {
+        let end = start.saturating_add(length);
+        let Some(group) = self.core.groups.holding(start) else {
+            return Ok(true);
+        };
+        let (group_start, is_loaded) = (group.start, group.free.is_some());
+        if !is_loaded {
+            self.load_group(group_start)?;
+        }
+        let free = self
+            .core
+            .groups
+            .holding(start)
+            .and_then(|group| group.free.as_ref());
+        let mut rest = FreeRanges::default();
+        rest.add(start, length);
+        let clipped = |ranges: &FreeRanges| -> Vec<(u64, u64)> {
+            let overlapping = ranges.from(start).take_while(|(from, _)| *from < end);
+            let clip = |(from, length): (u64, u64)| {
+                let (first, last) = (from.max(start), from.saturating_add(length).min(end));
+                (first, last.saturating_sub(first))
+            };
+            overlapping.map(clip).collect()
+        };
+        let generation = self.core.generation;
+        for (from, bytes) in free.map(clipped).unwrap_or_default() {
+            self.core.groups.shift(from, bytes, Share::Free, Share::Pinned)?;
+            self.core.pins.add(generation, from, bytes, since);
+            rest.remove(from, bytes);
+        }
+        for (from, bytes) in clipped(pinned) {
+            rest.remove(from, bytes);
+        }
+        Ok(rest.total_bytes() == 0)
+    }
+
+    /// Places on a device for its stripes of some chunks, which neither the volume nor the device's own state uses. New chunks
+    /// get neither these places nor what the own state uses, until [`Running::keep_no_more`].
+    fn places_for_moved(
+        &mut self,
+        own: &ChunkMap,
+        chunks: &BTreeSet<Logical>,
+        slot: &DeviceSlot,
+    ) -> Result<BTreeMap<(Logical, usize), Physical>> {
+        let device = slot.uuid();
+        let mut moved = BTreeMap::new();
+        let mut rooms = self.core.devices.rooms.iter_mut();
+        let Some(room) = rooms.find(|room| room.item.uuid == device) else {
+            return Ok(moved);
+        };
+        room.kept = FreeRanges::default();
+        for chunk in own.chunks() {
+            for (_, start, length) in parts_on(chunk, device) {
+                room.kept.add(start, length);
+            }
+        }
+        let mut free = room.allocatable().into_owned();
+        for at in SUPERBLOCK_OFFSETS {
+            free.remove(at.get(), STRIPE_BYTES);
+        }
+        let map = self.core.forest.volume().chunk_map();
+        let in_the_way = chunks.iter().filter_map(|start| map.find(*start));
+        let parts: Vec<_> = in_the_way
+            .flat_map(|chunk| {
+                parts_on(chunk, device).map(move |(index, _, length)| (chunk.start(), index, length))
+            })
+            .collect();
+        let needed = parts
+            .iter()
+            .fold(0_u64, |sum, (.., length)| sum.saturating_add(*length));
+        let no_place = Error::WritingRefused(WritingRefusal::NoPlaceOnDevice {
+            device: slot.name().to_string(),
+            needed,
+            found: free.total_bytes(),
+        });
+        for (start, index, length) in parts {
+            let place = free.allocate(length, length, STRIPE_BYTES, 0);
+            let (place, _) = place.ok_or_else(|| no_place.clone())?;
+            room.kept.add(place, length);
+            moved.insert((start, index), Physical::new(place));
+        }
+        Ok(moved)
+    }
+
+    /// Lets new chunks have all of a device that is up to date.
+    fn keep_no_more(&mut self, device: Uuid) {
+        let rooms = self.core.devices.rooms.iter_mut();
+        for room in rooms.filter(|room| room.item.uuid == device) {
+            room.kept = FreeRanges::default();
+        }
+    }
+
+    /// Writes down another place for a stripe: chunk item, device extents, the superblock's copy, the live map.
+    fn move_stripe(&mut self, start: Logical, index: usize, to: Physical) -> Result<()> {
+        let volume = Arc::clone(self.core.forest.volume());
+        let map = volume.chunk_map();
+        let Some(mapped) = map.find(start) else {
+            return Ok(());
+        };
+        let mut chunk: Chunk = mapped.chunk().clone();
+        let length = mapped.layout().device_extent_bytes();
+        let Some(stripe) = chunk.stripes.get_mut(index) else {
+            return Ok(());
+        };
+        let (device, from) = (stripe.device, stripe.physical);
+        stripe.physical = to;
+        let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.get());
+        self.put(TreeId::CHUNK, &key, &chunk.encode())?;
+        let place = |at: Physical| Key::new(device.object_id(), ItemType::DEV_EXTENT, at.get());
+        self.remove(TreeId::DEVICE, &place(from))?;
+        let extent = DeviceExtent {
+            device,
+            physical: to,
+            chunk_tree: TreeId::CHUNK,
+            chunk_objectid: ObjectId::FIRST_CHUNK_TREE,
+            chunk: start,
+            length,
+            chunk_tree_uuid: self.core.chunk_tree_uuid,
+        };
+        self.insert(TreeId::DEVICE, &place(to), &extent.to_bytes())?;
+        if let Some(room) = self
+            .core
+            .devices
+            .rooms
+            .iter_mut()
+            .find(|room| room.item.device == device)
+        {
+            room.free.remove(to.get(), length.get());
+        }
+        self.core.devices.freed.push((device, from.get(), length.get()));
+        if chunk.profile.contains(BlockGroupFlags::SYSTEM) {
+            let mut known = self.core.system_chunks.iter_mut();
+            if let Some((_, known)) = known.find(|(known, _)| *known == key) {
+                known.clone_from(&chunk);
+            }
+            self.core.superblock_changed = true;
+        }
+        volume.move_stripes(start, chunk)?;
+        Ok(())
+    }
+}

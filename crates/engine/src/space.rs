@@ -1,0 +1,127 @@
+//! The space of a volume as it is now, for `statfs(2)`: the running transaction and dirty data are counted.
+
+use super::Engine;
+use super::block_groups::{Group, Purpose};
+use super::reservation::Need;
+use super::running::Running;
+use buttress_accounts::space::Space;
+use buttress_format::{BlockGroupFlags, ByteCount, Incompat, Profile};
+use buttress_fs::error::defect::take;
+use buttress_fs::error::{Defect, Result};
+
+/// The items of a write, for which metadata must have space.
+const ITEMS_OF_WRITE: u64 = 8;
+
+/// See the module. In bytes of data: raw bytes are divided by the copies that data has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceNow {
+    /// The size of a sector.
+    pub sector_bytes: u32,
+    /// The size of the volume.
+    pub size: ByteCount,
+    /// Bytes not in use by data or metadata.
+    pub free: ByteCount,
+    /// Bytes that data can still take.
+    pub available: ByteCount,
+}
+
+impl Engine {
+    /// Returns the space of the volume as it is now. Waits for no commit and reads nothing from devices.
+    ///
+    /// # Errors
+    /// If a promise does not add up.
+    pub fn space_now(&self) -> Result<SpaceNow> {
+        self.start_to_look().space_now()
+    }
+}
+
+impl Running {
+    fn space_now(&self) -> Result<SpaceNow> {
+        let core = &self.core;
+        let data_copies = self
+            .data_profile()
+            .map_or(1, |profile| u64::from(profile.copies().max(1)));
+        let in_data = |raw: u64| raw.checked_div(data_copies).unwrap_or(0);
+        let dirty = self.dirty_data_bytes()?;
+        let used = core
+            .groups
+            .iter()
+            .fold(dirty.saturating_mul(data_copies), |sum, group| {
+                sum.saturating_add(in_use(group).saturating_mul(copies(group.flags)))
+            });
+        let size = in_data(core.devices.total_bytes());
+        let available = self.available_bytes()?;
+        let free = size.saturating_sub(in_data(used));
+        Ok(SpaceNow {
+            sector_bytes: core.format.sector_bytes,
+            size: ByteCount::new(size),
+            free: ByteCount::new(free.max(available)),
+            available: ByteCount::new(available),
+        })
+    }
+
+    /// Dirty data, without what is only reserved ahead.
+    fn dirty_data_bytes(&self) -> Result<u64, Defect> {
+        let mut dirty = self.core.reserved_data_bytes;
+        let what = "more is reserved ahead than is promised to data";
+        take(&mut dirty, self.core.ahead.bytes(), what)?;
+        Ok(dirty)
+    }
+
+    fn data_profile(&self) -> Option<Profile> {
+        let data = self
+            .core
+            .groups
+            .iter()
+            .filter(|group| group.serves(Purpose::Data));
+        data.last()?.flags.profile()
+    }
+
+    /// Returns the bytes that data can still take: free, pinned by commits only, or in possible new chunks.
+    fn available_bytes(&self) -> Result<u64, Defect> {
+        if !self.can_take_items() {
+            return Ok(0);
+        }
+        let core = &self.core;
+        let is_mixed = core.has(Incompat::MIXED_GROUPS);
+        let room = core.groups.room(Purpose::Data);
+        let pinned = room.pinned_bytes.saturating_sub(self.pinned_by_readers().get());
+        let promised = match is_mixed {
+            true => self.metadata_reservation_bytes(Need::items(ITEMS_OF_WRITE)),
+            false => 0,
+        };
+        let profile = self.data_profile().unwrap_or(Profile::Single);
+        let spaces = core
+            .devices
+            .rooms
+            .iter()
+            .filter(|room| core.device_takes_chunks(room.item.uuid, profile))
+            .map(|room| room.allocatable().total_bytes());
+        let space = room
+            .free_bytes
+            .saturating_add(pinned)
+            .saturating_add(Space::allocatable_bytes(profile, spaces));
+        // More can be promised than is free now: edits may still make chunks.
+        Ok(space
+            .saturating_sub(promised)
+            .saturating_sub(self.dirty_data_bytes()?))
+    }
+
+    /// Whether metadata has space for the items of a write, or a chunk for them can be made.
+    fn can_take_items(&self) -> bool {
+        let room = self.core.groups.room(Purpose::Metadata);
+        let wanted = self.metadata_reservation_bytes(Need::items(ITEMS_OF_WRITE));
+        room.free_bytes.saturating_add(room.pinned_bytes) >= wanted || self.can_make_chunk(Purpose::Metadata)
+    }
+}
+
+/// Returns the bytes of a group that extents take, and bytes allocated for data without an extent item yet.
+fn in_use(group: &Group) -> u64 {
+    group.used.saturating_add(group.allocated_bytes)
+}
+
+fn copies(flags: BlockGroupFlags) -> u64 {
+    flags
+        .profile()
+        .map_or(1, |profile| u64::from(profile.copies().max(1)))
+}

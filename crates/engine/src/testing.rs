@@ -1,0 +1,77 @@
+//! What tests see of an engine from outside. Feature `testing`.
+
+use crate::running::Core;
+use crate::uncommitted::Holders;
+use crate::{Engine, Shared};
+use buttress_format::ByteCount;
+use std::sync::{Arc, Weak};
+
+/// Observes an engine without keeping it.
+#[derive(Clone, Debug)]
+pub struct Observer(Weak<Shared>);
+
+/// Keeps an engine open, as a handle does.
+#[derive(Debug)]
+pub struct Keeper(Arc<Holders>);
+
+impl Observer {
+    /// Returns whether the engine is gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.0.upgrade().is_none()
+    }
+
+    /// Returns whether the edit lock is held; `None` if the engine is gone.
+    #[must_use]
+    pub fn is_edit_locked(&self) -> Option<bool> {
+        let shared = self.0.upgrade()?;
+        let is_locked = shared.running.try_lock().is_none();
+        Some(is_locked)
+    }
+}
+
+impl Keeper {
+    /// Wakes the thread that commits, if there is one.
+    pub fn wake(&self) {
+        if let Some(background) = &self.0.background {
+            background.wake();
+        }
+    }
+}
+
+impl Engine {
+    /// Returns an observer.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::downgrade(&self.shared))
+    }
+
+    /// Returns a keeper; `None` while the volume is being opened.
+    #[must_use]
+    pub fn keeper(&self) -> Option<Keeper> {
+        self.holders.clone().map(Keeper)
+    }
+
+    /// Returns how much memory may be dirty, in bytes.
+    #[must_use]
+    pub fn dirty_limit(&self) -> ByteCount {
+        self.shared.dirty_memory.limit()
+    }
+
+    /// Returns how much memory dirty metadata takes, in bytes.
+    #[must_use]
+    pub fn dirty_held(&self) -> ByteCount {
+        self.shared.dirty_memory.held()
+    }
+
+    /// Returns how much memory dirty data may take, in bytes.
+    #[must_use]
+    pub fn dirty_data_limit(&self) -> ByteCount {
+        self.shared.dirty_memory.content_limit()
+    }
+
+    /// Changes the state of the running transaction behind the engine's back.
+    pub fn with_core<T>(&self, change: impl FnOnce(&mut Core) -> T) -> T {
+        change(&mut self.shared.running.lock().core)
+    }
+}

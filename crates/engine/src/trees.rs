@@ -1,0 +1,350 @@
+//! Trees that many look at while one is edited.
+//!
+//! The writer keeps an open tree as a [`LiveTree`]: the newest version behind a lock that look-ups share and that one edit
+//! takes for as long as it changes this tree. [`OpenTrees`] are the writer's trees in order; [`LiveTrees`] is where readers
+//! find the same trees by id.
+//!
+//! Invariants: both have the same trees, but for the extent tree, which only the writer looks at; a tree that the writer let
+//! go of is clean, so whoever still holds it sees what the root tree leads to. An edit of one tree looks at the extent tree,
+//! never the other way round.
+
+use super::waiting_names::WaitingNames;
+use crate::entry::Entry;
+use crate::fault_in::BLOCKS_AT_ONCE;
+use crate::running::OpenTree;
+use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
+use buttress_fs::{Error, Location};
+use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
+use buttress_locks::{Rank, RwLock, lock_class};
+use buttress_tree::{BlockPointer, EditableTree, OwnedItem, Result, Tree};
+use core::ops::ControlFlow;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+lock_class!(TreeStepsLock, "steps", Rank::new(48).several());
+lock_class!(TreeLock, "tree", Rank::new(48).several());
+lock_class!(WaitingNamesLock, "names", Rank::LEAF);
+lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
+
+/// The newest version of a tree. See the module.
+#[derive(Clone, Debug)]
+pub struct LiveTree(Arc<Live>);
+
+#[derive(Debug)]
+struct Live {
+    /// Taken for several edits of which none may be seen without the others.
+    steps: RwLock<(), TreeStepsLock>,
+    tree: RwLock<EditableTree, TreeLock>,
+    /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
+    is_writable: AtomicBool,
+    /// Of a subvolume that was deleted: its tree is there until it is dropped, and is nobody's business any more.
+    is_deleted: AtomicBool,
+    /// Of a subvolume that is being made, and that nobody sees yet.
+    is_unfinished: AtomicBool,
+    /// Of such a subvolume: whether new names wait, how many do, and which.
+    defers_names: AtomicBool,
+    names_waiting: AtomicU64,
+    names: RwLock<WaitingNames, WaitingNamesLock>,
+}
+
+impl LiveTree {
+    /// A tree that was just opened or made.
+    pub fn new(tree: EditableTree) -> Self {
+        // In this order trees are locked while others are, each after its own steps.
+        let place = match tree.id() {
+            TreeId::EXTENT => 4,
+            id if id.holds_files() => 0,
+            _ => 2,
+        };
+        Self(Arc::new(Live {
+            steps: RwLock::with_place((), place),
+            tree: RwLock::with_place(tree, place.saturating_add(1)),
+            is_writable: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
+            is_unfinished: AtomicBool::new(false),
+            defers_names: AtomicBool::new(false),
+            names_waiting: AtomicU64::new(0),
+            names: RwLock::new(WaitingNames::default()),
+        }))
+    }
+
+    /// Whether the subvolume is known to be there and not read-only.
+    pub fn is_known_writable(&self) -> bool {
+        self.0.is_writable.load(Ordering::Acquire)
+    }
+
+    /// The subvolume is there and not read-only. Under the edit lock.
+    pub fn know_writable(&self) {
+        self.0.is_writable.store(true, Ordering::Release);
+    }
+
+    /// The root item may change, or the tree is open no more: whoever kept this object looks for the new one. Under the edit
+    /// lock.
+    pub fn forget_writable(&self) {
+        self.0.is_writable.store(false, Ordering::Release);
+    }
+
+    /// From now on whoever looks, between two operations, finds no subvolume.
+    pub fn set_deleted(&self) {
+        self.0.is_deleted.store(true, Ordering::Release);
+    }
+
+    /// The subvolume is being made, or is whole from now on. Under the edit lock.
+    pub fn set_unfinished(&self, is_unfinished: bool) {
+        self.0.is_unfinished.store(is_unfinished, Ordering::Release);
+    }
+
+    /// Whether the subvolume is being made, and nobody sees it yet.
+    pub fn is_unfinished(&self) -> bool {
+        self.0.is_unfinished.load(Ordering::Acquire)
+    }
+
+    /// From now on new names of the unfinished subvolume wait, or do no more. Under the edit lock.
+    pub fn set_defers_names(&self, defers: bool) {
+        self.0.defers_names.store(defers, Ordering::Release);
+    }
+
+    /// Whether new names wait before they are put into the tree.
+    pub fn defers_names(&self) -> bool {
+        self.0.defers_names.load(Ordering::Acquire)
+    }
+
+    /// How many keys have names that wait.
+    pub fn names_waiting(&self) -> u64 {
+        self.0.names_waiting.load(Ordering::Acquire)
+    }
+
+    /// The entry of a name that waits.
+    pub fn waiting_name(&self, directory: Location, key: &Key, name: &[u8]) -> Result<Option<Entry>, Error> {
+        if self.names_waiting() == 0 {
+            return Ok(None);
+        }
+        self.0.names.read().find(directory, key, name)
+    }
+
+    /// Looks at the names that wait.
+    pub fn with_names<T>(&self, look: impl FnOnce(&WaitingNames) -> T) -> T {
+        look(&self.0.names.read())
+    }
+
+    /// Changes which names wait. Under the edit lock.
+    pub fn change_names<T>(&self, change: impl FnOnce(&mut WaitingNames) -> T) -> T {
+        let mut names = self.0.names.write();
+        let changed = change(&mut names);
+        let count = u64::try_from(names.count()).unwrap_or(u64::MAX);
+        self.0.names_waiting.store(count, Ordering::Release);
+        changed
+    }
+
+    /// Fails for the tree of a subvolume that was deleted.
+    pub fn require_subvolume(&self, subvolume: SubvolumeId) -> Result<(), Error> {
+        if self.0.is_deleted.load(Ordering::Acquire) && !buttress_faults::on("live-deleted-subvolume-seen") {
+            return Err(Error::SubvolumeNotFound { subvolume });
+        }
+        Ok(())
+    }
+
+    /// Several edits, for those who look [between steps](Self::between_steps) one.
+    pub fn in_steps<T>(&self, edits: impl FnOnce() -> T) -> T {
+        let _whole = self.0.steps.write();
+        edits()
+    }
+
+    /// As [`with`](Self::with), while no edit in steps is half done.
+    pub fn between_steps<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
+        let _whole = self.0.steps.read();
+        look(&self.0.tree.read())
+    }
+
+    /// One edit. Look-ups wait until it is done.
+    pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
+        edit(&mut self.0.tree.write())
+    }
+
+    /// Looks at the tree for longer than one look-up.
+    pub fn with<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
+        look(&self.0.tree.read())
+    }
+
+    /// The item with this very key.
+    pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.tree.read().get(key)
+    }
+
+    /// Lends the data of the item with this very key, without keeping its leaf.
+    pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
+        self.0.tree.read().look(key, look)
+    }
+
+    /// Lends items from a key on.
+    pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        self.0.tree.read().scan(from, look)
+    }
+
+    /// Returns the last item whose key is not above `key`.
+    ///
+    /// # Errors
+    /// An error of the tree.
+    pub fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.tree.read().at_or_before(key)
+    }
+
+    /// Returns the first item whose key is not below `key`.
+    ///
+    /// # Errors
+    /// An error of the tree.
+    pub fn at_or_after(&self, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.tree.read().at_or_after(key)
+    }
+
+    /// Goes to where `key` is or would be.
+    pub fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
+        self.0.tree.read().reach(key, visit)
+    }
+
+    /// Blocks that are not in memory and that look-ups at these keys, which are in order, come to first. Without reading.
+    pub fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
+        let tree = self.0.tree.read();
+        let mut missing = Vec::new();
+        // Up to here all is known; `None` at the end of the tree.
+        let mut known_to = Some(Key::MIN);
+        for key in keys {
+            if known_to.is_none_or(|end| *key < end) {
+                continue;
+            }
+            known_to = match tree.reach(key, |_| ()) {
+                Ok(end) => end,
+                Err(error) => {
+                    let Some(pointer) = error.would_block().copied() else {
+                        return Err(error);
+                    };
+                    missing.push(pointer);
+                    pointer.end_key
+                }
+            };
+            if missing.len() >= BLOCKS_AT_ONCE {
+                break;
+            }
+        }
+        Ok(missing)
+    }
+
+    /// The tree as it is now, held.
+    pub fn view(&self) -> Tree {
+        self.0.tree.read().view()
+    }
+
+    /// Returns whether the tree changed since the last commit.
+    pub fn is_dirty(&self) -> bool {
+        self.0.tree.read().is_dirty()
+    }
+
+    /// Whether the root is a block in memory: one that changed, or was not forgotten since it was written.
+    pub fn is_in_memory(&self) -> bool {
+        self.0.tree.read().is_in_memory()
+    }
+
+    /// Returns the level of the root.
+    pub fn level(&self) -> u8 {
+        self.0.tree.read().level()
+    }
+
+    pub(crate) fn root_logical(&self) -> Option<Logical> {
+        self.0.tree.read().root_logical()
+    }
+
+    pub(crate) fn root_generation(&self) -> Generation {
+        self.0.tree.read().root_generation()
+    }
+
+    pub(crate) fn unassigned_nodes(&self) -> u64 {
+        self.0.tree.read().unassigned_nodes()
+    }
+
+    pub(crate) fn unfrozen_nodes(&self) -> u64 {
+        self.0.tree.read().unfrozen_nodes()
+    }
+}
+
+/// Where readers find trees that are open.
+#[derive(Debug, Default)]
+pub struct LiveTrees(RwLock<HashMap<TreeId, LiveTree>, LiveTreesLock>);
+
+impl LiveTrees {
+    /// The tree, if it is open.
+    pub fn get(&self, id: TreeId) -> Option<LiveTree> {
+        self.0.read().get(&id).cloned()
+    }
+}
+
+/// The writer's open trees, in order.
+#[derive(Debug, Default)]
+pub struct OpenTrees {
+    open: BTreeMap<TreeId, OpenTree>,
+    live: Arc<LiveTrees>,
+}
+
+impl OpenTrees {
+    /// The same trees, for readers.
+    pub fn live(&self) -> Arc<LiveTrees> {
+        Arc::clone(&self.live)
+    }
+
+    /// Adds a tree that was just opened or made.
+    pub fn insert(&mut self, id: TreeId, open: OpenTree) {
+        self.live.0.write().insert(id, open.tree.clone());
+        self.open.insert(id, open);
+    }
+
+    /// Closes a tree.
+    pub fn remove(&mut self, id: TreeId) {
+        let gone = self.live.0.write().remove(&id);
+        gone.iter().for_each(LiveTree::forget_writable);
+        self.open.remove(&id);
+    }
+
+    /// Lets go of the trees that `keep` does not want.
+    pub fn retain(&mut self, mut keep: impl FnMut(TreeId, &OpenTree) -> bool) {
+        // Whether one stays is asked of the trees themselves, which have locks of their own.
+        let mut gone = Vec::new();
+        self.open.retain(|id, open| {
+            let stays = keep(*id, open);
+            if !stays {
+                gone.push(*id);
+            }
+            stays
+        });
+        let mut live = self.live.0.write();
+        for id in gone {
+            let gone = live.remove(&id);
+            gone.iter().for_each(LiveTree::forget_writable);
+        }
+    }
+
+    /// Returns an open tree.
+    pub fn get(&self, id: TreeId) -> Option<&OpenTree> {
+        self.open.get(&id)
+    }
+
+    /// Returns an open tree for a change.
+    pub fn get_mut(&mut self, id: TreeId) -> Option<&mut OpenTree> {
+        self.open.get_mut(&id)
+    }
+
+    /// Returns whether the tree is open.
+    pub fn contains(&self, id: TreeId) -> bool {
+        self.open.contains_key(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&TreeId, &OpenTree)> {
+        self.open.iter()
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &OpenTree> {
+        self.open.values()
+    }
+}

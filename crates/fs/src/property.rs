@@ -1,0 +1,113 @@
+//! Properties: attributes that btrfs itself acts upon. There is one, `btrfs.compression`.
+//!
+//! Setting it to an algorithm sets the inode's flag to compress, `no` and `none` the one not to; removing it clears both.
+//! New files and directories are given their directory's, if it names an algorithm.
+//!
+//! Source: btrfs-property(8); btrfs(5), section "Compression".
+
+use crate::error::{Error, Result};
+use buttress_format::{Compression, FileKind, Incompat, InodeFlags};
+
+/// The name of the attribute.
+pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
+
+/// What the attributes of the namespace begin with.
+pub const PREFIX: &[u8] = b"btrfs.";
+
+/// The property of compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompressionProperty {
+    /// Content is compressed in this way.
+    With(Compression),
+    /// Content is not compressed.
+    Never,
+}
+
+impl CompressionProperty {
+    /// What a value says. An algorithm may be followed by a level, which has no effect.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a value without a meaning.
+    pub fn parse(value: &[u8]) -> Result<Self> {
+        if value == b"no" || value == b"none" {
+            return Ok(Self::Never);
+        }
+        [Compression::Zlib, Compression::Lzo, Compression::Zstd]
+            .into_iter()
+            .find(|compression| value.starts_with(compression.name().as_bytes()))
+            .map(Self::With)
+            .ok_or(Error::Invalid {
+                what: "a value of btrfs.compression other than zlib, lzo, zstd, no and none",
+            })
+    }
+
+    /// The value that new inodes are given: the algorithm's name.
+    pub const fn inherited_value(self) -> Option<&'static [u8]> {
+        match self {
+            Self::With(compression) => Some(compression.name().as_bytes()),
+            Self::Never => None,
+        }
+    }
+
+    /// The feature that readers need for it.
+    pub const fn feature(self) -> Option<Incompat> {
+        match self {
+            Self::With(Compression::Lzo) => Some(Incompat::COMPRESS_LZO),
+            Self::With(Compression::Zstd) => Some(Incompat::COMPRESS_ZSTD),
+            _ => None,
+        }
+    }
+}
+
+/// The flags of an inode with this property, or without one.
+pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) -> InodeFlags {
+    flags.remove(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
+    match property {
+        Some(CompressionProperty::With(_)) => flags.insert(InodeFlags::COMPRESS),
+        Some(CompressionProperty::Never) => flags.insert(InodeFlags::NOCOMPRESS),
+        None => {}
+    }
+    flags
+}
+
+/// Whether inodes of this kind can have the property: those with content, and directories, which pass it on.
+pub fn is_for(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_kernel() {
+        assert_eq!(
+            CompressionProperty::parse(b"zstd").unwrap(),
+            CompressionProperty::With(Compression::Zstd)
+        );
+        assert_eq!(
+            CompressionProperty::parse(b"zstd:9").unwrap(),
+            CompressionProperty::With(Compression::Zstd)
+        );
+        assert_eq!(
+            CompressionProperty::parse(b"none").unwrap(),
+            CompressionProperty::Never
+        );
+        for value in [&b""[..], b"zst", b"gzip", b"nothing"] {
+            assert!(CompressionProperty::parse(value).is_err());
+        }
+    }
+
+    #[test]
+    fn one_flag_at_most() {
+        let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NODUMP;
+        let with = |property| flags_with(property, both);
+        assert_eq!(with(None), InodeFlags::NODUMP);
+        assert_eq!(
+            with(Some(CompressionProperty::Never)),
+            InodeFlags::NODUMP | InodeFlags::NOCOMPRESS
+        );
+        let zlib = CompressionProperty::With(Compression::Zlib);
+        assert_eq!(with(Some(zlib)), InodeFlags::NODUMP | InodeFlags::COMPRESS);
+    }
+}

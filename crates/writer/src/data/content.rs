@@ -1,0 +1,180 @@
+//! What a call knows of its file while it holds the file's lock.
+
+use crate::WritableFilesystem;
+use buttress_engine::data_table::{FileState, file_id};
+use buttress_engine::dirty_data::DirtyData;
+use buttress_engine::file_content::FileContent;
+use buttress_engine::pending_times::PendingTimes;
+use buttress_engine::trees::LiveTree;
+use buttress_format::{FileKind, InodeFlags, InodeItem};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use core::ops::Range;
+use std::sync::Arc;
+
+/// A file's content while its lock is held.
+pub(super) struct Content<'a> {
+    pub(super) filesystem: &'a WritableFilesystem,
+    pub(super) location: Location,
+    pub(super) file: &'a Arc<FileContent>,
+    pub(super) state: &'a mut FileState,
+    pub(super) sector_bytes: u64,
+    /// The caller sets the file's times.
+    pub(super) keeps_times: bool,
+}
+
+impl Content<'_> {
+    /// The file's size.
+    pub(super) fn size(&mut self) -> Result<u64> {
+        if let Some(size) = self.state.size {
+            return Ok(size);
+        }
+        let size = self.filesystem.live_inode(self.location)?.0.size.get();
+        self.set_size(size);
+        Ok(size)
+    }
+
+    /// The file has another size, for readers too.
+    pub(super) fn set_size(&mut self, size: u64) {
+        self.state.size = Some(size);
+        self.file.waiting.write().size = Some(size);
+    }
+
+    /// Looks at the dirty data.
+    pub(super) fn look_at_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
+        look(&self.file.waiting.read().pending)
+    }
+
+    /// Changes the dirty data.
+    pub(super) fn change_dirty<T>(&self, change: impl FnOnce(&mut DirtyData) -> T) -> T {
+        change(&mut self.file.waiting.write().pending)
+    }
+
+    pub(super) fn waiting_ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
+        self.look_at_dirty(|pending| pending.ranges(from, count))
+    }
+
+    /// The inode, when its content may be changed.
+    pub(super) fn require_writable(&mut self) -> Result<InodeItem> {
+        self.filesystem.require_writing()?;
+        let location = self.location;
+        let is_known = |tree: &Option<LiveTree>| tree.as_ref().is_some_and(LiveTree::is_known_writable);
+        if !is_known(&self.state.tree) {
+            self.state.tree = self.filesystem.live_trees().get(location.subvolume.tree());
+        }
+        let item = if is_known(&self.state.tree) {
+            self.filesystem.live_inode(location)?.0
+        } else {
+            self.filesystem.look(|operation| {
+                operation.require_writable(location)?;
+                operation.inode(location)
+            })?
+        };
+        match item.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory { location }),
+            _ => return Err(Error::NotAFile { location }),
+        }
+        if item.flags.contains(InodeFlags::IMMUTABLE) && !self.is_unfinished() {
+            return Err(Error::NotPermitted {
+                location,
+                why: "it is immutable",
+            });
+        }
+        Ok(item)
+    }
+
+    /// Whether the file's subvolume is being made, and nobody sees it yet: inode flags forbid nothing in there.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let tree = self.filesystem.live_trees().get(self.location.subvolume.tree());
+        tree.is_some_and(|tree| tree.is_unfinished())
+    }
+
+    /// The inode, when content that it has may be changed, not only added to.
+    pub(super) fn require_changeable(&mut self) -> Result<InodeItem> {
+        let item = self.require_writable()?;
+        if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished() {
+            return Err(Error::NotPermitted {
+                location: self.location,
+                why: "it is append-only",
+            });
+        }
+        Ok(item)
+    }
+
+    /// Notes that content was written.
+    pub(super) fn touch(&self) {
+        if self.keeps_times {
+            return self.count_write();
+        }
+        let filesystem = self.filesystem;
+        // Under the inode's lock: no time that another call set before is later.
+        self.change_pending(|pending| pending.note_write(filesystem.now()));
+    }
+
+    /// Notes that content was written by a caller who sets the file's times.
+    pub(super) fn count_write(&self) {
+        self.change_pending(PendingTimes::count_write);
+    }
+
+    /// Returns whether the inode item lacks times.
+    pub(super) fn has_pending_times(&self) -> bool {
+        self.filesystem.has_pending_times(file_id(self.location))
+    }
+
+    /// Changes the pending times. An inode that is not in memory any more is gone, and its times with it.
+    pub(super) fn change_pending(&self, change: impl FnOnce(&mut PendingTimes)) {
+        let inodes = self.filesystem.live_inodes();
+        let _found = inodes.update(file_id(self.location), |inode| change(&mut inode.pending));
+    }
+
+    /// Reserves space for so much more content; writes back and commits when there is none.
+    pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let filesystem = self.filesystem;
+        match filesystem.reserve_data(bytes) {
+            Err(error) if error.is_out_of_space() => {
+                // What waits may take less once it is compressed, and a commit sets free what edits gave up.
+                self.write_back()?;
+                filesystem.commit_metadata()?;
+                filesystem.reserve_data(bytes)?;
+            }
+            reserved => reserved?,
+        }
+        self.state.reserved = self.state.reserved.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// Lets go of promised room.
+    pub(super) fn release(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.state.reserved);
+        if bytes > 0 {
+            if !buttress_faults::on("ledger-promise-released-twice") {
+                self.state.reserved = self.state.reserved.saturating_sub(bytes);
+            }
+            if !buttress_faults::on("ledger-promise-kept") {
+                self.filesystem.release_data(bytes);
+            }
+        }
+    }
+
+    /// Does something while content stays out of the tree.
+    pub(super) fn out_of_tree<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.state.never_inline = true;
+        let result = body(self);
+        self.state.never_inline = false;
+        result
+    }
+
+    pub(super) fn align_down(&self, at: u64) -> u64 {
+        at.checked_div(self.sector_bytes)
+            .unwrap_or(0)
+            .saturating_mul(self.sector_bytes)
+    }
+
+    pub(super) fn align_up(&self, at: u64) -> u64 {
+        at.checked_next_multiple_of(self.sector_bytes).unwrap_or(u64::MAX)
+    }
+}

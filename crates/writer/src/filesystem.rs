@@ -1,0 +1,123 @@
+//! A volume that is open for writing: the engine's handle, and the state that only the writer has.
+//!
+//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. It dereferences to its [`Engine`], whose calls commit, make
+//! views and report space.
+
+use crate::log_tree::syncing::LogTrees;
+use buttress_engine::opening::Opening;
+use buttress_engine::stages::CommitStages;
+use buttress_engine::{Engine, Uncommitted, WriteOptions};
+use buttress_format::Generation;
+use buttress_fs::error::Result;
+use buttress_fs::filesystem::Filesystem;
+use core::ops::Deref;
+use std::sync::Arc;
+
+/// A volume that is open for writing. See the module.
+///
+/// Changes that are not [committed](Engine::commit) when the last handle goes are lost: [close](Self::close) the volume to
+/// keep them, [abandon](Self::abandon) it to drop them. Otherwise
+/// [`Environment::lost`](buttress_engine::Environment::lost) reports them.
+#[derive(Clone, Debug)]
+pub struct WritableFilesystem {
+    engine: Engine,
+    stages: Arc<Stages>,
+}
+
+/// The writer's part of commits, and its state.
+#[derive(Debug, Default)]
+struct Stages {
+    /// What was synced since the last commit.
+    logs: LogTrees,
+}
+
+impl CommitStages for Stages {
+    fn write_back(self: Arc<Self>, engine: &Engine) -> Result<()> {
+        self.filesystem(engine).write_back()
+    }
+
+    fn write_back_in_background(self: Arc<Self>, engine: &Engine) -> Result<()> {
+        self.filesystem(engine).write_back_in_background()
+    }
+}
+
+impl Stages {
+    fn filesystem(self: Arc<Self>, engine: &Engine) -> WritableFilesystem {
+        WritableFilesystem {
+            engine: engine.clone(),
+            stages: self,
+        }
+    }
+}
+
+impl Deref for WritableFilesystem {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl WritableFilesystem {
+    /// Makes a volume that was opened from writable devices ready for writing: replays its log, where one is pending, and
+    /// removes inodes that a crash left without a name, and subvolumes that were not whole yet.
+    ///
+    /// # Errors
+    /// [`Error::WritingRefused`](buttress_fs::Error::WritingRefused) for a state or a feature that is not written;
+    /// [`Error::DamagedLog`](buttress_fs::Error::DamagedLog); an error of a device or a tree.
+    pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
+        let stages = Arc::<Stages>::default();
+        let opening = Engine::open(filesystem, options, Arc::clone(&stages) as Arc<dyn CommitStages>)?;
+        Self::begin(opening, stages)
+    }
+
+    /// As [`WritableFilesystem::new`], on devices whose changes stay in memory. A metadata image may be opened so: nothing is
+    /// written to it.
+    pub(crate) fn in_memory(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
+        let stages = Arc::<Stages>::default();
+        let opening =
+            Engine::open_in_memory(filesystem, options, Arc::clone(&stages) as Arc<dyn CommitStages>)?;
+        Self::begin(opening, stages)
+    }
+
+    fn begin(mut opening: Opening, stages: Arc<Stages>) -> Result<Self> {
+        let log = opening.log.take();
+        let writable = Arc::clone(&stages).filesystem(&opening.engine);
+        if let Some(log) = &log {
+            writable.replay(log)?;
+        }
+        let cleaned = writable.clean_all_orphans().map(drop);
+        match cleaned.and_then(|()| writable.sweep_unfinished()) {
+            // On a volume without space they wait for the next opening.
+            Ok(()) => {}
+            Err(error) if error.is_out_of_space() => {}
+            Err(error) => return Err(error),
+        }
+        drop(writable);
+        let engine = opening.end();
+        Ok(Self { engine, stages })
+    }
+
+    /// Commits and lets go of the volume. Where there are other handles, they keep it open.
+    ///
+    /// # Errors
+    /// As for [`Engine::commit`]; changes that could not be committed are lost with the last handle.
+    pub fn close(self) -> Result<Generation> {
+        self.engine.close()
+    }
+
+    /// Lets go of the volume without a commit, and reports what is forgotten. The volume stays as the last commit made it,
+    /// which may have been one that no call made. Other handles may still commit.
+    pub fn abandon(self) -> Uncommitted {
+        self.engine.abandon()
+    }
+
+    /// The engine's handle.
+    pub(crate) const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn logs(&self) -> &LogTrees {
+        &self.stages.logs
+    }
+}

@@ -1,0 +1,27 @@
+//! Statistics of what devices failed with, set to zero.
+//!
+//! The engine records the errors ([`buttress_engine::device_errors`]).
+
+use crate::WritableFilesystem;
+use buttress_engine::reservation::Need;
+use buttress_format::{DeviceId, DeviceStatistics, TreeId};
+use buttress_fs::error::Result;
+
+impl WritableFilesystem {
+    /// Sets the statistics of a device to zero, as `btrfs device stats -z` does.
+    ///
+    /// # Errors
+    /// That the device tree cannot be read, or has no space.
+    pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
+        let key = DeviceStatistics::key(device);
+        self.operate(Need::items(1), |operation| {
+            operation.reach(TreeId::DEVICE, &[key])?;
+            let Some(item) = operation.get(TreeId::DEVICE, &key)? else {
+                return Ok(());
+            };
+            // Counters that a later version may add are counters, too.
+            let zeros = vec![0; item.data().len()];
+            operation.edit().put(TreeId::DEVICE, &key, &zeros)
+        })
+    }
+}
