@@ -11,7 +11,8 @@ use crate::fsync::{Amounts, Calls, Image, Ours, job};
 use anyhow::{Result, bail};
 use buttress::DeviceOptions;
 use buttress::fs::Location;
-use buttress_device::{Backend, Device, Model, VirtualClock};
+use buttress_device::{Backend, Device, VirtualClock};
+use buttress_lab::Model;
 use buttress_oracle::tools::{newest, run};
 use std::path::Path;
 use std::process::Command;
@@ -120,7 +121,7 @@ impl Simulated {
             backend: Device::open_backend(image, &options)?,
             counts: Arc::clone(&counts),
         };
-        let device = Device::simulated(Arc::new(backend), &Model::spinning_7200(), &clock);
+        let device = buttress_lab::simulated(Arc::new(backend), &Model::spinning_7200(), &clock);
         Ok(Self {
             ours: Ours::on(device)?,
             counts,

@@ -21,7 +21,8 @@ use crate::report::{Pairs, median, sorted};
 use anyhow::{Context, Result, ensure};
 use buttress::fs::{OpenOptions, Progress};
 use buttress::scrub::{Options, Scrub, Shape};
-use buttress_device::{Buffer, Device, Model, OpenOptions as DeviceOptions, QueueStatistics, VirtualClock};
+use buttress_device::{Buffer, Device, OpenOptions as DeviceOptions, QueueStatistics, VirtualClock};
+use buttress_lab::Model;
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::{LoopDevice, Mount};
 use buttress_oracle::tools::{buttress, newest, run};
@@ -432,7 +433,7 @@ fn shapes(scale: Scale) -> Result<()> {
         ("simulated 7200 rpm disk", Model::spinning_7200()),
     ] {
         for (what, shape) in all_shapes() {
-            let device = below.as_if_on(&model, &VirtualClock::new());
+            let device = buttress_lab::as_if_on(&below, &model, &VirtualClock::new());
             print_row(what, name, &counted(&device, shape)?);
         }
     }

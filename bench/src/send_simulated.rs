@@ -11,7 +11,8 @@ use crate::images;
 use crate::plot::{Group, bars};
 use anyhow::{Context, Result, ensure};
 use buttress::{ByteCount, Filesystem, Follow, Location, OpenOptions, Progress, ReadAhead, SubvolumeId};
-use buttress_device::{Device, Model, VirtualClock};
+use buttress_device::{Device, VirtualClock};
+use buttress_lab::Model;
 use buttress_stream::send::{self, Options, Snapshot};
 use buttress_tree::measure;
 use std::path::Path;
@@ -99,7 +100,7 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
 
 fn open(image: &Path, model: &Model) -> Result<Filesystem> {
     let backend = Device::open_backend(image, &buttress_device::OpenOptions::default())?;
-    let device = Device::simulated(backend, model, &VirtualClock::new());
+    let device = buttress_lab::simulated(backend, model, &VirtualClock::new());
     Ok(OpenOptions::new(vec![device]).open()?)
 }
 

@@ -10,7 +10,8 @@ use crate::images;
 use anyhow::{Context, Result, ensure};
 use buttress::format::{ItemType, Key};
 use buttress::{ByteCount, Filesystem, OpenOptions, ReadAhead, TreeId};
-use buttress_device::{Device, Model, VirtualClock};
+use buttress_device::{Device, VirtualClock};
+use buttress_lab::Model;
 use buttress_tree::measure::{self, Comparison, WalkCost};
 use std::path::Path;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub(crate) fn run(scale: Scale) -> Result<()> {
 
 fn simulated(image: &Path, model: &Model) -> Result<Filesystem> {
     let backend = Device::open_backend(image, &buttress_device::OpenOptions::default())?;
-    let device = Device::simulated(backend, model, &VirtualClock::new());
+    let device = buttress_lab::simulated(backend, model, &VirtualClock::new());
     Ok(Filesystem::open(OpenOptions::new(vec![device]))?)
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Crates whose locks are in the document.
-const CRATES: [&str; 8] = [
-    "scrub", "writer", "engine", "accounts", "fs", "tree", "volume", "device",
+const CRATES: [&str; 9] = [
+    "scrub", "writer", "engine", "accounts", "fs", "tree", "volume", "device", "lab",
 ];
 
 /// A crate and its files whose locks have no class of `locks`: an allocator's are taken under any lock.

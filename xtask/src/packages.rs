@@ -67,6 +67,7 @@ fn the_library_and_the_command_are_published_and_what_tests_need_is_not() {
         ("buttress", true),
         ("buttress-cli", true),
         ("buttress-format", true),
+        ("buttress-lab", true),
         ("buttress-oracle", false),
         ("buttress-proof", false),
         ("buttress-hostile", false),

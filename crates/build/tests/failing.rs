@@ -14,10 +14,11 @@ use buttress_build::{
     FileContent, ImageBuilder, LocatorContents, MemorySource, Precedence, Source, SourceError,
 };
 use buttress_check::{Finding, Options as CheckOptions, Reported};
-use buttress_device::crash::{CrashLab, Outcome};
-use buttress_device::{Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_device::{Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Timestamp, Uuid};
 use buttress_fs::{OpenOptions, Progress};
+use buttress_lab::crash::{CrashLab, Outcome};
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_mkfs::Identity;
 use core::ops::Range;
 use std::sync::Arc;

@@ -15,9 +15,9 @@
 
 mod mounting;
 
-use buttress::device::crash::{CrashLab, History, Outcome};
 use buttress::device::{Backend, Engine, MemoryBackend};
 use buttress::{CheckOptions, Device, Environment, FileKind, Progress, Subvolume, Timestamp, Uuid, Volume};
+use buttress_lab::crash::{CrashLab, History, Outcome};
 use buttress_mount::fuse::{self, MountOptions, Session};
 use buttress_mount::volume::{Access, MountedVolume, Showing};
 use buttress_oracle::content::Random;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, Source};
 use crate::buffer::Buffer;
+use crate::clock::VirtualClock;
 use crate::engine::inline::InlineEngine;
 use crate::engine::io_uring::IoUringEngine;
 use crate::engine::threads::ThreadEngine;
@@ -21,8 +22,7 @@ use crate::queue::plug::Plug;
 use crate::queue::request::{Dispatch, ReadRequest, WriteRequest};
 use crate::queue::statistics::{Direction, QueueStatistics, Recorder};
 use crate::queue::{Clock, Core};
-use crate::simulation::disk::SimulatedEngine;
-use crate::simulation::{Model, VirtualClock};
+use crate::schedule::{Schedule, ScheduledEngine};
 
 /// How to open a file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,23 +166,28 @@ impl Device {
         }
     }
 
-    /// A simulated device: its bytes are the backend's, its time the model's, on the given clock. Devices of one
-    /// pool share a clock. The model's queue depth applies; everything runs on the calling thread.
+    /// Makes a device in virtual time: its bytes are the backend's, and `schedule` decides when requests are complete on
+    /// `clock`. Devices of one pool share a clock. Everything runs on the calling thread.
     #[must_use]
-    pub fn simulated(backend: Arc<dyn Backend>, model: &Model, clock: &VirtualClock) -> Self {
+    pub fn with_schedule(
+        backend: Arc<dyn Backend>,
+        clock: &VirtualClock,
+        schedule: Box<dyn Schedule>,
+    ) -> Self {
         let core = Arc::new(Core {
             name: backend.name().into(),
             backend,
             recorder: Recorder::default(),
             clock: Clock::Virtual(clock.clone()),
         });
-        let engine = Box::new(SimulatedEngine::new(Arc::clone(&core), clock.clone(), model));
+        let rotational = schedule.is_rotational();
+        let engine = Box::new(ScheduledEngine::new(Arc::clone(&core), schedule));
         let inner = Inner {
             core,
             engine,
             max_request_bytes: MAX_REQUEST_BYTES,
             notices: Vec::new(),
-            rotational: matches!(model, Model::Spinning(_)),
+            rotational,
             base_state: None,
         };
         Self {
@@ -190,11 +195,10 @@ impl Device {
         }
     }
 
-    /// A simulated device that holds what this one holds: what reading it would take if it lay on such a drive. Its clock
-    /// and its statistics are its own.
+    /// Returns the backend below the queue: to make another device over the same bytes, or to wrap it.
     #[must_use]
-    pub fn as_if_on(&self, model: &Model, clock: &VirtualClock) -> Self {
-        Self::simulated(Arc::clone(&self.core().backend), model, clock)
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.core().backend
     }
 
     /// A device that begins as this one and keeps what is written to it in memory: this one stays as it is, and may be open

@@ -3,7 +3,7 @@
 //! - [`inline`]: at once, on the thread that asks. For memory, and where nothing may run beside the caller;
 //! - [`threads`]: positioned reads and writes on worker threads. Works everywhere; the default for files and block devices;
 //! - [`io_uring`]: the kernel's submission ring. Less CPU at great depths; refused by many containers;
-//! - [`crate::simulation`]: a simulated disk in virtual time.
+//! - [`crate::schedule`]: in virtual time, as a caller's [`crate::Schedule`] decides. For simulated disks.
 //!
 //! They are chosen at run time and give equal bytes.
 
@@ -30,7 +30,7 @@ pub enum Engine {
     IoUring,
     /// Everything on the calling thread, at once.
     Inline,
-    /// A simulated disk, in virtual time (not chosen in options: see [`crate::Device::simulated`]).
+    /// A simulated disk, in virtual time (not chosen in options: see [`crate::Device::with_schedule`]).
     Simulated,
 }
 

@@ -126,16 +126,20 @@ impl IoError {
     }
 }
 
-/// The cause given when `[offset_bytes, offset_bytes + length_bytes)` does not lie on a device of `size_bytes`.
-pub(crate) fn out_of_range(size_bytes: u64) -> io::Error {
+/// Makes the error that a [`Backend`](crate::Backend) of `size_bytes` returns for a range that is not on it.
+#[must_use]
+pub fn out_of_range(size_bytes: u64) -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
         format!("the range ends past the end of the device, which has {size_bytes} bytes"),
     )
 }
 
-/// Refuses a range that does not lie within `[0, size_bytes)`.
-pub(crate) fn check_range(size_bytes: u64, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+/// Refuses a range that is not within `[0, size_bytes)`, for a [`Backend`](crate::Backend) of that size.
+///
+/// # Errors
+/// [`out_of_range`].
+pub fn check_range(size_bytes: u64, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
     match offset_bytes.checked_add(length_bytes) {
         Some(end) if end <= size_bytes => Ok(()),
         _ => Err(out_of_range(size_bytes)),

@@ -1,4 +1,4 @@
-//! Where bytes live: files, block devices, memory and simulated disks, behind one request queue.
+//! Where bytes live: files, block devices and memory, behind one request queue.
 //!
 //! A map of the crate:
 //!
@@ -6,17 +6,16 @@
 //!   [`PendingWrite`]), flushes;
 //! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
+//! - [`Schedule`] (`schedule.rs`), [`VirtualClock`] (`clock.rs`): the hook for simulated disks, and their time;
 //! - `copying.rs`: small writes into the system's cache, past queue and engine;
 //! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds. `partition.rs` has GPT and MBR inside a
-//!   device, and `fault.rs` injects faults over any other backend. `sparse.rs` models an image file on a host that
-//!   becomes full. The rest are `file.rs` and `memory.rs`;
+//!   device. The rest are `file.rs` and `memory.rs`;
 //! - [`overlay`]: changes kept in a file beside the device;
-//! - [`crash`]: what is left of a set of devices when the power goes at any moment;
-//! - [`gate`]: requests that wait until a test lets them go on;
-//! - `simulation/`: disks in virtual time: a spinning disk, a SATA SSD, an NVMe SSD;
 //! - [`placement`]: on which processors pools of threads run;
 //! - [`arenas`]: how many arenas the C library's allocator has;
 //! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
+//!
+//! Devices for tests are in the crate `buttress-lab`: simulated disks, injected faults, power cuts, gates, full hosts.
 //!
 //! This crate knows nothing of btrfs. Offsets are bytes on one device; layers above give them their own types.
 //! `unsafe` occurs in `arenas.rs`, `buffer.rs`, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
@@ -38,34 +37,29 @@
 pub mod arenas;
 mod backend;
 mod buffer;
+mod clock;
 mod copying;
-pub mod crash;
 mod device;
 mod engine;
 mod error;
-mod fault;
 mod file;
-pub mod gate;
 mod memory;
 pub mod overlay;
 mod partition;
 mod pending;
 pub mod placement;
 mod queue;
-mod simulation;
-mod sparse;
+mod schedule;
 
 pub use backend::{Backend, LargeWriteTarget, RingTarget, Source};
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
+pub use clock::VirtualClock;
 pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions};
 pub use engine::Engine;
-pub use error::{IoError, Operation};
-pub use fault::{Fault, FaultyBackend};
+pub use error::{IoError, Operation, check_range, out_of_range};
 pub use memory::MemoryBackend;
 pub use partition::{Offset, window as partition_window};
 pub use pending::{PendingRead, PendingWrite};
 pub use queue::request::{ReadRequest, WriteRequest};
 pub use queue::statistics::{Copies, Counters, QueueStatistics};
-pub use simulation::flash::FlashTimes;
-pub use simulation::{FlashParameters, Model, SpinningParameters, VirtualClock};
-pub use sparse::SparseBackend;
+pub use schedule::{QueuedRequest, Schedule, StartedRequest};

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, Source};
 use crate::buffer::Buffer;
+use crate::clock::VirtualClock;
 use crate::error::{IoError, Operation, byte_length, check_range};
 use crate::queue::request::Dispatch;
 use crate::queue::statistics::Recorder;
-use crate::simulation::VirtualClock;
 
 /// What engines share with their device: the backend, the counters, and the clock that times them.
 #[derive(Debug)]
@@ -207,6 +207,21 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Completes those requests of a started dispatch with an error that have no outcome yet: others wait for them.
+    pub(crate) fn fail_rest(&self, dispatch: &Dispatch, operation: Operation, cause: &io::Error) {
+        let mut offset = dispatch.offset_bytes;
+        for segment in &dispatch.segments {
+            let length = byte_length(segment.length);
+            if !segment.completion.is_complete() {
+                let error = self.error(operation, offset, length, cause);
+                segment.completion.complete(Err(error));
+            }
+            offset = offset.saturating_add(length);
+        }
+    }
+}
+
 /// Completes what a panic leaves of a started dispatch: others wait for its requests.
 struct Completes<'a> {
     core: &'a Core,
@@ -223,15 +238,7 @@ impl Drop for Completes<'_> {
             false => Operation::Read,
         };
         let cause = io::Error::other("the thread that served the request panicked");
-        let mut offset = self.dispatch.offset_bytes;
-        for segment in &self.dispatch.segments {
-            let length = byte_length(segment.length);
-            if !segment.completion.is_complete() {
-                let error = self.core.error(operation, offset, length, &cause);
-                segment.completion.complete(Err(error));
-            }
-            offset = offset.saturating_add(length);
-        }
+        self.core.fail_rest(self.dispatch, operation, &cause);
     }
 }
 

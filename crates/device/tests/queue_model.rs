@@ -13,9 +13,9 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use buttress_device::{
-    Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend, Model, Offset, OpenOptions, ReadRequest,
-    VirtualClock, WriteRequest,
+    Backend, Device, Engine, MemoryBackend, Offset, OpenOptions, ReadRequest, VirtualClock, WriteRequest,
 };
+use buttress_lab::{Fault, FaultyBackend, Model};
 use buttress_oracle::needs::Missing;
 use buttress_oracle::skip::skip;
 use bytes::Bytes;
@@ -201,7 +201,7 @@ proptest! {
         }
         for model in [Model::spinning_7200(), Model::sata_ssd(), Model::nvme_ssd(), Model::Null] {
             let memory = Arc::new(MemoryBackend::new("memory", content()));
-            let device = Device::simulated(memory, &model, &VirtualClock::new());
+            let device = buttress_lab::simulated(memory, &model, &VirtualClock::new());
             check(&device, &mut content(), &steps);
         }
         check(&Device::memory(content()), &mut content(), &steps);
@@ -377,7 +377,7 @@ fn a_batch_of_writes_keeps_a_simulated_disk_busy_in_order() {
     let time = |batched: bool| {
         let memory = Arc::new(MemoryBackend::new("memory", vec![0; 64 << 20]));
         let clock = VirtualClock::new();
-        let device = Device::simulated(memory, &Model::spinning_7200(), &clock);
+        let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &clock);
         // Far apart, and asked for backwards.
         let requests: Vec<_> = (0..32_u64)
             .rev()
@@ -442,7 +442,7 @@ fn dropped_reads_are_cancelled_and_others_still_arrive() {
     }
     // On a simulated disk it is certain what has begun: nothing, until somebody waits.
     let memory = Arc::new(MemoryBackend::new("memory", content()));
-    let device = Device::simulated(memory, &Model::spinning_7200(), &VirtualClock::new());
+    let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &VirtualClock::new());
     let requests: Vec<_> = (0..16)
         .map(|i| ReadRequest {
             offset_bytes: i * 131_072,

@@ -12,9 +12,10 @@ use crate::input::Input;
 use crate::{Depth, mutation, seeds};
 use buttress_accounts::Accounts as _;
 use buttress_accounts::Maps as _;
-use buttress_device::{Device, Model, VirtualClock};
+use buttress_device::VirtualClock;
 use buttress_format::{ByteCount, FileKind, FileOffset, Key, SubvolumeId, TreeId};
 use buttress_fs::{Content, FileReader, Filesystem, Follow, Location, OpenOptions, WalkItem, WalkOptions};
+use buttress_lab::Model;
 use buttress_tree::{ReadAhead, Tree};
 use buttress_volume::{ExtentRead, Rescue};
 use std::cell::Cell;
@@ -38,7 +39,7 @@ pub fn image(bytes: &[u8]) -> Depth {
     let clock = VirtualClock::new();
     let mut devices: Vec<_> = overlays
         .into_iter()
-        .map(|overlay| Device::simulated(Arc::new(overlay), &Model::Null, &clock))
+        .map(|overlay| buttress_lab::simulated(Arc::new(overlay), &Model::Null, &clock))
         .collect();
     let missing = usize::from(choices >> 6);
     if count > 1 && missing > 0 {

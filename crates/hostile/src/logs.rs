@@ -17,9 +17,10 @@ use crate::seed_volume::{SeedDevice, SeedVolume};
 use crate::{Depth, image, mutation, seeds};
 use buttress_check::{Finding, Options as CheckOptions, Step, check};
 use buttress_device::overlay::VolatileOverlay;
-use buttress_device::{Backend, Device, Engine, MemoryBackend, Model, VirtualClock};
+use buttress_device::{Backend, Device, Engine, MemoryBackend, VirtualClock};
 use buttress_format::{ByteCount, FileOffset, Logical, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Filesystem, Location, OpenOptions, Progress};
+use buttress_lab::Model;
 use buttress_mkfs as mkfs;
 use buttress_writer::operations::{NewInode, RenameMode, SetXattr};
 use buttress_writer::{AllocateMode, Environment, WritableFilesystem, WriteOptions};
@@ -206,7 +207,7 @@ pub(crate) fn open(kept: &[Arc<VolatileOverlay>]) -> Option<Filesystem> {
     // Simulated devices keep everything on this thread, so that inputs give the same run each time.
     let clock = VirtualClock::new();
     let device = |kept: &Arc<VolatileOverlay>| {
-        Device::simulated(Arc::clone(kept) as Arc<dyn Backend>, &Model::Null, &clock)
+        buttress_lab::simulated(Arc::clone(kept) as Arc<dyn Backend>, &Model::Null, &clock)
     };
     let options = OpenOptions::new(kept.iter().map(device).collect());
     match options.cache(ByteCount::new(16 << 20)).open() {

@@ -9,13 +9,13 @@
 //! does).
 
 use anyhow::{Context, Result, ensure};
-use buttress::device::crash::{CrashLab, Outcome};
 use buttress::device::{Device, Engine, MemoryBackend};
 use buttress::format::block_group::Profile;
 use buttress::fs::Error;
 use buttress::mkfs::{Feature, Options};
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, OpenOptions};
+use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::content::Random;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, progs_missing};

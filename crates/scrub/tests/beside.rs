@@ -10,12 +10,12 @@
 
 mod support;
 
-use buttress_device::gate::{GatedBackend, Request, WatchedThread};
 use buttress_device::{Backend, Device, Engine};
 use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceStatistics, FileOffset, Logical, Physical, Profile, SubvolumeId, TreeId,
 };
 use buttress_fs::{Follow, Location, OpenOptions, Progress};
+use buttress_lab::gate::{GatedBackend, Request, WatchedThread};
 use buttress_scrub::{Healer, Options, Report, Scrub};
 use buttress_volume::{MappedChunk, MappingContent};
 use buttress_writer::operations::NewInode;

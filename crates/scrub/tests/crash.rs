@@ -11,10 +11,10 @@
 
 mod support;
 
-use buttress_device::crash::{CrashLab, Event, History, Outcome as Cut};
 use buttress_device::{Backend, Device, Engine};
 use buttress_format::{ByteCount, DeviceId, FileOffset, Profile, ReplaceState, SubvolumeId};
 use buttress_fs::{Follow, Location, OpenOptions, Progress};
+use buttress_lab::crash::{CrashLab, Event, History, Outcome as Cut};
 use buttress_oracle::content::Random;
 use buttress_scrub::{Cause, Damage, Options, Part, Replaced, Report, Scrub};
 use buttress_volume::MappingContent;

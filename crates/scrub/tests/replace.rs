@@ -10,11 +10,12 @@
 
 mod support;
 
-use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend};
+use buttress_device::{Backend, Device, Engine};
 use buttress_format::{
     BlockGroupFlags, ByteCount, DeviceId, FileOffset, Physical, Profile, ReplaceState, SubvolumeId,
 };
 use buttress_fs::{Location, OpenOptions, Progress};
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_scrub::{Replace, Replaced};
 use buttress_volume::MappedChunk;
 use buttress_writer::operations::NewInode;

@@ -12,10 +12,10 @@
 
 mod support;
 
-use buttress_device::crash::{CrashLab, Outcome as Cut};
 use buttress_device::{Backend, Device, Engine};
 use buttress_format::{ByteCount, FileOffset, Profile};
 use buttress_fs::{FileAttributes, Filesystem, Location, Progress};
+use buttress_lab::crash::{CrashLab, Outcome as Cut};
 use buttress_oracle::content::Random;
 use buttress_scrub::{Resync, ResyncOptions};
 use buttress_writer::WritableFilesystem;

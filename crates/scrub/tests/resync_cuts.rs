@@ -11,9 +11,9 @@
 
 mod support;
 
-use buttress_device::crash::{CrashLab, Event, History, Outcome as Cut};
 use buttress_device::{Backend, Device, Engine};
 use buttress_format::Profile;
+use buttress_lab::crash::{CrashLab, Event, History, Outcome as Cut};
 use std::sync::Arc;
 use support::away::{
     Away, cases, is_whole_alone, profiles, require_up_to_date, resync, scrub, session, write,

@@ -10,9 +10,10 @@
 
 mod support;
 
-use buttress_device::{Device, Model, VirtualClock};
+use buttress_device::{Device, VirtualClock};
 use buttress_format::{FileOffset, Profile, SubvolumeId};
 use buttress_fs::{Location, Progress};
+use buttress_lab::Model;
 use buttress_oracle::content::Random;
 use buttress_scrub::{Options, Outcome, Position, Scrub};
 use buttress_volume::MappingContent;
@@ -220,7 +221,7 @@ fn simulated_devices_give_the_same_each_time() {
                 }
             }
             let clock = VirtualClock::new();
-            let simulated = |device: Device| device.as_if_on(&Model::nvme_ssd(), &clock);
+            let simulated = |device: Device| buttress_lab::as_if_on(&device, &Model::nvme_ssd(), &clock);
             let devices: Vec<Device> = lab.devices().into_iter().map(simulated).collect();
             let filesystem = buttress_fs::OpenOptions::new(devices.clone()).open().unwrap();
             let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();

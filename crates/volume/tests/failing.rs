@@ -14,10 +14,11 @@
 
 mod support;
 
-use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::block_group::Profile;
 use buttress_format::superblock::Superblock;
 use buttress_format::{DeviceId, ErrorKind, Generation, Logical, Physical};
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_volume::{DeviceErrors, Error, ExtentWrite, Notice, Volume, WriteRefusal};
 use std::sync::Arc;
 use support::lab::{DATA_BYTES, Lab, extent, items, read_all, subsets};

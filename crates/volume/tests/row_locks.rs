@@ -10,10 +10,10 @@
 
 mod support;
 
-use buttress_device::gate::{GatedBackend, Request, WatchedThread};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::Logical;
 use buttress_format::block_group::Profile;
+use buttress_lab::gate::{GatedBackend, Request, WatchedThread};
 use buttress_volume::{ExtentRead, ExtentWrite, OpenOptions, Volume};
 use bytes::Bytes;
 use std::sync::Arc;

@@ -11,10 +11,10 @@
 
 mod support;
 
-use buttress_device::Fault;
 use buttress_format::block_group::Profile;
 use buttress_format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
 use buttress_format::{ByteCount, ErrorKind, Generation, Logical};
+use buttress_lab::Fault;
 use buttress_volume::{Error, WriteRefusal};
 use proptest::prelude::*;
 use support::lab::{DATA_BYTES, Lab, extent, items, read_all, subsets};

@@ -7,12 +7,12 @@
     reason = "tests compute with known numbers, and a panic is how a test fails"
 )]
 
-use buttress_device::gate::{GatedBackend, Request, WatchedThread};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Profile, SUPERBLOCK_OFFSETS, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::Error;
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_lab::gate::{GatedBackend, Request, WatchedThread};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{WritableFilesystem, WriteOptions};

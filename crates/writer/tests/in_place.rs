@@ -10,10 +10,10 @@
     reason = "tests compute with known numbers, and a panic is how a test fails"
 )]
 
-use buttress_device::gate::{GatedBackend, Request, WatchedThread};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Filesystem, Location, OpenOptions};
+use buttress_lab::gate::{GatedBackend, Request, WatchedThread};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{AllocateMode, DataOptions, WritableFilesystem, WriteOptions};

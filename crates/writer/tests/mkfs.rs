@@ -10,13 +10,13 @@
 )]
 
 use anyhow::{Context, Result, bail};
-use buttress_device::crash::{CrashLab, Outcome};
 use buttress_device::{Device, Engine, MemoryBackend, OpenOptions as DeviceOptions};
 use buttress_format::{
     BlockGroupFlags, ByteCount, ChecksumType, FileOffset, InodeItem, InodeNumber, Key, Profile, RootItem,
     SubvolumeId, Superblock, Timestamp, TreeId, Uuid,
 };
 use buttress_fs::{Filesystem, Location, OpenOptions};
+use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_mkfs::{self as mkfs, Feature, Identity, Options};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;

@@ -5,10 +5,11 @@
     reason = "tests compute with known numbers, and a panic is how a test fails"
 )]
 
-use buttress_device::gate::{GatedBackend, Request, WatchedThread};
-use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, ErrorKind, FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
+use buttress_lab::gate::{GatedBackend, Request, WatchedThread};
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::{NewInode, ReceivedUuid, SetXattr};
 use buttress_writer::{AllocateMode, WritableFilesystem, WriteOptions};

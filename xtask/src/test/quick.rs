@@ -48,6 +48,7 @@ const PARTS: &[Part] = &[
     all("xtask", "bin"),
     all("buttress-format", "lib"),
     all("buttress-device", "lib"),
+    all("buttress-lab", "lib"),
     all("buttress-volume", "lib"),
     all("buttress-volume", "rows"),
     all("buttress-tree", "lib"),

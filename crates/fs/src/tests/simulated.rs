@@ -3,7 +3,8 @@
 use crate::open::OpenOptions;
 use crate::testing::{World, at};
 use crate::walk::{WalkItem, WalkOptions};
-use buttress_device::{Device, MemoryBackend, Model, VirtualClock};
+use buttress_device::{MemoryBackend, VirtualClock};
+use buttress_lab::Model;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ fn run() -> (u64, Duration) {
     }
     let clock = VirtualClock::new();
     let backend = Arc::new(MemoryBackend::new("memory", world.image()));
-    let device = Device::simulated(backend, &Model::spinning_7200(), &clock);
+    let device = buttress_lab::simulated(backend, &Model::spinning_7200(), &clock);
     let filesystem = OpenOptions::new(vec![device]).open().unwrap();
     let mut bytes = 0;
     for item in filesystem.walk(at(256), WalkOptions::default()) {

@@ -4,7 +4,6 @@
 //! What a state uses is read from its extent tree, by opening what is durable beside the writer.
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress::device::gate::{GatedBackend, Request};
 use buttress::device::{Backend, Device, Engine};
 use buttress::format::{ItemType, Profile, TreeId};
 use buttress::fs::Error;
@@ -12,6 +11,7 @@ use buttress::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, FileOffset, Logical, OpenOptions, ReadAhead};
+use buttress_lab::gate::{GatedBackend, Request};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{Filling, TOP};
 use buttress_proof::writing::volume::{Backends, empty, open_checked};

@@ -1,11 +1,11 @@
 //! Random operations and syncs in the crash laboratory, and what there was after each.
 
 use anyhow::{Context, Result};
-use buttress::device::crash::CrashLab;
 use buttress::device::{Device, Engine};
 use buttress::writer::operations::{NewInode, RenameMode, SetXattr};
 use buttress::writer::{AllocateMode, DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, CompressionMethod, FileOffset, Location, OpenOptions, SubvolumeId};
+use buttress_lab::crash::CrashLab;
 use buttress_oracle::content::Random;
 use buttress_proof::writing::volume::{Backends, Ticking};
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ const CONTENT_BYTES: u64 = 80_000;
 
 /// A run: its history, and what there was after each operation.
 pub(crate) struct Run {
-    pub(crate) history: buttress::device::crash::History,
+    pub(crate) history: buttress_lab::crash::History,
     pub(crate) moments: Vec<Moment>,
     /// What was asked for in each operation that changes content.
     calls: Vec<String>,

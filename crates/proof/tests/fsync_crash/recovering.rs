@@ -3,9 +3,9 @@
 
 use anyhow::{Context, Result, ensure};
 use buttress::OpenOptions;
-use buttress::device::crash::{CrashLab, Outcome};
 use buttress::device::{Device, Engine};
 use buttress::writer::{WritableFilesystem, WriteOptions};
+use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;

@@ -2,12 +2,12 @@
 //! synced it, or as it did later.
 
 use anyhow::{Context, Result, ensure};
-use buttress::device::crash::{CrashLab, Outcome};
 use buttress::device::{Device, Engine};
 use buttress::mkfs::Options;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Location, OpenOptions};
+use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::content::Random;
 use buttress_proof::writing::volume::{Backends, Ticking, open_checked_but_for_holes, open_for_writing};
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 6000;
 
 /// A run of several threads: its history, and at each mark the last round that each thread had synced.
 struct Threads {
-    history: buttress::device::crash::History,
+    history: buttress_lab::crash::History,
     synced: Vec<[u64; THREADS]>,
 }
 

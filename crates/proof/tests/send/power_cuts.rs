@@ -7,9 +7,9 @@
 use super::broken::{DEVICE_BYTES, content, golden, kept, names, take, take_keeping};
 use anyhow::{Context, Result, ensure};
 use buttress::OpenOptions;
-use buttress::device::crash::{CrashLab, History, Outcome as Kept};
 use buttress::format::RootFlags;
 use buttress::mkfs;
+use buttress_lab::crash::{CrashLab, History, Outcome as Kept};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;
 use buttress_proof::writing::volume::{

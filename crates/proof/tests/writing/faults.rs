@@ -6,11 +6,11 @@
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, bail, ensure};
 use buttress::Progress;
-use buttress::device::Fault;
-use buttress::device::crash::CrashLab;
 use buttress::format::block_group::BlockGroupFlags;
 use buttress::format::{ErrorKind, Profile};
 use buttress::mkfs::Options;
+use buttress_lab::Fault;
+use buttress_lab::crash::CrashLab;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::recorded::Recorded;
 use buttress_proof::writing::state::{describe, first_difference};

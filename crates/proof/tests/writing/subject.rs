@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result};
 use buttress::OpenOptions;
-use buttress::device::crash::CrashLab;
-use buttress::device::{Backend, Device, Engine, FaultyBackend};
+use buttress::device::{Backend, Device, Engine};
 use buttress::mkfs::Options;
 use buttress::writer::{WritableFilesystem, WriteOptions};
+use buttress_lab::FaultyBackend;
+use buttress_lab::crash::CrashLab;
 use buttress_proof::writing::volume::{Backends, Ticking, empty};
 use buttress_proof::writing::workload::Workload;
 use std::sync::Arc;

@@ -5,8 +5,9 @@ use super::{Image, Sample, key};
 use crate::measure::{Comparison, compare};
 use crate::testing::{ImageOptions, Placement, Random, TreeShape};
 use crate::{Forest, ReadAhead};
-use buttress_device::{Device, MemoryBackend, Model, VirtualClock};
+use buttress_device::{MemoryBackend, VirtualClock};
 use buttress_format::ByteCount;
+use buttress_lab::Model;
 use buttress_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ fn rows(leaves: u64, placement: Placement) -> Vec<Comparison> {
     let bytes = image.builder.finish(&image.root, &image.root);
     let disk = Arc::new(MemoryBackend::new("disk", bytes));
     let fresh = || -> crate::Result<Arc<Volume>> {
-        let device = Device::simulated(disk.clone(), &Model::spinning_7200(), &VirtualClock::new());
+        let device = buttress_lab::simulated(disk.clone(), &Model::spinning_7200(), &VirtualClock::new());
         let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
         Ok(Arc::new(volume))
     };
@@ -89,7 +90,7 @@ fn on_disk(model: &Model, budget: ByteCount, data: impl Fn(u64) -> Vec<u8>) -> S
     let image = Image::new(options, shape, items);
     let disk = |bytes| {
         let backend = Arc::new(MemoryBackend::new("disk", bytes));
-        Device::simulated(backend, model, &VirtualClock::new())
+        buttress_lab::simulated(backend, model, &VirtualClock::new())
     };
     let volume = image.builder.open(&image.root, disk);
     Sample {

@@ -1,10 +1,11 @@
 //! A volume of one chunk, whose devices stay at hand and can be made to fail.
 
 use super::{CHUNK_AT, Image, UNIT, stripes_of, superblock_offset};
-use buttress_device::{Backend, Device, Engine, FaultyBackend, MemoryBackend};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::Logical;
 use buttress_format::block_group::Profile;
 use buttress_format::device_item::DeviceItem;
+use buttress_lab::FaultyBackend;
 use buttress_volume::layout::{Content, StripeOffset};
 use buttress_volume::{ExtentRead, ExtentWrite, OpenOptions, Volume};
 use bytes::Bytes;

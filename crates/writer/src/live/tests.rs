@@ -3,12 +3,12 @@
 use crate::data::AllocateMode;
 use crate::operations::{NewInode, RenameMode, SetXattr};
 use crate::{WritableFilesystem, WriteOptions};
-use buttress_device::gate::WatchedThread;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::lookup::Follow;
 use buttress_fs::open::OpenOptions;
+use buttress_lab::gate::WatchedThread;
 use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

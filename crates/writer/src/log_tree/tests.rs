@@ -7,10 +7,11 @@ mod rows;
 use super::{CommitCause, Synced};
 use crate::operations::{NewInode, RenameMode};
 use crate::{Environment, WritableFilesystem, WriteOptions};
-use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Profile, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 

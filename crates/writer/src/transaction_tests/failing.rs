@@ -2,12 +2,13 @@
 
 use crate::operations::NewInode;
 use crate::{WritableFilesystem, WriteOptions};
-use buttress_device::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend};
+use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{
     DeviceId, DeviceStatistics, FileOffset, Profile, SubvolumeId, Timestamp, TreeId, Uuid,
 };
 use buttress_fs::location::Location;
 use buttress_fs::open::OpenOptions;
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 

@@ -11,10 +11,10 @@ mod states;
 mod used_space;
 mod write_back;
 
-use buttress_device::gate::GatedBackend;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Location, OpenOptions};
+use buttress_lab::gate::GatedBackend;
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{DataOptions, WritableFilesystem, WriteOptions};

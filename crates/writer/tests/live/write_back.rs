@@ -1,8 +1,8 @@
 //! Reads and changes of attributes beside a write-back: none waits for its device.
 
 use super::{BYTES, create, new_volume};
-use buttress_device::gate::{Request, WatchedThread};
 use buttress_format::{ByteCount, FileOffset, Timestamp};
+use buttress_lab::gate::{Request, WatchedThread};
 use buttress_writer::DataOptions;
 use buttress_writer::operations::AttributeChanges;
 

@@ -1,10 +1,11 @@
 //! The step that rots a copy and scrubs the volume whole: on changes that are kept in memory, the image stays as it is.
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::device::crash::CrashLab;
-use buttress::device::{Device, Engine, Fault, FaultyBackend};
+use buttress::device::{Device, Engine};
 use buttress::fs::{OpenOptions, Progress};
 use buttress::scrub::{Options as ScrubOptions, Scrub};
+use buttress_lab::crash::CrashLab;
+use buttress_lab::{Fault, FaultyBackend};
 
 use super::steps::{ROT_EVERY_BYTES, ROT_SEED, Tour, first_copies, read_everything};
 

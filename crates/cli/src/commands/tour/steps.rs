@@ -9,15 +9,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use buttress::accounts::space::accounting::Options as AccountOptions;
-use buttress::device::{
-    Backend, Device, Engine, Fault, FaultyBackend, Model, OpenOptions as DeviceOptions, VirtualClock,
-};
+use buttress::device::{Backend, Device, Engine, OpenOptions as DeviceOptions, VirtualClock};
 use buttress::format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
 use buttress::fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
 use buttress::logical_volume::ExtentRead;
 use buttress::stream::send::{self, Options as SendOptions, Snapshot};
 use buttress::stream::{Decoder, Version};
 use buttress::tree::{ReadAhead, Tree};
+use buttress_lab::{Fault, FaultyBackend, Model};
 
 use crate::output::size::Units;
 
@@ -301,7 +300,7 @@ impl Tour {
             let disks: Vec<Device> = self
                 .devices
                 .iter()
-                .map(|device| device.as_if_on(&model, &clock))
+                .map(|device| buttress_lab::as_if_on(device, &model, &clock))
                 .collect();
             let filesystem = OpenOptions::new(disks.clone()).open()?;
             let fresh = Snapshot::open(&filesystem, snapshot.id())?;

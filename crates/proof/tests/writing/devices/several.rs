@@ -7,12 +7,13 @@
 use super::{COMMIT_EVERY, Shape, comparable};
 use crate::subject::Subject;
 use anyhow::{Context, Result, ensure};
-use buttress::device::{Backend, Device, Engine, Fault, FaultyBackend};
+use buttress::device::{Backend, Device, Engine};
 use buttress::format::{ErrorKind, FileOffset, Profile};
 use buttress::fs::FileAttributes;
 use buttress::writer::operations::NewInode;
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{Location, OpenOptions, SubvolumeId};
+use buttress_lab::{Fault, FaultyBackend};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::degraded::open_degraded;

@@ -16,8 +16,9 @@ use std::time::Duration;
 use buttress_locks::unscheduled::{Condvar, Mutex};
 use buttress_locks::{Rank, lock_class};
 
-use crate::backend::{Backend, geometry_of_inner};
-use crate::error::byte_length;
+use buttress_device::Backend;
+
+use crate::layer::{byte_length, geometry_of_inner};
 
 lock_class!(GateLock, "state", Rank::LEAF);
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_device::{
-    Backend, Device, MemoryBackend, Model, PendingRead, QueueStatistics, ReadRequest, VirtualClock,
+    Backend, Device, MemoryBackend, PendingRead, QueueStatistics, ReadRequest, VirtualClock,
 };
+use buttress_lab::Model;
 
 /// A terabyte of zeros: the models' figures need the whole drive.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Backend for Zeros {
 const TERABYTE: u64 = 1_000_000_000_000;
 
 fn disk(model: &Model) -> Device {
-    Device::simulated(Arc::new(Zeros(TERABYTE)), model, &VirtualClock::new())
+    buttress_lab::simulated(Arc::new(Zeros(TERABYTE)), model, &VirtualClock::new())
 }
 
 fn now(device: &Device) -> Duration {
@@ -268,7 +269,7 @@ fn queued_reads_are_served_while_the_caller_computes() {
 fn disks_that_share_a_clock_work_side_by_side() {
     let model = Model::spinning_7200();
     let clock = VirtualClock::new();
-    let disks = [(); 4].map(|()| Device::simulated(Arc::new(Zeros(TERABYTE)), &model, &clock));
+    let disks = [(); 4].map(|()| buttress_lab::simulated(Arc::new(Zeros(TERABYTE)), &model, &clock));
     let reads: Vec<_> = disks
         .iter()
         .map(|disk| disk.start_read(request(1 << 38, 1 << 20)))
@@ -326,7 +327,7 @@ fn two_runs_give_equal_figures() {
 #[test]
 fn writes_take_effect_and_time() {
     let memory = Arc::new(MemoryBackend::new("memory", vec![0; 1 << 20]));
-    let device = Device::simulated(
+    let device = buttress_lab::simulated(
         Arc::clone(&memory) as Arc<dyn Backend>,
         &Model::spinning_7200(),
         &VirtualClock::new(),

@@ -17,17 +17,17 @@
 //! Everything follows from the recorded order and the seeds: a failure is found again by its cut and its seed.
 //!
 //! ```
-//! use buttress_device::crash::{CrashLab, Outcome};
-//! use buttress_device::{Device, Engine, MemoryBackend};
+//! use buttress_lab::crash::{CrashLab, Outcome};
+//! use buttress_lab::{Device, Engine, IoError, MemoryBackend};
 //! use std::sync::Arc;
 //!
 //! // A store of one number: two slots that are written in turn, and a flush that makes a number count.
-//! fn store(device: &Device, number: u8) -> Result<(), buttress_device::IoError> {
+//! fn store(device: &Device, number: u8) -> Result<(), IoError> {
 //!     let slot = u64::from(number % 2) * 4096;
 //!     device.write(slot, &[number; 512])?;
 //!     device.flush()
 //! }
-//! fn load(device: &Device) -> Result<u8, buttress_device::IoError> {
+//! fn load(device: &Device) -> Result<u8, IoError> {
 //!     let (even, odd) = (device.read(0, 512)?, device.read(4096, 512)?);
 //!     Ok(even[0].max(odd[0]))
 //! }
@@ -49,7 +49,7 @@
 //!         assert!(u64::from(found) >= promised, "cut {cut}, seed {seed}: {found} after {promised}");
 //!     }
 //! }
-//! # Ok::<(), buttress_device::IoError>(())
+//! # Ok::<(), IoError>(())
 //! ```
 
 mod history;
@@ -65,7 +65,7 @@ use buttress_locks::unscheduled::Mutex;
 use buttress_locks::{Rank, lock_class};
 use bytes::Bytes;
 
-use crate::backend::Backend;
+use buttress_device::Backend;
 use pages::Pages;
 use recording::RecordingDevice;
 
@@ -201,7 +201,7 @@ fn target(event: &Event) -> Option<(usize, Range<u64>)> {
             offset_bytes,
             bytes,
         } => {
-            let end = offset_bytes.saturating_add(crate::error::byte_length(bytes.len()));
+            let end = offset_bytes.saturating_add(crate::layer::byte_length(bytes.len()));
             Some((*device, *offset_bytes..end))
         }
         Event::Zero { device, range } | Event::Discard { device, range } => Some((*device, range.clone())),

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use buttress_locks::unscheduled::Mutex;
 use buttress_locks::{Rank, lock_class};
 
-use crate::backend::{Backend, geometry_of_inner, range_of};
-use crate::error::byte_length;
+use buttress_device::Backend;
+
+use crate::layer::{byte_length, geometry_of_inner, range_of};
 
 lock_class!(FaultsLock, "state", Rank::LEAF);
 
@@ -344,7 +345,7 @@ impl Backend for FaultyBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryBackend;
+    use buttress_device::MemoryBackend;
 
     fn faulty(faults: &[Fault]) -> (Arc<FaultyBackend>, Arc<MemoryBackend>) {
         let memory = Arc::new(MemoryBackend::new("m", vec![0; 1 << 16]));

@@ -6,7 +6,7 @@
 )]
 
 use super::SpinningParameters;
-use crate::queue::statistics::Direction;
+use crate::simulation::Direction;
 
 /// Tracks hold whole blocks of this size.
 const BLOCK_BYTES: u64 = 4096;

@@ -32,12 +32,14 @@ impl VirtualClock {
         self.advance_to(self.nanoseconds().saturating_add(span));
     }
 
-    pub(crate) fn nanoseconds(&self) -> u64 {
+    /// The time it shows, in nanoseconds.
+    #[must_use]
+    pub fn nanoseconds(&self) -> u64 {
         self.nanoseconds.load(Ordering::Acquire)
     }
 
-    /// Moves on to `nanoseconds`, unless it is later already: the clock never goes back.
-    pub(crate) fn advance_to(&self, nanoseconds: u64) {
+    /// Moves on to `nanoseconds`, unless it is later already: the clock never goes back. For a [`Schedule`](crate::Schedule).
+    pub fn advance_to(&self, nanoseconds: u64) {
         self.nanoseconds.fetch_max(nanoseconds, Ordering::AcqRel);
     }
 }

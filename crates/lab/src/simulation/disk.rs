@@ -5,32 +5,26 @@
 //! [`Drive::queue_depth`] of the queue. The queue is in the order of submission (each batch ascending by offset):
 //! what does not fit into the drive waits there.
 //!
-//! The loop runs when somebody looks: first up to the time that the clock shows ([`SimulatedEngine::settle`]), so that
+//! The loop runs when somebody looks: first up to the time that the clock shows ([`SimulatedDisk::settle`]), so that
 //! no choice made then knows of requests that come later; then, while a caller is blocked, onwards until the
 //! request he waits for has been begun, which nothing can change any more. A request's bytes are read from the
 //! backend, or written to it, at the moment of its completion.
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
+use buttress_device::{QueuedRequest, Schedule, StartedRequest, VirtualClock};
 use buttress_locks::unscheduled::Mutex;
 use buttress_locks::{Rank, lock_class};
 
-use super::{Command, Drive, Model, VirtualClock};
-use crate::engine::{Engine, RunRequests};
-use crate::error::byte_length;
-use crate::queue::request::Dispatch;
-use crate::queue::statistics::Direction;
-use crate::queue::{Core, uncleared_buffers};
+use super::{Command, Direction, Drive, Model};
 
 lock_class!(DiskLock, "state", Rank::new(84).over_device());
 
 #[derive(Debug)]
-pub(crate) struct SimulatedEngine {
-    core: Arc<Core>,
+pub(crate) struct SimulatedDisk {
     clock: VirtualClock,
+    is_rotational: bool,
     state: Mutex<DiskState, DiskLock>,
 }
 
@@ -40,7 +34,7 @@ struct DiskState {
     /// In the order of submission.
     queue: VecDeque<Job>,
     /// Begun, and done at the time beside them.
-    begun: Vec<(u64, Work)>,
+    begun: Vec<(u64, Begun)>,
     /// When the drive can begin another request.
     next_start: u64,
     next_write: u64,
@@ -54,23 +48,41 @@ struct Job {
 
 #[derive(Clone, Debug)]
 enum Work {
-    Queued(Arc<Dispatch>),
-    /// A single write, by number; its caller carries the bytes.
+    Queued(QueuedRequest),
+    /// A single write, by number; its caller writes the bytes.
     Write(u64),
 }
 
 impl Work {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Queued(one), Self::Queued(two)) => Arc::ptr_eq(one, two),
+            (Self::Queued(one), Self::Queued(two)) => one.is(two),
             (Self::Write(one), Self::Write(two)) => one == two,
             _ => false,
         }
     }
 }
 
-impl SimulatedEngine {
-    pub(crate) fn new(core: Arc<Core>, clock: VirtualClock, model: &Model) -> Self {
+/// What the drive has begun.
+#[derive(Debug)]
+enum Begun {
+    Queued(StartedRequest),
+    /// A single write, by number.
+    Write(u64),
+}
+
+impl Begun {
+    fn is(&self, work: &Work) -> bool {
+        match (self, work) {
+            (Self::Queued(one), Work::Queued(two)) => one.request().is(two),
+            (Self::Write(one), Work::Write(two)) => one == two,
+            _ => false,
+        }
+    }
+}
+
+impl SimulatedDisk {
+    pub(crate) fn new(clock: VirtualClock, model: &Model) -> Self {
         let state = DiskState {
             drive: model.drive(),
             queue: VecDeque::new(),
@@ -79,8 +91,8 @@ impl SimulatedEngine {
             next_write: 0,
         };
         Self {
-            core,
             clock,
+            is_rotational: matches!(model, Model::Spinning(_)),
             state: Mutex::new(state),
         }
     }
@@ -119,27 +131,10 @@ impl SimulatedEngine {
         state.begun = begun;
         over.sort_by_key(|(done, _)| *done);
         for (done, work) in over {
-            if let Work::Queued(dispatch) = work {
-                self.complete(&dispatch, done);
+            if let Begun::Queued(request) = work {
+                request.complete(Duration::from_nanos(done));
             }
         }
-    }
-
-    fn complete(&self, dispatch: &Dispatch, done: u64) {
-        if dispatch.is_write() {
-            let result = self.core.write_all(dispatch);
-            self.core
-                .finish_write(dispatch, result, Duration::from_nanos(done));
-            return;
-        }
-        let mut buffers = uncleared_buffers(dispatch);
-        let mut slices: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut buffer[..]).collect();
-        let result = self
-            .core
-            .backend
-            .read_vectored_at(dispatch.offset_bytes, &mut slices);
-        self.core
-            .finish(dispatch, buffers, result, Duration::from_nanos(done));
     }
 }
 
@@ -174,44 +169,50 @@ impl DiskState {
         let Some(job) = places.get(chosen).and_then(|place| self.queue.remove(*place)) else {
             return false;
         };
-        if let Work::Queued(dispatch) = &job.work
-            && !dispatch.start()
-        {
-            // Cancelled: it costs nothing.
-            return true;
-        }
+        let begun = match job.work {
+            Work::Queued(request) => match request.start() {
+                Some(started) => Begun::Queued(started),
+                // Cancelled: it costs nothing.
+                None => return true,
+            },
+            Work::Write(number) => Begun::Write(number),
+        };
         let served = self.drive.serve(&job.command, start);
         self.next_start = served.next_start;
-        self.begun.push((served.done, job.work));
+        self.begun.push((served.done, begun));
         true
     }
 }
 
-impl RunRequests for SimulatedEngine {
-    fn kind(&self) -> Engine {
-        Engine::Simulated
+impl Schedule for SimulatedDisk {
+    fn is_rotational(&self) -> bool {
+        self.is_rotational
     }
 
-    fn submit(&self, dispatches: &[Arc<Dispatch>]) {
+    fn submit(&self, requests: Vec<QueuedRequest>) {
         let mut state = self.state.lock();
         self.settle(&mut state);
-        for dispatch in dispatches {
-            let command = self.command(dispatch.direction, dispatch.offset_bytes, dispatch.length_bytes);
+        for request in requests {
+            let direction = match request.is_write() {
+                true => Direction::Write,
+                false => Direction::Read,
+            };
+            let command = self.command(direction, request.offset_bytes(), request.length_bytes());
             state.queue.push_back(Job {
                 command,
-                work: Work::Queued(Arc::clone(dispatch)),
+                work: Work::Queued(request),
             });
         }
     }
 
-    fn help(&self, dispatch: &Arc<Dispatch>) {
+    fn wait_for(&self, request: &QueuedRequest) {
         let mut state = self.state.lock();
         self.settle(&mut state);
-        self.run_until_done(&mut state, &Work::Queued(Arc::clone(dispatch)));
+        self.run_until_done(&mut state, &Work::Queued(request.clone()));
     }
 
-    fn forget(&self, dispatch: &Arc<Dispatch>) {
-        let cancelled = Work::Queued(Arc::clone(dispatch));
+    fn cancel(&self, request: &QueuedRequest) {
+        let cancelled = Work::Queued(request.clone());
         self.state.lock().queue.retain(|job| !job.work.is(&cancelled));
     }
 
@@ -219,7 +220,7 @@ impl RunRequests for SimulatedEngine {
         self.settle(&mut self.state.lock());
     }
 
-    fn flush(&self) {
+    fn drain(&self) {
         let mut state = self.state.lock();
         self.settle(&mut state);
         while state.begin_next(u64::MAX) {}
@@ -229,18 +230,16 @@ impl RunRequests for SimulatedEngine {
         self.settle(&mut state);
     }
 
-    fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+    fn wait_for_write(&self, offset_bytes: u64, length_bytes: u64) {
         let mut state = self.state.lock();
         self.settle(&mut state);
         let work = Work::Write(state.next_write);
         state.next_write = state.next_write.wrapping_add(1);
-        let command = self.command(Direction::Write, offset_bytes, byte_length(bytes.len()));
+        let command = self.command(Direction::Write, offset_bytes, length_bytes);
         state.queue.push_back(Job {
             command,
             work: work.clone(),
         });
         self.run_until_done(&mut state, &work);
-        drop(state);
-        core.backend.write_at(offset_bytes, bytes)
     }
 }

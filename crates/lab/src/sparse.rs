@@ -14,8 +14,9 @@ use std::sync::Arc;
 use buttress_locks::unscheduled::Mutex;
 use buttress_locks::{Rank, lock_class};
 
-use crate::backend::{Backend, geometry_of_inner, range_of};
-use crate::error::{byte_length, out_of_range};
+use buttress_device::{Backend, out_of_range};
+
+use crate::layer::{byte_length, geometry_of_inner, range_of};
 
 lock_class!(SparseLock, "space", Rank::LEAF);
 
@@ -192,7 +193,7 @@ impl Backend for SparseBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryBackend;
+    use buttress_device::MemoryBackend;
 
     #[test]
     fn holes_take_space_and_written_blocks_do_not() {

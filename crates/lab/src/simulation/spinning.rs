@@ -29,8 +29,7 @@ use std::collections::VecDeque;
 
 use geometry::{Geometry, scale};
 
-use super::{Command, Drive, Served};
-use crate::queue::statistics::Direction;
+use super::{Command, Direction, Drive, Served};
 
 /// What makes a spinning disk. Sources of the figures: docs/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::error::{byte_length, check_range};
+use crate::layer::byte_length;
+use buttress_device::{Backend, check_range, out_of_range};
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -118,7 +118,7 @@ impl Pages {
     }
 
     pub(super) fn fill(&mut self, offset: u64, length: u64, byte: u8) -> io::Result<()> {
-        let length = usize::try_from(length).map_err(|_| crate::error::out_of_range(self.size_bytes))?;
+        let length = usize::try_from(length).map_err(|_| out_of_range(self.size_bytes))?;
         self.change(offset, length, &mut |_, part| part.fill(byte))
     }
 
@@ -157,7 +157,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryBackend;
+    use buttress_device::MemoryBackend;
 
     #[test]
     fn copies_share_and_do_not_see_each_others_writes() {

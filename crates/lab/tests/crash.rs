@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use buttress_device::crash::{CrashLab, Event, History, Outcome};
 use buttress_device::{Backend, Device, Engine, MemoryBackend, WriteRequest};
+use buttress_lab::crash::{CrashLab, Event, History, Outcome};
 use bytes::Bytes;
 use proptest::prelude::*;
 

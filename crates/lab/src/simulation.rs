@@ -5,7 +5,6 @@
 //! moves only when somebody waits for a request, and by the CPU time that callers charge. Requests that were
 //! queued before are served in the background of that time, so reading ahead pays exactly as it would.
 //!
-//! - [`clock`]: the clock, shared by all disks of a pool;
 //! - [`spinning`]: a 7200 rpm disk: seek curve, rotation, zones, track skew, on-drive read-ahead, and requests
 //!   chosen by shortest positioning time;
 //! - [`flash`]: SSDs: latency, parallel units, one bus;
@@ -18,20 +17,35 @@
 //!
 //! What it leaves out: write caches (a write is done when the medium has it; a flush only waits), retries, heat.
 
-pub(crate) mod clock;
 pub(crate) mod disk;
 pub(crate) mod flash;
 pub(crate) mod spinning;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
-pub use clock::VirtualClock;
-pub use flash::FlashParameters;
+use buttress_device::{Backend, Device, VirtualClock};
+
+use disk::SimulatedDisk;
+pub use flash::{FlashParameters, FlashTimes};
 pub use spinning::SpinningParameters;
 
-use crate::queue::statistics::Direction;
+/// Makes a simulated device: its bytes are the backend's, its time the model's, on `clock`. Devices of one pool share a
+/// clock. The model's queue depth applies; everything runs on the calling thread.
+#[must_use]
+pub fn simulated(backend: Arc<dyn Backend>, model: &Model, clock: &VirtualClock) -> Device {
+    let disk = SimulatedDisk::new(clock.clone(), model);
+    Device::with_schedule(backend, clock, Box::new(disk))
+}
+
+/// Makes a simulated device that holds what `device` holds, as if it were on such a drive. Its clock and its statistics are
+/// its own.
+#[must_use]
+pub fn as_if_on(device: &Device, model: &Model, clock: &VirtualClock) -> Device {
+    simulated(Arc::clone(device.backend()), model, clock)
+}
 
 /// Which drive a simulated device behaves like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +110,13 @@ impl Model {
             }),
         }
     }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
 }
 
 /// A request as a drive sees it. Times in nanoseconds of virtual time.

@@ -12,8 +12,7 @@
     reason = "parameters are the program's own, and offsets are below 2^63: sums and the products in u128 fit"
 )]
 
-use super::{Command, Drive, Served};
-use crate::queue::statistics::Direction;
+use super::{Command, Direction, Drive, Served};
 
 /// What makes an SSD. Sources of the figures: docs/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use buttress_locks::{Rank, lock_class};
 use super::pages::Pages;
 use super::recording::{CrashImage, DISCARDED};
 use super::{Event, Recorded, SECTOR_BYTES, target};
-use crate::backend::Backend;
-use crate::error::byte_length;
+use crate::layer::byte_length;
+use buttress_device::Backend;
 
 lock_class!(CheckpointsLock, "checkpoints", Rank::LEAF);
 lock_class!(LatestLock, "latest", Rank::LEAF);

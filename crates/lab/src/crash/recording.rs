@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use super::pages::Pages;
 use super::{Event, Recorded, SharedLog};
-use crate::backend::Backend;
-use crate::error::byte_length;
+use crate::layer::byte_length;
+use buttress_device::Backend;
 
 lock_class!(PagesLock, "pages", Rank::new(86).over_device().several());
 

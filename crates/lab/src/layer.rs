@@ -1,0 +1,39 @@
+//! What backends over another backend share.
+
+use std::ops::Range;
+
+/// The methods by which a backend over `self.inner` has the name and the geometry of the inner backend.
+macro_rules! geometry_of_inner {
+    () => {
+        fn name(&self) -> &str {
+            self.inner.name()
+        }
+
+        fn size_bytes(&self) -> u64 {
+            self.inner.size_bytes()
+        }
+
+        fn sector_bytes(&self) -> u32 {
+            self.inner.sector_bytes()
+        }
+
+        fn is_rotational(&self) -> bool {
+            self.inner.is_rotational()
+        }
+
+        fn is_writable(&self) -> bool {
+            self.inner.is_writable()
+        }
+    };
+}
+pub(crate) use geometry_of_inner;
+
+/// Returns the bytes of a request. The range ends at the largest offset at most: no backend is that large.
+pub(crate) fn range_of(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
+    offset_bytes..offset_bytes.saturating_add(length_bytes)
+}
+
+/// Returns the length of a slice as a count of bytes. No slice is longer than `isize::MAX`, so every length fits.
+pub(crate) fn byte_length(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
