@@ -47,6 +47,10 @@ fn of_cargo() -> Result<Crates> {
             if dependency["path"].is_null() {
                 continue;
             }
+            // Tests of a crate may ask for more of its own features.
+            if dependency["name"] == package["name"] {
+                continue;
+            }
             let name = short(dependency["name"].as_str().context("a dependency's name")?);
             if dependency["kind"].as_str() == Some("dev") {
                 uses.tests.insert(name);

@@ -5,6 +5,8 @@ mod architecture;
 mod dist;
 mod docs;
 mod faults;
+#[cfg(test)]
+mod features;
 mod fuzz;
 mod licences;
 #[cfg(test)]

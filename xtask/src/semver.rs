@@ -34,6 +34,8 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
         "--package",
         "buttress",
         "--only-explicit-features",
+        "--features",
+        "full",
         "--baseline-rev",
         &revision,
     ]))

@@ -1,6 +1,5 @@
 //! The one error of this crate: what was being done, with which path, and why it failed.
 
-use buttress_format::ErrorKind;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +7,33 @@ use std::path::PathBuf;
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
+/// What kind of failure an error is: what callers match on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A path, a name or an id leads nowhere.
+    NotFound,
+    /// Something with this name exists.
+    Exists,
+    /// The volume, or the host that holds its image, has no space.
+    NoSpace,
+    /// The volume or the subvolume is read-only, or writing has stopped.
+    ReadOnly,
+    /// Bytes on disk, or of a stream, are wrong.
+    Corrupt,
+    /// A feature is not supported.
+    Unsupported,
+    /// A [`Progress`](crate::Progress) cancelled the call.
+    Cancelled,
+    /// A device or a file of the host failed.
+    Io,
+    /// The caller asked for what cannot be done.
+    Invalid,
+}
+
 /// Why a call failed.
 ///
-/// [`Error::kind`] tells the four kinds apart: bytes on disk are wrong, a feature is not supported, a device failed, or the
-/// caller asked for what is not there or cannot be done. [`Error::errno`] gives the number that a system call would have
+/// [`Error::kind`] tells kinds apart that callers match on. [`Error::errno`] gives the number that a system call would have
 /// failed with. It turns into [`std::io::Error`], so `?` works in functions that return one.
 #[derive(Debug)]
 pub struct Error {
@@ -23,34 +45,95 @@ pub struct Error {
 pub(crate) enum Cause {
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
+    #[cfg(feature = "write")]
     #[error(transparent)]
     Make(#[from] buttress_mkfs::Error),
+    #[cfg(feature = "stream")]
     #[error(transparent)]
     Send(#[from] buttress_stream::send::Error),
+    #[cfg(feature = "stream")]
     #[error(transparent)]
     Receive(#[from] buttress_stream::receive::Error),
+    #[cfg(feature = "scrub")]
     #[error(transparent)]
     Scrub(#[from] buttress_scrub::Error),
     #[error(transparent)]
     Host(#[from] io::Error),
     #[error("the volume is open for reading only: open it with `Volume::options().write(true)`")]
     ReadOnly,
+    #[cfg(feature = "write")]
     #[error("is the root of the subvolume, which has no name that could be changed")]
     NoName,
 }
 
 impl Error {
     /// What kind of failure it is.
+    ///
+    /// ```
+    /// use buttress::{Device, ErrorKind, Volume};
+    ///
+    /// let volume = Volume::create().on_devices(vec![Device::memory(vec![0; 256 << 20])])?;
+    /// volume.root().create_dir("home")?;
+    /// assert_eq!(volume.root().create_dir("home").unwrap_err().kind(), ErrorKind::Exists);
+    /// assert_eq!(volume.root().read("none").unwrap_err().kind(), ErrorKind::NotFound);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
+        const ENOENT: i32 = 2;
+        const EEXIST: i32 = 17;
+        const ENOSPC: i32 = 28;
+        const EROFS: i32 = 30;
+        const EDQUOT: i32 = 122;
+        if self.is_cancelled() {
+            return ErrorKind::Cancelled;
+        }
+        match self.errno() {
+            ENOENT => ErrorKind::NotFound,
+            EEXIST => ErrorKind::Exists,
+            ENOSPC | EDQUOT => ErrorKind::NoSpace,
+            EROFS => ErrorKind::ReadOnly,
+            _ => match self.layer_kind() {
+                buttress_format::ErrorKind::Corrupt => ErrorKind::Corrupt,
+                buttress_format::ErrorKind::Unsupported => ErrorKind::Unsupported,
+                buttress_format::ErrorKind::Io => ErrorKind::Io,
+                buttress_format::ErrorKind::Caller => ErrorKind::Invalid,
+            },
+        }
+    }
+
+    /// Returns whether a [`Progress`](crate::Progress) cancelled the call.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let is_cancelled = |error: &buttress_fs::Error| matches!(error, buttress_fs::Error::Cancelled);
+        match &self.cause {
+            Cause::Filesystem(error) => is_cancelled(error),
+            #[cfg(feature = "stream")]
+            Cause::Send(buttress_stream::send::Error::Filesystem(error)) => is_cancelled(error),
+            #[cfg(feature = "stream")]
+            Cause::Receive(buttress_stream::receive::Error::Filesystem(error)) => is_cancelled(error),
+            #[cfg(feature = "scrub")]
+            Cause::Scrub(buttress_scrub::Error::Filesystem(error)) => is_cancelled(error),
+            _ => false,
+        }
+    }
+
+    /// The kind as the layers below tell it.
+    fn layer_kind(&self) -> buttress_format::ErrorKind {
         match &self.cause {
             Cause::Filesystem(error) => error.kind(),
+            #[cfg(feature = "write")]
             Cause::Make(error) => error.kind(),
+            #[cfg(feature = "stream")]
             Cause::Send(error) => error.kind(),
+            #[cfg(feature = "stream")]
             Cause::Receive(error) => error.kind(),
+            #[cfg(feature = "scrub")]
             Cause::Scrub(error) => error.kind(),
-            Cause::Host(_) => ErrorKind::Io,
-            Cause::ReadOnly | Cause::NoName => ErrorKind::Caller,
+            Cause::Host(_) => buttress_format::ErrorKind::Io,
+            #[cfg(feature = "write")]
+            Cause::NoName => buttress_format::ErrorKind::Caller,
+            Cause::ReadOnly => buttress_format::ErrorKind::Caller,
         }
     }
 
@@ -67,29 +150,29 @@ impl Error {
     /// ```
     #[must_use]
     pub fn errno(&self) -> i32 {
+        #[cfg(feature = "write")]
         const EBUSY: i32 = 16;
-        const EINVAL: i32 = 22;
         const EROFS: i32 = 30;
         const EIO: i32 = 5;
-        const EUCLEAN: i32 = 117;
-        const EOPNOTSUPP: i32 = 95;
-        let by_kind = |kind| match kind {
-            ErrorKind::Corrupt => EUCLEAN,
-            ErrorKind::Unsupported => EOPNOTSUPP,
-            ErrorKind::Io => EIO,
-            ErrorKind::Caller => EINVAL,
-        };
         match &self.cause {
             Cause::Filesystem(error) => error.errno(),
+            #[cfg(feature = "stream")]
             Cause::Send(buttress_stream::send::Error::Filesystem(error)) => error.errno(),
-            Cause::Make(error) => by_kind(error.kind()),
-            Cause::Send(error) => by_kind(error.kind()),
+            #[cfg(feature = "write")]
+            Cause::Make(error) => errno_of(error.kind()),
+            #[cfg(feature = "stream")]
+            Cause::Send(error) => errno_of(error.kind()),
+            #[cfg(feature = "stream")]
             Cause::Receive(buttress_stream::receive::Error::Filesystem(error)) => error.errno(),
-            Cause::Receive(error) => by_kind(error.kind()),
+            #[cfg(feature = "stream")]
+            Cause::Receive(error) => errno_of(error.kind()),
+            #[cfg(feature = "scrub")]
             Cause::Scrub(buttress_scrub::Error::Filesystem(error)) => error.errno(),
-            Cause::Scrub(error) => by_kind(error.kind()),
+            #[cfg(feature = "scrub")]
+            Cause::Scrub(error) => errno_of(error.kind()),
             Cause::Host(error) => error.raw_os_error().unwrap_or(EIO),
             Cause::ReadOnly => EROFS,
+            #[cfg(feature = "write")]
             Cause::NoName => EBUSY,
         }
     }
@@ -140,6 +223,21 @@ impl Error {
                     | buttress_fs::Error::Io(_)
             )
         )
+    }
+}
+
+/// The number for an error of a layer that has none.
+#[cfg(feature = "write")]
+const fn errno_of(kind: buttress_format::ErrorKind) -> i32 {
+    const EIO: i32 = 5;
+    const EINVAL: i32 = 22;
+    const EOPNOTSUPP: i32 = 95;
+    const EUCLEAN: i32 = 117;
+    match kind {
+        buttress_format::ErrorKind::Corrupt => EUCLEAN,
+        buttress_format::ErrorKind::Unsupported => EOPNOTSUPP,
+        buttress_format::ErrorKind::Io => EIO,
+        buttress_format::ErrorKind::Caller => EINVAL,
     }
 }
 

@@ -1,15 +1,17 @@
 //! An open file: read, written and sought like one of the standard library, and at positions by several threads at once.
 
+#[cfg(feature = "write")]
+mod writing;
+
 use crate::error::{Error, Result};
 use crate::volume::{Access, Volume};
 use buttress_accounts::Fiemap;
 use buttress_accounts::Maps as _;
 use buttress_format::{ByteCount, FileKind, FileOffset};
 use buttress_fs::{FileReader, Location, Metadata};
-use buttress_writer::AllocateMode;
 use buttress_writer::operations::OpenInode;
 use core::ops::Range;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 
 /// An open file of a volume. It stays when its last name goes, until it is dropped.
 ///
@@ -84,6 +86,7 @@ impl File {
         })
     }
 
+    #[cfg(feature = "write")]
     pub(crate) const fn location(&self) -> Location {
         self.location
     }
@@ -169,156 +172,6 @@ impl File {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into())
     }
 
-    /// Writes all bytes at a position, without moving the file's own. The file grows as needed; a gap reads as zeros.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::FileOffset;
-    ///
-    /// let file = root.create("data")?;
-    /// file.write_at(FileOffset::new(3), b"!")?;
-    /// assert_eq!(root.read("data")?, b"\0\0\0!");
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The volume or the subvolume is read-only; there is no space; the file would grow past 2^63 - 1 bytes.
-    pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        Ok(self.volume.writer()?.write_at(self.location, offset, bytes)?)
-    }
-
-    /// Writes all bytes at the end, wherever that is by then, and gives where that was.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// let log = root.create("log")?;
-    /// log.append(b"one\n")?;
-    /// let second = log.append(b"two\n")?;
-    /// assert_eq!(second.get(), 4);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
-    pub fn append(&self, bytes: &[u8]) -> Result<FileOffset> {
-        Ok(self.volume.writer()?.append(self.location, bytes)?)
-    }
-
-    /// Makes the file shorter, or longer by a hole.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::ByteCount;
-    ///
-    /// let file = root.create("disk.img")?;
-    /// file.set_size(ByteCount::new(1 << 30))?; // a hole, which takes no space
-    /// assert_eq!(file.size()?.get(), 1 << 30);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
-    pub fn set_size(&self, size: ByteCount) -> Result<()> {
-        Ok(self.volume.writer()?.truncate(self.location, size)?)
-    }
-
-    /// Preallocates a range, or punches a hole into it.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::{AllocateMode, FileOffset};
-    ///
-    /// let file = root.create("database")?;
-    /// let range = FileOffset::new(0)..FileOffset::new(1 << 20);
-    /// file.allocate(range, AllocateMode::Allocate)?;
-    /// assert_eq!(file.size()?.get(), 1 << 20);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::write_at`]; an empty range.
-    pub fn allocate(&self, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
-        Ok(self.volume.writer()?.allocate(self.location, range, mode)?)
-    }
-
-    /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must be whole sectors, except
-    /// for an end that is that of the source.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::FileOffset;
-    ///
-    /// root.write("original", vec![7; 8192])?;
-    /// let (original, copy) = (root.open("original")?, root.create("copy")?);
-    /// let second_half = FileOffset::new(4096)..FileOffset::new(8192);
-    /// copy.clone_range(&original, second_half, FileOffset::new(0))?;
-    /// assert_eq!(root.read("copy")?, vec![7; 4096]);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::write_at`]; ranges that are not whole sectors, overlap in one file or end past the source.
-    pub fn clone_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<()> {
-        let writer = self.volume.writer()?;
-        Ok(writer.clone_range(source.location, range, self.location, offset)?)
-    }
-
-    /// Copies `length` bytes of `source` to this file: shares extents where it can, and writes the rest. Gives how much was
-    /// copied: less where the source ends.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::{ByteCount, FileOffset};
-    ///
-    /// root.write("original", "0123456789")?;
-    /// let (original, copy) = (root.open("original")?, root.create("copy")?);
-    /// copy.copy_range(&original, FileOffset::new(2), ByteCount::new(5), FileOffset::new(0))?;
-    /// assert_eq!(root.read("copy")?, b"23456");
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::write_at`], and that the source cannot be read.
-    pub fn copy_range(
-        &self,
-        source: &Self,
-        source_offset: FileOffset,
-        length: ByteCount,
-        offset: FileOffset,
-    ) -> Result<ByteCount> {
-        let writer = self.volume.writer()?;
-        let range = source_offset..source_offset.saturating_add(length);
-        Ok(writer.copy_range(source.location, range, self.location, offset)?)
-    }
-
-    /// Shares the extents of a range of `source` with this file if both hold the same there. Whether they do.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::FileOffset;
-    ///
-    /// root.write("one", vec![7; 8192])?;
-    /// root.write("two", vec![7; 8192])?;
-    /// let whole = FileOffset::new(0)..FileOffset::new(8192);
-    /// let is_same = root.open("two")?.dedupe_range(&root.open("one")?, whole, FileOffset::new(0))?;
-    /// assert!(is_same);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`File::clone_range`], and that content cannot be read.
-    pub fn dedupe_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<bool> {
-        let writer = self.volume.writer()?;
-        Ok(writer.dedupe_range(source.location, range, self.location, offset)?)
-    }
-
     /// The extents of a range, with what `FIEMAP` says of them.
     ///
     /// ```
@@ -345,65 +198,6 @@ impl File {
             (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
         }
     }
-
-    /// Makes the file durable as it is now, as `fsync(2)` does: content, attributes, names. It costs what is new in the file,
-    /// not what else was changed on the volume.
-    ///
-    /// # Errors
-    /// As for [`Volume::sync`].
-    pub fn sync(&self) -> Result<()> {
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem.fsync(self.location)?;
-        }
-        Ok(())
-    }
-
-    /// As [`File::sync`], but times that changed alone need not last, as `fdatasync(2)` has it.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn sync_data(&self) -> Result<()> {
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem.fdatasync(self.location)?;
-        }
-        Ok(())
-    }
-}
-
-impl File {
-    /// Makes what was written to a range durable, as `sync_file_range(2)`'s users want it. Where nothing waits in the range
-    /// nothing is written, whatever else of the file does.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::FileOffset;
-    ///
-    /// let file = root.create("journal")?;
-    /// file.write_at(FileOffset::new(0), &[7; 8192])?;
-    /// file.sync_range(FileOffset::new(0)..FileOffset::new(4096))?;
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Volume::sync`].
-    pub fn sync_range(&self, range: Range<FileOffset>) -> Result<()> {
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem.sync_range(self.location, range)?;
-        }
-        Ok(())
-    }
-
-    /// Writes all bytes at a position, and returns when that is durable, as `write(2)` does on a file that was opened with
-    /// `O_DSYNC`.
-    ///
-    /// # Errors
-    /// As for [`File::write_at`] and [`Volume::sync`].
-    pub fn write_durably_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        let writer = self.volume.writer()?;
-        writer.write_durably_at(self.location, offset, bytes)?;
-        Ok(())
-    }
 }
 
 /// Reads from the file's position on, and ahead of it where the volume is open for reading.
@@ -428,21 +222,6 @@ impl Read for File {
             .position
             .saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         Ok(read)
-    }
-}
-
-/// Writes at the file's position. Nothing waits in the handle: `flush` has nothing to do, and does not make anything
-/// durable, which [`File::sync`] does.
-impl Write for File {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_at(FileOffset::new(self.position), bytes)?;
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.position = self.position.saturating_add(length);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

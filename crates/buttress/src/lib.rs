@@ -85,9 +85,44 @@
 //!
 //! # Errors
 //!
-//! Errors are of four kinds, told apart by [`Error::kind`]: bytes on disk are wrong, a feature is not supported,
-//! a device failed, or the caller asked for what is not there. [`Error::errno`] gives the number that a system
+//! [`Error::kind`] tells apart what callers match on, such as [`ErrorKind::NotFound`]. [`Error::errno`] gives the number that a system
 //! call would have failed with.
+//!
+//! # Features
+//!
+//! | feature | has |
+//! |---|---|
+//! | none | volumes that are read: subvolumes, paths, files, extents, space; a pending log is replayed in memory |
+//! | `write` | volumes that are made and changed |
+//! | `stream` | snapshots that are sent and received |
+//! | `check` | every cross-reference checked |
+//! | `scrub` | every copy read and repaired, and healing while a volume is used |
+//! | `build`, `sources` | with `unstable`: images of whole trees, archives, containers and plans |
+//! | `full` | all of these |
+//!
+//! # Any source of bytes
+//!
+//! A volume opens from anything that reads at a position:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use buttress::{Device, Volume};
+//! use std::io::Cursor;
+//! # let folder = std::env::temp_dir().join(format!("buttress-doc-reader-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let path = folder.join("new.img");
+//! # let volume = Volume::create().in_file(&path, buttress::ByteCount::new(128 << 20))?;
+//! # volume.root().write("hosts", "127.0.0.1")?;
+//! # volume.close()?;
+//! # let image = std::fs::read(&path)?;
+//! # std::fs::remove_dir_all(&folder)?;
+//!
+//! let device = Device::reading("an image in memory", Cursor::new(image))?;
+//! let volume = Volume::options().open_devices(vec![device])?;
+//! assert_eq!(volume.root().read("hosts")?, b"127.0.0.1");
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # What is stable
 //!
@@ -107,35 +142,57 @@ mod path;
 mod subvolume;
 mod volume;
 
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use file::File;
-pub use options::{NewVolume, VolumeOptions};
+#[cfg(feature = "write")]
+pub use options::NewVolume;
+pub use options::VolumeOptions;
 pub use path::VolumePath;
+pub use subvolume::Subvolume;
 pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
+#[cfg(feature = "stream")]
 pub use subvolume::send::Send;
-pub use subvolume::{SnapshotMode, Subvolume, Times};
+#[cfg(feature = "write")]
+pub use subvolume::{SnapshotMode, Times};
 pub use volume::Volume;
 
 pub use buttress_accounts::{Fiemap, FiemapExtent, FiemapFlags, Space};
+#[cfg(feature = "check")]
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
 pub use buttress_device::Device;
+#[cfg(feature = "write")]
 pub use buttress_format::compression::CompressionMethod;
 pub use buttress_format::{
-    ByteCount, ChecksumType, Compression, ErrorKind, FileKind, FileOffset, Generation, InodeNumber, Profile,
+    ByteCount, ChecksumType, Compression, FileKind, FileOffset, Generation, InodeNumber, Profile,
     SubvolumeId, Timestamp, Uuid,
 };
+pub use buttress_fs::NodeKind;
 pub use buttress_fs::{DeviceNumber, Metadata, Name, Notice, Progress, SubvolumeInfo, Xattr};
+#[cfg(feature = "scrub")]
 pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport};
+#[cfg(feature = "stream")]
 pub use buttress_stream::send::Summary as SendSummary;
-pub use buttress_writer::operations::NodeKind;
+#[cfg(feature = "write")]
 pub use buttress_writer::{AllocateMode, CommitCause, Environment, LogStatistics, SystemEnvironment};
 
+#[cfg(all(feature = "unstable", feature = "build"))]
+pub use buttress_build as build;
+#[cfg(all(feature = "unstable", feature = "check"))]
+pub use buttress_check as check;
+#[cfg(all(feature = "unstable", feature = "write"))]
+pub use buttress_mkfs as mkfs;
+#[cfg(all(feature = "unstable", feature = "scrub"))]
+pub use buttress_scrub as scrub;
+#[cfg(all(feature = "unstable", feature = "sources"))]
+pub use buttress_sources as sources;
+#[cfg(all(feature = "unstable", feature = "stream"))]
+pub use buttress_stream as stream;
+#[cfg(all(feature = "unstable", feature = "write"))]
+pub use buttress_writer as writer;
 #[cfg(feature = "unstable")]
 pub use {
-    buttress_accounts as accounts, buttress_build as build, buttress_check as check,
-    buttress_device as device, buttress_format as format, buttress_fs as fs, buttress_locks as locks,
-    buttress_mkfs as mkfs, buttress_scrub as scrub, buttress_sources as sources, buttress_stream as stream,
-    buttress_tree as tree, buttress_volume as logical_volume, buttress_writer as writer,
+    buttress_accounts as accounts, buttress_device as device, buttress_format as format, buttress_fs as fs,
+    buttress_locks as locks, buttress_tree as tree, buttress_volume as logical_volume,
 };
 #[cfg(feature = "unstable")]
 pub use {

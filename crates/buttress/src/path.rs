@@ -62,6 +62,7 @@ impl<T: VolumePath + ToOwned + ?Sized> VolumePath for Cow<'_, T> {
 }
 
 /// The directory part of a path and its last name. Slashes at the end do not count; the name is empty for the root.
+#[cfg(any(test, feature = "write"))]
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path
         .iter()

@@ -5,20 +5,26 @@
 //! - `directory`: listings;
 //! - `send`, `receive`: snapshots as streams, and from them.
 
+#[cfg(feature = "write")]
 mod changing;
 pub(crate) mod directory;
+#[cfg(feature = "stream")]
 mod receive;
+#[cfg(feature = "stream")]
 pub(crate) mod send;
 
 use crate::error::Result;
 use crate::file::File;
 use crate::path::VolumePath;
 use crate::volume::{Access, Volume};
-use buttress_format::{FileKind, SubvolumeId};
+#[cfg(feature = "write")]
+use buttress_format::FileKind;
+use buttress_format::SubvolumeId;
 use buttress_fs::{Follow, Location, Metadata, SubvolumeInfo, WalkOptions, Xattr};
 use directory::{ReadDir, Walk};
 use std::io::Read as _;
 
+#[cfg(feature = "write")]
 pub use changing::{SnapshotMode, Times};
 
 /// A subvolume or snapshot of an open volume. A cheap handle.
@@ -375,6 +381,7 @@ impl Subvolume {
     }
 
     /// Whether a path leads to a directory.
+    #[cfg(feature = "write")]
     fn is_directory(&self, path: &[u8]) -> Result<bool> {
         Ok(self.metadata_with(path, Follow::All)?.kind == FileKind::Directory)
     }

@@ -22,6 +22,7 @@ use crate::queue::plug::Plug;
 use crate::queue::request::{Dispatch, ReadRequest, WriteRequest};
 use crate::queue::statistics::{Direction, QueueStatistics, Recorder};
 use crate::queue::{Clock, Core};
+use crate::reader::ReaderBackend;
 use crate::schedule::{Schedule, ScheduledEngine};
 
 /// How to open a file or block device.
@@ -122,6 +123,32 @@ impl Device {
     #[must_use]
     pub fn memory(bytes: Vec<u8>) -> Self {
         Self::with_backend(Arc::new(MemoryBackend::new("memory", bytes)), Engine::Inline)
+    }
+
+    /// A read-only device of `size_bytes` over a closure that fills a whole buffer from an offset on, in bytes. Several threads
+    /// may call it at once.
+    #[must_use]
+    pub fn reading_at(
+        name: impl Into<String>,
+        size_bytes: u64,
+        read: impl Fn(u64, &mut [u8]) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_backend(
+            Arc::new(ReaderBackend::new(name, size_bytes, read)),
+            Engine::Inline,
+        )
+    }
+
+    /// A read-only device over anything that reads and seeks. Requests are served one at a time.
+    ///
+    /// # Errors
+    /// The reader cannot seek to its end.
+    pub fn reading(
+        name: impl Into<String>,
+        reader: impl std::io::Read + std::io::Seek + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let backend = ReaderBackend::seeking(name, reader)?;
+        Ok(Self::with_backend(Arc::new(backend), Engine::Inline))
     }
 
     /// A device over any backend, with the default depth and request size.

@@ -49,6 +49,7 @@ mod partition;
 mod pending;
 pub mod placement;
 mod queue;
+mod reader;
 mod schedule;
 
 pub use backend::{Backend, LargeWriteTarget, RingTarget, Source};
@@ -62,4 +63,5 @@ pub use partition::{Offset, window as partition_window};
 pub use pending::{PendingRead, PendingWrite};
 pub use queue::request::{ReadRequest, WriteRequest};
 pub use queue::statistics::{Copies, Counters, QueueStatistics};
+pub use reader::ReaderBackend;
 pub use schedule::{QueuedRequest, Schedule, StartedRequest};

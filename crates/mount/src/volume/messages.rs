@@ -5,7 +5,7 @@
 
 use super::MountedVolume;
 use crate::vfs::Errno;
-use buttress::ErrorKind;
+use buttress::format::ErrorKind;
 use std::time::Instant;
 
 impl MountedVolume {

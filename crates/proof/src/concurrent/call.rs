@@ -4,10 +4,11 @@ use super::observation::sorted;
 use crate::writing::content::Change;
 use crate::writing::model::Model;
 use crate::writing::operation::{Made, Operation};
+use buttress::format::ErrorKind;
 use buttress::fs::{Error, Result};
 use buttress::writer::WritableFilesystem;
 use buttress::writer::operations::OpenInode;
-use buttress::{ErrorKind, FileOffset, Location, SubvolumeId};
+use buttress::{FileOffset, Location, SubvolumeId};
 use std::fmt;
 
 /// A call.

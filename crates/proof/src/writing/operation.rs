@@ -108,7 +108,7 @@ impl Operation {
             }
             (false, Err(error)) => {
                 ensure!(
-                    error.kind() == buttress::ErrorKind::Caller,
+                    error.kind() == buttress::format::ErrorKind::Caller,
                     "{self} is refused by {error}, which is no fault of the caller"
                 );
                 Ok(Made::Refused)

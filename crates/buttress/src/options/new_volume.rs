@@ -1,0 +1,116 @@
+//! How a volume is made.
+
+use super::VolumeOptions;
+use crate::error::Result;
+use crate::volume::Volume;
+use buttress_device::{Device, OpenOptions as DeviceOptions};
+use buttress_format::{ByteCount, ChecksumType, Profile, Uuid};
+use buttress_mkfs as mkfs;
+use std::fs::OpenOptions as HostOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to make a volume. Made by [`Volume::create`].
+#[derive(Clone, Debug, Default)]
+pub struct NewVolume {
+    options: mkfs::Options,
+    fsid: Option<Uuid>,
+    device_uuid: Option<Uuid>,
+    opening: VolumeOptions,
+}
+
+impl NewVolume {
+    /// The label, at most 255 bytes.
+    #[must_use]
+    pub fn label(mut self, label: &str) -> Self {
+        self.options.label = label.as_bytes().to_vec();
+        self
+    }
+
+    /// The checksum of everything; crc32c by default.
+    #[must_use]
+    pub fn checksum(mut self, checksum: ChecksumType) -> Self {
+        self.options.checksum = Some(checksum);
+        self
+    }
+
+    /// How data and metadata are replicated; single and DUP by default.
+    ///
+    /// ```
+    /// use buttress::{Device, Profile, Volume};
+    ///
+    /// let devices = (0..2).map(|_| Device::memory(vec![0; 256 << 20])).collect();
+    /// let volume = Volume::create().profiles(Profile::Raid1, Profile::Raid1).on_devices(devices)?;
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    #[must_use]
+    pub fn profiles(mut self, data: Profile, metadata: Profile) -> Self {
+        (self.options.data, self.options.metadata) = (Some(data), Some(metadata));
+        self
+    }
+
+    /// The volume's uuid and that of its device; random ones by default.
+    #[must_use]
+    pub fn uuids(mut self, fsid: Uuid, device: Uuid) -> Self {
+        (self.fsid, self.device_uuid) = (Some(fsid), Some(device));
+        self
+    }
+
+    /// How the volume is open once it is made: for writing, whatever the options say about that.
+    #[must_use]
+    pub fn open_with(mut self, options: VolumeOptions) -> Self {
+        self.opening = options;
+        self
+    }
+
+    /// Makes the volume in a new image file of `size` bytes, which takes up no space before it is used, and opens it for
+    /// writing. A file that cannot become a volume is removed again.
+    ///
+    /// # Errors
+    /// There is something at the path already; it cannot be made; `size` is too small, in which case the error says how
+    /// large it must be.
+    pub fn in_file(self, path: impl AsRef<Path>, size: ByteCount) -> Result<Volume> {
+        let path = path.as_ref();
+        let at = |error: std::io::Error| crate::Error::from(error).at(path.as_os_str().as_encoded_bytes());
+        let file = HostOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(at)?;
+        let made = file.set_len(size.get()).map_err(at).and_then(|()| {
+            let options = DeviceOptions {
+                write: true,
+                ..DeviceOptions::default()
+            };
+            let device = Device::open(path, &options).map_err(buttress_fs::Error::from)?;
+            self.on_devices(vec![device])
+        });
+        if made.is_err() {
+            // The failure that is told is the first one.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Makes the volume on devices that are open for writing, whatever they hold, and opens it for writing.
+    ///
+    /// # Errors
+    /// Options that do not fit together, devices that are too few or too small, and what a device fails with.
+    pub fn on_devices(self, devices: Vec<Device>) -> Result<Volume> {
+        let environment = Arc::clone(&self.opening.environment);
+        let mut time = environment.now();
+        time.nanoseconds = 0;
+        let identity = mkfs::Identity {
+            fsid: self.fsid.unwrap_or_else(|| environment.new_uuid()),
+            chunk_tree: environment.new_uuid(),
+            top_level: environment.new_uuid(),
+            devices: devices
+                .iter()
+                .map(|_| self.device_uuid.unwrap_or_else(|| environment.new_uuid()))
+                .collect(),
+            time,
+        };
+        mkfs::make(&devices, &self.options, &identity)?;
+        self.opening.write(true).open_devices(devices)
+    }
+}
