@@ -79,6 +79,22 @@ pub fn seed(test: &str, variable: &str, named: u64) -> u64 {
     seed
 }
 
+/// Returns the size of a random run: the value of `variable` if it is set, else `full` in a nightly run, else `ordinary`.
+///
+/// An ordinary run is sized so that the suite takes minutes. A nightly run has the hours for the whole size, and fresh
+/// seeds besides.
+///
+/// # Panics
+/// If `variable` is set to something other than a number.
+#[must_use]
+pub fn budget(variable: &str, ordinary: u64, full: u64) -> u64 {
+    size(number(variable), env::var_os(DATE).is_some(), ordinary, full)
+}
+
+fn size(set: Option<u64>, is_nightly: bool, ordinary: u64, full: u64) -> u64 {
+    set.unwrap_or(if is_nightly { full } else { ordinary })
+}
+
 /// Returns the seed of the day: of the date in [`DATE`] if it is set, else of today. Prints it with what runs it again.
 #[must_use]
 pub fn seed_of_day(run: &str) -> u64 {
@@ -131,6 +147,13 @@ mod tests {
     fn ordinary_run_uses_named_seeds_only() {
         assert_eq!(chosen("test", None, &[16, 3], None), [16, 3]);
         assert_eq!(chosen("test", Some(9), &[16, 3], Some("2026-11-25")), [9]);
+    }
+
+    #[test]
+    fn nightly_run_takes_full_budget() {
+        assert_eq!(size(None, false, 3, 30), 3);
+        assert_eq!(size(None, true, 3, 30), 30);
+        assert_eq!(size(Some(7), true, 3, 30), 7, "the variable decides");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, OpenOptions};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::content::Random;
+use buttress_oracle::seeds::budget;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, progs_missing};
 use buttress_proof::writing::account::deepest;
@@ -36,13 +37,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Just large enough for a second superblock: where there is one alone, a torn write of it loses the volume, here as in
 /// the kernel.
 const SMALL_BYTES: usize = 72 << 20;
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
-}
 
 /// How much of trees a run keeps in memory: all, little, next to nothing.
 const CACHE_BYTES: [u64; 4] = [256 << 20, 2 << 20, 256 << 20, 128 << 10];
@@ -65,7 +59,7 @@ impl Plan {
         Self {
             operations,
             commit_every,
-            cuts: number("BUTTRESS_CRASH_CUTS", 63),
+            cuts: budget("BUTTRESS_CRASH_CUTS", 21, 63),
             engine: Engine::Inline,
             commits_beside: false,
             asks_kernel: true,
@@ -240,7 +234,7 @@ fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64, asks_kernel
 /// Has `btrfs check` and the kernel look at one image in so many, which the seed chooses: with
 /// `BUTTRESS_CRASH_KERNEL_EVERY=1` at each. Torn superblocks and the write hole are theirs, too: such images are left out.
 fn ask_the_kernel(cut: usize, images: &Backends, seed: u64) -> Result<()> {
-    let every = number("BUTTRESS_CRASH_KERNEL_EVERY", KERNEL_EVERY);
+    let every = budget("BUTTRESS_CRASH_KERNEL_EVERY", KERNEL_EVERY, KERNEL_EVERY);
     let chosen = Random::new(seed ^ (cut as u64) << 20).one_in(every);
     if !chosen || skips(kernel_missing()) || !is_clean(images)? {
         return Ok(());

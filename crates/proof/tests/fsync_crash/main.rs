@@ -29,6 +29,7 @@ use buttress::mkfs::{Feature, Options};
 use buttress::writer::AllocateMode;
 use buttress::writer::operations::NewInode;
 use buttress::{FileOffset, Location, SubvolumeId};
+use buttress_oracle::seeds::budget;
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::writing::volume::{Backends, empty, open_checked_but_for_holes, open_for_writing};
 use history::run;
@@ -38,9 +39,9 @@ use threads::threads;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+/// How often each history is cut.
+pub(crate) fn cuts() -> u64 {
+    budget("BUTTRESS_CRASH_CUTS", 12, 24)
 }
 
 fn profile(profile: Profile) -> Options {
@@ -61,17 +62,22 @@ pub(crate) fn base(devices: &[usize], options: &Options, seed: u64) -> Backends 
     empty(devices, &options).unwrap()
 }
 
+/// Runs a few histories on this kind of volume.
 fn histories(devices: &[usize], options: &Options, salt: u64) {
+    histories_of(4, devices, options, salt);
+}
+
+/// Runs so many histories, or more in a nightly run.
+fn histories_of(ordinary: u64, devices: &[usize], options: &Options, salt: u64) {
     // The write hole is the kernel's, too, and its check's.
     let has_parity = matches!(options.data, Some(Profile::Raid5 | Profile::Raid6));
     let asks_kernel = !has_parity;
-    let count = number("BUTTRESS_FSYNC_HISTORIES", 20);
-    let cuts = number("BUTTRESS_CRASH_CUTS", 24);
+    let count = budget("BUTTRESS_FSYNC_HISTORIES", ordinary, 20);
     let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let base = base(devices, options, seed);
         let run = run(base, seed, 80).unwrap();
-        cut(&run, seed, cuts, asks_kernel).unwrap();
+        cut(&run, seed, cuts(), asks_kernel).unwrap();
     }
 }
 
@@ -95,13 +101,13 @@ fn fill(base: &Backends) -> Result<()> {
 }
 
 fn full(devices: &[usize], options: &Options, salt: u64) {
-    let count = number("BUTTRESS_FSYNC_HISTORIES", 10);
+    let count = budget("BUTTRESS_FSYNC_HISTORIES", 3, 10);
     let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let base = base(devices, options, seed);
         fill(&base).unwrap();
         let run = run(base, seed, 80).unwrap();
-        cut(&run, seed, number("BUTTRESS_CRASH_CUTS", 24), true).unwrap();
+        cut(&run, seed, cuts(), true).unwrap();
     }
 }
 
@@ -168,7 +174,8 @@ fn by_several_threads_with_parity() {
 
 #[test]
 fn on_one_device() {
-    histories(&[128 << 20], &Options::default(), 0);
+    // Of this kind and of small nodes there are more: deliberate faults must be caught by them.
+    histories_of(10, &[128 << 20], &Options::default(), 0);
     assert!(
         KERNEL_LOOKS.load(Ordering::Relaxed) > 0 || kernel_missing().is_some(),
         "the kernel looked at nothing"
@@ -181,7 +188,7 @@ fn with_small_nodes() {
         node_bytes: Some(4096),
         ..Options::default()
     };
-    histories(&[128 << 20], &options, 1);
+    histories_of(10, &[128 << 20], &options, 1);
 }
 
 #[test]

@@ -9,11 +9,12 @@ use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{FileOffset, Location, OpenOptions};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::content::Random;
+use buttress_oracle::seeds::budget;
 use buttress_proof::writing::volume::{Backends, Ticking, open_checked_but_for_holes, open_for_writing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::{TOP, base, number};
+use crate::{TOP, base, cuts};
 
 /// Threads, each with a file of its own.
 const THREADS: usize = 4;
@@ -106,12 +107,12 @@ fn expect_rounds(filesystem: &WritableFilesystem, least: &[u64; THREADS]) -> Res
 }
 
 pub(crate) fn threads(devices: &[usize], options: &Options, salt: u64) {
-    let count = number("BUTTRESS_FSYNC_HISTORIES", 8);
+    let count = budget("BUTTRESS_FSYNC_HISTORIES", 2, 8);
     let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let run = run_threads(base(devices, options, seed), seed).unwrap();
         let mut random = Random::new(seed ^ 0x7eed);
-        for _ in 0..number("BUTTRESS_CRASH_CUTS", 24) {
+        for _ in 0..cuts() {
             let cut = usize::try_from(random.below(run.history.len() as u64 + 1)).unwrap();
             let Some(done) = run.history.last_mark(cut) else {
                 continue;
