@@ -11,6 +11,7 @@ mod fuzz;
 mod licences;
 #[cfg(test)]
 mod locks;
+mod nightly;
 mod own_files;
 #[cfg(test)]
 mod packages;
@@ -31,12 +32,18 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask CHORE
 
-  test [--nightly] [--without TOOL]… [FILTER | WORDS]
-                       all tests, or those with FILTER in their names, or what WORDS of cargo test choose; installs or
-                       names the tools that are needed, and fails when tests were skipped for want of one that
-                       --without does not name. With --nightly random tests take further seeds, derived from the date
+  test [--nightly] [--times] [--threads N] [--without TOOL]… [-p PACKAGE]… [FILTER]
+                       all tests, or those with FILTER in their names, programs side by side; installs or names the tools
+                       that are needed, and fails when tests were skipped for want of one that --without does not name.
+                       With --nightly random tests take further seeds, derived from the date, and their full budgets; with
+                       --times the slowest tests and the time of each program are printed
+  test [--nightly] [--without TOOL]… WORDS
+                       the tests that other words of cargo test choose, one program after another
   test --quick [--without TOOL]…
                        the tests that say the most in under 90 seconds, and what was left out
+  nightly [--seconds N]
+                       all that takes too long for each change, in four hours or N seconds, with one report: tests with full
+                       budgets and the seeds of the day, faults, schedules, fuzz targets, soaks, programs
   licences             checks every dependency's licence and source against deny.toml
   bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
                        mount, space, tiny
@@ -73,6 +80,7 @@ fn main() -> ExitCode {
         "docs" => docs::run(),
         "faults" => faults::run(&rest),
         "licences" => licences::run(),
+        "nightly" => nightly::run(&rest),
         "bench" => run::bench(&rest),
         "fuzz" => fuzz::run(&rest),
         "schedules" => schedules::run(&rest),

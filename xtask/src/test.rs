@@ -6,11 +6,15 @@
 
 mod counts;
 mod quick;
+mod running;
+mod side_by_side;
+mod times;
+mod words;
 
 use crate::run::{self, cargo};
 use crate::tools;
-use anyhow::{Context, Result, anyhow, ensure};
-use buttress_oracle::needs::{self, REFERENCE_PROGS};
+use anyhow::{Context, Result, anyhow};
+use buttress_oracle::needs::REFERENCE_PROGS;
 use buttress_oracle::seeds;
 use counts::{Counts, Skipped};
 use rustix::process::{Pid, Signal};
@@ -18,65 +22,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
-
-/// What the command line asks for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Words {
-    /// Needs that may be missing, and are taken as missing.
-    without: Vec<String>,
-    /// Only the quick ones.
-    quick: bool,
-    /// Random tests take further seeds, derived from the day's date.
-    nightly: bool,
-    /// What goes on to cargo.
-    cargo: Vec<String>,
-}
-
-impl Words {
-    fn parse(words: &[String]) -> Result<Self> {
-        let mut parsed = Self::default();
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            if word == "--quick" {
-                parsed.quick = true;
-                continue;
-            }
-            if word == "--nightly" {
-                parsed.nightly = true;
-                continue;
-            }
-            let need = match word.strip_prefix("--without") {
-                Some("") => words.next().context("--without wants the name of a tool")?,
-                Some(rest) => rest
-                    .strip_prefix('=')
-                    .context("--without wants the name of a tool")?,
-                None => {
-                    parsed.cargo.push(word.clone());
-                    continue;
-                }
-            };
-            let known: Vec<_> = needs::names().collect();
-            ensure!(
-                known.contains(&need),
-                "no test needs {need:?}; what may be missing is one of: {}",
-                known.join(", ")
-            );
-            parsed.without.push(need.to_owned());
-        }
-        ensure!(
-            !parsed.quick || parsed.cargo.is_empty(),
-            "--quick has tests of its own; without it `cargo xtask test {}` runs those that are named",
-            parsed.cargo.join(" ")
-        );
-        Ok(parsed)
-    }
-
-    /// Whether some packages only are asked for.
-    fn choose_packages(&self) -> bool {
-        let chooses = |word: &String| word == "-p" || word == "--package" || word.starts_with("--package=");
-        self.cargo.iter().any(chooses)
-    }
-}
+use words::Words;
 
 /// Runs the tests that the words choose, or all.
 pub(crate) fn run(words: &[String]) -> Result<()> {
@@ -96,24 +42,38 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     }
     let skipped = Skipped::new()?;
     crate::own_files::ignore_sync();
+    let date = words.nightly.then(seeds::today);
+    if let Some(date) = &date {
+        println!(
+            "random tests take seeds of {date}; to run them again: {}={date}",
+            seeds::DATE
+        );
+    }
+    let prepare = |command: &mut Command| {
+        if let Some(date) = &date {
+            command.env(seeds::DATE, date);
+        }
+        skipped.tell(command, &words.without, progs.as_ref());
+    };
+    let (counts, success) = match words.chosen() {
+        Some(chosen) => side_by_side::run(&words, &chosen, prepare)?,
+        None => run_by_cargo(&words, prepare)?,
+    };
+    counts::finish(counts, skipped, success, &words)
+}
+
+/// Runs the tests that words for cargo choose, one program after another.
+fn run_by_cargo(words: &Words, prepare: impl Fn(&mut Command)) -> Result<(Counts, bool)> {
     let mut command = cargo()?;
     command.args(["test", "--no-fail-fast"]);
     if !words.choose_packages() {
         command.arg("--workspace");
     }
     command.args(&words.cargo);
-    if words.nightly {
-        let date = seeds::today();
-        println!(
-            "random tests take seeds of {date}; to run them again: {}={date}",
-            seeds::DATE
-        );
-        command.env(seeds::DATE, date);
-    }
-    skipped.tell(&mut command, &words.without, progs.as_ref());
+    prepare(&mut command);
     let mut counts = Counts::default();
     let success = listen(&mut command, &mut counts)?;
-    counts::finish(counts, skipped, success, &words)
+    Ok((counts, success))
 }
 
 /// How long a test program may say nothing before it is taken to hang. The harness tells after a minute which tests still run.
@@ -186,39 +146,6 @@ fn end_children(parent: u32) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn words(words: &[&str]) -> Vec<String> {
-        words.iter().map(|word| (*word).to_owned()).collect()
-    }
-
-    #[test]
-    fn words_are_ours_or_cargos() {
-        let parsed = Words::parse(&words(&[
-            "--without",
-            "tar",
-            "-p",
-            "xtask",
-            "--without=root",
-            "name",
-        ]));
-        let parsed = parsed.unwrap();
-        assert_eq!(parsed.without, ["tar", "root"]);
-        assert_eq!(parsed.cargo, ["-p", "xtask", "name"]);
-        assert!(parsed.choose_packages());
-        assert!(
-            Words::parse(&words(&["--quick", "--without", "root"]))
-                .unwrap()
-                .quick
-        );
-        for wrong in [
-            &["--without"][..],
-            &["--without", "a-thing"],
-            &["--without-tar"],
-            &["--quick", "name"],
-        ] {
-            assert!(Words::parse(&words(wrong)).is_err(), "{wrong:?}");
-        }
-    }
 
     #[test]
     fn a_program_that_hangs_is_ended_and_counts_as_failed() {

@@ -1,6 +1,6 @@
 //! What test programs said, added up: passed, failed, skipped, and what the run comes to.
 
-use super::Words;
+use super::words::Words;
 use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::needs;
 use buttress_oracle::skip::{RECORDS, Record, Told, is_ci};
@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 /// The file in which tests write down what they skipped.
 pub(super) struct Skipped(PathBuf);
@@ -49,25 +50,77 @@ pub(super) struct Counts {
     /// Names of tests that failed, and of those that their harness told as ignored.
     failures: BTreeSet<String>,
     ignored: BTreeMap<String, String>,
+    /// The test that runs, if a program printed its name and then something of the test's own.
+    running: Option<String>,
+}
+
+/// The end of a test, as a line tells it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TestEnd {
+    pub(super) test: String,
+    /// How long it took, if the line says so.
+    pub(super) time: Option<Duration>,
 }
 
 impl Counts {
-    /// Looks at one line of a test program: `test NAME ... FAILED`, `test NAME ... ignored, WHY`, or its closing line,
-    /// `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-    pub(super) fn add(&mut self, line: &str) {
-        let Some(rest) = line.strip_prefix("test ") else {
-            return;
-        };
+    /// Reads one line of a test program: `test NAME ... FAILED`, `test NAME ... ignored, WHY`, or its closing line,
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; …`. Returns the test that ended with this line.
+    ///
+    /// With one thread a program prints `test NAME ... ` first. What a process of the test prints can come in between, and
+    /// the end is then a line of its own.
+    pub(super) fn add(&mut self, line: &str) -> Option<TestEnd> {
+        let rest = line.strip_prefix("test ").unwrap_or_default();
         if let Some(rest) = rest.strip_prefix("result:") {
             self.add_closing(rest);
-        } else if let Some((name, how)) = rest.split_once(" ... ") {
-            if how.starts_with("FAILED") {
-                self.failures.insert(name.to_owned());
-            } else if let Some(why) = how.strip_prefix("ignored") {
-                let why = why.trim_start_matches([',', ' ']).to_owned();
-                self.ignored.insert(name.to_owned(), why);
-            }
+            return None;
         }
+        let (name, how) = match rest.split_once(" ... ") {
+            Some((name, how)) if is_end(how) => (name.to_owned(), how),
+            Some((name, _)) => {
+                self.running = Some(name.to_owned());
+                return None;
+            }
+            None if ["ok", "FAILED"].contains(&line) || line.starts_with("ignored, ") => {
+                (self.running.take()?, line)
+            }
+            None => return None,
+        };
+        self.running = None;
+        if how.starts_with("FAILED") {
+            self.failures.insert(name.clone());
+        } else if let Some(why) = how.strip_prefix("ignored") {
+            let why = why.trim_start_matches([',', ' ']).to_owned();
+            self.ignored.insert(name.clone(), why);
+        }
+        let seconds = how
+            .rsplit_once(" (")
+            .and_then(|(_, time)| time.strip_suffix(" s)"));
+        let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+        Some(TestEnd {
+            test: name,
+            time: seconds.map(Duration::from_secs_f64),
+        })
+    }
+
+    /// The names of tests that failed.
+    pub(super) fn failures(&self) -> impl Iterator<Item = &str> {
+        self.failures.iter().map(String::as_str)
+    }
+
+    /// Adds those of another program.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.left_out += other.left_out;
+        self.failures.extend(other.failures);
+        self.ignored.extend(other.ignored);
+    }
+
+    /// Counts a program that ended without a closing line.
+    pub(super) fn add_crash(&mut self, how: &str) {
+        self.failed += 1;
+        self.failures.insert(how.to_owned());
     }
 
     /// A program hung after this line.
@@ -126,6 +179,12 @@ impl Counts {
         }
         skips.into_iter().collect()
     }
+}
+
+/// Whether this follows a test's name when the test has ended.
+fn is_end(how: &str) -> bool {
+    let end = how.split([' ', ',']).next().unwrap_or_default();
+    ["ok", "FAILED", "ignored"].contains(&end)
 }
 
 /// Something that was left out.
@@ -215,6 +274,28 @@ mod tests {
         counts.add("test something ... ok");
         assert_eq!((counts.passed, counts.failed, counts.skipped), (5, 4, 1));
         assert_eq!(counts.left_out, 7);
+    }
+
+    #[test]
+    fn ends_of_tests_are_found_behind_what_they_print() {
+        let mut counts = Counts::default();
+        let mut end = |line: &str| counts.add(line).map(|end| (end.test, end.time));
+        let untimed = |test: &str| Some((test.to_owned(), None));
+        assert_eq!(end("test one ... ok"), untimed("one"));
+        assert_eq!(
+            end("test two - should panic ... ok"),
+            untimed("two - should panic")
+        );
+        assert_eq!(
+            end("test three ... FAILED (1.5 s)"),
+            Some(("three".to_owned(), Some(Duration::from_millis(1500))))
+        );
+        assert_eq!(end("test four ... note: a process of the test prints"), None);
+        assert_eq!(end("more of it"), None);
+        assert_eq!(end("FAILED"), untimed("four"));
+        assert_eq!(end("ok"), None, "no test runs");
+        assert_eq!(end("test result: ok. 1 passed; 0 failed"), None);
+        assert_eq!(counts.failures().collect::<Vec<_>>(), ["four", "three"]);
     }
 
     #[test]

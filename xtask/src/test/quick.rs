@@ -5,7 +5,8 @@
 //! the closing line, which counts what was run and nothing else.
 
 use super::counts::{Counts, Skipped, finish};
-use super::{Words, listen};
+use super::listen;
+use super::words::Words;
 use crate::programs::{self, Program};
 use crate::run::cargo;
 use crate::tools;
@@ -156,7 +157,7 @@ fn target_words() -> Vec<&'static str> {
 }
 
 /// The test programs of the workspace: package and target.
-fn test_targets() -> Result<Vec<(String, String)>> {
+pub(super) fn test_targets() -> Result<Vec<(String, String)>> {
     let words = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
     let metadata: Value = serde_json::from_slice(&cargo()?.args(words).output()?.stdout)?;
     let mut found = Vec::new();
