@@ -7,6 +7,7 @@
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::missing;
+use buttress_oracle::seeds::budget;
 use buttress_oracle::tools::{buttress, kernel_missing, newest, run};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::fiemap::{Compared, compare, of_kernel, of_writer};
@@ -29,13 +30,6 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
 }
 
 fn text(command: &mut Command) -> Result<String> {
@@ -212,7 +206,7 @@ fn main() -> std::process::ExitCode {
     ];
     let (first, volumes) = (
         buttress_oracle::seeds::seed("fiemap", "BUTTRESS_SOAK_SEED", 1),
-        number("BUTTRESS_FIEMAP_VOLUMES", 40),
+        budget("BUTTRESS_FIEMAP_VOLUMES", 20, 40),
     );
     // Half of the volumes by each maker.
     for start in (0..volumes.div_ceil(2)).step_by(VOLUMES_A_CASE as usize) {

@@ -17,6 +17,8 @@ use std::process::Command;
 
 /// Deletes random snapshots on copies of a volume.
 pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
+    // The kernel drops deleted subvolumes after a commit, which comes every 30 s otherwise.
+    let mount = &format!("{mount},commit=1");
     // Whatever the kernel does at the first mount is done before anything is foretold.
     let settled = Mount::new(images, mount)?;
     settle(&settled)?;

@@ -16,6 +16,7 @@ use buttress::logical_volume::{DeviceErrors, DeviceSlot};
 use buttress::mkfs::Options;
 use buttress_lab::Fault;
 use buttress_lab::crash::CrashLab;
+use buttress_oracle::seeds::budget;
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::degraded::{expect_kernel_reads, open_degraded, statistics_of};
@@ -41,25 +42,29 @@ struct Shape {
     metadata: Profile,
     devices: usize,
     operations: u64,
-    /// How many runs there are for each device and way to fail; `None`: one for every request.
-    runs: Option<u64>,
+    /// How many runs there are for each device and way to fail in the suite, and in a nightly run; `None`: one for every
+    /// request.
+    runs: (u64, Option<u64>),
 }
+
+/// Runs of the profiles whose every request fails at night.
+const EVERY_REQUEST: (u64, Option<u64>) = (12, None);
 
 const SHAPES: [Shape; 10] = [
     Shape {
-        runs: None,
+        runs: EVERY_REQUEST,
         ..Shape::of("raid1", Profile::Raid1, 3)
     },
     // No new chunk can be made without the one that failed.
     Shape {
-        runs: None,
+        runs: EVERY_REQUEST,
         ..Shape::of("raid1_on_two", Profile::Raid1, 2)
     },
     Shape::of("raid1c3", Profile::Raid1C3, 4),
     Shape::of("raid1c4", Profile::Raid1C4, 5),
     Shape::of("raid10", Profile::Raid10, 5),
     Shape {
-        runs: None,
+        runs: EVERY_REQUEST,
         ..Shape::of("raid5", Profile::Raid5, 3)
     },
     Shape::of("raid6", Profile::Raid6, 4),
@@ -85,7 +90,7 @@ impl Shape {
             metadata: profile,
             devices,
             operations: 32,
-            runs: Some(6),
+            runs: (4, Some(6)),
         }
     }
 
@@ -425,7 +430,9 @@ fn run(shape: &Shape, seed: u64) -> Result<Outcome> {
                 "hardly any requests: {numbers:?}"
             );
             let all = numbers.end - numbers.start;
-            let step = shape.runs.map_or(1, |runs| all.div_ceil(runs).max(1));
+            let runs = shape.runs.1.unwrap_or(all);
+            let runs = budget("BUTTRESS_DEVICES_RUNS", shape.runs.0, runs);
+            let step = all.div_ceil(runs).max(1);
             for (number, from) in numbers.step_by(usize::try_from(step)?).enumerate() {
                 let failing = Failing {
                     device,
@@ -435,7 +442,7 @@ fn run(shape: &Shape, seed: u64) -> Result<Outcome> {
                     is_abandoned: number % 3 == 2,
                     // It takes much longer than all the rest.
                     kernel_looks: kernel.is_none()
-                        && number == 3
+                        && number == 1
                         && (device == 0) == (kind != Kind::Everything),
                 };
                 let ran = failing.run(shape, seed, &reference);

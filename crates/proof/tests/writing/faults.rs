@@ -11,6 +11,7 @@ use buttress::format::{ErrorKind, Profile};
 use buttress::mkfs::Options;
 use buttress_lab::Fault;
 use buttress_lab::crash::CrashLab;
+use buttress_oracle::seeds::budget;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::recorded::Recorded;
 use buttress_proof::writing::state::{describe, first_difference};
@@ -21,8 +22,8 @@ use std::ops::Range;
 /// Operations of a run.
 const OPERATIONS: u64 = 160;
 
-/// Faults of each kind that are tried, spread over a run.
-const FAULTS: u64 = 24;
+/// Faults of each kind that are tried, spread over a run: in the suite, and in a nightly run.
+const FAULTS: (u64, u64) = (8, 24);
 
 /// The numbers of the writes and of the flushes of a run without faults, on one device.
 fn reference(subject: &mut Subject, device: usize) -> Result<(Range<u64>, Range<u64>)> {
@@ -113,8 +114,9 @@ fn run(device_bytes: &[usize], options: &Options, seed: u64) -> Result<()> {
     let (writes, flushes) = reference(&mut subject, device)?;
     drop(subject);
     let recorded = Recorded::new(lab.history());
+    let faults = budget("BUTTRESS_WRITING_FAULTS", FAULTS.0, FAULTS.1);
     let spread = |numbers: Range<u64>, fault: fn(u64) -> Fault| {
-        let step = ((numbers.end - numbers.start) / FAULTS).max(1);
+        let step = ((numbers.end - numbers.start) / faults).max(1);
         numbers
             .step_by(usize::try_from(step).unwrap_or(1))
             .map(fault)

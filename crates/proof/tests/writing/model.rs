@@ -11,13 +11,14 @@ use buttress::format::compression::CompressionMethod;
 use buttress::format::{ChecksumType, Compression, Profile};
 use buttress::mkfs::{Feature, Options};
 use buttress::writer::DataOptions;
+use buttress_oracle::seeds::budget;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, progs_missing};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::{Plan, World};
 
-/// Changes of the ordinary suite, over all kinds of volumes.
-const OPERATIONS: u64 = 28_000;
+/// Changes over all kinds of volumes: in the suite, and in a nightly run.
+const OPERATIONS: (u64, u64) = (14_000, 28_000);
 
 /// Commits between two looks by the kernel and `btrfs check`.
 const KERNEL_EVERY: u64 = 20;
@@ -137,7 +138,7 @@ fn one(plan: &Plan) -> Result<()> {
 pub fn cases() -> Vec<Case> {
     let first = buttress_oracle::seeds::seed("writing::model", "BUTTRESS_WRITING_SEED", 1);
     let kernel_every = super::number("BUTTRESS_WRITING_KERNEL_EVERY", KERNEL_EVERY);
-    let operations = super::number("BUTTRESS_WRITING_OPERATIONS", OPERATIONS) / CASES;
+    let operations = budget("BUTTRESS_WRITING_OPERATIONS", OPERATIONS.0, OPERATIONS.1) / CASES;
     let mut cases = Vec::new();
     for (index, (name, kind)) in kinds().into_iter().enumerate() {
         for part in 0..CACHES.len() as u64 {
