@@ -156,9 +156,8 @@ fn run_scrub(seed: u64, seconds: u64) -> Result<()> {
     let mut command = cargo()?;
     command
         .args(["test", "--release", "-p", "buttress-scrub", "--no-fail-fast"])
-        .args(["--test", "damage", "--test", "crash", "--test", "beside"])
-        .args(["--test", "replace_kernel"])
-        .args(["--", "--nocapture"])
+        .args(["--test", "scrub", "--", "--nocapture"])
+        .args(["damage::", "crash::", "beside::", "replace_kernel::"])
         .env("CI", "true")
         .env("BUTTRESS_SOAK", "1")
         .env("BUTTRESS_SOAK_SEED", seed.to_string())
@@ -181,7 +180,7 @@ const MOUNT_CALLS_A_RUN: u64 = 8 * MOUNT_CALLS_A_THREAD;
 
 /// A mount under load for so long, and calls beside the kernel's mount with seeds that count up.
 fn run_mount(options: &Options) -> Result<()> {
-    let test = |name: &str| -> Result<std::process::Command> {
+    let test = |module: &str| -> Result<std::process::Command> {
         let mut command = cargo()?;
         command
             .args([
@@ -190,20 +189,21 @@ fn run_mount(options: &Options) -> Result<()> {
                 "-p",
                 "buttress-cli",
                 "--test",
-                name,
+                "mount",
                 "--",
                 "--nocapture",
+                module,
             ])
             .env("CI", "true");
         Ok(command)
     };
     if let Some(seconds) = options.mount {
-        run::run(test("mount_soak")?.env("BUTTRESS_MOUNT_SECONDS", seconds.to_string()))?;
+        run::run(test("soak::")?.env("BUTTRESS_MOUNT_SECONDS", seconds.to_string()))?;
     }
     for seed in (options.seed..).take(runs(options.mount_calls.unwrap_or(0), MOUNT_CALLS_A_RUN)) {
         let begin = Instant::now();
         run::run(
-            test("mount_beside_kernel")?
+            test("beside_kernel::")?
                 .env("BUTTRESS_MOUNT_SEED", seed.to_string())
                 .env("BUTTRESS_MOUNT_CALLS", MOUNT_CALLS_A_THREAD.to_string()),
         )?;
@@ -214,7 +214,7 @@ fn run_mount(options: &Options) -> Result<()> {
     }
     if let Some(cuts) = options.mount_cuts {
         run::run(
-            test("mount_power_cuts")?
+            test("power_cuts::")?
                 .env("BUTTRESS_POWER_SEED", options.seed.to_string())
                 .env("BUTTRESS_POWER_CUTS", cuts.to_string()),
         )?;

@@ -94,23 +94,23 @@ const fn writer(name: &'static str) -> Test {
 }
 
 const fn in_place(name: &'static str) -> Test {
-    test("buttress-writer", "in_place", name)
+    test("buttress-writer", "writer", name)
 }
 
 const fn in_flight(name: &'static str) -> Test {
-    test("buttress-writer", "commit_in_flight", name)
+    test("buttress-writer", "writer", name)
 }
 
 const fn in_order(name: &'static str) -> Test {
-    test("buttress-writer", "commit_order", name)
+    test("buttress-writer", "writer", name)
 }
 
 const fn live(name: &'static str) -> Test {
-    test("buttress-writer", "live", name)
+    test("buttress-writer", "writer", name)
 }
 
 const fn whole_calls(name: &'static str) -> Test {
-    test("buttress-writer", "whole_calls", name)
+    test("buttress-writer", "writer", name)
 }
 
 /// Under the model checker of `cargo xtask schedules`.
@@ -151,58 +151,58 @@ const fn planted(name: &'static str) -> Test {
 }
 
 const fn scrub(name: &'static str) -> Test {
-    test("buttress-scrub", "damage", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn beside(name: &'static str) -> Test {
-    test("buttress-scrub", "beside", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn crash_of_scrub(name: &'static str) -> Test {
-    test("buttress-scrub", "crash", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn lost_by_replace(name: &'static str) -> Test {
-    test("buttress-scrub", "replace_lost", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn unwalked(name: &'static str) -> Test {
-    test("buttress-scrub", "unwalked", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn resync(name: &'static str) -> Test {
-    test("buttress-scrub", "resync", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn resync_cuts(name: &'static str) -> Test {
-    test("buttress-scrub", "resync_cuts", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn resync_kernel(name: &'static str) -> Test {
-    test("buttress-scrub", "resync_kernel", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn damage_beside_writes(name: &'static str) -> Test {
-    test("buttress-scrub", "damage_beside_writes", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn resync_reads(name: &'static str) -> Test {
-    test("buttress-scrub", "resync_reads", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn replace(name: &'static str) -> Test {
-    test("buttress-scrub", "replace", name)
+    test("buttress-scrub", "scrub", name)
 }
 
 const fn cli(name: &'static str) -> Test {
-    test("buttress-cli", "command_line", name)
+    test("buttress-cli", "commands", name)
 }
 
 const THREADS: Test = commits("order::by_threads");
 const TWO_DEVICES: Test = commits("order::by_threads_on_two_devices");
 const RING: Test = commits("order::by_io_uring");
-const MIRROR_IN_ORDER: Test = in_order("each_step_ends_on_both_devices_of_a_mirror");
-const STRIPES_IN_ORDER: Test = in_order("each_step_ends_on_all_devices_with_striped_data");
+const MIRROR_IN_ORDER: Test = in_order("commit_order::each_step_ends_on_both_devices_of_a_mirror");
+const STRIPES_IN_ORDER: Test = in_order("commit_order::each_step_ends_on_all_devices_with_striped_data");
 const STEPS_OF_FILES: Test = commits("steps::of_files");
 const STEPS_OF_SUBVOLUMES: Test = commits("steps::of_subvolumes");
 const BYTE_VECTORS: Test = writer("data::tests::model::files_agree_with_byte_vectors");

@@ -27,7 +27,7 @@ const ALONE: &[(&str, &str, &str)] = &[
         "turns on enable_uring of the kernel's module fuse, which every mount of that time would see",
     ),
     (
-        "buttress-device",
+        "buttress-lab",
         "crash",
         "has a limit of time for an image: a hundred thousand images must stay a matter of minutes",
     ),

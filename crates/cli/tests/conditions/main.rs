@@ -104,7 +104,7 @@ fn expect_failure(case: &Case, world: &World, condition: &str, ended: &Ended, co
 
 #[test]
 fn every_command_has_a_case() {
-    // The first two need a mount: `tests/mount.rs` has them. The last needs a swap file: the tests `filesystem_commands` of the crate
+    // The first two need a mount: `tests/mount` has them. The last needs a swap file: the tests `filesystem_commands` of the crate
     // `proof` have it.
     let elsewhere = ["mount", "umount", "inspect-internal map-swapfile"].map(str::to_owned);
     let cases = cases();

@@ -1,6 +1,9 @@
 //! What the end-to-end tests share: the volume of the tour, unpacked once, and the command.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 
+pub mod in_folder;
+pub mod pty;
+
 use buttress_oracle::needs::missing;
 use buttress_oracle::skip::skips;
 use std::fs::File;

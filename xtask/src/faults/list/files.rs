@@ -18,8 +18,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "in-place-unlocked",
         "A snapshot taken while a file without copy-on-write is written changes afterwards.",
         &[
-            in_place("a_snapshot_waits_for_content_that_is_overwritten"),
-            in_place("a_snapshot_waits_for_content_that_goes_into_preallocated_room"),
+            in_place("in_place::a_snapshot_waits_for_content_that_is_overwritten"),
+            in_place("in_place::a_snapshot_waits_for_content_that_goes_into_preallocated_room"),
         ],
     ),
     loses(

@@ -8,8 +8,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "While a file is written back, a read gives what it had before.",
         &[
             schedules("content_is_seen_through_a_write_back"),
-            live("write_back::reads_wait_for_no_write_back"),
-            live("write_back::a_new_file_is_read_while_it_is_written_back"),
+            live("live::write_back::reads_wait_for_no_write_back"),
+            live("live::write_back::a_new_file_is_read_while_it_is_written_back"),
         ],
     ),
     harms(
@@ -22,8 +22,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "A read beside a program that deletes the file gives another file's content.",
         &[
             schedules("what_is_read_is_not_used_again"),
-            live("used_space::what_is_being_read_is_not_used_again"),
-            live("used_space::what_is_being_read_is_not_used_again_when_it_is_cut_off"),
+            live("live::used_space::what_is_being_read_is_not_used_again"),
+            live("live::used_space::what_is_being_read_is_not_used_again_when_it_is_cut_off"),
         ],
     ),
     harms(
@@ -35,7 +35,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "live-operation-half-seen",
         "A file that another program renames over is not there for a moment, or two looks do not fit together.",
         &[
-            live("states::a_name_that_is_renamed_over_is_always_found"),
+            live("live::states::a_name_that_is_renamed_over_is_always_found"),
             schedules("operations_are_seen_whole"),
             concurrent("one_order_explains_all::plain"),
             concurrent("one_order_explains_all::small_cache"),
@@ -53,7 +53,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "live-deleted-subvolume-seen",
         "Programs go on to read a subvolume that was deleted, and find its files until they are dropped, or half of them.",
         &[
-            whole_calls("what_lies_in_a_deleted_subvolume_is_found_by_no_read"),
+            whole_calls("whole_calls::what_lies_in_a_deleted_subvolume_is_found_by_no_read"),
             schedules("subvolumes_come_and_go_at_one_moment"),
             concurrent("one_order_explains_all::plain"),
         ],
@@ -62,7 +62,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "in-flight-sector-unread",
         "A few bytes written beside a write-back make zeros of the rest of their sector.",
         &[
-            whole_calls("a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight"),
+            whole_calls("whole_calls::a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight"),
             concurrent("one_order_explains_all::plain"),
         ],
     ),
@@ -70,26 +70,30 @@ pub(super) const FAULTS: &[Fault] = &[
         "live-zero-range-half-seen",
         "A read beside fallocate sees zeros in a file of the old size.",
         &[
-            whole_calls("a_range_of_zeros_past_the_end_is_seen_whole"),
+            whole_calls("whole_calls::a_range_of_zeros_past_the_end_is_seen_whole"),
             schedules("changes_of_extents_are_seen_whole"),
         ],
     ),
     harms(
         "truncate-fails-when-file-goes",
         "A file is cut, seen so, and removed, and who cut it is told that there is no such file.",
-        &[whole_calls("a_file_that_goes_while_it_is_cut_was_cut_before")],
+        &[whole_calls(
+            "whole_calls::a_file_that_goes_while_it_is_cut_was_cut_before",
+        )],
     ),
     harms(
         "snapshot-between-steps",
         "A snapshot has a hole, and not the zeros beside it: neither the file before the call nor after it.",
-        &[whole_calls("a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all")],
+        &[whole_calls(
+            "whole_calls::a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all",
+        )],
     ),
     loses(
         "clone-forgets-dirty-data",
         "A clone that fails takes what was last written to its target with it: older content is back.",
         &[
-            whole_calls("a_clone_that_finds_no_source_leaves_the_target_as_it_was"),
-            whole_calls("a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was"),
+            whole_calls("whole_calls::a_clone_that_finds_no_source_leaves_the_target_as_it_was"),
+            whole_calls("whole_calls::a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was"),
         ],
     ),
     harms(

@@ -28,8 +28,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "lock-rows-unordered",
         "Two writes over the same rows of a RAID5 wait for each other for ever.",
         &[volume(
-            "writing",
-            "random_writes_read_back_whichever_devices_are_missing_then",
+            "volume",
+            "writing::random_writes_read_back_whichever_devices_are_missing_then",
         )],
     ),
     harms(
@@ -60,8 +60,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "pins-released-at-freeze",
         "What the last commit still needs is overwritten while the next is on its way: a power cut takes the volume.",
         &[
-            in_order("the_space_of_a_removed_file_waits_for_the_commit"),
-            in_order("the_space_of_a_file_that_is_cut_waits_for_the_commit"),
+            in_order("commit_order::the_space_of_a_removed_file_waits_for_the_commit"),
+            in_order("commit_order::the_space_of_a_file_that_is_cut_waits_for_the_commit"),
         ],
     ),
     loses(
@@ -69,7 +69,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "A backup that began while a commit was under way reads what others wrote.",
         &[
             engine("pins::tests::what_came_and_went_after_a_reader_is_not_kept"),
-            in_flight("a_view_keeps_what_came_while_a_commit_was_under_way"),
+            in_flight("commit_in_flight::a_view_keeps_what_came_while_a_commit_was_under_way"),
         ],
     ),
     harms(

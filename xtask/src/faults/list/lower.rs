@@ -45,7 +45,10 @@ pub(super) const FAULTS: &[Fault] = &[
         "A superblock that rotted is taken for good, though it has copies that are.",
         &[
             format("superblock::tests::identity_is_checked"),
-            volume("opening", "every_flipped_bit_of_a_lone_superblock_is_noticed"),
+            volume(
+                "volume",
+                "opening::every_flipped_bit_of_a_lone_superblock_is_noticed",
+            ),
         ],
     ),
     harms(
@@ -67,12 +70,12 @@ pub(super) const FAULTS: &[Fault] = &[
         "Only one of the copies is written: the first disk that fails takes all with it.",
         &[
             volume(
-                "writing",
-                "what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
+                "volume",
+                "writing::what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
             ),
             volume(
-                "writing",
-                "random_writes_read_back_whichever_devices_are_missing_then",
+                "volume",
+                "writing::random_writes_read_back_whichever_devices_are_missing_then",
             ),
         ],
     ),
@@ -81,10 +84,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "A file cannot be read although another disk has a good copy.",
         &[
             volume(
-                "profiles",
-                "noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported",
+                "volume",
+                "profiles::noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported",
             ),
-            volume("profiles", "sectors_are_taken_from_wherever_they_are_good"),
+            volume(
+                "volume",
+                "profiles::sectors_are_taken_from_wherever_they_are_good",
+            ),
         ],
     ),
     loses(
@@ -92,12 +98,12 @@ pub(super) const FAULTS: &[Fault] = &[
         "A disk of a RAID5 fails, and what is rebuilt from the others is noise.",
         &[
             volume(
-                "writing",
-                "what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
+                "volume",
+                "writing::what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
             ),
             volume(
-                "writing",
-                "random_writes_read_back_whichever_devices_are_missing_then",
+                "volume",
+                "writing::random_writes_read_back_whichever_devices_are_missing_then",
             ),
         ],
     ),
@@ -106,12 +112,12 @@ pub(super) const FAULTS: &[Fault] = &[
         "Two disks of a RAID6 fail, and what is rebuilt from the others is noise.",
         &[
             volume(
-                "writing",
-                "what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
+                "volume",
+                "writing::what_is_written_at_once_lies_as_an_independent_writer_would_put_it",
             ),
             volume(
-                "writing",
-                "random_writes_read_back_whichever_devices_are_missing_then",
+                "volume",
+                "writing::random_writes_read_back_whichever_devices_are_missing_then",
             ),
         ],
     ),
@@ -119,37 +125,55 @@ pub(super) const FAULTS: &[Fault] = &[
         "volume-row-unlocked",
         "Two writes to one row of a RAID5 at once leave parity of neither: the disk that fails next takes both.",
         &[
-            volume("row_locks", "two_writers_of_one_row_of_raid5"),
-            volume("row_locks", "two_writers_of_one_row_of_raid6"),
+            volume("volume", "row_locks::two_writers_of_one_row_of_raid5"),
+            volume("volume", "row_locks::two_writers_of_one_row_of_raid6"),
         ],
     ),
     loses(
         "volume-rebuild-unsteady",
         "A reader of a RAID5 without one of its disks gets bytes that nobody wrote, while others write beside them.",
         &[
-            volume("row_locks", "a_reader_of_a_row_of_raid5_that_is_being_written"),
-            volume("row_locks", "a_reader_of_a_row_of_raid6_that_is_being_written"),
+            volume(
+                "volume",
+                "row_locks::a_reader_of_a_row_of_raid5_that_is_being_written",
+            ),
+            volume(
+                "volume",
+                "row_locks::a_reader_of_a_row_of_raid6_that_is_being_written",
+            ),
         ],
     ),
     harms(
         "volume-restored-column-unwritten",
         "What is written beside damage on a RAID5 cannot be rebuilt when its disk fails, until the damage is repaired.",
-        &[volume("rows", "a_damaged_tree_block_beside_a_write_is_restored")],
+        &[volume(
+            "volume",
+            "rows::a_damaged_tree_block_beside_a_write_is_restored",
+        )],
     ),
     loses(
         "volume-stale-device-trusted",
         "A disk that was away for some commits is read as if it had them.",
         &[
-            volume("opening", "the_newest_device_leads_and_a_stale_one_is_read_last"),
-            volume("writing", "a_device_that_missed_commits_is_left_alone"),
+            volume(
+                "volume",
+                "opening::the_newest_device_leads_and_a_stale_one_is_read_last",
+            ),
+            volume("volume", "writing::a_device_that_missed_commits_is_left_alone"),
         ],
     ),
     loses(
         "volume-superblocks-on-failed-device",
         "A disk that refused a write still gets superblocks: the next time it is taken for one that holds everything.",
         &[
-            volume("failing", "a_device_that_fails_from_any_write_on_is_done_without"),
-            volume("failing", "a_device_that_fails_a_flush_gets_no_superblock"),
+            volume(
+                "volume",
+                "failing::a_device_that_fails_from_any_write_on_is_done_without",
+            ),
+            volume(
+                "volume",
+                "failing::a_device_that_fails_a_flush_gets_no_superblock",
+            ),
             writing("devices::raid1"),
         ],
     ),
@@ -157,8 +181,11 @@ pub(super) const FAULTS: &[Fault] = &[
         "volume-failed-device-read",
         "A disk that refused a write is still read: what was overwritten comes back.",
         &[
-            volume("failing", "what_a_device_missed_never_comes_back_from_it"),
-            volume("failing", "a_device_that_fails_from_any_write_on_is_done_without"),
+            volume("volume", "failing::what_a_device_missed_never_comes_back_from_it"),
+            volume(
+                "volume",
+                "failing::a_device_that_fails_from_any_write_on_is_done_without",
+            ),
         ],
     ),
     loses(
@@ -166,12 +193,12 @@ pub(super) const FAULTS: &[Fault] = &[
         "One disk more than the profile can lose refuses writes, and commits go on as if the data were somewhere.",
         &[
             volume(
-                "failing",
-                "one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_the_device",
+                "volume",
+                "failing::one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_the_device",
             ),
             volume(
-                "failing",
-                "a_device_that_another_chunk_needs_stops_writing_and_is_still_read",
+                "volume",
+                "failing::a_device_that_another_chunk_needs_stops_writing_and_is_still_read",
             ),
             writing("faults::single_data_beside_raid1_metadata"),
         ],
@@ -180,10 +207,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "volume-failed-flush-forgotten",
         "A disk that could not make its cache durable counts as one that did.",
         &[
-            volume("failing", "a_device_that_fails_a_flush_gets_no_superblock"),
             volume(
-                "writing",
-                "a_failed_write_or_flush_stops_writing_for_good_and_says_why",
+                "volume",
+                "failing::a_device_that_fails_a_flush_gets_no_superblock",
+            ),
+            volume(
+                "volume",
+                "writing::a_failed_write_or_flush_stops_writing_for_good_and_says_why",
             ),
             writing("devices::raid1"),
         ],
@@ -205,8 +235,8 @@ pub(super) const FAULTS: &[Fault] = &[
         "After a disk refused a write that the volume needs, later commits are built on what it does not hold.",
         &[
             volume(
-                "writing",
-                "a_failed_write_or_flush_stops_writing_for_good_and_says_why",
+                "volume",
+                "writing::a_failed_write_or_flush_stops_writing_for_good_and_says_why",
             ),
             writing("faults::one_device"),
         ],
@@ -218,7 +248,10 @@ pub(super) const FAULTS: &[Fault] = &[
             THREADS,
             TWO_DEVICES,
             RING,
-            volume("writing", "copies_are_written_after_the_primaries_are_durable"),
+            volume(
+                "volume",
+                "writing::copies_are_written_after_the_primaries_are_durable",
+            ),
         ],
     ),
     loses(
@@ -233,7 +266,7 @@ pub(super) const FAULTS: &[Fault] = &[
             THREADS,
             TWO_DEVICES,
             RING,
-            volume("writing", "superblocks_go_to_all_devices_and_open_there"),
+            volume("volume", "writing::superblocks_go_to_all_devices_and_open_there"),
         ],
     ),
 ];

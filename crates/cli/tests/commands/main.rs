@@ -1,0 +1,40 @@
+//! The command: what each of its commands does, prints and refuses.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails; tests compute with known numbers"
+)]
+
+mod command_line;
+mod console;
+mod diff;
+mod full_host;
+mod hostile;
+mod inspect_internal;
+mod like_gnu;
+mod look;
+mod missing_devices;
+#[path = "../mounting/mod.rs"]
+mod mounting;
+mod oci;
+mod one_document;
+mod outputs;
+mod put_in;
+mod receive;
+mod refusals;
+mod replace;
+mod replace_lost;
+mod scrub;
+mod send;
+mod shell;
+mod shell_terminal;
+#[path = "../support/mod.rs"]
+mod support;
+mod take_out;
+mod terminal;
+mod told;
+mod tour;

@@ -1,0 +1,31 @@
+//! Mounts, each on an image of its own: what they answer, beside the kernel's, and how they end.
+//!
+//! Tests of io_uring change a setting of the whole machine, so they are a program of their own (`mount_rings`).
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails; tests compute with known numbers"
+)]
+
+mod beside_kernel;
+mod deleted_image;
+mod devices;
+mod files;
+mod ioctls;
+mod kept_times;
+#[path = "../mounting/mod.rs"]
+mod mounting;
+mod options;
+mod power_cuts;
+mod programs;
+mod remount_times;
+mod resync;
+mod scrub;
+mod soak;
+mod times_beside_kernel;
+mod twice;
+mod words;
+mod writeback_cache;

@@ -1,0 +1,95 @@
+//! Data without checksums whose copies differ, beside writers: who is asked what of it was ever written is asked with nothing
+//! locked, of the state that the scrub goes by.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests compute with known numbers, and a panic is how a test fails"
+)]
+
+use crate::support;
+
+use buttress_format::{ByteCount, Logical, Profile, SubvolumeId};
+use buttress_fs::{Filesystem, Follow, Location, Progress};
+use buttress_scrub::{Options, Report, Scrub};
+use buttress_volume::MappingContent;
+use buttress_writer::operations::NewInode;
+use buttress_writer::{WritableFilesystem, WriteOptions};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use support::{Lab, Make, Use};
+
+/// Scrubs beside a writer. Whoever is asked makes a file and commits: that takes the edit lock and waits for devices, and in
+/// a build with debug assertions it ends the test if a row is locked meanwhile. How often it was asked, and the report.
+fn scrub_that_asks(filesystem: &WritableFilesystem, was_written: bool) -> (u64, Report) {
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let asked = AtomicU64::new(0);
+    let written = |state: &Filesystem, logical: Logical, length: ByteCount| -> Vec<Range<Logical>> {
+        assert!(state.resolve(root, b"/bare", Follow::All).is_ok());
+        let number = asked.fetch_add(1, Ordering::SeqCst);
+        let name = format!("asked-{was_written}-{number}");
+        let made = filesystem.create(root, name.as_bytes(), &NewInode::of_root(0o644));
+        made.unwrap();
+        filesystem.commit().unwrap();
+        match was_written {
+            true => vec![logical..logical.saturating_add(length)],
+            false => Vec::new(),
+        }
+    };
+    let views = || filesystem.committed_view();
+    let options = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    let scrub = Scrub::new(&views(), options, Progress::new()).unwrap();
+    let scrub = scrub.asking(&written).beside(&views);
+    scrub.run().unwrap();
+    (asked.load(Ordering::SeqCst), scrub.report())
+}
+
+/// A copy of the first block of the file `bare`.
+fn bare_copy(lab: &Lab) -> Use {
+    let filesystem = lab.open().unwrap();
+    let root = Location::root_of(SubvolumeId::TOP_LEVEL);
+    let file = filesystem.resolve(root, b"/bare", Follow::All).unwrap();
+    let mut ranges = filesystem.open_file(file).unwrap().extents().unwrap();
+    let first = ranges.find_map(|range| match range.unwrap().kind {
+        buttress_fs::RangeKind::Data(extent) => Some(extent.logical),
+        _ => None,
+    });
+    let is_it = |used: &Use| Some(used.logical) == first && used.content == MappingContent::Data { copy: 1 };
+    lab.uses().unwrap().into_iter().find(is_it).unwrap()
+}
+
+#[test]
+fn what_was_written_is_asked_before_rows_are_locked() {
+    for (profile, devices) in [(Profile::Raid1, 2), (Profile::Raid5, 3)] {
+        let lab = Lab::new(&Make {
+            bare: true,
+            ..Make::new(profile, devices)
+        })
+        .unwrap();
+        let bare = bare_copy(&lab);
+        lab.spies[bare.device].put(bare.physical, &[0xa5; 4096]);
+        let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
+        let (asked, report) = scrub_that_asks(&filesystem, true);
+        assert!(asked > 0, "{profile}");
+        assert_eq!(
+            report.totals().unverified_errors,
+            1,
+            "{profile}: {:#?}",
+            report.damages
+        );
+        // Nobody ever wrote it: it may be anything.
+        let (asked, report) = scrub_that_asks(&filesystem, false);
+        assert!(asked > 0, "{profile}");
+        assert_eq!(
+            report.totals().unverified_errors,
+            0,
+            "{profile}: {:#?}",
+            report.damages
+        );
+        filesystem.close().unwrap();
+    }
+}

@@ -1,0 +1,18 @@
+//! Volumes on devices in memory: opening, every profile, writes, rows of parity, devices that fail and are replaced.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails; tests compute with known numbers"
+)]
+
+mod failing;
+mod opening;
+mod profiles;
+mod replacing;
+mod row_locks;
+mod rows;
+mod support;
+mod writing;

@@ -1,0 +1,18 @@
+//! The writer over several of its layers: mkfs, the order of commits, writes in place, live reads, and whole calls.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails; tests compute with known numbers"
+)]
+
+mod commit_in_flight;
+mod commit_order;
+mod damaged_subvolume;
+mod in_place;
+mod live;
+mod mkfs;
+mod parity;
+mod trimming;
+mod whole_calls;
