@@ -6,7 +6,13 @@
 //! 1. a [`CrashLab`] hands out devices that work as usual and records every write, zeroing, discard and flush of all of
 //!    them in one order, and what the program says of its own ([`CrashLab::mark`]: "commit 7 has returned");
 //! 2. its [`History`] then gives, for any cut of that order and any [`Outcome`] of what was not flushed by then, the
-//!    devices as they would be found after the crash ([`History::images_at`]).
+//!    devices as they would be found after the crash ([`History::images_at`]);
+//! 3. a judge of the caller's inspects them, at all cuts that [`Cuts`] chooses, and returns what is wrong
+//!    ([`History::judge`]).
+//!
+//! Several threads may write and flush at once. A history keeps the order in which requests began and ended: of writes that
+//! overlapped in time, the one that reached the device first comes first. A flush covers the writes of all threads that had
+//! returned before it began.
 //!
 //! What a flush promises, and no more, is kept: writes that had returned before it began, once it has returned. All other
 //! writes that had begun are *in doubt*: each may be there whole, in part (sector by sector), or not at all. Sectors are
@@ -17,8 +23,8 @@
 //! Everything follows from the recorded order and the seeds: a failure is found again by its cut and its seed.
 //!
 //! ```
-//! use buttress_lab::crash::{CrashLab, Outcome};
-//! use buttress_lab::{Device, Engine, IoError, MemoryBackend};
+//! use buttress_lab::crash::{CrashLab, Cuts};
+//! use buttress_lab::{Backend, Device, IoError, MemoryBackend};
 //! use std::sync::Arc;
 //!
 //! // A store of one number: two slots that are written in turn, and a flush that makes a number count.
@@ -32,31 +38,34 @@
 //!     Ok(even[0].max(odd[0]))
 //! }
 //!
-//! let lab = CrashLab::new();
-//! let disk = lab.device(Arc::new(MemoryBackend::new("disk", vec![0; 8192])));
-//! let device = Device::with_backend(disk, Engine::Inline);
-//! for number in 1..=9 {
-//!     store(&device, number)?;
-//!     lab.mark(number.into());
-//! }
-//!
-//! let history = lab.history();
-//! for cut in 0..=history.len() {
-//!     for seed in 0..20 {
-//!         let image = history.images_at(cut, Outcome::Drawn { seed }).remove(0);
-//!         let found = load(&Device::with_backend(image, Engine::Inline))?;
-//!         let promised = history.last_mark(cut).unwrap_or(0);
-//!         assert!(u64::from(found) >= promised, "cut {cut}, seed {seed}: {found} after {promised}");
+//! let disk: Arc<dyn Backend> = Arc::new(MemoryBackend::new("disk", vec![0; 8192]));
+//! let history = CrashLab::record([disk], |lab, devices| {
+//!     for number in 1..=9 {
+//!         store(&devices[0], number)?;
+//!         lab.mark(number.into());
 //!     }
-//! }
-//! # Ok::<(), IoError>(())
+//!     Ok::<(), IoError>(())
+//! })?;
+//!
+//! let verdict = history.judge(&Cuts::every().draws(20), |state| {
+//!     let found = load(&state.devices()[0]).map_err(|error| error.to_string())?;
+//!     let promised = state.last_mark().unwrap_or(0);
+//!     match u64::from(found) >= promised {
+//!         true => Ok(()),
+//!         false => Err(format!("{found} after {promised}")),
+//!     }
+//! });
+//! assert!(verdict.accepted()? > 19);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod history;
+mod judging;
 mod pages;
 mod recording;
 
 pub use history::{History, Outcome};
+pub use judging::{Complaint, CutState, Cuts, Rejected, Verdict};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,8 +75,9 @@ use buttress_locks::{Rank, lock_class};
 use bytes::Bytes;
 
 use buttress_device::Backend;
+use buttress_device::{Device, Engine};
 use pages::Pages;
-use recording::RecordingDevice;
+use recording::{CrashImage, RecordingDevice};
 
 lock_class!(LogLock, "log", Rank::LEAF);
 lock_class!(BasesLock, "bases", Rank::LEAF);
@@ -152,8 +162,24 @@ impl CrashLab {
         Self::default()
     }
 
+    /// Runs a program on devices that hold what `bases` hold, and returns what happened to them. The program gets the lab for
+    /// its marks, and the devices as [`Engine::Inline`] serves them. Threads of the program may use them at once.
+    ///
+    /// # Errors
+    /// As the program.
+    pub fn record<E>(
+        bases: impl IntoIterator<Item = Arc<dyn Backend>>,
+        program: impl FnOnce(&Self, Vec<Device>) -> Result<(), E>,
+    ) -> Result<History, E> {
+        let lab = Self::new();
+        let device = |base| Device::with_backend(lab.device(base), Engine::Inline);
+        let devices = bases.into_iter().map(device).collect();
+        program(&lab, devices)?;
+        Ok(lab.history())
+    }
+
     /// A device that holds what `base` holds. `base` itself is never written to, and must not change while the lab or
-    /// its history is in use. What fails (see [`crate::FaultyBackend`]) is put over it, not under it.
+    /// its history is in use. What fails (see [`crate::fault::FaultyBackend`]) is put over it, not under it.
     #[must_use]
     pub fn device(&self, base: Arc<dyn Backend>) -> Arc<dyn Backend> {
         let pages = Pages::over(base);
@@ -191,6 +217,13 @@ impl CrashLab {
         let events = self.log.lock().events.clone();
         History::new(self.bases.lock().clone(), events)
     }
+}
+
+/// Returns a device that begins as `base` and keeps what is written to it in memory. `base` itself is never written to, and
+/// must not change while the copy is in use. Copies cost little: all share what they did not change.
+#[must_use]
+pub fn copy_of(base: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    Arc::new(CrashImage::new(Pages::over(base)))
 }
 
 /// The range that an event changes on its device.

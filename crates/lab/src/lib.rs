@@ -6,8 +6,9 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | see what is left when the power goes at any moment | [`crash`] |
+//! | cut the power at every write of a program, and judge what is found | [`crash`] |
 //! | fail, tear or misdirect requests, rot bits, pull a device out | [`Fault`], [`FaultyBackend`] |
+//! | fail each request of a program in turn | [`strike_each`] |
 //! | fill the host's disk below an image file with holes | [`SparseBackend`] |
 //! | hold requests back until the test lets them go on | [`gate`] |
 //! | measure in the time of a disk that the machine does not have | [`simulated`], [`Model`] |
@@ -40,6 +41,6 @@ mod simulation;
 mod sparse;
 
 pub use buttress_device::{Backend, Device, Engine, IoError, MemoryBackend, VirtualClock};
-pub use fault::{Fault, FaultyBackend};
+pub use fault::{Fault, FaultyBackend, strike_each};
 pub use simulation::{FlashParameters, FlashTimes, Model, SpinningParameters, as_if_on, simulated};
 pub use sparse::SparseBackend;

@@ -4,7 +4,8 @@
 //! in doubt. The state of the first kind is carried forward from cut to cut, with checkpoints to come back to, so that
 //! cuts in ascending order cost what lies between them; the second kind is laid over a copy of it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_locks::unscheduled::Mutex;
@@ -50,11 +51,60 @@ pub struct History {
 
 /// The devices as far as flushes before a cut vouch for them, and what is in doubt there.
 #[derive(Clone, Debug)]
-struct State {
+pub(super) struct State {
     cut: usize,
     durable: Vec<Pages>,
-    /// Events, by number, that no flush covers.
-    in_doubt: BTreeSet<usize>,
+    /// Events, by number, that no flush covers, with what of them is in doubt.
+    in_doubt: BTreeMap<usize, Doubt>,
+}
+
+/// What of a change is in doubt.
+#[derive(Clone, Debug)]
+enum Doubt {
+    Whole,
+    /// These parts, in ascending order. A change that came later replaced all others, and a flush covers it.
+    Parts(Vec<Range<u64>>),
+}
+
+impl Doubt {
+    /// Returns the parts of a range that are in doubt.
+    fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        match self {
+            Self::Whole => vec![range.clone()],
+            Self::Parts(parts) => {
+                let cut = parts.iter().map(|part| intersection(part, range));
+                cut.filter(|part| !part.is_empty()).collect()
+            }
+        }
+    }
+
+    /// Takes `replaced` out of the change's `range`. Returns nothing if no part is left.
+    fn without(&self, range: &Range<u64>, replaced: &Range<u64>) -> Option<Self> {
+        let before = range.start..range.end.min(replaced.start);
+        let after = range.start.max(replaced.end)..range.end;
+        let parts: Vec<_> = [before, after]
+            .iter()
+            .flat_map(|side| self.within(side))
+            .filter(|part| !part.is_empty())
+            .collect();
+        (!parts.is_empty()).then_some(Self::Parts(parts))
+    }
+}
+
+fn intersection(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
+    one.start.max(other.start)..one.end.min(other.end)
+}
+
+impl State {
+    /// Returns how many events came before the power went.
+    pub(super) const fn cut(&self) -> usize {
+        self.cut
+    }
+
+    /// Returns whether nothing is in doubt.
+    pub(super) fn is_certain(&self) -> bool {
+        self.in_doubt.is_empty()
+    }
 }
 
 impl History {
@@ -62,7 +112,7 @@ impl History {
         let start = State {
             cut: 0,
             durable: bases.clone(),
-            in_doubt: BTreeSet::new(),
+            in_doubt: BTreeMap::new(),
         };
         Self {
             bases,
@@ -92,8 +142,13 @@ impl History {
     /// The label of the last mark before a cut: what the program had said by then.
     #[must_use]
     pub fn last_mark(&self, cut: usize) -> Option<u64> {
+        self.marks(cut).next_back()
+    }
+
+    /// Returns the labels of all marks before a cut, in order.
+    pub fn marks(&self, cut: usize) -> impl DoubleEndedIterator<Item = u64> {
         let before = self.events.get(..cut).unwrap_or(&self.events);
-        before.iter().rev().find_map(|recorded| match recorded.event {
+        before.iter().filter_map(|recorded| match recorded.event {
             Event::Mark { label } => Some(label),
             _ => None,
         })
@@ -109,8 +164,13 @@ impl History {
     /// `cut` events. A cut past the last event is one after it.
     #[must_use]
     pub fn images_at(&self, cut: usize, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
-        let mut draw = Draw::new(outcome, cut);
-        self.images_with(cut, &mut |event, sector, sectors| {
+        self.images_of(self.state_at(cut), outcome)
+    }
+
+    /// The devices of a state.
+    pub(super) fn images_of(&self, state: State, outcome: Outcome) -> Vec<Arc<dyn Backend>> {
+        let mut draw = Draw::new(outcome, state.cut);
+        self.images_chosen(state, &mut |event, sector, sectors| {
             draw.keeps(event, sector, sectors)
         })
     }
@@ -124,8 +184,15 @@ impl History {
         cut: usize,
         keeps: &mut dyn FnMut(usize, u64, u64) -> bool,
     ) -> Vec<Arc<dyn Backend>> {
-        let mut state = self.state_at(cut);
-        for number in &state.in_doubt {
+        self.images_chosen(self.state_at(cut), keeps)
+    }
+
+    fn images_chosen(
+        &self,
+        mut state: State,
+        keeps: &mut dyn FnMut(usize, u64, u64) -> bool,
+    ) -> Vec<Arc<dyn Backend>> {
+        for (number, doubt) in &state.in_doubt {
             let Some(recorded) = self.events.get(*number) else {
                 continue;
             };
@@ -148,7 +215,9 @@ impl History {
                 } else if let Some(start) = there.take() {
                     let start = start.saturating_mul(SECTOR_BYTES).max(range.start);
                     let stop = sector.saturating_mul(SECTOR_BYTES).min(range.end);
-                    apply(pages, &recorded.event, start, stop.saturating_sub(start));
+                    for part in doubt.within(&(start..stop)) {
+                        apply(pages, &recorded.event, &part);
+                    }
                 }
             }
         }
@@ -158,7 +227,7 @@ impl History {
             .collect()
     }
 
-    fn state_at(&self, cut: usize) -> State {
+    pub(super) fn state_at(&self, cut: usize) -> State {
         let cut = cut.min(self.events.len());
         let latest = self.latest.lock().clone();
         let mut state = if latest.cut <= cut && cut.saturating_sub(latest.cut) <= CHECKPOINT_EVENTS {
@@ -171,7 +240,7 @@ impl History {
                 None => State {
                     cut: 0,
                     durable: self.bases.clone(),
-                    in_doubt: BTreeSet::new(),
+                    in_doubt: BTreeMap::new(),
                 },
             }
         };
@@ -197,7 +266,7 @@ impl History {
         };
         let Event::Flush { device } = recorded.event else {
             if target(&recorded.event).is_some() {
-                state.in_doubt.insert(number);
+                state.in_doubt.insert(number, Doubt::Whole);
             }
             return;
         };
@@ -208,25 +277,54 @@ impl History {
         };
         let done: Vec<usize> = state
             .in_doubt
-            .iter()
+            .keys()
             .copied()
             .filter(|number| self.events.get(*number).is_some_and(covered))
             .collect();
         for number in done {
-            state.in_doubt.remove(&number);
+            let doubt = state.in_doubt.remove(&number);
             let event = self.events.get(number).map(|recorded| &recorded.event);
             if let Some((event, (device, range))) = event.and_then(|event| Some((event, target(event)?)))
                 && let Some(pages) = state.durable.get_mut(device)
             {
-                apply(pages, event, range.start, range.end.saturating_sub(range.start));
+                for part in doubt.iter().flat_map(|doubt| doubt.within(&range)) {
+                    apply(pages, event, &part);
+                }
+                self.replace_earlier(state, number, device, &range);
+            }
+        }
+    }
+
+    /// Ends the doubt of changes before `number` where it changed the same bytes: whatever became of them, it came later. Such
+    /// changes are left only where threads overlapped, since the flush covers all others.
+    fn replace_earlier(&self, state: &mut State, number: usize, device: usize, range: &Range<u64>) {
+        let earlier: Vec<usize> = state
+            .in_doubt
+            .range(..number)
+            .map(|(earlier, _)| *earlier)
+            .collect();
+        for earlier in earlier {
+            let changed = self
+                .events
+                .get(earlier)
+                .and_then(|recorded| target(&recorded.event));
+            let Some((_, changed)) = changed
+                .filter(|(other, changed)| *other == device && !intersection(changed, range).is_empty())
+            else {
+                continue;
+            };
+            let left = state.in_doubt.remove(&earlier);
+            if let Some(left) = left.and_then(|doubt| doubt.without(&changed, range)) {
+                state.in_doubt.insert(earlier, left);
             }
         }
     }
 }
 
-/// Makes the part `[start, start + length)` of an event's change. A change outside the device did not happen then,
-/// either.
-fn apply(pages: &mut Pages, event: &Event, start: u64, length: u64) {
+/// Makes a part of an event's change. A change outside the device did not happen then, either.
+fn apply(pages: &mut Pages, event: &Event, part: &Range<u64>) {
+    let start = part.start;
+    let length = part.end.saturating_sub(start);
     let _outside = match event {
         Event::Write {
             offset_bytes, bytes, ..
@@ -328,5 +426,49 @@ impl Draw {
             Fate::First(count) => sector < count,
             Fate::Any => self.below(2) == 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buttress_device::MemoryBackend;
+    use bytes::Bytes;
+
+    fn write(offset_bytes: u64, value: u8, returned: u64) -> Recorded {
+        Recorded {
+            event: Event::Write {
+                device: 0,
+                offset_bytes,
+                bytes: Bytes::from(vec![value; 1024]),
+            },
+            time: Some(returned),
+        }
+    }
+
+    fn flush(began: u64) -> Recorded {
+        Recorded {
+            event: Event::Flush { device: 0 },
+            time: Some(began),
+        }
+    }
+
+    /// The second of two writes that overlap returns first, and a flush covers it alone: nothing of the first comes back there.
+    #[test]
+    fn flushed_write_replaces_earlier_one_that_has_not_returned() {
+        let base: Arc<dyn Backend> = Arc::new(MemoryBackend::new("base", vec![0; 4096]));
+        let events = vec![write(0, 1, 7), write(512, 2, 3), flush(4), flush(8)];
+        let history = History::new(vec![Pages::over(base)], events);
+        let sectors = |cut, outcome| {
+            let mut bytes = [0; 1536];
+            let image = history.images_at(cut, outcome).remove(0);
+            image.read_vectored_at(0, &mut [&mut bytes]).unwrap();
+            [0, 512, 1024].map(|at: usize| bytes[at])
+        };
+        assert_eq!(history.in_doubt(3), 1);
+        assert_eq!(sectors(3, Outcome::NoneKept), [0, 2, 2]);
+        assert_eq!(sectors(3, Outcome::AllKept), [1, 2, 2]);
+        assert_eq!(history.in_doubt(4), 0);
+        assert_eq!(sectors(4, Outcome::NoneKept), [1, 2, 2]);
     }
 }

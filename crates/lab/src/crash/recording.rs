@@ -100,14 +100,20 @@ impl RecordingDevice {
     }
 
     /// Records a change that begins now, makes it, and records that it has returned.
-    fn change(&self, event: Event, make: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    ///
+    /// The change is recorded and made under one lock on the bytes. Of two writes to the same bytes, the history thus has the
+    /// same one last as the device.
+    fn change(&self, event: Event, make: impl FnOnce(&mut Pages) -> io::Result<()>) -> io::Result<()> {
+        let mut pages = self.live.pages.write();
         let place = {
             let mut log = self.log.lock();
             log.tick();
+            let place = log.events.len();
             log.events.push(Recorded { event, time: None });
-            log.events.len().saturating_sub(1)
+            place
         };
-        make()?;
+        make(&mut pages)?;
+        drop(pages);
         let mut log = self.log.lock();
         let time = log.tick();
         if let Some(recorded) = log.events.get_mut(place) {
@@ -144,7 +150,7 @@ impl Backend for RecordingDevice {
             offset_bytes,
             bytes: Bytes::copy_from_slice(bytes),
         };
-        self.change(event, || self.live.write_at(offset_bytes, bytes))
+        self.change(event, |pages| pages.write(offset_bytes, bytes))
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -163,7 +169,7 @@ impl Backend for RecordingDevice {
             device: self.number,
             range: offset_bytes..offset_bytes.saturating_add(length_bytes),
         };
-        self.change(event, || self.live.discard(offset_bytes, length_bytes))
+        self.change(event, |pages| pages.fill(offset_bytes, length_bytes, DISCARDED))
     }
 
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
@@ -171,6 +177,6 @@ impl Backend for RecordingDevice {
             device: self.number,
             range: offset_bytes..offset_bytes.saturating_add(length_bytes),
         };
-        self.change(event, || self.live.zero(offset_bytes, length_bytes))
+        self.change(event, |pages| pages.fill(offset_bytes, length_bytes, 0))
     }
 }
