@@ -1,16 +1,21 @@
-//! `cargo xtask licences`: every dependency against the lists in `deny.toml`.
+//! `cargo xtask licences [--advisories]`: every dependency against the lists in `deny.toml`, and against published advisories
+//! ([`crate::advisories`]).
 //!
-//! The file is cargo-deny's, which checks more (advisories among it) where it is installed; this chore
-//! needs nothing but cargo, so that it runs everywhere.
+//! The file is cargo-deny's, which checks more where it is installed; this chore needs nothing but cargo, so that it runs
+//! everywhere.
 
 use crate::run::{cargo, root};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Fails, with all findings, if any dependency has a licence that is not allowed, is banned by name, or
-/// comes from elsewhere than the registry.
-pub(crate) fn run() -> Result<()> {
+const USAGE: &str = "usage: cargo xtask licences [--advisories]";
+
+/// Fails, with all findings, if any dependency has a licence that is not allowed, is banned by name, comes from elsewhere
+/// than the registry, or has an advisory. With `--advisories` it also fails if advisories cannot be checked.
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    let must = words.iter().any(|word| word == "--advisories");
+    ensure!(words.len() == usize::from(must), USAGE);
     let rules: toml::Table = toml::from_str(&std::fs::read_to_string(root()?.join("deny.toml"))?)?;
     let list = |table: &str, key: &str| -> Vec<toml::Value> {
         let found = rules
@@ -32,6 +37,7 @@ pub(crate) fn run() -> Result<()> {
                 .map(str::to_owned)
         })
         .collect();
+    let ignored = list("advisories", "ignore").iter().filter_map(id_of).collect();
     let output = cargo()?
         .args(["metadata", "--format-version", "1", "--locked"])
         .output()?;
@@ -64,7 +70,13 @@ pub(crate) fn run() -> Result<()> {
         bail!("{} findings:\n  {}", findings.len(), findings.join("\n  "));
     }
     println!("{} packages, every licence is allowed", packages.len());
-    Ok(())
+    crate::advisories::check(&ignored, must)
+}
+
+/// The id of an advisory that is ignored: alone, or in a table with the reason.
+fn id_of(value: &toml::Value) -> Option<String> {
+    let id = value.get("id").unwrap_or(value);
+    id.as_str().map(str::to_owned)
 }
 
 fn check(what: &str, licence: &str, allowed: &BTreeSet<String>, findings: &mut Vec<String>) {

@@ -1,5 +1,6 @@
 //! The project's own chores: `cargo xtask CHORE`.
 
+mod advisories;
 #[cfg(test)]
 mod architecture;
 mod dist;
@@ -44,7 +45,9 @@ cargo xtask CHORE
   nightly [--seconds N]
                        all that takes too long for each change, in four hours or N seconds, with one report: tests with full
                        budgets and the seeds of the day, faults, schedules, fuzz targets, soaks, programs
-  licences             checks every dependency's licence and source against deny.toml
+  licences [--advisories]
+                       checks every dependency's licence and source against deny.toml, and the published advisories where their
+                       database is on this machine; with --advisories fetches it, and fails where it cannot be had
   bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
                        mount, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
@@ -79,8 +82,8 @@ fn main() -> ExitCode {
         "dist" => dist::run(&rest),
         "docs" => docs::run(),
         "faults" => faults::run(&rest),
-        "licences" => licences::run(),
         "nightly" => nightly::run(&rest),
+        "licences" => licences::run(&rest),
         "bench" => run::bench(&rest),
         "fuzz" => fuzz::run(&rest),
         "schedules" => schedules::run(&rest),
