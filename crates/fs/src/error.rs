@@ -10,7 +10,6 @@
 //! operating system.
 
 mod corruption;
-pub mod defect;
 
 use crate::location::Location;
 use buttress_format::printable::Printable;
@@ -21,8 +20,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use buttress_exact::defect::{self, Defect};
 pub use corruption::Corruption;
-pub use defect::Defect;
 
 /// The result of a call on the file system.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -469,6 +468,18 @@ impl Error {
         }
     }
 
+    /// Returns whether an invariant of this program is broken, in this layer or one below.
+    #[must_use]
+    pub fn is_defect(&self) -> bool {
+        match self {
+            Self::Defect(_) => true,
+            Self::Tree(error) => error.is_defect(),
+            Self::Volume(error) => error.is_defect(),
+            Self::DamagedLog { cause, .. } => cause.is_defect(),
+            _ => false,
+        }
+    }
+
     /// Returns the request for which a device had no space: a disk is full, or a quota is used up. Writing continues
     /// after it, and the same call can succeed once the host has space again.
     #[must_use]
@@ -512,6 +523,9 @@ impl Error {
                 std::io::ErrorKind::QuotaExceeded => number::EDQUOT,
                 _ => number::ENOSPC,
             };
+        }
+        if self.is_defect() {
+            return number::EIO;
         }
         match self {
             Self::NotFound { .. }

@@ -122,6 +122,16 @@ impl Error {
         }
     }
 
+    /// Returns whether an invariant of this program is broken, in this layer or the one below.
+    #[must_use]
+    pub const fn is_defect(&self) -> bool {
+        match &self.cause {
+            Cause::Broken(_) | Cause::Miscounted { .. } => true,
+            Cause::Unreadable(error) => error.is_defect(),
+            _ => false,
+        }
+    }
+
     /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

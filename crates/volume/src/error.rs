@@ -8,6 +8,7 @@ use crate::layout::LayoutError;
 use crate::superblocks::PrimaryFailure;
 use crate::write::WriteRefusal;
 use buttress_device::IoError;
+use buttress_exact::Defect;
 use buttress_format::error::{ErrorKind, Unsupported};
 use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
 use core::fmt;
@@ -54,6 +55,9 @@ pub enum Error {
         /// How long a read can be.
         maximum_bytes: usize,
     },
+    /// An invariant of this program is broken: reported instead of bytes that may be wrong.
+    #[error(transparent)]
+    Defect(#[from] Box<Defect>),
     /// A copy was asked for that the chunk does not have.
     #[error("copy {copy} of logical {logical}: it has copies 1 to {copies}")]
     NoSuchCopy {
@@ -72,6 +76,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Corrupt(corruption) => corruption.kind(),
+            Self::Defect(_) => ErrorKind::Corrupt,
             Self::Unsupported(_) => ErrorKind::Unsupported,
             Self::Io(_) => ErrorKind::Io,
             Self::Unreadable(unreadable) => unreadable.kind(),
@@ -80,6 +85,20 @@ impl Error {
             Self::StripeTree { kind, .. } => *kind,
             Self::ReadLength { .. } | Self::NoSuchCopy { .. } => ErrorKind::Caller,
         }
+    }
+}
+
+impl Error {
+    /// Returns whether an invariant of this program is broken.
+    #[must_use]
+    pub const fn is_defect(&self) -> bool {
+        matches!(self, Self::Defect(_))
+    }
+}
+
+impl From<Defect> for Error {
+    fn from(defect: Defect) -> Self {
+        Self::Defect(Box::new(defect))
     }
 }
 

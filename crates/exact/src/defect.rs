@@ -1,9 +1,9 @@
-//! What this program itself keeps true, and finds broken.
+//! The error for a broken invariant of this program.
 
 use core::fmt;
 
-/// A sum or a rule of this program that does not hold, with its numbers. Writing stops before anything that follows from it
-/// reaches the volume.
+/// A sum or a rule of this program that does not hold, with its numbers. Writing stops before its consequences reach the
+/// volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
     what: &'static str,
@@ -11,7 +11,7 @@ pub struct Defect {
 }
 
 impl Defect {
-    /// What does not hold.
+    /// Names the rule that does not hold.
     #[must_use]
     pub const fn new(what: &'static str) -> Self {
         Self {
@@ -20,14 +20,14 @@ impl Defect {
         }
     }
 
-    /// One of the numbers that say so.
+    /// Adds one of the numbers that break the rule.
     #[must_use]
     pub fn with(mut self, name: &'static str, number: impl Into<i128>) -> Self {
         self.numbers.push((name, number.into()));
         self
     }
 
-    /// What does not hold, without the numbers.
+    /// Returns the rule that does not hold, without the numbers.
     #[must_use]
     pub const fn what(&self) -> &'static str {
         self.what
@@ -53,7 +53,7 @@ impl core::error::Error for Defect {}
 /// Adds to a sum.
 ///
 /// # Errors
-/// When it grows past what a sum can be.
+/// If the sum becomes larger than its type can hold.
 pub fn add(sum: &mut u64, more: u64, what: &'static str) -> Result<(), Defect> {
     let Some(grown) = sum.checked_add(more) else {
         return Err(Defect::new(what).with("sum", *sum).with("more", more));
@@ -65,13 +65,21 @@ pub fn add(sum: &mut u64, more: u64, what: &'static str) -> Result<(), Defect> {
 /// Takes from a sum.
 ///
 /// # Errors
-/// When there is less than that.
+/// If the sum is smaller than `less`.
 pub fn take(sum: &mut u64, less: u64, what: &'static str) -> Result<(), Defect> {
     let Some(rest) = sum.checked_sub(less) else {
         return Err(Defect::new(what).with("sum", *sum).with("less", less));
     };
     *sum = rest;
     Ok(())
+}
+
+/// Returns a length that a check has bounded as a size in memory.
+///
+/// # Errors
+/// If no memory can be that large.
+pub fn usize_of(value: u64, what: &'static str) -> Result<usize, Defect> {
+    usize::try_from(value).map_err(|_| Defect::new(what).with("value", value))
 }
 
 #[cfg(test)]
