@@ -11,6 +11,7 @@
 
 mod error;
 
+use buttress_exact::Exact as _;
 pub use error::ChunkProblem;
 
 use crate::block_group::{BlockGroupFlags, Profile};
@@ -230,7 +231,7 @@ impl Chunk {
 
     fn check_stripes(&self) -> Result<(), ChunkProblem> {
         let profile = self.replication();
-        let stripes = u16::try_from(self.stripes.len()).unwrap_or(u16::MAX);
+        let stripes = self.stripes.len().narrow::<u16>();
         let least = profile.min_stripes();
         if stripes < least || profile.max_stripes().is_some_and(|most| stripes > most) {
             return Err(ChunkProblem::StripeCount {
@@ -283,7 +284,7 @@ impl Chunk {
     /// The item as it lies on disk. A chunk has at most 65,535 stripes; what is beyond is left out.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let num_stripes = u16::try_from(self.stripes.len()).unwrap_or(u16::MAX);
+        let num_stripes = self.stripes.len().narrow::<u16>();
         let head = RawChunk {
             length: U64::new(self.length.get()),
             owner: U64::new(self.owner.get()),

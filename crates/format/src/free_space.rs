@@ -12,6 +12,7 @@ use crate::key::{ItemType, Key, RawKey};
 use crate::node::RawItem;
 use crate::raw;
 use crate::units::{ByteCount, Generation, Logical, ObjectId};
+use buttress_exact::{at_most, u64_of};
 use core::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -133,7 +134,7 @@ impl<'a> FreeSpaceBitmap<'a> {
             .get()
             .checked_div(u64::from(sector_bytes))
             .unwrap_or(u64::MAX);
-        let expected = usize::try_from(sectors.div_ceil(8)).unwrap_or(usize::MAX);
+        let expected = at_most(sectors.div_ceil(8), usize::MAX);
         if expected > BITMAP_MAX_BYTES {
             return Err(ItemError::new(
                 key,
@@ -188,7 +189,7 @@ impl FreeSpaceInfo {
         let bitmap_item_bytes = u64::try_from(size_of::<RawItem>().saturating_add(BITMAP_MAX_BYTES));
         let bitmaps = length.get().div_ceil(bitmap_range_bytes(sector_bytes).max(1));
         let bytes = bitmaps.saturating_mul(bitmap_item_bytes.unwrap_or(u64::MAX));
-        let extent_item_bytes = u64::try_from(size_of::<RawItem>()).unwrap_or(u64::MAX);
+        let extent_item_bytes = u64_of(size_of::<RawItem>());
         u32::try_from(bytes.checked_div(extent_item_bytes).unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
@@ -235,8 +236,7 @@ impl FreeSpaceBitmap<'_> {
 /// The longest range that one bitmap covers: [`BITMAP_MAX_BYTES`] of bits, one for each sector.
 #[must_use]
 pub fn bitmap_range_bytes(sector_bytes: u32) -> u64 {
-    u64::try_from(BITMAP_MAX_BYTES)
-        .unwrap_or(u64::MAX)
+    u64_of(BITMAP_MAX_BYTES)
         .saturating_mul(8)
         .saturating_mul(u64::from(sector_bytes))
 }

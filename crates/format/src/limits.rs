@@ -10,6 +10,7 @@
 use crate::directory::RawDirItem;
 use crate::file_extent::FileExtent;
 use crate::node::{HEADER_BYTES, RawItem};
+use buttress_exact::usize_of;
 
 /// The most names that an inode can have.
 pub const LINKS_MAX: u32 = 65_535;
@@ -17,9 +18,7 @@ pub const LINKS_MAX: u32 = 65_535;
 /// What a leaf holds besides its header: heads of items and their data.
 #[must_use]
 pub fn leaf_bytes(node_bytes: u32) -> usize {
-    usize::try_from(node_bytes)
-        .unwrap_or(usize::MAX)
-        .saturating_sub(HEADER_BYTES)
+    usize_of(node_bytes).saturating_sub(HEADER_BYTES)
 }
 
 /// The longest item: it is alone in its leaf. Items of packed entries (names of an inode, directory entries or

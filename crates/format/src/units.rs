@@ -16,6 +16,7 @@
 //!
 //! Source: on-disk format documentation, sections "Overview" and "Reserved objectids".
 
+use buttress_exact::Exact as _;
 use core::fmt;
 
 macro_rules! coordinate {
@@ -74,6 +75,21 @@ macro_rules! address {
             #[must_use]
             pub const fn saturating_add(self, length: ByteCount) -> Self {
                 Self(self.0.saturating_add(length.0))
+            }
+
+            /// Returns this address moved up by `length`, which a check has bounded. Debug builds assert that the result
+            /// exists; numbers from disk need [`checked_add`](Self::checked_add).
+            #[must_use]
+            #[track_caller]
+            pub fn exact_add(self, length: ByteCount) -> Self {
+                Self(self.0.exact_add(length.0))
+            }
+
+            /// Returns the distance from `start`, which is not above this address, up to it. Debug builds assert that.
+            #[must_use]
+            #[track_caller]
+            pub fn distance_from(self, start: Self) -> ByteCount {
+                ByteCount(self.0.exact_sub(start.0))
             }
 
             /// The distance from `start` up to this address, or `None` when `start` lies above it.
@@ -172,6 +188,26 @@ impl ByteCount {
             Some(value) => Some(Self(value)),
             None => None,
         }
+    }
+
+    /// Returns the difference to a length that is not larger. Debug builds assert that.
+    #[must_use]
+    #[track_caller]
+    pub fn exact_sub(self, other: Self) -> Self {
+        Self(self.0.exact_sub(other.0))
+    }
+
+    /// Returns this length, which a check has bounded, as a size in memory. Debug builds assert that it is one.
+    #[must_use]
+    #[track_caller]
+    pub fn exact_usize(self) -> usize {
+        self.0.narrow()
+    }
+
+    /// Returns the smaller of this length and a size in memory.
+    #[must_use]
+    pub fn at_most(self, limit: usize) -> usize {
+        buttress_exact::at_most(self.0, limit)
     }
 
     /// The difference to a smaller length, or `None`.

@@ -106,7 +106,7 @@ impl Editor {
         let block = cursor.current_leaf().expect("the tree has a leaf").clone();
         let slot = block.search(key);
         self.block(filesystem, block, |block| {
-            block.edit_leaf(|leaf| change(leaf, slot));
+            let () = block.edit_leaf(|leaf| change(leaf, slot));
         });
     }
 

@@ -18,6 +18,7 @@
 use super::CompressionError;
 use super::lzo1x::{self, Lzo1xError};
 use crate::file_extent::COMPRESSED_EXTENT_BYTES_MAX;
+use buttress_exact::{u64_of, usize_of};
 
 const LENGTH_BYTES: usize = 4;
 
@@ -130,8 +131,8 @@ fn put_length(stored: &mut [u8], at: usize, length: usize) -> Option<()> {
 /// The total length, checked: it fits the extent, and uses its last sector.
 fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, CompressionError> {
     let total = length_at(stored, 0, stored.len()).unwrap_or(0);
-    let limit = COMPRESSED_EXTENT_BYTES_MAX.min(u64::try_from(stored.len()).unwrap_or(u64::MAX));
-    let total_bytes = usize::try_from(total).unwrap_or(usize::MAX);
+    let limit = COMPRESSED_EXTENT_BYTES_MAX.min(u64_of(stored.len()));
+    let total_bytes = usize_of(total);
     let rounded = total_bytes
         .checked_next_multiple_of(sector_bytes)
         .unwrap_or(usize::MAX);

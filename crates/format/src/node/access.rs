@@ -4,6 +4,7 @@ use super::header::{HEADER_BYTES, Header, RawItem, RawKeyPointer};
 use super::{DamagedBlock, TreeBlock};
 use crate::key::{Key, RawKey};
 use crate::units::{Generation, Logical};
+use buttress_exact::usize_of;
 use bytes::Bytes;
 use core::ops::Range;
 use zerocopy::FromBytes;
@@ -73,7 +74,7 @@ impl TreeBlock {
     /// How many items or pointers the block holds.
     #[must_use]
     pub fn item_count(&self) -> usize {
-        usize::try_from(self.header.item_count).unwrap_or(usize::MAX)
+        usize_of(self.header.item_count)
     }
 
     /// The whole block.
@@ -184,7 +185,7 @@ impl TreeBlock {
         if self.is_leaf() {
             let heads = self.item_count().saturating_mul(size_of::<RawItem>());
             let data_start = match self.raw_items().last() {
-                Some(last) => usize::try_from(last.offset.get()).unwrap_or(0),
+                Some(last) => usize_of(last.offset.get()),
                 None => room,
             };
             data_start.saturating_sub(heads)

@@ -17,6 +17,7 @@ mod leaf;
 mod pointers;
 mod seal;
 
+use buttress_exact::{Exact as _, usize_of};
 pub use leaf::{ITEM_HEAD_BYTES, LeafEdit, leaf_data_bytes_max};
 pub use pointers::{NodeEdit, node_pointers_max};
 
@@ -60,7 +61,7 @@ impl TreeBlock {
             item_count: 0,
             level: new.level,
         };
-        let node_bytes = usize::try_from(node_bytes).unwrap_or(0).max(HEADER_BYTES);
+        let node_bytes = usize_of(node_bytes).max(HEADER_BYTES);
         Self::new(Bytes::from(vec![0; node_bytes]), header)
     }
 
@@ -76,7 +77,7 @@ impl TreeBlock {
             owner: header.owner,
             level: header.level,
         };
-        Self::new_empty(u32::try_from(self.bytes().len()).unwrap_or(u32::MAX), &new)
+        Self::new_empty(self.bytes().len().narrow(), &new)
     }
 
     /// As [`TreeBlock::new_sibling`], in the memory of a block of the same size that nobody needs any more. What lies there where
@@ -131,7 +132,9 @@ impl TreeBlock {
         Self::new(self.bytes().clone(), header)
     }
 
-    /// Changes a leaf. For a node the edit sees no items and has no space.
+    /// Changes a leaf. For a node the edit sees no items and has no space. An edit that does not succeed changes nothing, and its
+    /// caller must not continue as if it had.
+    #[must_use]
     pub fn edit_leaf<Answer>(&mut self, change: impl FnOnce(&mut LeafEdit<'_>) -> Answer) -> Answer {
         let is_leaf = self.is_leaf();
         self.edit(|bytes, count| {
@@ -142,7 +145,8 @@ impl TreeBlock {
         })
     }
 
-    /// Changes a node. For a leaf the edit sees no pointers and has no space.
+    /// Changes a node. For a leaf the edit sees no pointers and has no space. As for [`edit_leaf`](Self::edit_leaf).
+    #[must_use]
     pub fn edit_node<Answer>(&mut self, change: impl FnOnce(&mut NodeEdit<'_>) -> Answer) -> Answer {
         let is_leaf = self.is_leaf();
         self.edit(|bytes, count| {
@@ -162,7 +166,7 @@ impl TreeBlock {
         };
         let (answer, count) = change(&mut bytes, count);
         self.bytes = bytes.freeze();
-        self.header.item_count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.header.item_count = count.narrow();
         answer
     }
 }

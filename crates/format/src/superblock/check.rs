@@ -10,6 +10,7 @@ use crate::chunk::{Chunk, RawChunk, RawStripe};
 use crate::item_error::ItemError;
 use crate::key::{ItemType, Key, RawKey};
 use crate::units::{Logical, Physical};
+use buttress_exact::usize_of;
 use zerocopy::FromBytes;
 
 /// An empty volume uses a block each for the root, chunk, extent, device, checksum and file-system trees.
@@ -210,7 +211,7 @@ pub(super) fn each_system_chunk(
     found: &mut dyn FnMut(Key, Chunk),
 ) -> Result<(), SuperblockError> {
     let sector_bytes = raw.sectorsize.get();
-    let used = usize::try_from(raw.sys_chunk_array_size.get()).unwrap_or(usize::MAX);
+    let used = usize_of(raw.sys_chunk_array_size.get());
     let array = raw.sys_chunk_array.get(..used).unwrap_or(&raw.sys_chunk_array);
     let mut rest = array;
     while !rest.is_empty() {

@@ -9,6 +9,7 @@ use crate::chunk::Chunk;
 use crate::device_item::DeviceItem;
 use crate::key::{Key, RawKey};
 use crate::units::Physical;
+use buttress_exact::Exact as _;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -84,7 +85,7 @@ impl Superblock {
             bytes.extend_from_slice(RawKey::from(*key).as_bytes());
             bytes.extend_from_slice(&chunk.encode());
         }
-        let size_bytes = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let size_bytes = bytes.len().narrow::<u32>();
         let mut array = [0; SYSTEM_CHUNK_ARRAY_BYTES];
         match array.get_mut(..bytes.len()) {
             Some(room) => room.copy_from_slice(&bytes),

@@ -9,6 +9,7 @@
 //! Streams begin with a literal, so never with 17, which would mean the run-length extension.
 
 use super::END_DISTANCE;
+use buttress_exact::usize_of;
 
 /// The most content of one stream: places are kept in 16 bits.
 pub(in crate::compression) const CONTENT_BYTES_MAX: usize = 1 << 16;
@@ -87,7 +88,7 @@ fn common_length(content: &[u8], earlier: usize, later: usize) -> usize {
     for (own, other) in own.iter().zip(other) {
         let different = u64::from_le_bytes(*own) ^ u64::from_le_bytes(*other);
         if different != 0 {
-            let same = usize::try_from(different.trailing_zeros() >> 3).unwrap_or(0);
+            let same = usize_of(different.trailing_zeros() >> 3);
             return length.saturating_add(same);
         }
         length = length.saturating_add(8);

@@ -116,7 +116,7 @@ fn leaves_agree_with_a_map() {
                     }
                 }
                 (Ok(slot), 2) => {
-                    block.edit_leaf(|leaf| leaf.data_mut(slot).unwrap().fill(7));
+                    let () = block.edit_leaf(|leaf| leaf.data_mut(slot).unwrap().fill(7));
                     model.get_mut(&place).unwrap().fill(7);
                 }
                 (Ok(slot), _) => {
@@ -150,7 +150,7 @@ fn leaves_agree_with_a_map() {
 fn used_memory_makes_an_empty_block() {
     let mut old = empty(4096, 0);
     let long = vec![0xee; leaf_data_bytes_max(4096)];
-    old.edit_leaf(|leaf| {
+    let () = old.edit_leaf(|leaf| {
         leaf.insert(0, &key(256, ItemType::STRING_ITEM, 0), long.len())
             .unwrap()
             .copy_from_slice(&long)
