@@ -1,5 +1,6 @@
 //! What a sync costs, who joins whom, and devices that fail meanwhile.
 
+mod broken;
 mod lasting;
 mod ranges;
 mod rows;

@@ -78,13 +78,14 @@ impl WritableFilesystem {
             .iter()
             .map(|(tree, shared)| (*tree, shared, shared.log.lock()))
             .collect();
-        let write = match self.freeze_logs(&mut guards)? {
+        let frozen = self.freeze_logs(&mut guards);
+        if !matches!(frozen, Ok(Ok(_))) && !buttress_faults::on("log-failed-freeze-joined") {
+            // Some logs may be frozen and clean already. Syncs that wait for this round need a commit.
+            guards.iter_mut().for_each(|(_, _, log)| log.is_broken = true);
+        }
+        let write = match frozen? {
             Ok(write) => write,
-            Err(cause) => {
-                // Whoever waits, too, must not take the log for written.
-                guards.iter_mut().for_each(|(_, _, log)| log.is_broken = true);
-                return Ok(Written::Commit(cause));
-            }
+            Err(cause) => return Ok(Written::Commit(cause)),
         };
         drop(guards);
         let Some(write) = write else {
@@ -204,13 +205,21 @@ impl WritableFilesystem {
         };
         let (mut frozen, mut logs, mut superseded) = (Vec::new(), Vec::new(), Vec::new());
         for (tree, shared, log) in guards.iter_mut().filter(|(_, _, log)| log.is_dirty) {
+            let defect = |what| Defect::new(what).with("subvolume", tree.get());
             let Some(of_subvolume) = log.tree.as_mut() else {
-                continue;
+                if buttress_faults::on("log-without-tree-passed-over") {
+                    continue;
+                }
+                return Err(Error::from(defect("a log has changes and no tree")));
             };
             running.assign_log(of_subvolume, places)?;
             let root = (of_subvolume.root_logical(), of_subvolume.level());
-            let (Some(blocks), (Some(logical), level)) = (of_subvolume.freeze()?, root) else {
+            let Some(blocks) = of_subvolume.freeze()? else {
+                // The batch changed nothing: what the log has was written before.
                 continue;
+            };
+            let (Some(logical), level) = root else {
+                return Err(Error::from(defect("a log has blocks and no root")));
             };
             frozen.push(blocks);
             logs.push(Arc::clone(shared));

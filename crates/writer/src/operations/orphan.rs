@@ -68,7 +68,7 @@ impl Drop for OpenInode {
 /// nevertheless, to save or to delete it: who reads it is told, and what is to be cleaned up stays for another opening.
 pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
-        Err(error) if error.kind() == ErrorKind::Corrupt && !matches!(error, Error::Defect(_)) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::Corrupt && !error.is_defect() => Ok(None),
         result => result.map(Some),
     }
 }

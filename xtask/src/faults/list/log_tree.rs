@@ -94,4 +94,20 @@ pub(super) const FAULTS: &[Fault] = &[
             "log_tree::tests::lasting::a_removed_attribute_is_not_back",
         )],
     ),
+    loses(
+        "log-failed-freeze-joined",
+        "After a log could not be frozen, the next sync returns, though nothing was written.",
+        &[
+            writer("log_tree::tests::broken::dirty_log_without_tree_fails_fsync"),
+            writer("log_tree::tests::broken::dirty_log_without_tree_fails_durable_writes"),
+        ],
+    ),
+    loses(
+        "log-without-tree-passed-over",
+        "A log that has changes and no tree is skipped, and its sync returns as durable.",
+        &[
+            writer("log_tree::tests::broken::dirty_log_without_tree_fails_fsync"),
+            writer("log_tree::tests::broken::dirty_log_without_tree_fails_durable_writes"),
+        ],
+    ),
 ];
