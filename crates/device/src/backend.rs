@@ -5,6 +5,7 @@
 //! a backend is easy to write, and easy to wrap: a partition, injected faults and a simulated disk are
 //! wrappers around another one.
 
+use buttress_exact::Exact as _;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -77,7 +78,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         let mut offset = offset_bytes;
         for part in parts {
             self.write_at(offset, part)?;
-            offset = offset.saturating_add(byte_length(part.len()));
+            offset = offset.exact_add(byte_length(part.len()));
         }
         Ok(())
     }

@@ -15,6 +15,7 @@
 mod pool;
 mod slabs;
 
+use buttress_exact::Exact as _;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -54,14 +55,14 @@ impl Buffer {
     #[must_use]
     pub fn room(&self) -> usize {
         let capacity = self.block.as_ref().map_or(0, |block| block.capacity);
-        capacity.saturating_sub(self.length)
+        capacity.exact_sub(self.length)
     }
 
     /// Puts as many of these bytes behind those that are there as there is room for, and says how many.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         let start = self.length;
-        self.length = start.saturating_add(taken);
+        self.length = start.exact_add(taken);
         if let (Some(place), Some(bytes)) = (self.get_mut(start..), bytes.get(..taken)) {
             place.copy_from_slice(bytes);
         }
@@ -76,6 +77,7 @@ impl Buffer {
                 length: 0,
             };
         }
+        // Clamp: what cannot be rounded up cannot be had either.
         let capacity = length.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(length);
         Self {
             block: Some(Block::of(capacity)),

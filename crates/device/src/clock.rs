@@ -2,6 +2,8 @@
 //!
 //! It moves only when somebody waits for a simulated request, or charges CPU time. Devices of one pool share one
 //! clock: what one caller waits for on one disk, the others' disks use to get on with their queues.
+//!
+//! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

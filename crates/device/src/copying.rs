@@ -11,9 +11,10 @@ use crate::queue::plug;
 use crate::queue::request::WriteRequest;
 use crate::queue::statistics::Direction;
 use crate::queue::{Core, copy_of};
+use buttress_exact::Exact as _;
 
 fn bytes_of(lengths: impl Iterator<Item = usize>) -> u64 {
-    lengths.map(byte_length).fold(0, u64::saturating_add)
+    lengths.map(byte_length).fold(0, u64::exact_add)
 }
 
 impl Device {
@@ -38,6 +39,7 @@ impl Device {
         let runs = || plug::runs(&order, self.max_request_bytes());
         let total = bytes_of(order.iter().map(|item| item.length));
         let lengths = runs().map(|run| bytes_of(run.iter().map(|item| item.length)));
+        // Clamp: no parts have no length.
         if !self.engine_of().is_small_copy(total, lengths.max().unwrap_or(0)) {
             return None;
         }
@@ -66,7 +68,7 @@ impl Core {
             [part] => self.backend.write_at(offset_bytes, part),
             _ => self.backend.write_vectored_at(offset_bytes, parts),
         };
-        let merged = parts.len().saturating_sub(1);
+        let merged = parts.len().exact_sub(1);
         self.recorder
             .completed(Direction::Write, length, merged, queued, self.clock.now());
         let Err(cause) = written else {
@@ -81,7 +83,7 @@ impl Core {
             let length = byte_length(part.len());
             let failed = outcome.map_err(|cause| self.error(Operation::Write, offset, length, &cause));
             failures.extend(failed.err());
-            offset = offset.saturating_add(length);
+            offset = offset.exact_add(length);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! It is cheap to clone, because one failed request may be reported to several readers, and it keeps the
 //! operating system's error number, so that a mount can hand the same number to its callers.
 
+use buttress_exact::{Exact as _, u64_of};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ impl IoError {
         if *length_bytes == 0 {
             format!("cannot {operation} {device}: {message}")
         } else {
-            let end = offset_bytes.saturating_add(*length_bytes);
+            let end = offset_bytes.exact_add(*length_bytes);
             format!("cannot {operation} {device} at bytes [{offset_bytes}, {end}): {message}")
         }
     }
@@ -153,7 +154,7 @@ pub(crate) fn read_only() -> io::Error {
 
 /// The length of a slice as a count of bytes. No slice is longer than `isize::MAX`, so nothing is lost.
 pub(crate) fn byte_length(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
+    u64_of(length)
 }
 
 #[cfg(test)]

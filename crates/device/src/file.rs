@@ -22,6 +22,7 @@ mod widening;
 pub(crate) use opening::open;
 pub(crate) use system::punch_hole;
 
+use buttress_exact::{Exact as _, at_most};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -185,22 +186,19 @@ impl FileBackend {
         let zeros = Buffer::zeroed(1 << 20);
         let mut done = 0_u64;
         while done < length {
-            let count = length.saturating_sub(done).min(byte_length(zeros.len()));
-            let part = usize::try_from(count)
-                .ok()
-                .and_then(|count| zeros.get(..count))
-                .unwrap_or_default();
-            self.write_at(offset.saturating_add(done), part)?;
-            done = done.saturating_add(count);
+            let count = at_most(length.exact_sub(done), zeros.len());
+            let part = zeros.get(..count).ok_or_else(|| out_of_range(self.size_bytes))?;
+            self.write_at(offset.exact_add(done), part)?;
+            done = done.exact_add(byte_length(count));
         }
         Ok(())
     }
 }
 
 fn total_length(buffers: &[&mut [u8]]) -> u64 {
-    buffers.iter().fold(0, |sum: u64, buffer| {
-        sum.saturating_add(byte_length(buffer.len()))
-    })
+    buffers
+        .iter()
+        .fold(0, |sum: u64, buffer| sum.exact_add(byte_length(buffer.len())))
 }
 
 impl Drop for FileBackend {
@@ -240,11 +238,11 @@ impl Backend for FileBackend {
                 .iter()
                 .map(|b| (byte_length(b.as_ptr().addr()), byte_length(b.len())));
             if !self.is_aligned(offset_bytes, parts) {
-                let end = offset_bytes.saturating_add(total_length(buffers));
-                check_range(self.size_bytes, offset_bytes, end.saturating_sub(offset_bytes))?;
+                let end = offset_bytes.exact_add(total_length(buffers));
+                check_range(self.size_bytes, offset_bytes, end.exact_sub(offset_bytes))?;
                 let (wide, mut position) = self.read_widened(offset_bytes, end)?;
                 for buffer in buffers {
-                    let next = position.saturating_add(buffer.len());
+                    let next = position.exact_add(buffer.len());
                     let part = wide
                         .get(position..next)
                         .ok_or_else(|| out_of_range(self.size_bytes))?;
@@ -288,10 +286,10 @@ impl Backend for FileBackend {
         let mut rest: Vec<&mut [u8]> = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let count = skipped.min(buffer.len());
-            skipped = skipped.saturating_sub(count);
+            skipped = skipped.exact_sub(count);
             rest.extend(buffer.get_mut(count..).filter(|part| !part.is_empty()));
         }
-        self.read_vectored_at(offset_bytes.saturating_add(byte_length(got)), &mut rest)?;
+        self.read_vectored_at(offset_bytes.exact_add(byte_length(got)), &mut rest)?;
         Ok(Source::Medium)
     }
 
@@ -305,7 +303,7 @@ impl Backend for FileBackend {
     fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts
             .iter()
-            .fold(0, |sum: u64, part| sum.saturating_add(byte_length(part.len())));
+            .fold(0, |sum: u64, part| sum.exact_add(byte_length(part.len())));
         self.check_write(offset_bytes, length)?;
         self.write_parts(offset_bytes, parts, length)
             .map_err(|cause| self.with_cause_below(cause, length))

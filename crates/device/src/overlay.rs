@@ -18,6 +18,7 @@ mod side;
 mod volatile;
 
 pub use apply::{Applied, apply};
+use buttress_exact::Exact as _;
 pub use side::BLOCK_BYTES;
 pub use volatile::VolatileOverlay;
 
@@ -80,16 +81,16 @@ impl Overlay {
     /// Splits `[start, start + length)` where it changes hands between base and side file.
     fn runs(&self, start: u64, length: usize) -> Vec<Run> {
         let map = self.map.read();
-        let end = start.saturating_add(byte_length(length));
+        let end = start.exact_add(byte_length(length));
         let mut runs: Vec<Run> = Vec::new();
         let mut position = start;
         while position < end {
-            let block = position.checked_div(BLOCK_BYTES).unwrap_or(0);
-            let next = block.saturating_add(1).saturating_mul(BLOCK_BYTES).min(end);
+            let block = position.quotient(BLOCK_BYTES);
+            let next = block.exact_add(1).exact_mul(BLOCK_BYTES).min(end);
             let changed = map.has(block);
-            let count = usize::try_from(next.saturating_sub(position)).unwrap_or(0);
+            let count = next.exact_sub(position).narrow();
             match runs.last_mut() {
-                Some(last) if last.changed == changed => last.length = last.length.saturating_add(count),
+                Some(last) if last.changed == changed => last.length = last.length.exact_add(count),
                 _ => runs.push(Run {
                     start: position,
                     length: count,
@@ -127,15 +128,15 @@ impl Overlay {
     /// Brings the blocks into the side file that `[start, end)` covers in part only: those at its ends.
     fn copy_up_ends(&self, start: u64, end: u64) -> io::Result<()> {
         for at in [start, end] {
-            let block = at.checked_div(BLOCK_BYTES).unwrap_or(0);
-            let first = block.saturating_mul(BLOCK_BYTES);
+            let block = at.quotient(BLOCK_BYTES);
+            let first = block.exact_mul(BLOCK_BYTES);
             let inside = at != first && first < self.size_bytes();
             if inside && !self.map.read().has(block) {
-                let length = self.size_bytes().saturating_sub(first).min(BLOCK_BYTES);
-                let mut bytes = Buffer::zeroed(usize::try_from(length).unwrap_or(0));
+                let length = self.size_bytes().exact_sub(first).min(BLOCK_BYTES);
+                let mut bytes = Buffer::zeroed(length.narrow());
                 self.base.read_vectored_at(first, &mut [&mut bytes[..]])?;
                 self.side.write(first, &bytes)?;
-                self.map.write().add(block..block.saturating_add(1));
+                self.map.write().add(block..block.exact_add(1));
             }
         }
         Ok(())
@@ -143,7 +144,7 @@ impl Overlay {
 
     /// The blocks that `[start, end)` touches.
     fn blocks(start: u64, end: u64) -> std::ops::Range<u64> {
-        start.checked_div(BLOCK_BYTES).unwrap_or(0)..end.div_ceil(BLOCK_BYTES)
+        start.quotient(BLOCK_BYTES)..end.div_ceil(BLOCK_BYTES)
     }
 
     /// Changes `[start, start + length)` of the side file by `change`, and marks its blocks.
@@ -151,7 +152,7 @@ impl Overlay {
         if length == 0 {
             return Ok(());
         }
-        let end = start.saturating_add(length);
+        let end = start.exact_add(length);
         let whole = start.checked_rem(BLOCK_BYTES) == Some(0) && end.checked_rem(BLOCK_BYTES) == Some(0);
         let alone = (!whole).then(|| self.order.lock());
         if !whole {
@@ -186,14 +187,14 @@ impl Backend for Overlay {
     }
 
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
-        let total = buffers.iter().fold(0, |sum: u64, buffer| {
-            sum.saturating_add(byte_length(buffer.len()))
-        });
+        let total = buffers
+            .iter()
+            .fold(0, |sum: u64, buffer| sum.exact_add(byte_length(buffer.len())));
         check_range(self.size_bytes(), offset_bytes, total)?;
         let mut offset = offset_bytes;
         for buffer in buffers {
             self.read(offset, buffer)?;
-            offset = offset.saturating_add(byte_length(buffer.len()));
+            offset = offset.exact_add(byte_length(buffer.len()));
         }
         Ok(())
     }
@@ -226,12 +227,13 @@ impl Backend for Overlay {
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_write(offset_bytes, length_bytes)?;
         // Whole blocks that the side file has need not be kept there; what the base has stays.
-        let end = offset_bytes.saturating_add(length_bytes);
+        let end = offset_bytes.exact_add(length_bytes);
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
-        let last = end.checked_div(BLOCK_BYTES).unwrap_or(0);
-        let start = first.saturating_mul(BLOCK_BYTES);
-        let length = last.saturating_mul(BLOCK_BYTES).saturating_sub(start);
-        for run in self.runs(start, usize::try_from(length).unwrap_or(0)) {
+        let last = end.quotient(BLOCK_BYTES);
+        let start = first.exact_mul(BLOCK_BYTES);
+        // Clamp: a range inside one block covers none.
+        let length = last.exact_mul(BLOCK_BYTES).saturating_sub(start);
+        for run in self.runs(start, length.narrow()) {
             if run.changed {
                 self.side.zero(run.start, byte_length(run.length))?;
             }

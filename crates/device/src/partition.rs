@@ -6,6 +6,8 @@
 //!
 //! Tables are not trusted: what lies outside the device, overflows, or runs in a circle is an error or is
 //! passed over; never more than [`gpt::TABLE_BYTES`] are read, nor more than [`mbr::MAX_LOGICAL`] links followed.
+//!
+//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
 
 pub(crate) mod gpt;
 pub(crate) mod mbr;

@@ -8,6 +8,7 @@ pub(crate) mod plug;
 pub(crate) mod request;
 pub(crate) mod statistics;
 
+use buttress_exact::Exact as _;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -152,7 +153,7 @@ impl Core {
                 Ok(()) => Ok(Buffer::uncleared(0)),
                 Err(cause) => Err(self.error(Operation::Write, offset, length, &cause)),
             });
-            offset = offset.saturating_add(length);
+            offset = offset.exact_add(length);
         }
     }
 
@@ -202,7 +203,7 @@ impl Core {
                 Ok(()) => Ok(buffer),
                 Err(cause) => Err(self.error(Operation::Read, offset, length, &cause)),
             });
-            offset = offset.saturating_add(length);
+            offset = offset.exact_add(length);
         }
     }
 }

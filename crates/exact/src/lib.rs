@@ -162,7 +162,10 @@ mod tests {
 
     #[test]
     fn exact_results_are_those_of_plain_arithmetic() {
-        assert_eq!((3_u64.exact_add(4), 7_usize.exact_sub(7), 6_u32.exact_mul(7)), (7, 0, 42));
+        assert_eq!(
+            (3_u64.exact_add(4), 7_usize.exact_sub(7), 6_u32.exact_mul(7)),
+            (7, 0, 42)
+        );
         assert_eq!((17_u64.quotient(5), 17_u64.remainder(5)), (3, 2));
         assert_eq!((255_u64.narrow::<u8>(), usize_of(u32::MAX)), (255, 0xffff_ffff));
         assert_eq!((at_most(u64::MAX, 7), at_most(6, 7), at_most(7, 7)), (7, 6, 7));

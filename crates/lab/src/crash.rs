@@ -58,6 +58,8 @@
 //! assert!(verdict.accepted()? > 19);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
 mod history;
 mod judging;

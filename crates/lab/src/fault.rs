@@ -3,6 +3,8 @@
 //! Which request a fault strikes is decided by its range, by counting requests, or by a seeded draw, so a run
 //! replays from its seed and its order of requests. The backend below is never harmed by bit rot: it is applied
 //! to what is read, until the rotten byte is written again. Torn and misdirected writes do reach the backend.
+//!
+//! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -4,6 +4,8 @@
 //! A test closes the gate for some requests, lets one thread run up to it, starts another, and asks whether that one comes
 //! to an end or waits for the first. Nothing here is decided by how long something takes: a thread that sleeps while all
 //! that it could wait for is the other thread waits for it.
+//!
+//! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
 use std::fmt;
 use std::fs;

@@ -16,6 +16,8 @@
 //! as on real devices.
 //!
 //! What it leaves out: write caches (a write is done when the medium has it; a flush only waits), retries, heat.
+//!
+//! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
 pub(crate) mod disk;
 pub(crate) mod flash;

@@ -6,6 +6,7 @@
 //!
 //! As on a real file system, a write that finds too little space has its first blocks written.
 
+use buttress_exact::Exact as _;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -55,10 +56,10 @@ impl Space {
         if self.full_at.is_some_and(|full_at| self.takes >= full_at) {
             self.free_blocks = 0;
         }
-        self.takes = self.takes.saturating_add(1);
+        self.takes = self.takes.exact_add(1);
         for block in holes {
             let Some(left) = self.free_blocks.checked_sub(1) else {
-                return Err(block.saturating_mul(BLOCK_BYTES).max(range.start));
+                return Err(block.exact_mul(BLOCK_BYTES).max(range.start));
             };
             self.free_blocks = left;
             self.held.insert(block);
@@ -71,7 +72,7 @@ impl Space {
         let blocks = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
         for block in blocks {
             if self.held.remove(&block) {
-                self.free_blocks = self.free_blocks.saturating_add(1);
+                self.free_blocks = self.free_blocks.exact_add(1);
             }
         }
     }
@@ -85,7 +86,7 @@ impl SparseBackend {
         let mut held = BTreeSet::new();
         let mut block = vec![0; BLOCK_LENGTH];
         for number in 0..inner.size_bytes() / BLOCK_BYTES {
-            let read = inner.read_vectored_at(number.saturating_mul(BLOCK_BYTES), &mut [&mut block]);
+            let read = inner.read_vectored_at(number.exact_mul(BLOCK_BYTES), &mut [&mut block]);
             let first = block.first().copied();
             if read.is_ok() && block.iter().any(|byte| Some(*byte) != first) {
                 held.insert(number);
@@ -113,7 +114,7 @@ impl SparseBackend {
     /// Fills the host at the write or reservation that takes space as number `number` from now, counted from 0.
     pub fn fill_at(&self, number: u64) {
         let mut space = self.space.lock();
-        space.full_at = Some(space.takes.saturating_add(number));
+        space.full_at = Some(space.takes.exact_add(number));
     }
 
     /// Writes fail with this error number for want of space: `EDQUOT` where a quota of the host is used up.
@@ -130,7 +131,7 @@ impl SparseBackend {
     /// How much space the image has.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        byte_length(self.space.lock().held.len()).saturating_mul(BLOCK_BYTES)
+        byte_length(self.space.lock().held.len()).exact_mul(BLOCK_BYTES)
     }
 }
 
@@ -180,7 +181,7 @@ impl Backend for SparseBackend {
     }
 
     fn describe_space(&self) -> Option<String> {
-        let free = self.space.lock().free_blocks.saturating_mul(BLOCK_BYTES);
+        let free = self.space.lock().free_blocks.exact_mul(BLOCK_BYTES);
         Some(format!("the host file system of the model has {free} bytes free"))
     }
 

@@ -7,6 +7,7 @@
 //! Each block is pages of the system's own, which go back to it at once when the pool has no space. A global allocator
 //! would keep them, in as many arenas as there are threads that write: with requests of many sizes, hundreds of MiB.
 
+use buttress_exact::Exact as _;
 use std::alloc::{Layout, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -40,6 +41,7 @@ static IDLE: Mutex<Idle> = Mutex::new(Idle {
 /// A block of at least `capacity` bytes, not zero.
 pub(super) fn take(capacity: usize) -> Block {
     // What cannot be rounded up cannot be had either.
+    // Clamp: see above.
     let capacity = capacity.checked_next_multiple_of(STEP_BYTES).unwrap_or(capacity);
     let idle = IDLE.lock().take(capacity);
     idle.unwrap_or_else(|| Allocation::new(capacity)).into_block()
@@ -56,7 +58,7 @@ pub(super) fn put(block: Block) {
 impl Idle {
     fn take(&mut self, capacity: usize) -> Option<Allocation> {
         let allocation = self.allocations.get_mut(&capacity)?.pop()?;
-        self.bytes = self.bytes.saturating_sub(capacity);
+        self.bytes = self.bytes.exact_sub(capacity);
         Some(allocation)
     }
 
@@ -68,13 +70,13 @@ impl Idle {
             return [Some(allocation), None];
         }
         let mut other = None;
-        if self.bytes.saturating_add(capacity) > POOL_BYTES {
+        if self.bytes.exact_add(capacity) > POOL_BYTES {
             other = self.take_other_size_than(capacity);
         }
-        if self.bytes.saturating_add(capacity) > POOL_BYTES {
+        if self.bytes.exact_add(capacity) > POOL_BYTES {
             return [Some(allocation), other];
         }
-        self.bytes = self.bytes.saturating_add(capacity);
+        self.bytes = self.bytes.exact_add(capacity);
         self.allocations.entry(capacity).or_default().push(allocation);
         [other, None]
     }
@@ -112,6 +114,7 @@ impl Allocation {
         match start.ok().and_then(|start| NonNull::new(start.cast())) {
             Some(start) => Self { start, capacity },
             // As `Vec` does when memory runs out.
+            // Clamp: the error names a size, and none is that large.
             None => handle_alloc_error(Layout::from_size_align(capacity, 1).unwrap_or(Layout::new::<u8>())),
         }
     }

@@ -11,6 +11,7 @@
 //!
 //! Invariant: a place is either in its slab's list of free places or owned by exactly one [`Block`].
 
+use buttress_exact::Exact as _;
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -76,7 +77,7 @@ impl Mapping {
     /// has one to give.
     fn new(huge_pages: bool) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let span_bytes = SLAB_BYTES.saturating_mul(2);
+        let span_bytes = SLAB_BYTES.exact_mul(2);
         // SAFETY: no address is asked for, so nothing that is mapped is replaced.
         let span = unsafe { mmap_anonymous(std::ptr::null_mut(), span_bytes, protection, MapFlags::PRIVATE) };
         let Some(span) = span.ok().and_then(|span| NonNull::new(span.cast::<u8>())) else {
@@ -84,7 +85,7 @@ impl Mapping {
         };
         // An aligned slab begins in the first half of the span; what lies before and behind it is given back.
         let before_bytes = span.align_offset(SLAB_BYTES).min(SLAB_BYTES);
-        let behind_bytes = SLAB_BYTES.saturating_sub(before_bytes);
+        let behind_bytes = SLAB_BYTES.exact_sub(before_bytes);
         // SAFETY: `before_bytes + SLAB_BYTES + behind_bytes` is the length of the span, so both addresses lie in it or
         // at its end, and the parts given back are of this mapping and of no use to anyone yet.
         let start = unsafe {
@@ -148,7 +149,7 @@ pub(super) fn put(block_bytes: usize, place: Place) {
 
 impl Class {
     fn slots(&self) -> usize {
-        SLAB_BYTES.checked_div(self.block_bytes).unwrap_or(1)
+        SLAB_BYTES.quotient(self.block_bytes)
     }
 
     /// A block whose memory is initialised, with whatever it held before.
@@ -157,7 +158,7 @@ impl Class {
         loop {
             if let Some((slab, slot)) = slabs.take(self.slots()) {
                 let start = slab.memory.start;
-                let offset_bytes = slot.slot.saturating_mul(self.block_bytes);
+                let offset_bytes = slot.slot.exact_mul(self.block_bytes);
                 return Block {
                     // SAFETY: a slot is smaller than `slots()`, so all of it lies inside the slab's mapping of
                     // `SLAB_BYTES`; it was in the list of free places, so nobody else owns it.
@@ -177,7 +178,7 @@ impl Slabs {
         let number = *self.with_room.last()?;
         let slab = self.slabs.get_mut(number)?.as_mut()?;
         if slab.free.len() == slots {
-            self.idle = self.idle.saturating_sub(1);
+            self.idle = self.idle.exact_sub(1);
         }
         let slot = slab.free.pop()?;
         if slab.free.is_empty() {
@@ -188,18 +189,19 @@ impl Slabs {
 
     /// Adds a slab whose places are all free.
     fn add(&mut self, slots: usize) {
-        let small = self.slabs.len().saturating_sub(self.vacant.len()) < SMALL_PAGE_SLABS;
+        let small = self.slabs.len().exact_sub(self.vacant.len()) < SMALL_PAGE_SLABS;
         let slab = Slab {
             memory: Mapping::new(!small),
             free: (0..slots).rev().collect(),
         };
+        // Clamp: without a vacant number, the next one.
         let number = self.vacant.pop().unwrap_or(self.slabs.len());
         match self.slabs.get_mut(number) {
             Some(vacant) => *vacant = Some(slab),
             None => self.slabs.push(Some(slab)),
         }
         self.with_room.push(number);
-        self.idle = self.idle.saturating_add(1);
+        self.idle = self.idle.exact_add(1);
     }
 
     /// Takes a place back; gives out the slab when it is free and there are enough of those.
@@ -214,7 +216,7 @@ impl Slabs {
             return None;
         }
         if self.idle < IDLE_SLABS_MAX {
-            self.idle = self.idle.saturating_add(1);
+            self.idle = self.idle.exact_add(1);
             return None;
         }
         self.with_room.retain(|number| *number != place.slab);

@@ -15,6 +15,7 @@
 //!   reaper;
 //! - at most `depth` requests are in the ring, which has at least that many entries and one more for the stop signal.
 
+use buttress_exact::{Exact as _, usize_of};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -113,8 +114,8 @@ impl IoUringEngine {
             ));
         }
         let depth = depth.clamp(1, 256);
-        let ring = restricted_ring(depth.saturating_add(1))?;
-        let depth = usize::try_from(depth).unwrap_or(1);
+        let ring = restricted_ring(depth.exact_add(1))?;
+        let depth = usize_of(depth);
         let shared = Shared {
             core,
             ring,
@@ -267,7 +268,7 @@ impl Shared {
         let target = target.map(|target| for_dispatch(target, dispatch));
         target.and_then(|target| {
             let identity = submissions.next_identity;
-            submissions.next_identity = identity.wrapping_add(1).checked_rem(STOP).unwrap_or(0);
+            submissions.next_identity = identity.wrapping_add(1).remainder(STOP);
             let (buffers, vector) = if dispatch.is_write() {
                 (Vec::new(), Vector::of_payloads(dispatch))
             } else {

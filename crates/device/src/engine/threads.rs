@@ -14,6 +14,7 @@
 //!
 //! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts on.
 
+use buttress_exact::{Exact as _, usize_of};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -61,14 +62,15 @@ struct Queue {
 impl Queue {
     /// How many workers more than those without work could take something.
     fn lacking(&self) -> usize {
-        let free = self.idle_workers.saturating_add(self.coming_workers);
+        let free = self.idle_workers.exact_add(self.coming_workers);
+        // Clamp: more can be idle than there is work.
         self.waiting.len().saturating_sub(free)
     }
 }
 
 impl ThreadEngine {
     pub(crate) fn new(core: Arc<Core>, depth: u32) -> Self {
-        let depth = usize::try_from(depth).unwrap_or(1).clamp(1, 256);
+        let depth = usize_of(depth).clamp(1, 256);
         let shared = Shared {
             core,
             depth,
@@ -90,8 +92,9 @@ impl RunRequests for ThreadEngine {
 
     fn submit(&self, dispatches: &[Arc<Dispatch>]) {
         let lengths = || dispatches.iter().map(|dispatch| dispatch.length_bytes);
-        let total = lengths().fold(0, u64::saturating_add);
+        let total = lengths().fold(0, u64::exact_add);
         let are_writes = dispatches.iter().all(|dispatch| dispatch.is_write());
+        // Clamp: no requests have no length.
         if are_writes && self.is_small_copy(total, lengths().max().unwrap_or(0)) {
             for dispatch in dispatches.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
@@ -168,14 +171,15 @@ impl Shared {
     fn start_workers(self: &Arc<Self>, wanted: usize, workers_max: usize) {
         let count = {
             let mut queue = self.queue.lock();
+            // Clamp: more may have been started for a greater depth.
             let room = workers_max.saturating_sub(queue.workers);
             let count = if queue.closed {
                 0
             } else {
                 wanted.min(queue.lacking()).min(room)
             };
-            queue.workers = queue.workers.saturating_add(count);
-            queue.coming_workers = queue.coming_workers.saturating_add(count);
+            queue.workers = queue.workers.exact_add(count);
+            queue.coming_workers = queue.coming_workers.exact_add(count);
             count
         };
         for _ in 0..count {
@@ -191,8 +195,8 @@ impl Shared {
                 // Where no thread can be had, whoever waits does the work: slower, but nothing is lost.
                 Err(_) => {
                     let mut queue = self.queue.lock();
-                    queue.workers = queue.workers.saturating_sub(1);
-                    queue.coming_workers = queue.coming_workers.saturating_sub(1);
+                    queue.workers = queue.workers.exact_sub(1);
+                    queue.coming_workers = queue.coming_workers.exact_sub(1);
                 }
             }
         }
@@ -201,7 +205,7 @@ impl Shared {
     fn work(self: &Arc<Self>) {
         {
             let mut queue = self.queue.lock();
-            queue.coming_workers = queue.coming_workers.saturating_sub(1);
+            queue.coming_workers = queue.coming_workers.exact_sub(1);
         }
         while let Some(dispatch) = self.next() {
             if !dispatch.start() {
@@ -233,9 +237,9 @@ impl Shared {
             if let Some(dispatch) = queue.waiting.pop_front() {
                 return Some(dispatch);
             }
-            queue.idle_workers = queue.idle_workers.saturating_add(1);
+            queue.idle_workers = queue.idle_workers.exact_add(1);
             self.work_arrived.wait(&mut queue);
-            queue.idle_workers = queue.idle_workers.saturating_sub(1);
+            queue.idle_workers = queue.idle_workers.exact_sub(1);
         }
     }
 }

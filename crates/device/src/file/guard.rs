@@ -32,6 +32,7 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
             rustix::fs::minor(metadata.rdev()),
         );
         let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
+        // Clamp: what sysfs does not know is used by nobody else.
         disk.map(|disk| parts_in_use(&disk)).unwrap_or_default()
     } else {
         loop_devices_in_use(&metadata)
@@ -168,6 +169,7 @@ fn partition_names(table: &str) -> impl Iterator<Item = &str> {
 
 /// Of a disk and its partitions, the nodes of those that are in use. `disk` is its directory in sysfs.
 fn parts_in_use(disk: &Path) -> Vec<PathBuf> {
+    // Clamp: a path from the system.
     let name = disk
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())

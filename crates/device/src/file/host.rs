@@ -7,6 +7,7 @@
 //! call, and there nothing is reserved. Some file systems (btrfs, XFS with shared blocks) write each change to a new
 //! place. There a reserved range that was written once takes new space at its next write.
 
+use buttress_exact::Exact as _;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -55,7 +56,7 @@ impl HostSpace {
         };
         Some(Self {
             name: file_system_of(metadata.dev(), &path).unwrap_or_else(|| "the host's".to_owned()),
-            is_sparse: metadata.blocks().saturating_mul(512) < metadata.len(),
+            is_sparse: metadata.blocks().exact_mul(512) < metadata.len(),
             below,
         })
     }
@@ -93,7 +94,7 @@ impl HostSpace {
     /// How many bytes the file system has free for this process.
     fn free_bytes(&self, file: &File) -> Option<u64> {
         let found = rustix::fs::fstatvfs(self.holder(file)).ok()?;
-        Some(found.f_bavail.saturating_mul(found.f_frsize))
+        Some(found.f_bavail.exact_mul(found.f_frsize))
     }
 
     /// Returns whether the failure of a write to a loop device means that the file system below is full. The driver

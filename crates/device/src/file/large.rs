@@ -9,6 +9,7 @@
 //! Memory that is not aligned is copied into aligned buffers on the way. Where the file system has no `O_DIRECT`, there is
 //! no second opening.
 
+use buttress_exact::{Exact as _, copy_into};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -31,6 +32,13 @@ pub(super) struct LargeWrites {
     alignment_bytes: u64,
     /// Smaller writes are left to the page cache.
     least_bytes: u64,
+}
+
+/// The rule that parts of a write are all staged.
+const LOST: &str = "a fault of this program: a part of a write does not fit where it is staged";
+
+fn lost() -> io::Error {
+    io::Error::other(LOST)
 }
 
 impl LargeWrites {
@@ -81,29 +89,26 @@ impl LargeWrites {
         if parts.iter().all(suits) {
             return system::write_all_vectored(self.file.as_fd(), offset, parts);
         }
-        let total = parts
-            .iter()
-            .fold(0_usize, |sum, part| sum.saturating_add(part.len()));
+        let total = parts.iter().fold(0_usize, |sum, part| sum.exact_add(part.len()));
         let mut staged = Buffer::uncleared(total.min(STAGED_BYTES));
         let (mut filled, mut at) = (0_usize, offset);
         for part in parts {
             let mut rest = *part;
             while !rest.is_empty() {
-                let room = staged.get_mut(filled..).unwrap_or_default();
-                let count = room.len().min(rest.len());
-                let (now, later) = rest.split_at_checked(count).unwrap_or((rest, &[]));
-                if let Some(place) = room.get_mut(..count) {
-                    place.copy_from_slice(now);
-                }
-                (filled, rest) = (filled.saturating_add(count), later);
+                let count = staged.len().exact_sub(filled).min(rest.len());
+                let Some((now, later)) = rest.split_at_checked(count).filter(|_| count > 0) else {
+                    return Err(lost());
+                };
+                let end = filled.exact_add(count);
+                copy_into(&mut staged, filled..end, now, LOST).map_err(|_| lost())?;
+                (filled, rest) = (end, later);
                 if filled == staged.len() {
                     self.file.write_all_at(&staged, at)?;
-                    at = at.saturating_add(byte_length(filled));
+                    at = at.exact_add(byte_length(filled));
                     filled = 0;
                 }
             }
         }
-        self.file
-            .write_all_at(staged.get(..filled).unwrap_or_default(), at)
+        self.file.write_all_at(staged.get(..filled).ok_or_else(lost)?, at)
     }
 }

@@ -4,6 +4,7 @@
 //! discard (BLKDISCARD) and zero (BLKZEROOUT). Source: the kernel's user-space header `linux/fs.h`.
 //! Each is one `unsafe` call on memory of this frame.
 
+use buttress_exact::Exact as _;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -112,14 +113,15 @@ pub(super) fn is_cold(file: &File) -> bool {
         return false;
     };
     let bytes = if metadata.rdev() == 0 {
-        metadata.blocks().saturating_mul(512)
+        metadata.blocks().exact_mul(512)
     } else {
+        // Clamp: a device that does not tell its size is not cold.
         block_device_bytes(file).unwrap_or(0)
     };
-    let page_bytes = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    let page_bytes = byte_length(rustix::param::page_size());
     let [cached_pages, ..] = counts;
-    let cached = cached_pages.saturating_mul(page_bytes);
-    answer == 0 && cached.saturating_mul(COLD_PARTS) < bytes
+    let cached = cached_pages.exact_mul(page_bytes);
+    answer == 0 && cached.exact_mul(COLD_PARTS) < bytes
 }
 
 /// Whether the kernel says of the block device, or of the one that the file lies on, that its medium turns. Virtual
@@ -158,7 +160,7 @@ pub(super) fn read_all_vectored(
         match rustix::io::preadv(file, rest, offset) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
-                offset = offset.saturating_add(byte_length(count));
+                offset = offset.exact_add(byte_length(count));
                 IoSliceMut::advance_slices(&mut rest, count);
             }
             Err(Errno::INTR) => {}
@@ -178,7 +180,7 @@ pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u
         match rustix::io::pwritev(file, rest, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
-                offset = offset.saturating_add(byte_length(count));
+                offset = offset.exact_add(byte_length(count));
                 IoSlice::advance_slices(&mut rest, count);
             }
             Err(Errno::INTR) => {}
@@ -204,6 +206,7 @@ pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &
             rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
         }
     };
+    // Clamp: what fails was not in memory.
     answer.unwrap_or(0)
 }
 
@@ -260,11 +263,11 @@ pub(super) fn share(
 /// Discards the whole sectors of a range; does nothing where the device has no discard.
 pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<()> {
     let unit = u64::from(sector_bytes).max(1);
-    let end = offset.saturating_add(length);
-    let end = end.saturating_sub(end.checked_rem(unit).unwrap_or(0));
+    let end = offset.exact_add(length);
+    let end = end.exact_sub(end.remainder(unit));
     match offset.checked_next_multiple_of(unit) {
         Some(start) if start < end => {
-            range_request(file, BLKDISCARD, start, end.saturating_sub(start)).map(|_done| ())
+            range_request(file, BLKDISCARD, start, end.exact_sub(start)).map(|_done| ())
         }
         _ => Ok(()),
     }

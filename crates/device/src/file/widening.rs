@@ -7,6 +7,7 @@
 //! - Two widened writes never run at once: they may share a sector. The lock `widening` enforces this.
 //! - A widened write never leaves the file longer than it was.
 
+use buttress_exact::Exact as _;
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -28,25 +29,25 @@ impl FileBackend {
     /// The last sector may extend past the end of the file; those bytes read as zeros.
     pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
         let unit = u64::from(self.sector_bytes).max(1);
-        let lead = start.checked_rem(unit).unwrap_or(0);
-        let first = start.saturating_sub(lead);
+        let lead = start.remainder(unit);
+        let first = start.exact_sub(lead);
         let end = end
             .checked_next_multiple_of(unit)
             .ok_or_else(|| out_of_range(self.size_bytes))?;
         let too_long = |_| out_of_range(self.size_bytes);
-        let length = usize::try_from(end.saturating_sub(first)).map_err(too_long)?;
+        let length = usize::try_from(end.exact_sub(first)).map_err(too_long)?;
         let mut buffer = Buffer::zeroed(length);
         let mut filled = 0_usize;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            let at = first.saturating_add(byte_length(filled));
+            let at = first.exact_add(byte_length(filled));
             match self.file.read_at(rest, at) {
                 Ok(0) => break,
-                Ok(count) => filled = filled.saturating_add(count),
+                Ok(count) => filled = filled.exact_add(count),
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => return Err(cause),
             }
             // A count that is no whole sector only occurs at the end of a file.
-            if self.size_bytes <= first.saturating_add(byte_length(filled)) {
+            if self.size_bytes <= first.exact_add(byte_length(filled)) {
                 break;
             }
         }
@@ -57,7 +58,7 @@ impl FileBackend {
     /// thread in: two such writes may share a sector.
     pub(super) fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _alone = self.widening.lock();
-        let end = offset.saturating_add(byte_length(bytes.len()));
+        let end = offset.exact_add(byte_length(bytes.len()));
         let (mut buffer, lead) = self.read_widened(offset, end)?;
         if buttress_faults::on("device-widened-write-clears") {
             buffer.fill(0);
@@ -68,9 +69,9 @@ impl FileBackend {
         target
             .ok_or_else(|| out_of_range(self.size_bytes))?
             .copy_from_slice(bytes);
-        let start = offset.saturating_sub(byte_length(lead));
+        let start = offset.exact_sub(byte_length(lead));
         self.file.write_all_at(&buffer, start)?;
-        if !self.is_block_device && start.saturating_add(byte_length(buffer.len())) > self.size_bytes {
+        if !self.is_block_device && start.exact_add(byte_length(buffer.len())) > self.size_bytes {
             // Widening made the file longer than it was.
             self.file.set_len(self.size_bytes)?;
         }

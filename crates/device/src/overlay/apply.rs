@@ -1,5 +1,6 @@
 //! Putting an overlay into its base.
 
+use buttress_exact::Exact as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use super::BLOCK_BYTES;
 use super::side::{SideFile, State};
 use crate::buffer::Buffer;
 use crate::device::{Device, OpenOptions};
-use crate::error::{IoError, Operation, byte_length};
+use crate::error::{IoError, Operation, byte_length, out_of_range};
 use crate::partition::Offset;
 
 /// Blocks that are copied at once: 1 MiB.
@@ -59,13 +60,17 @@ pub fn apply(
     side.begin_to_apply().map_err(fail(Operation::Write))?;
     let mut applied = Applied { bytes: 0 };
     for run in map.runs(RUN_BLOCKS) {
-        let start = run.start.saturating_mul(BLOCK_BYTES);
-        let end = run.end.saturating_mul(BLOCK_BYTES).min(device.size_bytes());
-        let length = end.saturating_sub(start);
-        let mut bytes = Buffer::zeroed(usize::try_from(length).unwrap_or(0));
+        let start = run.start.exact_mul(BLOCK_BYTES);
+        let end = run.end.exact_mul(BLOCK_BYTES).min(device.size_bytes());
+        // A side file that says otherwise is damaged, or of another base.
+        let length = end
+            .checked_sub(start)
+            .and_then(|length| usize::try_from(length).ok());
+        let length = length.ok_or_else(|| out_of_range(device.size_bytes()));
+        let mut bytes = Buffer::zeroed(length.map_err(fail(Operation::Read))?);
         side.read(start, &mut bytes).map_err(fail(Operation::Read))?;
         device.write(start, &bytes)?;
-        applied.bytes = applied.bytes.saturating_add(byte_length(bytes.len()));
+        applied.bytes = applied.bytes.exact_add(byte_length(bytes.len()));
     }
     device.flush()?;
     side.remove().map_err(fail(Operation::Write))?;

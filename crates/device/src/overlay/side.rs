@@ -18,6 +18,7 @@
 //!
 //! Holes in the file read as zeros, so that an overlay takes as much space as was changed.
 
+use buttress_exact::{Exact as _, at_most};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -57,6 +58,7 @@ impl BaseState {
             size_bytes,
             changed_seconds: if is_file { metadata.mtime() } else { 0 },
             changed_nanoseconds: if is_file {
+                // Clamp: a number from the system.
                 u32::try_from(metadata.mtime_nsec()).unwrap_or(0)
             } else {
                 0
@@ -87,18 +89,20 @@ fn invalid(what: impl Into<String>) -> io::Error {
 }
 
 fn number<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
-    let bytes = header.get(at..at.saturating_add(N));
+    let bytes = header.get(at..at.exact_add(N));
+    // Clamp: a header is that long.
     bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
 }
 
 fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = header.get_mut(at..at.saturating_add(bytes.len())) {
+    if let Some(place) = header.get_mut(at..at.exact_add(bytes.len())) {
         place.copy_from_slice(bytes);
     }
 }
 
 fn checksum(header: &[u8]) -> u32 {
-    let covered = header.get(..HEADER_BYTES.saturating_sub(4)).unwrap_or_default();
+    // Clamp: a header is that long, and the function gives 32 bits.
+    let covered = header.get(..HEADER_BYTES - 4).unwrap_or_default();
     u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, covered)).unwrap_or(0)
 }
 
@@ -187,7 +191,7 @@ impl SideFile {
                 ),
             ));
         }
-        if u32::from_le_bytes(number(&header, HEADER_BYTES.saturating_sub(4))) != checksum(&header) {
+        if u32::from_le_bytes(number(&header, HEADER_BYTES - 4)) != checksum(&header) {
             return Err(invalid(format!("overlay {name}: the header's checksum is wrong")));
         }
         let base = BaseState {
@@ -213,11 +217,7 @@ impl SideFile {
         let mut header = [0; HEADER_BYTES];
         put(&mut header, 0, MAGIC);
         put(&mut header, 8, &VERSION.to_le_bytes());
-        put(
-            &mut header,
-            12,
-            &u32::try_from(BLOCK_BYTES).unwrap_or(0).to_le_bytes(),
-        );
+        put(&mut header, 12, &BLOCK_BYTES.narrow::<u32>().to_le_bytes());
         put(&mut header, 16, &self.base.size_bytes.to_le_bytes());
         put(&mut header, 24, &self.base.changed_seconds.to_le_bytes());
         put(&mut header, 32, &self.base.changed_nanoseconds.to_le_bytes());
@@ -227,11 +227,7 @@ impl SideFile {
             &u32::from(self.state == State::BeingApplied).to_le_bytes(),
         );
         let checksum = checksum(&header);
-        put(
-            &mut header,
-            HEADER_BYTES.saturating_sub(4),
-            &checksum.to_le_bytes(),
-        );
+        put(&mut header, HEADER_BYTES - 4, &checksum.to_le_bytes());
         self.file.write_all_at(&header, 0)
     }
 
@@ -248,24 +244,24 @@ impl SideFile {
     }
 
     pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(bytes, self.data_start.saturating_add(at))
+        self.file.read_exact_at(bytes, self.data_start.exact_add(at))
     }
 
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.data_start.saturating_add(at))
+        self.file.write_all_at(bytes, self.data_start.exact_add(at))
     }
 
     pub(super) fn zero(&self, at: u64, length: u64) -> io::Result<()> {
-        if crate::file::punch_hole(&self.file, self.data_start.saturating_add(at), length)? {
+        if crate::file::punch_hole(&self.file, self.data_start.exact_add(at), length)? {
             return Ok(());
         }
         let zeros = vec![0; 65536];
         let mut done = 0_u64;
         while done < length {
-            let count = length.saturating_sub(done).min(byte_length(zeros.len()));
-            let part = usize::try_from(count).ok().and_then(|count| zeros.get(..count));
-            self.write(at.saturating_add(done), part.unwrap_or_default())?;
-            done = done.saturating_add(count);
+            let count = at_most(length.exact_sub(done), zeros.len());
+            let part = zeros.get(..count).ok_or_else(|| invalid("a part of zeros"))?;
+            self.write(at.exact_add(done), part)?;
+            done = done.exact_add(byte_length(count));
         }
         Ok(())
     }
@@ -277,7 +273,7 @@ impl SideFile {
     /// The map as it is in the file. Only what was ever written of it is read.
     pub(super) fn load_map(&self) -> io::Result<Map> {
         let mut map = Map::default();
-        let end = MAP_START.saturating_add(map_bytes(self.base.size_bytes));
+        let end = MAP_START.exact_add(map_bytes(self.base.size_bytes));
         let mut position = MAP_START;
         while position < end {
             position = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(position)) {
@@ -286,11 +282,8 @@ impl SideFile {
                 Err(rustix::io::Errno::NXIO) => break,
                 Err(_) => position,
             };
-            let page = position
-                .saturating_sub(MAP_START)
-                .checked_div(byte_length(MAP_PAGE))
-                .unwrap_or(0);
-            position = MAP_START.saturating_add(page.saturating_mul(byte_length(MAP_PAGE)));
+            let page = position.exact_sub(MAP_START).quotient(byte_length(MAP_PAGE));
+            position = MAP_START.exact_add(page.exact_mul(byte_length(MAP_PAGE)));
             if position >= end {
                 break;
             }
@@ -299,7 +292,7 @@ impl SideFile {
             if bytes.iter().any(|byte| *byte != 0) {
                 map.pages.insert(page, bytes);
             }
-            position = position.saturating_add(byte_length(MAP_PAGE));
+            position = position.exact_add(byte_length(MAP_PAGE));
         }
         Ok(map)
     }
@@ -307,7 +300,7 @@ impl SideFile {
     /// Writes parts of the map.
     pub(super) fn write_map(&self, pages: &BTreeMap<u64, Vec<u8>>) -> io::Result<()> {
         for (page, bytes) in pages {
-            let at = MAP_START.saturating_add(page.saturating_mul(byte_length(MAP_PAGE)));
+            let at = MAP_START.exact_add(page.exact_mul(byte_length(MAP_PAGE)));
             self.file.write_all_at(bytes, at)?;
         }
         Ok(())
@@ -339,14 +332,14 @@ fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
     }
 }
 
-const fn map_bytes(base_bytes: u64) -> u64 {
+fn map_bytes(base_bytes: u64) -> u64 {
     let blocks = base_bytes.div_ceil(BLOCK_BYTES);
-    blocks.div_ceil(BLOCKS_PER_PAGE).saturating_mul(MAP_PAGE as u64)
+    blocks.div_ceil(BLOCKS_PER_PAGE).exact_mul(MAP_PAGE as u64)
 }
 
-const fn data_start(base_bytes: u64) -> u64 {
-    let end = MAP_START.saturating_add(map_bytes(base_bytes));
-    end.div_ceil(1 << 20).saturating_mul(1 << 20)
+fn data_start(base_bytes: u64) -> u64 {
+    let end = MAP_START.exact_add(map_bytes(base_bytes));
+    end.div_ceil(1 << 20).exact_mul(1 << 20)
 }
 
 /// Which blocks a side file has, and which parts of that are not in the file yet. Memory goes with what was changed.
@@ -358,13 +351,9 @@ pub(super) struct Map {
 
 impl Map {
     fn place(block: u64) -> (u64, usize, u8) {
-        let within = block.checked_rem(BLOCKS_PER_PAGE).unwrap_or(0);
-        let byte = usize::try_from(within >> 3).unwrap_or(0);
-        (
-            block.checked_div(BLOCKS_PER_PAGE).unwrap_or(0),
-            byte,
-            1 << (within & 7),
-        )
+        let within = block.remainder(BLOCKS_PER_PAGE);
+        let byte = (within >> 3).narrow();
+        (block.quotient(BLOCKS_PER_PAGE), byte, 1 << (within & 7))
     }
 
     pub(super) fn has(&self, block: u64) -> bool {
@@ -402,17 +391,15 @@ impl Map {
     pub(super) fn runs(&self, most: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for (page, bytes) in &self.pages {
-            let first = page.saturating_mul(BLOCKS_PER_PAGE);
+            let first = page.exact_mul(BLOCKS_PER_PAGE);
             for (byte, value) in (0_u64..).zip(bytes) {
-                for bit in
-                    (0..8_u64).filter(|bit| value.wrapping_shr(u32::try_from(*bit).unwrap_or(0)) & 1 == 1)
-                {
-                    let block = first.saturating_add(byte.saturating_mul(8)).saturating_add(bit);
+                for bit in (0..8_u64).filter(|bit| value.wrapping_shr(bit.narrow()) & 1 == 1) {
+                    let block = first.exact_add(byte.exact_mul(8)).exact_add(bit);
                     match runs.last_mut() {
-                        Some(last) if last.end == block && block.saturating_sub(last.start) < most => {
-                            last.end = block.saturating_add(1);
+                        Some(last) if last.end == block && block.exact_sub(last.start) < most => {
+                            last.end = block.exact_add(1);
                         }
-                        _ => runs.push(block..block.saturating_add(1)),
+                        _ => runs.push(block..block.exact_add(1)),
                     }
                 }
             }

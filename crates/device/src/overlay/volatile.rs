@@ -3,6 +3,7 @@
 //! What is written lands in blocks in memory; what is read comes from there where it was written, and from the base
 //! elsewhere. The base may be open for reading only: it is never written to. Flushes have nothing to do.
 
+use buttress_exact::{Exact as _, at_most};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -37,11 +38,11 @@ struct Part {
 /// Splits `[offset, offset + length)` at the ends of blocks.
 fn parts(offset: u64, length: usize) -> impl Iterator<Item = Part> {
     let unit = byte_length(BLOCK_BYTES);
-    let end = offset.saturating_add(byte_length(length));
+    let end = offset.exact_add(byte_length(length));
     let mut at = offset;
     core::iter::from_fn(move || {
         let block = at.checked_div(unit)?;
-        let next = block.saturating_add(1).saturating_mul(unit).min(end);
+        let next = block.exact_add(1).exact_mul(unit).min(end);
         let part = Part {
             block,
             inside: usize::try_from(at.checked_rem(unit)?).ok()?,
@@ -64,8 +65,8 @@ impl VolatileOverlay {
 
     fn has_changes(changed: &Blocks, offset: u64, length: u64) -> bool {
         let unit = byte_length(BLOCK_BYTES);
-        let first = offset.checked_div(unit).unwrap_or(0);
-        let end = offset.saturating_add(length).div_ceil(unit);
+        let first = offset.quotient(unit);
+        let end = offset.exact_add(length).div_ceil(unit);
         first < end && changed.range(first..end).next().is_some()
     }
 
@@ -76,9 +77,9 @@ impl VolatileOverlay {
         buffers: &mut [&mut [u8]],
         read: impl FnOnce(&mut [&mut [u8]]) -> io::Result<T>,
     ) -> io::Result<T> {
-        let total = buffers.iter().fold(0, |sum: u64, buffer| {
-            sum.saturating_add(byte_length(buffer.len()))
-        });
+        let total = buffers
+            .iter()
+            .fold(0, |sum: u64, buffer| sum.exact_add(byte_length(buffer.len())));
         let result = read(buffers)?;
         let changed = self.changed.read();
         if !Self::has_changes(&changed, offset, total) {
@@ -91,7 +92,7 @@ impl VolatileOverlay {
                 let (to, after) = rest
                     .split_at_mut_checked(part.length)
                     .ok_or_else(|| out_of_range(self.size_bytes()))?;
-                let end = part.inside.saturating_add(part.length);
+                let end = part.inside.exact_add(part.length);
                 let from = changed
                     .get(&part.block)
                     .and_then(|block| block.get(part.inside..end));
@@ -100,16 +101,15 @@ impl VolatileOverlay {
                 }
                 rest = after;
             }
-            at = at.saturating_add(byte_length(buffer.len()));
+            at = at.exact_add(byte_length(buffer.len()));
         }
         Ok(result)
     }
 
     /// The block as the base has it; one that reaches past the base's end is filled up with zeros.
     fn of_base(&self, block: u64) -> io::Result<Box<[u8]>> {
-        let at = block.saturating_mul(byte_length(BLOCK_BYTES));
-        let length = self.size_bytes().saturating_sub(at);
-        let length = usize::try_from(length).map_or(BLOCK_BYTES, |length| length.min(BLOCK_BYTES));
+        let at = block.exact_mul(byte_length(BLOCK_BYTES));
+        let length = at_most(self.size_bytes().exact_sub(at), BLOCK_BYTES);
         let mut bytes = vec![0; BLOCK_BYTES].into_boxed_slice();
         let inside = bytes
             .get_mut(..length)
@@ -130,10 +130,10 @@ impl VolatileOverlay {
                     _ => self.of_base(part.block)?,
                 }),
             };
-            let end = part.inside.saturating_add(part.length);
+            let end = part.inside.exact_add(part.length);
             let place = block.get_mut(part.inside..end);
             fill(done, place.ok_or_else(|| out_of_range(self.size_bytes()))?);
-            done = done.saturating_add(part.length);
+            done = done.exact_add(part.length);
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Backend for VolatileOverlay {
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         self.change(offset_bytes, bytes.len(), |done, place| {
-            let end = done.saturating_add(place.len());
+            let end = done.exact_add(place.len());
             if let Some(from) = bytes.get(done..end) {
                 place.copy_from_slice(from);
             }

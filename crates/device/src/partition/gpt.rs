@@ -6,6 +6,8 @@
 //!
 //! Source: UEFI specification, section 5.3 "GUID Partition Table (GPT) Disk Layout". Checksums are CRC-32 as in
 //! zlib, over the header with its own field as zero.
+//!
+//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
 
 use std::io;
 use std::ops::Range;

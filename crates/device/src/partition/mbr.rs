@@ -10,6 +10,8 @@
 //!
 //! Source: the description of the MBR in the UEFI specification, section 5.2.1, and the behaviour of fdisk and
 //! the kernel for extended partitions (they are no part of any standard).
+//!
+//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
 
 use std::io;
 

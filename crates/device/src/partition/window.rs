@@ -1,4 +1,6 @@
 //! A backend that is a part of another one.
+//!
+//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
 
 use std::io;
 use std::ops::Range;

@@ -5,6 +5,7 @@
 //! own buffer to fill, and reading shared bytes twice is rare and harmless. Of writes that overlap, which comes last is
 //! not said.
 
+use buttress_exact::Exact as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +93,7 @@ pub(crate) fn runs(order: &[Item], max_bytes: u64) -> impl Iterator<Item = &[Ite
     let mut rest = order;
     core::iter::from_fn(move || {
         let run = first_run(rest, max_bytes)?;
+        // Clamp: a run is the beginning of the rest.
         rest = rest.get(run.len()..).unwrap_or_default();
         Some(run)
     })
@@ -102,15 +104,15 @@ fn first_run(items: &[Item], max_bytes: u64) -> Option<&[Item]> {
     let first = items.first()?;
     let mut end = first.offset_bytes.checked_add(byte_length(first.length));
     let mut count = 1_usize;
-    for next in items.iter().skip(1).take(MAX_SEGMENTS.saturating_sub(1)) {
+    for next in items.iter().skip(1).take(MAX_SEGMENTS - 1) {
         let next_end = next.offset_bytes.checked_add(byte_length(next.length));
         let adjoins = end == Some(next.offset_bytes);
-        let fits = next_end.is_some_and(|end| end.saturating_sub(first.offset_bytes) <= max_bytes);
+        let fits = next_end.is_some_and(|end| end.exact_sub(first.offset_bytes) <= max_bytes);
         if !(adjoins && fits) {
             break;
         }
         end = next_end;
-        count = count.saturating_add(1);
+        count = count.exact_add(1);
     }
     items.get(..count)
 }

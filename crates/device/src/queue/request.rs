@@ -9,6 +9,7 @@
 //!   one always completes: every completion gets exactly one result;
 //! - a dispatch whose requests are all cancelled before it is started is never started.
 
+use buttress_exact::Exact as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -152,9 +153,9 @@ impl Dispatch {
     }
 
     fn new(direction: Direction, offset_bytes: u64, segments: Vec<Segment>, queued: Duration) -> Self {
-        let length_bytes = segments.iter().fold(0_u64, |sum, segment| {
-            sum.saturating_add(byte_length(segment.length))
-        });
+        let length_bytes = segments
+            .iter()
+            .fold(0_u64, |sum, segment| sum.exact_add(byte_length(segment.length)));
         let wanted = AtomicUsize::new(segments.len());
         Self {
             direction,
@@ -175,7 +176,7 @@ impl Dispatch {
 
     /// How many requests were saved by merging.
     pub(crate) fn merged(&self) -> usize {
-        self.segments.len().saturating_sub(1)
+        self.segments.len().exact_sub(1)
     }
 
     /// Claims the dispatch: `true` for exactly one caller, who must then complete it.

@@ -2,6 +2,8 @@
 //!
 //! Source: the manual page iostat(1), "Device Utilization Report", for the meaning of each column; a request is
 //! counted when it completes, after merging, and its waiting time runs from the moment it was queued.
+//!
+//! Clamps: counters and times of statistics may stop at their largest number; a clock may stand still.
 
 use std::fmt;
 use std::time::Duration;

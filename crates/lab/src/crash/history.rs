@@ -3,6 +3,8 @@
 //! For a cut, the events before it are of two kinds: those that a flush before the cut covers, which are there, and those
 //! in doubt. The state of the first kind is carried forward from cut to cut, with checkpoints to come back to, so that
 //! cuts in ascending order cost what lies between them; the second kind is laid over a copy of it.
+//!
+//! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,8 @@
 //! A device's bytes as pages over a base, shared until they are written: a copy costs one pointer for 2 MiB of device.
+//!
+//! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
+use buttress_exact::Exact as _;
 use std::io;
 use std::sync::Arc;
 
@@ -48,7 +51,7 @@ impl Pages {
         Self {
             base,
             size_bytes,
-            groups: vec![None; usize::try_from(groups).unwrap_or(0)],
+            groups: vec![None; groups.narrow::<usize>()],
         }
     }
 
@@ -144,7 +147,7 @@ impl Pages {
         let within = usize::try_from(number.checked_rem(GROUP)?).ok()?;
         let group = Arc::make_mut(self.groups.get_mut(group)?.get_or_insert_default());
         if group.pages.is_empty() {
-            group.pages = vec![None; usize::try_from(GROUP).unwrap_or(0)];
+            group.pages = vec![None; GROUP.narrow::<usize>()];
         }
         group.pages.get_mut(within)
     }

@@ -6,6 +6,8 @@
 //! by the bus.
 //!
 //! What it leaves out: garbage collection, the exhaustion of write caches, which of two ready pages crosses first.
+//!
+//! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -13,6 +15,7 @@
 )]
 
 use super::{Command, Direction, Drive, Served};
+use buttress_exact::Exact as _;
 
 /// What makes an SSD. Sources of the figures: docs/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +92,7 @@ pub(super) struct FlashDrive {
 
 impl FlashDrive {
     pub(super) fn new(parameters: FlashParameters) -> Self {
-        let units = usize::try_from(parameters.units).unwrap_or(1).max(1);
+        let units = parameters.units.narrow::<usize>();
         Self {
             parameters,
             units: vec![0; units],
@@ -121,7 +124,7 @@ impl Drive for FlashDrive {
             let page = offset / page_bytes;
             let page_end = end.min((page + 1) * page_bytes);
             let count = self.units.len().max(1);
-            let unit = usize::try_from(page).unwrap_or(0) % count;
+            let unit = page.narrow::<usize>() % count;
             if let Some(free) = self.units.get_mut(unit) {
                 let ready = (*free).max(accepted) + times.unit_nanoseconds;
                 *free = ready;

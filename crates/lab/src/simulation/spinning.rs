@@ -17,6 +17,8 @@
 //!
 //! What it leaves out: reading the part of a track that passes before the wanted sector arrives, settling that
 //! depends on direction, defects.
+//!
+//! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
 #![expect(
     clippy::arithmetic_side_effects,

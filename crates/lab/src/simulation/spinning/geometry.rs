@@ -1,4 +1,6 @@
 //! Where bytes lie on a spinning disk, and how long the head takes to reach and to read them.
+//!
+//! Clamps: times and costs of a simulated disk; no bytes depend on them.
 
 #![expect(
     clippy::arithmetic_side_effects,
