@@ -16,6 +16,7 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
 use crate::tree::Tree;
+use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
 
@@ -160,7 +161,7 @@ impl Walk {
 
     fn child_done(&mut self) {
         if let Some(step) = self.path.last_mut() {
-            step.slot = step.slot.saturating_add(1);
+            step.slot = step.slot.exact_add(1);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::queue::{Queue, Taken};
 use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
 use crate::tree::Tree;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::ByteCount;
 use core::iter::FusedIterator;
 use std::collections::VecDeque;
@@ -48,11 +49,9 @@ impl BlocksByAddress {
     pub(crate) fn new(tree: Tree) -> Self {
         let nodes = tree.blocks_in(BlockOrder::DepthDownTo(1), ReadAhead::sweep());
         let pool = tree.forest().ahead();
-        let bytes = pool.capacity().get().checked_div(POINTER_PARTS).unwrap_or(0);
+        let bytes = pool.capacity().get().quotient(POINTER_PARTS);
         let reservation = pool.reserve(bytes);
-        let pointer_bytes = u64::try_from(size_of::<BlockPointer>())
-            .unwrap_or(u64::MAX)
-            .max(1);
+        let pointer_bytes = u64_of(size_of::<BlockPointer>());
         // Without room, the leaves of one node at a time.
         let known_max = reservation
             .as_ref()
@@ -65,7 +64,7 @@ impl BlocksByAddress {
             ordered: Vec::new().into_iter(),
             queue: Queue::default(),
             reservation,
-            known_max: usize::try_from(known_max.unwrap_or(0)).unwrap_or(usize::MAX),
+            known_max: known_max.map_or(0, |most| most.narrow()),
         }
     }
 
@@ -81,7 +80,7 @@ impl BlocksByAddress {
             if self.known.is_empty() {
                 // All at once: growing would need old and new memory together. What is not used is not touched.
                 self.known
-                    .reserve_exact(self.known_max.saturating_add(block.item_count()));
+                    .reserve_exact(self.known_max.exact_add(block.item_count()));
             }
             for slot in 0..block.item_count() {
                 let step = self.nodes.last_step();
@@ -102,9 +101,9 @@ impl BlocksByAddress {
     /// Takes the next leaf in order of address.
     fn next_leaf(&mut self) -> Option<Result<Visit>> {
         let forest = self.tree.forest();
-        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
-        let window_blocks = SWEEP_WINDOW.get().checked_div(node_bytes).unwrap_or(1).max(1);
-        if self.queue.blocks() <= window_blocks.checked_div(REFILL_PARTS).unwrap_or(0) {
+        let node_bytes = u64::from(forest.reader().node_bytes());
+        let window_blocks = SWEEP_WINDOW.get().quotient(node_bytes).max(1);
+        if self.queue.blocks() <= window_blocks.quotient(REFILL_PARTS) {
             while self.queue.blocks() < window_blocks
                 && let Some(reservation) = self.queue.room(forest)
                 && let Some(pointer) = self.ordered.next()
@@ -142,7 +141,7 @@ impl Iterator for BlocksByAddress {
             let mut leaves = core::mem::take(&mut self.known);
             let bytes = ByteCount::of(leaves.len())
                 .get()
-                .saturating_mul(u64::from(self.tree.forest().reader().node_bytes()));
+                .exact_mul(u64::from(self.tree.forest().reader().node_bytes()));
             if bytes > self.tree.forest().cache().room().get() {
                 self.queue = Queue::passing_leaves();
             }

@@ -19,6 +19,7 @@ pub(crate) use shares::{Loan, ReadAheadPool, Reservation};
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;
+use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use buttress_format::{ByteCount, Generation, Logical};
 use buttress_locks::{Mutex, Rank, lock_class};
@@ -65,9 +66,7 @@ impl Weighter<BlockId, TreeBlock> for BlockWeight {
 }
 
 fn weight_bytes(block_bytes: usize) -> u64 {
-    ByteCount::of(block_bytes)
-        .get()
-        .saturating_add(BLOCK_OVERHEAD_BYTES)
+    ByteCount::of(block_bytes).get().exact_add(BLOCK_OVERHEAD_BYTES)
 }
 
 type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultHasher>>;
@@ -103,27 +102,16 @@ pub struct CacheStatistics {
 impl NodeCache {
     /// A cache of at most `capacity` bytes for blocks of `node_bytes`.
     pub(crate) fn new(capacity: ByteCount, node_bytes: u32) -> Self {
-        let node_weight = u64::from(node_bytes).saturating_add(BLOCK_OVERHEAD_BYTES);
-        let items = capacity.get().checked_div(node_weight).unwrap_or(0).max(1);
-        let shards = capacity
-            .get()
-            .checked_div(SHARD_BYTES_MIN)
-            .unwrap_or(0)
-            .clamp(1, SHARDS_MAX);
-        let shards = if shards.is_power_of_two() {
-            shards
-        } else {
-            shards
-                .checked_next_power_of_two()
-                .unwrap_or(2)
-                .checked_div(2)
-                .unwrap_or(1)
-        };
+        let node_weight = u64::from(node_bytes).exact_add(BLOCK_OVERHEAD_BYTES);
+        let items = capacity.get().quotient(node_weight).max(1);
+        let shards = capacity.get().quotient(SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        // The largest power of two that is not larger.
+        let shards = shards.exact_add(1).div_ceil(2).next_power_of_two();
         let mut builder = OptionsBuilder::new();
         builder
-            .estimated_items_capacity(usize::try_from(items).unwrap_or(usize::MAX))
+            .estimated_items_capacity(items.narrow::<usize>())
             .weight_capacity(capacity.get())
-            .shards(usize::try_from(shards).unwrap_or(1));
+            .shards(shards.narrow());
         let blocks = match builder.build() {
             Ok(options) => Cache::with_options(
                 options,
@@ -133,7 +121,7 @@ impl NodeCache {
             ),
             // Both capacities are given, so the builder has what it wants; this is the same without shards.
             Err(_) => Cache::with(
-                usize::try_from(items).unwrap_or(usize::MAX),
+                items.narrow::<usize>(),
                 capacity.get(),
                 BlockWeight,
                 BuildHasherDefault::default(),
@@ -201,13 +189,14 @@ impl NodeCache {
 
     /// How much can be put in before something must go.
     pub(crate) fn room(&self) -> ByteCount {
+        // Clamp: blocks come and go meanwhile.
         ByteCount::new(self.blocks.capacity().saturating_sub(self.blocks.weight()))
     }
 
     /// Whether the cache holds so little that a block goes in that nobody has asked for: within an eighth of the budget.
     /// The rest is for those that somebody did ask for.
     pub(crate) fn has_space_for(&self, block_bytes: usize) -> bool {
-        let filled = self.blocks.weight().saturating_add(weight_bytes(block_bytes));
+        let filled = self.blocks.weight().exact_add(weight_bytes(block_bytes));
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
     }
 

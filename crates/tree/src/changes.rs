@@ -20,6 +20,7 @@ use crate::forest::Forest;
 use crate::path::Step;
 use crate::read_ahead::ReadAhead;
 use crate::tree::Tree;
+use buttress_exact::Exact as _;
 use buttress_format::node::{Item, TreeBlock};
 use buttress_format::{ByteCount, Key};
 use core::cmp::Ordering;
@@ -203,7 +204,7 @@ fn key_of(step: &Option<Step>) -> Option<Key> {
 fn step(step: &mut Option<Step>) -> Option<usize> {
     let step = step.as_mut()?;
     let slot = step.slot;
-    step.slot = slot.saturating_add(1);
+    step.slot = slot.exact_add(1);
     Some(slot)
 }
 

@@ -53,6 +53,7 @@ mod route;
 #[cfg(test)]
 mod tests;
 
+use buttress_exact::Exact as _;
 pub use freeze::{Frozen, FrozenBlock};
 pub(crate) use node::Node;
 
@@ -127,7 +128,7 @@ impl EditableTree {
         Self {
             forest: Arc::clone(tree.forest()),
             tree: tree.root().tree,
-            epoch: node.as_ref().map_or(0, |node| node.epoch).saturating_add(1),
+            epoch: node.as_ref().map_or(0, |node| node.epoch).exact_add(1),
             root: Root {
                 pointer: *tree.root(),
                 node,
@@ -174,7 +175,7 @@ impl EditableTree {
             }
             Some(node) => {
                 let links = node.links.clone();
-                Node::copy_of(&node.block, links, tree, generation, node.epoch.saturating_add(1))
+                Node::copy_of(&node.block, links, tree, generation, node.epoch.exact_add(1))
             }
             None => {
                 let block = forest.read_block(&BlockPointer::root(source.root()))?;
@@ -275,8 +276,8 @@ impl EditableTree {
 
     /// How many blocks in memory wait to be frozen, with or without an address.
     #[must_use]
-    pub const fn unfrozen_nodes(&self) -> u64 {
-        self.unassigned.saturating_add(self.assigned)
+    pub fn unfrozen_nodes(&self) -> u64 {
+        self.unassigned.exact_add(self.assigned)
     }
 
     /// Puts a new item in.
@@ -307,21 +308,22 @@ impl EditableTree {
         let (mut editor, root) = self.editor(context);
         let leaf = editor.leaf(root, &mut route, None)?;
         let fits = leaf.block.edit_leaf(|leaf| {
-            let fits = leaf.resize(slot, data.len());
-            if let Some(place) = leaf.data_mut(slot).filter(|_| fits) {
-                place.copy_from_slice(data);
-            } else {
-                leaf.remove(slot..slot.saturating_add(1));
+            if !leaf.resize(slot, data.len()) {
+                return leaf.remove(slot..slot.exact_add(1)).then_some(false);
             }
-            fits
+            leaf.data_mut(slot)?.copy_from_slice(data);
+            Some(true)
         });
+        let Some(fits) = fits else {
+            return Err(editor.broken("an item that was found is not in its leaf"));
+        };
         if !fits {
             let item = NewItem { key, data, slot };
             if !put_into(leaf, slot, key, data) {
                 return editor.insert_with_room(root, &route, item);
             }
         } else if editor.is_small(leaf) && route.steps.len() > 1 {
-            return editor.tidy(root, &route, route.steps.len().saturating_sub(1));
+            return editor.tidy(root, &route, route.steps.len().exact_sub(1));
         }
         Ok(())
     }
@@ -343,8 +345,10 @@ impl EditableTree {
         let slot = route.leaf_slot();
         let (mut editor, root) = self.editor(context);
         let leaf = editor.leaf(root, &mut route, None)?;
-        leaf.block.edit_leaf(|leaf| leaf.data_mut(slot).map(change));
-        Ok(true)
+        match leaf.block.edit_leaf(|leaf| leaf.data_mut(slot).map(change)) {
+            Some(()) => Ok(true),
+            None => Err(editor.broken("an item that was found is not in its leaf")),
+        }
     }
 
     /// Removes an item. False, and nothing is copied, when there is no such item.
@@ -357,11 +361,13 @@ impl EditableTree {
             return Ok(false);
         }
         let slot = route.leaf_slot();
-        let depth = route.steps.len().saturating_sub(1);
+        let depth = route.steps.len().exact_sub(1);
         let (mut editor, root) = self.editor(context);
         let leaf = editor.leaf(root, &mut route, None)?;
-        leaf.block
-            .edit_leaf(|leaf| leaf.remove(slot..slot.saturating_add(1)));
+        let slots = slot..slot.exact_add(1);
+        if !leaf.block.edit_leaf(|leaf| leaf.remove(slots)) {
+            return Err(editor.broken("an item that was found is not in its leaf"));
+        }
         leaf.next_slot = NO_SLOT;
         if depth > 0 && (slot == 0 || editor.is_small(leaf)) {
             editor.tidy(root, &route, depth)?;
@@ -397,6 +403,7 @@ impl EditableTree {
                 break;
             }
             self.insert_at(context, route, key, data)?;
+            // Clamp: the first item was just put in.
             rest = rest.get(1..).unwrap_or_default();
             let Some((next, _)) = rest.first() else {
                 break;
@@ -418,6 +425,7 @@ impl EditableTree {
                 if taken == 0 {
                     break;
                 }
+                // Clamp: as many were just put in.
                 rest = rest.get(taken..).unwrap_or_default();
             }
         }
@@ -482,5 +490,6 @@ fn run_before<'r, 'd>(items: &'r [(Key, &'d [u8])], end: Option<Key>) -> &'r [(K
             follows && end.is_none_or(|end| *key < end)
         })
         .count();
+    // Clamp: so many were just counted.
     items.get(..count).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ use crate::read_ahead::batch::Batch;
 use crate::reader::BlockReader;
 use crate::tree::Tree;
 use crate::workers::Workers;
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use buttress_format::node::{BlockFormat, DamagedBlock, TreeBlock};
 use buttress_volume::Volume;
@@ -44,8 +45,8 @@ impl Forest {
     #[must_use]
     pub fn new(volume: Arc<Volume>, cache_budget: ByteCount) -> Arc<Self> {
         let reader = Arc::new(BlockReader::new(volume));
-        let ahead = ByteCount::new(cache_budget.get().checked_div(4).unwrap_or(0));
-        let cached = ByteCount::new(cache_budget.get().saturating_sub(ahead.get()));
+        let ahead = ByteCount::new(cache_budget.get().quotient(4));
+        let cached = ByteCount::new(cache_budget.get().exact_sub(ahead.get()));
         let cache = Arc::new(NodeCache::new(cached, reader.node_bytes()));
         Arc::new(Self {
             ahead: ReadAheadPool::shared_with(&cache, ahead),
@@ -94,6 +95,7 @@ impl Forest {
     /// about as much memory of their own.
     #[must_use]
     pub fn hold_unread(&self) -> HeldMemory {
+        // Clamp: readers take and give back meanwhile.
         let unused = self
             .ahead
             .capacity()
@@ -164,7 +166,7 @@ impl Forest {
     #[must_use]
     pub fn cache_statistics(&self) -> CacheStatistics {
         CacheStatistics {
-            ahead_bytes: self.ahead.used().saturating_add(self.lent.used()),
+            ahead_bytes: self.ahead.used().exact_add(self.lent.used()),
             budget_bytes: self.budget,
             ..self.cache.statistics()
         }

@@ -10,6 +10,7 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::{Ahead, ReadAhead, Toward};
 use crate::scope::Scope;
 use crate::tree::Tree;
+use buttress_exact::Exact as _;
 use buttress_format::Key;
 use buttress_format::node::{Item, TreeBlock};
 use core::ops::{Bound, Range};
@@ -82,6 +83,7 @@ impl Leaves {
             path: Path::default(),
             ahead: Ahead::new(read_ahead, 0, scope.clone()),
             scope,
+            // Clamp: nothing follows the last key.
             start: start.unwrap_or(Key::MAX),
             end,
             state: if empty { State::Done } else { State::Fresh },
@@ -165,7 +167,7 @@ impl Leaves {
 
     fn child_done(&mut self) {
         if let Some(step) = self.path.last_mut() {
-            step.slot = step.slot.saturating_add(1);
+            step.slot = step.slot.exact_add(1);
         }
     }
 
@@ -181,6 +183,7 @@ impl Leaves {
         if pointer.level > 0 {
             *slot = match block.search(&self.start) {
                 Ok(slot) => slot,
+                // Clamp: what is left of the first key belongs to the first child.
                 Err(slot) => slot.saturating_sub(1),
             };
             return None;
@@ -189,6 +192,7 @@ impl Leaves {
             Some(first) if first < self.start => position(&self.start),
             _ => 0,
         };
+        // Clamp: an empty leaf has no last key.
         let end = match (self.end, block.key(count.saturating_sub(1))) {
             (Some(end), Some(last)) if last >= end => position(&end),
             _ => count,

@@ -10,6 +10,7 @@ use crate::pointer::{BlockPointer, RootPointer};
 use crate::read_ahead::{ReadAhead, SWEEP_WINDOW};
 use crate::reader::BlockReader;
 use buttress_device::QueueStatistics;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, Key};
 use buttress_volume::Volume;
 use core::time::Duration;
@@ -37,7 +38,7 @@ impl WalkCost {
     /// The mean size of a request; zero when there was none.
     #[must_use]
     pub fn mean_request_bytes(&self) -> ByteCount {
-        ByteCount::new(self.request_bytes.get().checked_div(self.requests).unwrap_or(0))
+        ByteCount::new(self.request_bytes.get().quotient(self.requests))
     }
 }
 
@@ -113,8 +114,8 @@ fn count<Walk: Iterator<Item = Result<Visit>>>(volume: &Volume, start: impl FnOn
     let (mut blocks, mut damaged): (u64, u64) = (0, 0);
     for visit in start() {
         match visit {
-            Ok(_) => blocks = blocks.saturating_add(1),
-            Err(_) => damaged = damaged.saturating_add(1),
+            Ok(_) => blocks = blocks.exact_add(1),
+            Err(_) => damaged = damaged.exact_add(1),
         }
     }
     meter.stop(volume, blocks, damaged)
@@ -158,9 +159,9 @@ pub fn walk_leaves(
     let mut leaves = tree.leaves_where(.., read_ahead, wanted);
     loop {
         match leaves.next() {
-            Ok(Some(_)) => blocks = blocks.saturating_add(1),
+            Ok(Some(_)) => blocks = blocks.exact_add(1),
             Ok(None) => return meter.stop(volume, blocks, damaged),
-            Err(_) => damaged = damaged.saturating_add(1),
+            Err(_) => damaged = damaged.exact_add(1),
         }
     }
 }
@@ -181,6 +182,7 @@ pub fn leaf_pointers_by_address(
         let Visit { pointer, block } = visit?;
         let children = (0..block.item_count()).filter_map(|slot| pointer.child(&block, slot));
         pointers.extend(children.filter(|child| {
+            // Clamp: a root begins left of everything.
             let first = child.first_key.unwrap_or(Key::MIN);
             child.level == 0 && wanted(&first, child.end_key.as_ref())
         }));
@@ -196,10 +198,10 @@ pub fn leaf_pointers_by_address(
 /// When a block cannot be had.
 pub fn read_in_order(volume: &Arc<Volume>, pointers: &[BlockPointer]) -> Result<WalkCost> {
     let reader = BlockReader::new(Arc::clone(volume));
-    let node_bytes = u64::from(reader.node_bytes()).max(1);
-    let window_blocks = SWEEP_WINDOW.get().checked_div(node_bytes).unwrap_or(1).max(1);
+    let node_bytes = u64::from(reader.node_bytes());
+    let window_blocks = SWEEP_WINDOW.get().quotient(node_bytes).max(1);
     let meter = Meter::start(volume);
-    let mut windows = pointers.chunks(usize::try_from(window_blocks).unwrap_or(usize::MAX));
+    let mut windows = pointers.chunks(window_blocks.narrow::<usize>());
     let mut started: VecDeque<_> = windows
         .by_ref()
         .take(2)
@@ -211,7 +213,7 @@ pub fn read_in_order(volume: &Arc<Volume>, pointers: &[BlockPointer]) -> Result<
         }
         started.extend(windows.next().map(|window| (window, reader.start(window))));
     }
-    let blocks = u64::try_from(pointers.len()).unwrap_or(u64::MAX);
+    let blocks = u64_of(pointers.len());
     Ok(meter.stop(volume, blocks, 0))
 }
 
@@ -229,7 +231,7 @@ impl Meter {
 
     fn stop(self, volume: &Volume, blocks: u64, damaged: u64) -> WalkCost {
         let node_bytes = u64::from(volume.block_format().node_bytes);
-        let bytes = ByteCount::new(blocks.saturating_mul(node_bytes));
+        let bytes = ByteCount::new(blocks.exact_mul(node_bytes));
         let mut cost = WalkCost {
             blocks,
             damaged,
@@ -239,9 +241,9 @@ impl Meter {
         for (after, before) in statistics(volume).iter().zip(&self.before) {
             let during = after.since(before);
             cost.elapsed = cost.elapsed.max(during.elapsed);
-            cost.requests = cost.requests.saturating_add(during.reads.requests);
+            cost.requests = cost.requests.exact_add(during.reads.requests);
             let bytes = ByteCount::new(during.reads.bytes);
-            cost.request_bytes = cost.request_bytes.saturating_add(bytes);
+            cost.request_bytes = cost.request_bytes.exact_add(bytes);
         }
         cost
     }

@@ -10,6 +10,7 @@
 
 use crate::error::{Cause, Error, Result};
 use crate::pointer::BlockPointer;
+use buttress_exact::Exact as _;
 use core::cell::Cell;
 use core::marker::PhantomData;
 
@@ -29,7 +30,7 @@ impl NonBlocking {
     /// From now on, until it is dropped, only blocks that are in the cache are given.
     #[must_use]
     pub fn hold() -> Self {
-        HELD.with(|held| held.set(held.get().saturating_add(1)));
+        HELD.with(|held| held.set(held.get().exact_add(1)));
         Self {
             stays_on_its_thread: PhantomData,
         }
@@ -56,7 +57,7 @@ impl NonBlocking {
 
 impl Drop for NonBlocking {
     fn drop(&mut self) {
-        HELD.with(|held| held.set(held.get().saturating_sub(1)));
+        HELD.with(|held| held.set(held.get().exact_sub(1)));
     }
 }
 

@@ -49,6 +49,7 @@ impl Step {
 
     /// The number of the last slot; 0 in an empty block.
     pub(crate) fn last_slot(&self) -> usize {
+        // Clamp: see above.
         self.block.item_count().saturating_sub(1)
     }
 
@@ -161,6 +162,7 @@ impl Path {
                 Aim::Last => step.last_slot(),
                 Aim::Key(key) => match step.block.search(key) {
                     Ok(slot) => slot,
+                    // Clamp: what is left of the first key belongs to the first child.
                     Err(slot) => slot.saturating_sub(1),
                 },
             };

@@ -27,6 +27,7 @@ use crate::forest::Forest;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::scope::Scope;
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
 use near::Near;
@@ -46,7 +47,7 @@ pub(crate) fn next_window(window_bytes: u64, largest_bytes: u64, cached: bool) -
     } else {
         largest_bytes
     };
-    window_bytes.saturating_mul(2).min(largest_bytes)
+    window_bytes.exact_mul(2).min(largest_bytes)
 }
 
 /// How a cursor or a walk reads ahead.

@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Failure, Result};
 use crate::pointer::BlockPointer;
+use buttress_exact::{Exact as _, usize_of};
 use buttress_format::node::{BlockFormat, TreeBlock};
 use buttress_volume::{ExtentRead, PendingExtent, Rejection, Volume};
 use bytes::Bytes;
@@ -35,7 +36,8 @@ pub(crate) struct BlockReader {
 impl BlockReader {
     pub(crate) fn new(volume: Arc<Volume>) -> Self {
         let format = volume.block_format().clone();
-        let units = format.node_bytes.checked_div(4096).unwrap_or(0).max(1);
+        let units = format.node_bytes.quotient(4096).max(1);
+        // Clamp: a simulated time.
         let check_cost = CHECK_COST_PER_4_KIB.saturating_mul(units);
         let simulated = volume.virtual_clock().is_some();
         let devices = volume.devices();
@@ -138,7 +140,7 @@ impl BlockReader {
 
     /// The block's place.
     pub(crate) fn extent(&self, pointer: &BlockPointer) -> ExtentRead {
-        let length = usize::try_from(self.format.node_bytes).unwrap_or(usize::MAX);
+        let length = usize_of(self.format.node_bytes);
         ExtentRead {
             logical: pointer.logical,
             length,

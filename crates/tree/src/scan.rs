@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
 use crate::reader::BlockReader;
+use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::PendingExtent;
@@ -123,14 +124,12 @@ impl Forest {
                 taken: 0,
             }),
             changed: Condvar::new(),
-            batch_blocks: usize::try_from(BATCH_BYTES.checked_div(reader.node_bytes()).unwrap_or(1))
-                .unwrap_or(1)
-                .max(1),
+            batch_blocks: BATCH_BYTES.quotient(reader.node_bytes()).narrow::<usize>().max(1),
         };
         let others = if reader.is_simulated() {
             0
         } else {
-            std::thread::available_parallelism().map_or(0, |cores| cores.get().saturating_sub(1))
+            std::thread::available_parallelism().map_or(0, |cores| cores.get().exact_sub(1))
         };
         std::thread::scope(|scope| {
             let helpers: Vec<_> = (0..others)
@@ -216,7 +215,7 @@ impl<S: Scanner> Survey<'_, S> {
             }
         }
         let left = missing.len();
-        self.hand_on(children, count.saturating_sub(left));
+        self.hand_on(children, count.exact_sub(left));
         if left > 0 {
             let reads = self.reader.start(missing.iter().map(|(pointer, _)| pointer));
             self.look_at(tally, missing.into_iter().zip(reads).collect());
@@ -264,7 +263,7 @@ impl<S: Scanner> Survey<'_, S> {
         let mut waiting = self.waiting.lock();
         waiting.nodes.append(&mut children.nodes);
         waiting.fresh.append(&mut children.leaves);
-        waiting.taken = waiting.taken.saturating_sub(count);
+        waiting.taken = waiting.taken.exact_sub(count);
         drop(waiting);
         self.changed.notify_all();
     }
@@ -288,13 +287,14 @@ impl<Tag> Default for Children<Tag> {
 impl<Tag: Copy> Waiting<Tag> {
     /// Takes up to `count` blocks: nodes until there are enough leaves, then leaves in order of address.
     fn take(&mut self, count: usize) -> Vec<Wanted<Tag>> {
-        let leaves = self.ordered.len().saturating_add(self.fresh.len());
+        let leaves = self.ordered.len().exact_add(self.fresh.len());
         if !self.nodes.is_empty() && leaves < LEAVES_MAX {
             // The lowest levels, which are at the end as a rule, lead to leaves soonest.
+            // Clamp: at most all.
             let from = self.nodes.len().saturating_sub(count);
             let mut taken = self.nodes.split_off(from);
             taken.sort_unstable_by_key(|(pointer, _)| pointer.logical);
-            self.taken = self.taken.saturating_add(taken.len());
+            self.taken = self.taken.exact_add(taken.len());
             return taken;
         }
         if self.ordered.is_empty() {
@@ -302,10 +302,11 @@ impl<Tag: Copy> Waiting<Tag> {
             self.ordered
                 .sort_unstable_by_key(|(pointer, _)| core::cmp::Reverse(pointer.logical));
         }
+        // Clamp: at most all.
         let from = self.ordered.len().saturating_sub(count);
         let mut taken = self.ordered.split_off(from);
         taken.reverse();
-        self.taken = self.taken.saturating_add(taken.len());
+        self.taken = self.taken.exact_add(taken.len());
         taken
     }
 }

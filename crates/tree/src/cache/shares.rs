@@ -14,6 +14,7 @@
 //! quarter's use be ahead of it.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,18 +46,20 @@ impl Shares {
 
     /// The cache's own part without what a writer may hold.
     fn own_bytes(&self) -> u64 {
-        let kept = self.whole_bytes.checked_div(KEPT_OF).unwrap_or(0);
+        let kept = self.whole_bytes.quotient(KEPT_OF);
+        // Clamp: a writer may hold more than there is.
         self.whole_bytes.saturating_sub(self.held_bytes).max(kept)
     }
 
     /// What the cache may hold.
     pub(super) fn capacity_bytes(&self) -> u64 {
+        // Clamp: a writer may hold what was lent before.
         let bytes = self
             .own_bytes()
             .saturating_sub(self.lent_bytes)
-            .saturating_add(self.unclaimed_bytes);
+            .exact_add(self.unclaimed_bytes);
         // Shards get equal parts, which are rounded up.
-        bytes.saturating_sub(bytes.checked_rem(SHARDS_MAX).unwrap_or(0))
+        bytes.exact_sub(bytes.remainder(SHARDS_MAX))
     }
 }
 
@@ -105,7 +108,7 @@ impl ReadAheadPool {
 
     /// Room for a block of `block_bytes`, or `None` when the pool is used up.
     pub(crate) fn reserve_block(self: &Arc<Self>, block_bytes: u32) -> Option<Reservation> {
-        self.reserve(u64::from(block_bytes).saturating_add(BLOCK_OVERHEAD_BYTES))
+        self.reserve(u64::from(block_bytes).exact_add(BLOCK_OVERHEAD_BYTES))
     }
 
     /// Room for `bytes`, or `None` when the pool has less left.
@@ -125,7 +128,7 @@ impl ReadAheadPool {
                 used.checked_add(bytes).filter(|used| *used <= capacity_bytes)
             });
         if let Ok(before) = taken
-            && before.saturating_add(bytes) > self.claimed_bytes.load(Ordering::Relaxed)
+            && before.exact_add(bytes) > self.claimed_bytes.load(Ordering::Relaxed)
         {
             self.claim();
         }
@@ -137,10 +140,11 @@ impl ReadAheadPool {
         let used_bytes = self
             .used_bytes
             .fetch_sub(bytes, Ordering::Relaxed)
-            .saturating_sub(bytes);
+            .exact_sub(bytes);
         let claimed_bytes = self.claimed_bytes.load(Ordering::Relaxed);
         // Two steps, so that little more and little less do not change hands each time.
-        if claimed_bytes.saturating_sub(used_bytes) > self.step_bytes().saturating_mul(2) {
+        // Clamp: others take and claim meanwhile.
+        if claimed_bytes.saturating_sub(used_bytes) > self.step_bytes().exact_mul(2) {
             self.claim();
         }
     }
@@ -161,9 +165,10 @@ impl ReadAheadPool {
             let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed);
             let used_bytes = self.used_bytes.load(Ordering::Relaxed);
             let steps = used_bytes.checked_next_multiple_of(self.step_bytes());
+            // Clamp: all of it.
             let claimed_bytes = steps.unwrap_or(capacity_bytes).min(capacity_bytes);
             self.claimed_bytes.store(claimed_bytes, Ordering::Relaxed);
-            shares.unclaimed_bytes = capacity_bytes.saturating_sub(claimed_bytes);
+            shares.unclaimed_bytes = capacity_bytes.exact_sub(claimed_bytes);
         });
     }
 
@@ -181,7 +186,7 @@ impl Reservation {
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let grown = self.pool.take(bytes);
         if grown {
-            self.bytes = self.bytes.saturating_add(bytes);
+            self.bytes = self.bytes.exact_add(bytes);
         }
         grown
     }
@@ -189,7 +194,7 @@ impl Reservation {
     /// Gives `bytes` back, at most all.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
-        self.bytes = self.bytes.saturating_sub(bytes);
+        self.bytes = self.bytes.exact_sub(bytes);
         self.pool.give_back(bytes);
     }
 
@@ -227,10 +232,7 @@ impl Loan {
             return None;
         }
         let own_bytes = shares.own_bytes();
-        let lent_bytes = own_bytes
-            .checked_div(LENT_OF)
-            .unwrap_or(0)
-            .saturating_mul(LENT_PARTS);
+        let lent_bytes = own_bytes.quotient(LENT_OF).exact_mul(LENT_PARTS);
         shares.lent_bytes = lent_bytes;
         cache.blocks.set_capacity(shares.capacity_bytes());
         drop(shares);

@@ -19,6 +19,7 @@ use crate::read_ahead::queue::Queue;
 use crate::read_ahead::sweep::{FIRST_WINDOW_BYTES, NODES_AHEAD_MIN, NODES_TO_LEAVES};
 use crate::read_ahead::{ReadAhead, near, next_window};
 use crate::tree::Tree;
+use buttress_exact::Exact as _;
 use buttress_format::Key;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -123,7 +124,7 @@ impl Stages {
             return Ok(());
         }
         let highest = usize::from(old.level.max(new.level));
-        self.levels.resize_with(highest.saturating_add(1), Stage::default);
+        self.levels.resize_with(highest.exact_add(1), Stage::default);
         if let Some(leaves) = self.levels.first_mut() {
             // No leaf is come back to.
             leaves.queues = [Queue::passing_leaves(), Queue::passing_leaves()];
@@ -194,7 +195,7 @@ impl Stages {
     /// Plans and asks for blocks of a level when few are on their way.
     fn refill(&mut self, level: usize) {
         let window_blocks = self.window_blocks(level);
-        let low_blocks = window_blocks.checked_div(REFILL_BLOCKS_PARTS).unwrap_or(0);
+        let low_blocks = window_blocks.quotient(REFILL_BLOCKS_PARTS);
         match self.levels.get(level) {
             Some(stage) if stage.order.len() <= low_blocks => {}
             _ => return,
@@ -239,7 +240,7 @@ impl Stages {
             stage.postponed = Some((side, next));
             return false;
         };
-        let first_key = next.pointer.first_key.unwrap_or(Key::MIN);
+        let first_key = next.pointer.first_key.unwrap_or(Key::MIN); // Clamp: a root begins left of everything.
         queue.plan(next.pointer, next.node, reservation);
         stage.order.push_back((side, first_key));
         true
@@ -250,12 +251,12 @@ impl Stages {
             return 1;
         }
         let node_bytes = u64::from(Side::Old.of(&self.forests).reader().node_bytes());
-        let blocks = self.window_bytes.checked_div(node_bytes).unwrap_or(1).max(1);
+        let blocks = self.window_bytes.quotient(node_bytes).max(1);
         let blocks = (0..level).fold(blocks, |blocks, _| {
-            let fewer = blocks.checked_div(NODES_TO_LEAVES).unwrap_or(1);
+            let fewer = blocks.quotient(NODES_TO_LEAVES);
             fewer.max(NODES_AHEAD_MIN)
         });
-        usize::try_from(blocks).unwrap_or(usize::MAX)
+        blocks.narrow::<usize>()
     }
 
     /// The next block of a level that differs, reading nodes one level up as needed.
@@ -301,7 +302,7 @@ impl Stages {
             let [old, new] = heads;
             let next = if side == Side::Old { old } else { new };
             let next = next?;
-            let first_key = next.pointer.first_key.unwrap_or(Key::MIN);
+            let first_key = next.pointer.first_key.unwrap_or(Key::MIN); // Clamp: a root begins left of everything.
             if (self.wanted)(&first_key, next.pointer.end_key.as_ref()) {
                 return Some((side, next));
             }
@@ -330,7 +331,7 @@ impl Stage {
     /// Goes on behind the head.
     fn advance(&mut self, side: Side) {
         if let Some(step) = side.of_mut(&mut self.parents) {
-            step.slot = step.slot.saturating_add(1);
+            step.slot = step.slot.exact_add(1);
         }
         *side.of_mut(&mut self.roots) = None;
     }

@@ -6,6 +6,7 @@ use super::{EditContext, Root};
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;
 use crate::pointer::BlockPointer;
+use buttress_exact::Exact as _;
 use buttress_format::node::{NewBlock, TreeBlock};
 use buttress_format::{Key, TreeId};
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl Editor<'_> {
 
     /// Accounts for a node that was made.
     pub(super) fn made(&mut self) {
-        *self.unassigned = self.unassigned.saturating_add(1);
+        *self.unassigned = self.unassigned.exact_add(1);
     }
 
     /// A leaf without items or a node without pointers, beside another one.
@@ -184,7 +185,7 @@ impl Editor<'_> {
         route: &mut Route,
         lowest: Option<&Key>,
     ) -> Result<&'r mut Node> {
-        let last = route.steps.len().saturating_sub(1);
+        let last = route.steps.len().exact_sub(1);
         self.descend(root, route, last, lowest)
     }
 
@@ -196,7 +197,7 @@ impl Editor<'_> {
         depth: usize,
         lowest: Option<&Key>,
     ) -> Result<&'r mut Node> {
-        let mut steps = route.steps.iter_mut().take(depth.saturating_add(1));
+        let mut steps = route.steps.iter_mut().take(depth.exact_add(1));
         let Some(first) = steps.next() else {
             return Err(self.broken("a route without a root"));
         };
@@ -206,7 +207,9 @@ impl Editor<'_> {
             if let Some(lowest) = lowest.filter(|_| slot == 0)
                 && node.block.key(0).is_some_and(|first| *lowest < first)
             {
-                node.block.edit_node(|node| node.set_key(0, lowest));
+                if !node.block.edit_node(|node| node.set_key(0, lowest)) {
+                    return Err(self.broken("a node on the way has no first key"));
+                }
             }
             node = self.child(node, slot, step)?;
             slot = step.slot;
@@ -226,7 +229,7 @@ impl Editor<'_> {
             logical: new_identity(),
             generation: header.generation,
             owner: header.owner,
-            level: header.level.saturating_add(1),
+            level: header.level.exact_add(1),
         };
         if new.level >= crate::pointer::LEVELS_MAX {
             root.node = Some(below);
@@ -234,7 +237,9 @@ impl Editor<'_> {
         }
         let mut block = TreeBlock::new_empty(self.forest.block_format().node_bytes, &new);
         let pointer = below.key_pointer();
-        block.edit_node(|node| node.insert(0, &pointer));
+        if !block.edit_node(|node| node.insert(0, &pointer)) {
+            return Err(self.broken("an empty node has no space for a pointer"));
+        }
         root.node = Some(Arc::new(Node::new(block, vec![Some(below)], self.epoch)));
         self.made();
         Ok(())
@@ -244,7 +249,7 @@ impl Editor<'_> {
     pub(super) fn leaf_capacity(&self) -> usize {
         let node_bytes = self.forest.block_format().node_bytes;
         buttress_format::node::edit::leaf_data_bytes_max(node_bytes)
-            .saturating_add(buttress_format::node::edit::ITEM_HEAD_BYTES)
+            .exact_add(buttress_format::node::edit::ITEM_HEAD_BYTES)
     }
 
     /// The pointers that a node can have.

@@ -10,6 +10,7 @@ use super::{EditableTree, Root};
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;
 use crate::pointer::{BlockPointer, RootPointer};
+use buttress_exact::{Exact as _, usize_of};
 use buttress_format::checksum::ChecksumType;
 use buttress_format::node::{Header, KeyPointer, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
@@ -59,8 +60,9 @@ impl EditableTree {
         let mut given: u64 = 0;
         let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
         let counted = self.unassigned;
+        // Clamp: more than were counted are reported below.
         self.unassigned = counted.saturating_sub(given);
-        self.assigned = self.assigned.saturating_add(given);
+        self.assigned = self.assigned.exact_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
         // All of them were gone over: this is the recount.
         if given != counted {
@@ -101,7 +103,7 @@ impl EditableTree {
             root: Arc::clone(root),
             nodes: core::mem::take(&mut self.assigned),
         };
-        self.epoch = self.epoch.saturating_add(1);
+        self.epoch = self.epoch.exact_add(1);
         Ok(Some(frozen))
     }
 
@@ -131,7 +133,7 @@ impl EditableTree {
     /// changes are likely to come to stay in memory, and the next edit takes them over without a copy. At most about a thousand
     /// blocks stay so.
     pub fn keep_written(&mut self, frozen: Frozen) {
-        self.kept = self.kept.saturating_add(frozen.nodes);
+        self.kept = self.kept.exact_add(frozen.nodes);
         if self.kept > KEPT_MAX {
             self.kept = 0;
             return self.forget_written(&frozen);
@@ -167,13 +169,22 @@ fn forget_full(node: &mut Node, epoch: u64, recycled: &mut Vec<TreeBlock>) {
             }
         } else if child.address().is_some() {
             let pointer = child.key_pointer();
-            node.block.edit_node(|node| node.set(slot, &pointer));
+            if !set_pointer(&mut node.block, slot, &pointer) {
+                continue;
+            }
             let child = link.take().and_then(Arc::into_inner);
             if let Some(child) = child.filter(|_| recycled.len() < RECYCLED_MAX) {
                 recycled.push(child.block);
             }
         }
     }
+}
+
+/// Has a node's own bytes point to a child that was written. Without that the child's link must stay: it is the only way to it.
+fn set_pointer(node: &mut TreeBlock, slot: usize, pointer: &KeyPointer) -> bool {
+    let is_set = node.edit_node(|node| node.set(slot, pointer));
+    debug_assert!(is_set, "a linked child has a pointer");
+    is_set
 }
 
 /// Gives addresses to the blocks of one level that have none.
@@ -186,7 +197,7 @@ fn assign_level(
     if node.level() == level {
         if node.address().is_none() {
             node.assign(assign(level, node.first_key())?);
-            *given = given.saturating_add(1);
+            *given = given.exact_add(1);
         }
         return Ok(());
     }
@@ -215,8 +226,9 @@ fn forget(link: &mut Arc<Node>, epoch: u64) {
                 logical,
                 generation: child.generation(),
             };
-            node.block.edit_node(|node| node.set(slot, &pointer));
-            *link = None;
+            if set_pointer(&mut node.block, slot, &pointer) {
+                *link = None;
+            }
         }
     }
 }
@@ -291,8 +303,8 @@ fn count(node: &Node) -> (u64, u64) {
     children
         .filter(|child| child.epoch == node.epoch)
         .map(|child| count(child))
-        .fold((own, 1_u64.saturating_sub(own)), |sum, below| {
-            (sum.0.saturating_add(below.0), sum.1.saturating_add(below.1))
+        .fold((own, 1_u64.exact_sub(own)), |sum, below| {
+            (sum.0.exact_add(below.0), sum.1.exact_add(below.1))
         })
 }
 
@@ -384,8 +396,7 @@ impl Forest {
     #[must_use]
     pub fn has_room_for_block(&self) -> bool {
         let node_bytes = self.block_format().node_bytes;
-        self.cache()
-            .has_space_for(usize::try_from(node_bytes).unwrap_or(usize::MAX))
+        self.cache().has_space_for(usize_of(node_bytes))
     }
 
     /// Puts a block that was written into the cache, in the place of whatever was at its address before.

@@ -9,8 +9,9 @@ use super::editor::Editor;
 use super::node::{NO_SLOT, Node};
 use super::route::Route;
 use crate::error::Result;
+use buttress_exact::Exact as _;
 use buttress_format::Key;
-use buttress_format::node::edit::ITEM_HEAD_BYTES;
+use buttress_format::node::edit::{ITEM_HEAD_BYTES, LeafEdit, NodeEdit};
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub(super) struct NewItem<'a> {
 }
 
 impl NewItem<'_> {
-    const fn bytes(&self) -> usize {
-        self.data.len().saturating_add(ITEM_HEAD_BYTES)
+    fn bytes(&self) -> usize {
+        self.data.len().exact_add(ITEM_HEAD_BYTES)
     }
 }
 
@@ -43,7 +44,7 @@ pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> 
         place.map(|place| place.copy_from_slice(data)).is_some()
     });
     if done {
-        leaf.next_slot = slot.saturating_add(1);
+        leaf.next_slot = slot.exact_add(1);
     }
     done
 }
@@ -52,7 +53,7 @@ pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> 
 pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> usize {
     let count = leaf.block.edit_leaf(|leaf| leaf.insert_run(slot, items));
     if count > 0 {
-        leaf.next_slot = slot.saturating_add(count);
+        leaf.next_slot = slot.exact_add(count);
     }
     count
 }
@@ -76,9 +77,10 @@ impl Editor<'_> {
         let sibling = self.insert_below(node, route, above, item)?;
         if let Some(sibling) = sibling {
             self.raise(root)?;
-            if let Some(node) = root.node.as_mut().map(Arc::make_mut) {
-                insert_links(node, 1, Siblings::from_iter([sibling]));
-            }
+            let Some(node) = root.node.as_mut().map(Arc::make_mut) else {
+                return Err(self.broken("a root in memory is missing"));
+            };
+            self.insert_links(node, 1, Siblings::from_iter([sibling]))?;
         }
         Ok(())
     }
@@ -92,50 +94,54 @@ impl Editor<'_> {
         above: usize,
         item: NewItem<'_>,
     ) -> Result<Option<Arc<Node>>> {
-        let highest = route.steps.len().saturating_add(above).saturating_sub(1);
-        let depth = highest.saturating_sub(usize::from(node.level()));
+        let highest = route.steps.len().exact_add(above).exact_sub(1);
+        let depth = highest.exact_sub(usize::from(node.level()));
         let slot = depth.checked_sub(above).map_or(0, |depth| route.slot(depth));
         if node.level() == 1 {
             let siblings = self.make_room(node, slot, route.end_key.is_none(), item)?;
-            return Ok(self.add_children(node, slot, siblings));
+            return self.add_children(node, slot, siblings);
         }
         let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) else {
             return Err(self.broken("a child in memory is missing"));
         };
         let sibling = self.insert_below(Arc::make_mut(child), route, above, item)?;
-        Ok(match sibling {
+        match sibling {
             Some(sibling) => self.add_children(node, slot, Siblings::from_iter([sibling])),
-            None => None,
-        })
+            None => Ok(None),
+        }
     }
 
     /// Links new children after the one in `slot`, splitting the node where they do not fit; gives its new sibling.
-    fn add_children(&mut self, node: &mut Node, slot: usize, siblings: Siblings) -> Option<Arc<Node>> {
-        let at = slot.saturating_add(1);
+    fn add_children(
+        &mut self,
+        node: &mut Node,
+        slot: usize,
+        siblings: Siblings,
+    ) -> Result<Option<Arc<Node>>> {
+        let at = slot.exact_add(1);
         let count = node.block.item_count();
-        if siblings.is_empty() || count.saturating_add(siblings.len()) <= self.pointers_max() {
-            insert_links(node, at, siblings);
-            return None;
+        if siblings.is_empty() || count.exact_add(siblings.len()) <= self.pointers_max() {
+            self.insert_links(node, at, siblings)?;
+            return Ok(None);
         }
         // At the end of a row only what is new goes to the right.
-        let from = if at >= count {
-            slot
-        } else {
-            count.checked_div(2).unwrap_or(0)
-        };
+        let from = if at >= count { slot } else { count.quotient(2) };
         let mut right = self.new_sibling(node);
         self.made();
         let moved = from..count;
-        right
-            .block
-            .edit_node(|right| right.insert_from(0, &node.block, moved.clone()));
-        right.links = node.links.split_off(from.min(node.links.len()));
-        node.block.edit_node(|node| node.remove(moved));
-        match at.checked_sub(from) {
-            Some(at) if at > 0 => insert_links(&mut right, at, siblings),
-            _ => insert_links(node, at, siblings),
+        let copy = |right: &mut NodeEdit<'_>| right.insert_from(0, &node.block, moved.clone());
+        if node.links.len() != count || !right.block.edit_node(copy) {
+            return Err(self.broken("the half of a node does not fit an empty one"));
         }
-        Some(Arc::new(right))
+        right.links = node.links.split_off(from);
+        if !node.block.edit_node(|node| node.remove(moved)) {
+            return Err(self.broken("a node lacks the half that it was split at"));
+        }
+        match at.checked_sub(from) {
+            Some(at) if at > 0 => self.insert_links(&mut right, at, siblings)?,
+            _ => self.insert_links(node, at, siblings)?,
+        }
+        Ok(Some(Arc::new(right)))
     }
 
     /// Makes room in the leaf in `slot` and puts the item in; gives the new leaves to its right.
@@ -152,7 +158,7 @@ impl Editor<'_> {
         let count = leaf.block.item_count();
         let in_row =
             leaf.next_slot == item.slot || (leaf.next_slot == NO_SLOT && is_last && item.slot >= count);
-        if !in_row && self.push(parent, slot, item) {
+        if !in_row && self.push(parent, slot, item)? {
             return Ok(Siblings::new());
         }
         let Some(leaf) = parent.links.get_mut(slot).and_then(Option::as_mut) else {
@@ -179,7 +185,7 @@ impl Editor<'_> {
                 self.made();
             }
             let kept = usize::from(buttress_faults::on("tree-split-leaves-one-behind"));
-            move_items(leaf, &mut right, from..count.saturating_sub(kept), 0);
+            self.move_items(leaf, &mut right, from..count.exact_sub(kept), 0)?;
             siblings.push(Arc::new(right));
         }
         // The item's place is left of the split, right of it, or, where it fits neither, between the two.
@@ -206,10 +212,10 @@ impl Editor<'_> {
         if let Some(right) = siblings.first_mut() {
             let right = Arc::make_mut(right);
             if item.slot < from {
-                move_items(leaf, right, item.slot..from, 0);
+                self.move_items(leaf, right, item.slot..from, 0)?;
             } else {
                 let count = leaf.block.item_count();
-                move_items(right, leaf, 0..item.slot.saturating_sub(from), count);
+                self.move_items(right, leaf, 0..item.slot.exact_sub(from), count)?;
             }
         }
         let mut alone = self.new_sibling(leaf);
@@ -223,93 +229,108 @@ impl Editor<'_> {
             // All went to the right: the leaf takes what is next to it.
             let next = siblings.remove(0);
             let all = next.block.item_count();
-            leaf.block
-                .edit_leaf(|leaf| leaf.insert_from(0, &next.block, 0..all));
+            if !leaf
+                .block
+                .edit_leaf(|leaf| leaf.insert_from(0, &next.block, 0..all))
+            {
+                return Err(self.broken("the items of a leaf do not fit an empty one"));
+            }
             leaf.next_slot = all;
             self.unmade()?;
         }
         Ok(siblings)
     }
 
-    /// Pushes items to a neighbour in memory so that there is room for the item, and puts it in. False, and nothing
-    /// changed, when no neighbour has the room.
-    fn push(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> bool {
-        let left = slot
-            .checked_sub(1)
-            .is_some_and(|left| self.push_left(parent, left, item));
-        left || self.push_right(parent, slot, item)
+    /// Pushes items to a neighbour in memory, so that there is space for the item, and puts it in. Returns false, and changes
+    /// nothing, if no neighbour has the space.
+    fn push(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> Result<bool> {
+        if let Some(left) = slot.checked_sub(1)
+            && self.push_left(parent, left, item)?
+        {
+            return Ok(true);
+        }
+        self.push_right(parent, slot, item)
     }
 
-    fn push_left(&self, parent: &mut Node, left_slot: usize, item: NewItem<'_>) -> bool {
+    fn push_left(&self, parent: &mut Node, left_slot: usize, item: NewItem<'_>) -> Result<bool> {
         let Some((left, leaf)) = self.neighbours(parent, left_slot) else {
-            return false;
+            return Ok(false);
         };
         let Some(half) = self.worth_pushing(left, leaf, item) else {
-            return false;
+            return Ok(false);
         };
         // Items move while the left leaf stays within half of everything.
         let count = leaf.block.item_count();
         let left_used = self.used(left);
         let moved = (0..count)
             .take_while(|slot| {
-                let all = 0..slot.saturating_add(1);
-                left_used.saturating_add(leaf.block.items_bytes(all)) <= half
+                let all = 0..slot.exact_add(1);
+                left_used.exact_add(leaf.block.items_bytes(all)) <= half
             })
             .count();
         let moved_bytes = leaf.block.items_bytes(0..moved);
         let goes_left = item.slot < moved;
         let target_used = if goes_left {
-            left_used.saturating_add(moved_bytes)
+            left_used.exact_add(moved_bytes)
         } else {
-            self.used(leaf).saturating_sub(moved_bytes)
+            self.used(leaf).exact_sub(moved_bytes)
         };
-        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_capacity() {
-            return false;
+        let is_overfull = target_used.exact_add(item.bytes()) > self.leaf_capacity();
+        if moved == 0 || (is_overfull && !buttress_faults::on("tree-push-overfull")) {
+            return Ok(false);
         }
         let (left, leaf) = (Arc::make_mut(left), Arc::make_mut(leaf));
         let before = left.block.item_count();
-        move_items(leaf, left, 0..moved, before);
+        self.move_items(leaf, left, 0..moved, before)?;
         let done = match item.slot.checked_sub(moved) {
             Some(at) => put_into(leaf, at, item.key, item.data),
-            None => put_into(left, before.saturating_add(item.slot), item.key, item.data),
+            None => put_into(left, before.exact_add(item.slot), item.key, item.data),
         };
-        sync_key(parent, left_slot.saturating_add(1));
-        done
+        sync_key(parent, left_slot.exact_add(1));
+        self.pushed(done)
     }
 
-    fn push_right(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> bool {
+    fn push_right(&self, parent: &mut Node, slot: usize, item: NewItem<'_>) -> Result<bool> {
         let Some((leaf, right)) = self.neighbours(parent, slot) else {
-            return false;
+            return Ok(false);
         };
         let Some(half) = self.worth_pushing(right, leaf, item) else {
-            return false;
+            return Ok(false);
         };
         let count = leaf.block.item_count();
         let right_used = self.used(right);
         let moved = (0..count)
             .rev()
-            .take_while(|slot| right_used.saturating_add(leaf.block.items_bytes(*slot..count)) <= half)
+            .take_while(|slot| right_used.exact_add(leaf.block.items_bytes(*slot..count)) <= half)
             .count();
-        let from = count.saturating_sub(moved);
+        let from = count.exact_sub(moved);
         let moved_bytes = leaf.block.items_bytes(from..count);
         let goes_right = item.slot > from;
         let target_used = if goes_right {
-            right_used.saturating_add(moved_bytes)
+            right_used.exact_add(moved_bytes)
         } else {
-            self.used(leaf).saturating_sub(moved_bytes)
+            self.used(leaf).exact_sub(moved_bytes)
         };
-        if moved == 0 || target_used.saturating_add(item.bytes()) > self.leaf_capacity() {
-            return false;
+        if moved == 0 || target_used.exact_add(item.bytes()) > self.leaf_capacity() {
+            return Ok(false);
         }
         let (leaf, right) = (Arc::make_mut(leaf), Arc::make_mut(right));
-        move_items(leaf, right, from..count, 0);
+        self.move_items(leaf, right, from..count, 0)?;
         let done = match item.slot.checked_sub(from) {
             Some(at) if goes_right => put_into(right, at, item.key, item.data),
             _ => put_into(leaf, item.slot, item.key, item.data),
         };
         sync_key(parent, slot);
-        sync_key(parent, slot.saturating_add(1));
-        done
+        sync_key(parent, slot.exact_add(1));
+        self.pushed(done)
+    }
+
+    /// After items moved, their leaf has another size: the item must have gone in.
+    fn pushed(&self, done: bool) -> Result<bool> {
+        match done {
+            true => Ok(true),
+            false => Err(self.broken("an item does not fit where items made space for it")),
+        }
     }
 
     /// The leaves in `slot` and the slot after it, where both may be changed.
@@ -343,27 +364,28 @@ impl Editor<'_> {
 
     /// The bytes that a leaf's items take.
     pub(super) fn used(&self, leaf: &Node) -> usize {
-        self.leaf_capacity().saturating_sub(leaf.block.free_space())
+        self.leaf_capacity().exact_sub(leaf.block.free_space())
     }
 }
 
 /// Where to split a leaf so that both halves, with the item, are about equally full.
 fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
     let count = leaf.block.item_count();
-    let used = room.saturating_sub(leaf.block.free_space());
-    let half = used.saturating_add(item.bytes()).checked_div(2).unwrap_or(0);
+    let used = room.exact_sub(leaf.block.free_space());
+    let half = used.exact_add(item.bytes()).quotient(2);
     let left_bytes = |from: usize| {
         let items = leaf.block.items_bytes(0..from);
         let new = if item.slot < from { item.bytes() } else { 0 };
-        items.saturating_add(new)
+        items.exact_add(new)
     };
+    // Clamp: if no slot is left of the half, all of the leaf is right of it.
     let from = (0..=count)
         .take_while(|from| left_bytes(*from) <= half)
         .last()
         .unwrap_or(0);
     // One further may be nearer to the half.
-    let next = from.saturating_add(1).min(count);
-    let nearer = left_bytes(next).saturating_sub(half) < half.saturating_sub(left_bytes(from));
+    let next = from.exact_add(1).min(count);
+    let nearer = left_bytes(next).abs_diff(half) < left_bytes(from).abs_diff(half);
     if nearer && left_bytes(next) <= room {
         next
     } else {
@@ -371,26 +393,42 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
     }
 }
 
-/// Moves items to a place in another leaf that has room for them.
-fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) {
-    let moved = to
-        .block
-        .edit_leaf(|to| to.insert_from(at, &from.block, slots.clone()));
-    if moved {
-        from.block.edit_leaf(|from| from.remove(slots));
-    }
+/// Moves items to a place in another leaf. Returns false if they do not fit.
+fn move_items(from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> bool {
     from.next_slot = NO_SLOT;
     to.next_slot = NO_SLOT;
+    let copy = |to: &mut LeafEdit<'_>| to.insert_from(at, &from.block, slots.clone());
+    to.block.edit_leaf(copy) && from.block.edit_leaf(|from| from.remove(slots))
 }
 
-/// Links new children from `slot` on.
-fn insert_links(node: &mut Node, slot: usize, new: Siblings) {
-    let mut at = slot.min(node.links.len());
+/// Links new children from `slot` on. Returns false if the node has no space for all of them.
+fn insert_links(node: &mut Node, slot: usize, new: Siblings) -> bool {
+    let mut at = slot;
     for child in new {
         let pointer = child.key_pointer();
-        if node.block.edit_node(|node| node.insert(at, &pointer)) {
-            node.links.insert(at, Some(child));
-            at = at.saturating_add(1);
+        if at > node.links.len() || !node.block.edit_node(|node| node.insert(at, &pointer)) {
+            return false;
+        }
+        node.links.insert(at, Some(child));
+        at = at.exact_add(1);
+    }
+    true
+}
+
+impl Editor<'_> {
+    /// As the function of this name. Items that do not fit would be in neither leaf, or in both.
+    fn move_items(&self, from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> Result<()> {
+        match move_items(from, to, slots, at) {
+            true => Ok(()),
+            false => Err(self.broken("items do not fit the leaf that they are moved to")),
+        }
+    }
+
+    /// As the function of this name. A child without a link would be lost with all that is below it.
+    fn insert_links(&self, node: &mut Node, slot: usize, new: Siblings) -> Result<()> {
+        match insert_links(node, slot, new) {
+            true => Ok(()),
+            false => Err(self.broken("new children do not fit their node")),
         }
     }
 }
@@ -404,6 +442,7 @@ pub(super) fn sync_key(node: &mut Node, slot: usize) {
         return;
     };
     if node.block.key(slot) != Some(first) {
-        node.block.edit_node(|node| node.set_key(slot, &first));
+        let is_set = node.block.edit_node(|node| node.set_key(slot, &first));
+        debug_assert!(is_set, "a linked child has a key");
     }
 }

@@ -87,9 +87,11 @@ impl Node {
         let Some(pointer) = self.link(slot).map(|child| child.key_pointer()) else {
             return;
         };
+        // Clamp: a linked child has a key.
         let key = self.block.key(slot).unwrap_or(pointer.key);
         let pointer = KeyPointer { key, ..pointer };
-        self.block.edit_node(|node| node.set(slot, &pointer));
+        let is_set = self.block.edit_node(|node| node.set(slot, &pointer));
+        debug_assert!(is_set, "a linked child has a pointer");
     }
 
     /// The same for all children in memory.
@@ -157,6 +159,7 @@ impl Node {
 
     /// The first key; the smallest key there is for an empty leaf.
     pub(super) fn first_key(&self) -> Key {
+        // Clamp: an empty leaf is left of everything.
         self.block.key(0).unwrap_or(Key::MIN)
     }
 
@@ -177,11 +180,11 @@ impl Node {
             .filter_map(|(slot, child)| Some((slot, child.as_ref()?.key_pointer())))
             .collect();
         if !known.is_empty() {
-            block.edit_node(|node| {
-                for (slot, pointer) in &known {
-                    node.set(*slot, pointer);
-                }
+            let are_set = block.edit_node(|node| {
+                let set = known.iter().map(|(slot, pointer)| node.set(*slot, pointer));
+                set.fold(true, |all, is_set| all && is_set)
             });
+            debug_assert!(are_set, "linked children have pointers");
         }
         block
     }

@@ -11,6 +11,7 @@ use super::route::{Place, Route, RouteStep};
 use super::{EditContext, EditableTree, Root};
 use crate::error::Result;
 use crate::pointer::BlockPointer;
+use buttress_exact::Exact as _;
 use buttress_format::Key;
 use buttress_format::node::{NewBlock, TreeBlock};
 use core::ops::Range;
@@ -26,7 +27,7 @@ impl Editor<'_> {
     /// Whether a leaf or node is so small that it is to be merged.
     pub(super) fn is_small(&self, node: &Node) -> bool {
         let (used, room) = self.measure(&node.block);
-        used < room.checked_div(SMALL_PARTS).unwrap_or(0)
+        used < room.quotient(SMALL_PARTS)
     }
 
     /// What a block has, and what it can have: bytes of a leaf, pointers of a node.
@@ -36,7 +37,7 @@ impl Editor<'_> {
         } else {
             self.pointers_max()
         };
-        (room.saturating_sub(block.free_space()), room)
+        (room.exact_sub(block.free_space()), room)
     }
 
     /// Puts the way of a route in order after items went from its end: takes out what is empty, merges what is
@@ -56,13 +57,13 @@ impl Editor<'_> {
         let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) else {
             return Err(self.broken("a child in memory is missing"));
         };
-        self.tidy_below(Arc::make_mut(child), route, at.saturating_add(1), depth)?;
+        self.tidy_below(Arc::make_mut(child), route, at.exact_add(1), depth)?;
         let Some(child) = node.link(slot) else {
             return Err(self.broken("a child in memory is missing"));
         };
         if child.block.item_count() == 0 {
             let gone = Gone::Node(Arc::clone(child));
-            unlink(node, slot);
+            self.unlink(node, slot)?;
             return self.gone(&gone);
         }
         sync_key(node, slot);
@@ -74,7 +75,7 @@ impl Editor<'_> {
 
     /// Merges the child in `slot` with a neighbour, if one will do.
     fn merge(&mut self, node: &mut Node, slot: usize) -> Result<()> {
-        let right = slot.saturating_add(1);
+        let right = slot.exact_add(1);
         let sides = [
             slot.checked_sub(1),
             Some(right).filter(|right| *right < node.block.item_count()),
@@ -82,10 +83,14 @@ impl Editor<'_> {
         for neighbour in sides.into_iter().flatten() {
             if let Some(gone) = self.fitting(node, slot, neighbour) {
                 let is_left = neighbour < slot;
-                if let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) {
-                    absorb(Arc::make_mut(child), &gone, is_left);
+                let Some(child) = node.links.get_mut(slot).and_then(Option::as_mut) else {
+                    return Err(self.broken("a child in memory is missing"));
+                };
+                if !absorb(Arc::make_mut(child), &gone, is_left) {
+                    // Taking the neighbour out now would lose all that it has.
+                    return Err(self.broken("a block does not fit the one that it is merged with"));
                 }
-                unlink(node, neighbour);
+                self.unlink(node, neighbour)?;
                 sync_key(node, if is_left { neighbour } else { slot });
                 if buttress_faults::on("tree-merged-block-kept") {
                     return Ok(());
@@ -113,8 +118,9 @@ impl Editor<'_> {
         };
         let (used, room) = self.measure(&child.block);
         let (more, _) = self.measure(gone.block());
-        let most = room.saturating_sub(room.checked_div(SPARE_PARTS)?);
-        (used.checked_add(more)? <= most).then_some(gone)
+        let most = room.exact_sub(room.checked_div(SPARE_PARTS)?);
+        let fits = used.checked_add(more)? <= most || buttress_faults::on("tree-merge-overfull");
+        fits.then_some(gone)
     }
 
     /// Takes away roots with one child, and puts an empty leaf in the place of a node without children.
@@ -188,32 +194,35 @@ impl Gone {
     }
 }
 
-/// Takes over all that a neighbour has.
-fn absorb(node: &mut Node, gone: &Gone, is_left: bool) {
+/// Takes over all that a neighbour has. Returns false, and changes nothing, if that does not fit.
+fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
     let block = gone.block();
     let all = 0..block.item_count();
     let at = if is_left { 0 } else { node.block.item_count() };
     if block.is_leaf() {
-        node.block.edit_leaf(|leaf| leaf.insert_from(at, block, all));
         node.next_slot = NO_SLOT;
-        return;
+        return node.block.edit_leaf(|leaf| leaf.insert_from(at, block, all));
     }
-    node.block.edit_node(|node| node.insert_from(at, block, all));
+    if !node.block.edit_node(|node| node.insert_from(at, block, all)) {
+        return false;
+    }
     let links = match gone {
         Gone::Node(gone) => gone.links.clone(),
         Gone::Clean(clean) => links_for(&clean.1),
     };
     node.links.splice(at..at, links);
+    true
 }
 
-/// Takes a child out.
-fn unlink(node: &mut Node, slot: usize) {
-    if node
-        .block
-        .edit_node(|node| node.remove(slot..slot.saturating_add(1)))
-        && slot < node.links.len()
-    {
+impl Editor<'_> {
+    /// Takes a child out.
+    fn unlink(&self, node: &mut Node, slot: usize) -> Result<()> {
+        let slots = slot..slot.exact_add(1);
+        if slot >= node.links.len() || !node.block.edit_node(|node| node.remove(slots)) {
+            return Err(self.broken("a child that goes is not in its node"));
+        }
         node.links.remove(slot);
+        Ok(())
     }
 }
 
@@ -241,16 +250,16 @@ impl EditableTree {
         while next < range.end {
             let mut route = self.route(&next)?;
             let part = self.part_of(&route, &range.end);
-            let depth = route.steps.len().saturating_sub(1);
+            let depth = route.steps.len().exact_sub(1);
             let (mut editor, root) = self.editor(context);
             let mut count = |key: &Key, data: &[u8]| {
-                total = total.saturating_add(1);
+                total = total.exact_add(1);
                 removed(key, data);
             };
             match part {
                 Part::Nothing => {}
                 Part::Whole if depth > 0 => {
-                    let above = depth.saturating_sub(1);
+                    let above = depth.exact_sub(1);
                     let slot = route.slot(above);
                     editor.descend(root, &mut route, above, None)?;
                     let clean = route.steps.get_mut(depth).and_then(|step| step.clean.take());
@@ -260,7 +269,7 @@ impl EditableTree {
                         (None, Some(clean)) => Gone::Clean(clean),
                         (None, None) => return Err(editor.broken("a block on the way was not read")),
                     };
-                    unlink(node, slot);
+                    editor.unlink(node, slot)?;
                     editor.gone(&gone)?;
                     gone.block().items().for_each(|item| count(&item.key, item.data));
                     editor.tidy(root, &route, above)?;
@@ -276,7 +285,9 @@ impl EditableTree {
                             count(&item.key, item.data);
                         }
                     }
-                    leaf.block.edit_leaf(|leaf| leaf.remove(slots));
+                    if !leaf.block.edit_leaf(|leaf| leaf.remove(slots)) {
+                        return Err(editor.broken("items of a range are not in their leaf"));
+                    }
                     leaf.next_slot = NO_SLOT;
                     editor.tidy(root, &route, depth)?;
                 }
@@ -303,6 +314,7 @@ impl EditableTree {
         };
         let block = place.block();
         let count = block.item_count();
+        // Clamp: an empty leaf has no last key.
         let past = match block.key(count.saturating_sub(1)) {
             Some(last) if last < *end => count,
             _ => block.search(end).unwrap_or_else(|slot| slot),
@@ -313,7 +325,7 @@ impl EditableTree {
             Part::Whole
         } else {
             let more = usize::from(buttress_faults::on("tree-range-removes-one-more"));
-            Part::Some(step.slot..past.saturating_add(more).min(count))
+            Part::Some(step.slot..past.exact_add(more).min(count))
         }
     }
 

@@ -8,6 +8,7 @@ use super::node::Node;
 use crate::error::Result;
 use crate::items::OwnedItem;
 use crate::pointer::BlockPointer;
+use buttress_exact::Exact as _;
 use buttress_format::Key;
 use buttress_format::node::TreeBlock;
 use core::ops::ControlFlow;
@@ -122,9 +123,10 @@ impl EditableTree {
                 visit(place, slot);
                 return Ok((searched.is_ok(), end_key));
             }
+            // Clamp: what is left of the first key belongs to the first child.
             let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
             let child = self.child_place(&place, slot, end_key)?;
-            end_key = block.key(slot.saturating_add(1)).or(end_key);
+            end_key = block.key(slot.exact_add(1)).or(end_key);
             let Some(child) = child else {
                 // A node without pointers, which no check lets through: as an empty leaf.
                 visit(place, 0);
@@ -234,12 +236,13 @@ impl EditableTree {
                 let block = leaf.block();
                 // A leaf's first key is its lower bound, so before slot 0 there is nothing in the whole tree.
                 let before = usize::from(with_one_before && !place.found);
+                // Clamp: see above.
                 let mut slot = slot.saturating_sub(before);
                 while let Some(item) = block.item(slot) {
                     if look(&item.key, item.data).is_break() {
                         return Ok(());
                     }
-                    slot = slot.saturating_add(1);
+                    slot = slot.exact_add(1);
                 }
             }
             match place.end_key {

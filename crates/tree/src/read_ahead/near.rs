@@ -14,6 +14,7 @@ use crate::non_blocking::NonBlocking;
 use crate::path::Step;
 use crate::pointer::BlockPointer;
 use crate::scope::Scope;
+use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use buttress_volume::PendingExtent;
 use std::collections::VecDeque;
@@ -151,7 +152,7 @@ impl Near {
                 if self.position(&child).is_none() && !forest.cache().contains(&child) {
                     found.push(child);
                 }
-                bytes = bytes.saturating_add(node_bytes);
+                bytes = bytes.exact_add(node_bytes);
                 if bytes > bytes_max {
                     break;
                 }
@@ -199,8 +200,8 @@ impl Near {
     /// Blocks that nobody came for: those that have arrived go to the cache, the others are let go.
     fn give_up_oldest(&mut self, forest: &Forest) {
         let node_bytes = u64::from(forest.reader().node_bytes());
-        let most = PENDING_BYTES_MAX.checked_div(node_bytes).unwrap_or(0).max(1);
-        while self.pending.len() > usize::try_from(most).unwrap_or(usize::MAX) {
+        let most = PENDING_BYTES_MAX.quotient(node_bytes).max(1);
+        while self.pending.len() > most.narrow::<usize>() {
             let Some(Pending { pointer, read, .. }) = self.pending.pop_front() else {
                 break;
             };

@@ -2,6 +2,7 @@
 
 use crate::pointer::BlockPointer;
 use crate::reader::BlockReader;
+use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use bytes::Bytes;
 use core::time::Duration;
@@ -28,7 +29,7 @@ impl Packed {
         let bytes = block.bytes();
         let packed = lz4_flex::block::compress(bytes);
         reader.charge_cpu(cost(PACK_COST_PER_4_KIB, reader));
-        let most = bytes.len().checked_div(WORTH_PARTS).unwrap_or(0);
+        let most = bytes.len().quotient(WORTH_PARTS);
         (packed.len() <= most).then(|| Self(packed.into_boxed_slice()))
     }
 
@@ -49,5 +50,6 @@ impl Packed {
 
 /// What is charged for one block.
 fn cost(per_4_kib: Duration, reader: &BlockReader) -> Duration {
-    per_4_kib.saturating_mul(reader.node_bytes().checked_div(4096).unwrap_or(0).max(1))
+    // Clamp: a simulated time.
+    per_4_kib.saturating_mul(reader.node_bytes().quotient(4096).max(1))
 }

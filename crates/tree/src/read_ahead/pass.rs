@@ -23,6 +23,7 @@ use crate::pointer::BlockPointer;
 use crate::read_ahead::batch::{Arriving, BATCH_BLOCKS_MAX, Batch};
 use crate::read_ahead::packed::Packed;
 use crate::read_ahead::queue::Taken;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::Logical;
 use buttress_format::node::TreeBlock;
 use std::collections::{BTreeSet, VecDeque};
@@ -115,17 +116,17 @@ impl Pass {
     /// anything.
     pub(crate) fn new(forest: &Forest, window_bytes: u64) -> Option<Self> {
         let loan = forest.borrow_cache()?;
-        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
+        let node_bytes = u64::from(forest.reader().node_bytes());
         let capacity = loan.pool().capacity().get();
-        let window_bytes = window_bytes.min(capacity.checked_div(WINDOW_PARTS).unwrap_or(0));
+        let window_bytes = window_bytes.min(capacity.quotient(WINDOW_PARTS));
         if window_bytes < WINDOW_BYTES_MIN {
             return None;
         }
-        let entries_bytes = capacity.checked_div(ENTRIES_PARTS).unwrap_or(0);
-        let leaves_max = entries_bytes.checked_div(ENTRY_BYTES).unwrap_or(0);
+        let entries_bytes = capacity.quotient(ENTRIES_PARTS);
+        let leaves_max = entries_bytes.quotient(ENTRY_BYTES);
         let entries_memory = loan.pool().reserve(entries_bytes)?;
         let memory = loan.pool().reserve(0)?;
-        let window_blocks = window_bytes.checked_div(node_bytes).unwrap_or(1).max(1);
+        let window_blocks = window_bytes.quotient(node_bytes).max(1);
         Some(Self {
             memory,
             _entries_memory: entries_memory,
@@ -137,8 +138,8 @@ impl Pass {
             head: Logical::new(0),
             nothing_to_ask: true,
             in_flight: VecDeque::new(),
-            window_blocks: usize::try_from(window_blocks).unwrap_or(usize::MAX),
-            block_bytes: node_bytes.saturating_add(OVERHEAD_BYTES),
+            window_blocks: window_blocks.narrow::<usize>(),
+            block_bytes: node_bytes.exact_add(OVERHEAD_BYTES),
             pack_from: u64::MAX,
             horizon: u64::MAX,
             futile: 0,
@@ -159,16 +160,14 @@ impl Pass {
 
     /// How many blocks of higher levels lie between the leaves.
     pub(crate) fn passed(&self) -> u64 {
-        u64::try_from(self.entries.len())
-            .unwrap_or(u64::MAX)
-            .saturating_sub(self.leaves)
+        u64_of(self.entries.len()).exact_sub(self.leaves)
     }
 
     /// Plans a leaf: it will be the last.
     pub(crate) fn plan(&mut self, pointer: BlockPointer) {
         self.unread.insert((pointer.logical, self.end()));
         self.nothing_to_ask = false;
-        self.leaves = self.leaves.saturating_add(1);
+        self.leaves = self.leaves.exact_add(1);
         self.entries.push_back(Entry {
             pointer,
             content: Content::Unread,
@@ -228,8 +227,7 @@ impl Pass {
 
     /// The number after the last entry's.
     fn end(&self) -> u64 {
-        self.first
-            .saturating_add(u64::try_from(self.entries.len()).unwrap_or(u64::MAX))
+        self.first.exact_add(u64_of(self.entries.len()))
     }
 
     fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
@@ -241,11 +239,11 @@ impl Pass {
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         let number = self.first;
-        self.first = number.saturating_add(1);
+        self.first = number.exact_add(1);
         if matches!(entry.content, Content::Passed(_)) {
             return Some(entry);
         }
-        self.leaves = self.leaves.saturating_sub(1);
+        self.leaves = self.leaves.exact_sub(1);
         self.memory.shrink(self.bytes_of(&entry.content));
         match &entry.content {
             Content::Unread => {
@@ -261,9 +259,7 @@ impl Pass {
     fn bytes_of(&self, content: &Content) -> u64 {
         match content {
             Content::Arriving(..) | Content::Here(_) => self.block_bytes,
-            Content::Packed(packed) => u64::try_from(packed.len())
-                .unwrap_or(u64::MAX)
-                .saturating_add(PACKED_OVERHEAD_BYTES),
+            Content::Packed(packed) => u64_of(packed.len()).exact_add(PACKED_OVERHEAD_BYTES),
             Content::Unread | Content::Failed(_) | Content::Passed(_) => 0,
         }
     }
@@ -276,6 +272,7 @@ impl Pass {
         };
         let logical = entry.pointer.logical;
         let before = core::mem::replace(&mut entry.content, content);
+        // Clamp: what becomes larger had memory reserved before.
         self.memory.shrink(self.bytes_of(&before).saturating_sub(after));
         if let Some(Content::Unread) = self.entry_mut(number).map(|entry| &entry.content) {
             self.unread.insert((logical, number));
@@ -284,15 +281,13 @@ impl Pass {
 
     /// Moves the bounds up again when half of the memory is free.
     fn relax(&mut self) {
-        let half = self.loan.pool().capacity().get().checked_div(2).unwrap_or(0);
+        let half = self.loan.pool().capacity().get().quotient(2);
         if self.horizon.min(self.pack_from) < u64::MAX && self.memory.bytes() <= half {
             if self.horizon < u64::MAX {
                 // As many as there was room for before, and some more.
-                let more = self.span.checked_div(4).unwrap_or(0);
-                let span = self
-                    .span
-                    .saturating_add(more)
-                    .max(self.leaves_max.checked_div(64).unwrap_or(0));
+                let more = self.span.quotient(4);
+                // Clamp: a bound at the largest number is none.
+                let span = self.span.saturating_add(more).max(self.leaves_max.quotient(64));
                 self.horizon = self.first.saturating_add(span).max(self.horizon);
                 self.span = span;
             }
@@ -305,17 +300,17 @@ impl Pass {
     /// Brings the horizon down.
     fn lower(&mut self, horizon: u64) {
         self.horizon = horizon;
-        self.span = horizon.saturating_sub(self.first);
+        self.span = horizon.exact_sub(self.first);
     }
 
     /// Asks for leaves in order of address until a window of them is on its way, all in one plug.
     fn ask(&mut self, forest: &Forest) {
-        let low = self.window_blocks.saturating_mul(ASK_BELOW).checked_div(ASK_OF);
-        if self.nothing_to_ask || self.in_flight.len() >= low.unwrap_or(0).max(1) {
+        let low = self.window_blocks.exact_mul(ASK_BELOW).quotient(ASK_OF);
+        if self.nothing_to_ask || self.in_flight.len() >= low.max(1) {
             return;
         }
         let mut wanted: Vec<(u64, BlockPointer)> = Vec::new();
-        while self.in_flight.len().saturating_add(wanted.len()) < self.window_blocks
+        while self.in_flight.len().exact_add(wanted.len()) < self.window_blocks
             && let Some((logical, number)) = self.next_unread()
             && self.make_room(forest, number)
         {
@@ -384,11 +379,11 @@ impl Pass {
     /// Packs the leaf that is wanted last of those that are held back as they are. False when there is none
     /// for which that gains anything.
     fn pack_last(&mut self, forest: &Forest) -> bool {
-        let next = self.window_blocks.checked_div(NEXT_PARTS).unwrap_or(0);
-        let lowest = self.first.saturating_add(u64::try_from(next).unwrap_or(u64::MAX));
+        let next = self.window_blocks.quotient(NEXT_PARTS);
+        let lowest = self.first.exact_add(u64_of(next));
         let mut number = self.pack_from.min(self.end());
         while number > lowest {
-            number = number.saturating_sub(1);
+            number = number.exact_sub(1);
             self.pack_from = number;
             if self.futile >= FUTILE_MAX {
                 return false;
@@ -407,15 +402,15 @@ impl Pass {
 
     /// Remembers whether packing helped.
     fn count(&mut self, helped: bool) {
-        self.futile = if helped { 0 } else { self.futile.saturating_add(1) };
+        self.futile = if helped { 0 } else { self.futile.exact_add(1) };
     }
 
     /// Drops the leaf that is wanted last of those held back, if it is wanted after `number`. The horizon comes
     /// down to it.
     fn drop_last(&mut self, number: u64) -> bool {
         let mut last = self.horizon.min(self.end());
-        while last > number.saturating_add(1) {
-            last = last.saturating_sub(1);
+        while last > number.exact_add(1) {
+            last = last.exact_sub(1);
             self.lower(last);
             if let Some(Content::Here(_) | Content::Packed(_)) =
                 self.entry_mut(last).map(|entry| &entry.content)

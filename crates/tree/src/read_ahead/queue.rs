@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::forest::Forest;
 use crate::pointer::BlockPointer;
 use crate::read_ahead::batch::{Arriving, BATCH_BLOCKS_MAX, Batch};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::node::TreeBlock;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -85,9 +86,7 @@ impl Queue {
 
     /// How many blocks were passed on to the queue and are still in it.
     pub(crate) fn passed(&self) -> u64 {
-        u64::try_from(self.entries.len())
-            .unwrap_or(u64::MAX)
-            .saturating_sub(self.blocks)
+        u64_of(self.entries.len()).exact_sub(self.blocks)
     }
 
     /// Room in the budget for one more block; `None` when there is none. An empty queue always has room, without
@@ -109,8 +108,8 @@ impl Queue {
             content: node.map_or(Content::Planned, Content::Linked),
             reservation,
         });
-        self.blocks = self.blocks.saturating_add(1);
-        self.unasked = self.unasked.saturating_add(1);
+        self.blocks = self.blocks.exact_add(1);
+        self.unasked = self.unasked.exact_add(1);
     }
 
     /// Passes on what was taken from another queue: it will be the last.
@@ -126,15 +125,12 @@ impl Queue {
             content: Content::Passed(result),
             reservation,
         });
-        self.unasked = self.unasked.saturating_add(1);
+        self.unasked = self.unasked.exact_add(1);
     }
 
     /// Asks for all planned blocks that are not in the cache, in one plug.
     pub(crate) fn ask(&mut self, forest: &Forest) {
-        let first = self
-            .entries
-            .len()
-            .saturating_sub(core::mem::take(&mut self.unasked));
+        let first = self.entries.len().exact_sub(core::mem::take(&mut self.unasked));
         let mut wanted = Vec::new();
         for entry in self.entries.iter_mut().skip(first) {
             if matches!(entry.content, Content::Planned) {
@@ -170,10 +166,10 @@ impl Queue {
             }
             forest.offer_check(batch);
         }
-        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
+        let node_bytes = u64::from(forest.reader().node_bytes());
         let room = forest.cache().room().get();
         // Half of the room: its shards are not filled evenly.
-        self.room_blocks = room.checked_div(node_bytes.saturating_mul(2)).unwrap_or(0);
+        self.room_blocks = room.quotient(node_bytes.exact_mul(2));
     }
 
     /// Takes the block at the front, waiting for it.
@@ -192,7 +188,7 @@ impl Queue {
                 reservation,
             });
         }
-        self.blocks = self.blocks.saturating_sub(1);
+        self.blocks = self.blocks.exact_sub(1);
         let mut node = None;
         let result = match content {
             Content::Linked(linked) => {
@@ -239,7 +235,7 @@ impl Queue {
         };
         for entry in self.entries.drain(..position) {
             if !matches!(entry.content, Content::Passed(_)) {
-                self.blocks = self.blocks.saturating_sub(1);
+                self.blocks = self.blocks.exact_sub(1);
             }
         }
         true

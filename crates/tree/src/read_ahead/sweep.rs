@@ -43,6 +43,7 @@ use crate::read_ahead::pass::Pass;
 use crate::read_ahead::queue::{Queue, Taken};
 use crate::read_ahead::{SWEEP_WINDOW, Toward, next_window};
 use crate::scope::Scope;
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use buttress_format::node::TreeBlock;
 use core::time::Duration;
@@ -116,13 +117,13 @@ impl Stage {
     /// How many blocks of this level are planned.
     fn blocks(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.leaves());
-        self.queue.blocks().saturating_add(pass)
+        self.queue.blocks().exact_add(pass)
     }
 
     /// How many blocks of higher levels lie between them.
     fn passed(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.passed());
-        self.queue.passed().saturating_add(pass)
+        self.queue.passed().exact_add(pass)
     }
 
     /// Room in the budget for one more block; a pass has its own, and as many entries as a window of it may have.
@@ -217,6 +218,7 @@ impl Sweep {
         let before = self.may_pass.then(|| forest.reader().now());
         let taken = self.take(forest, 0);
         if let Some(before) = before {
+            // Clamp: a time; clocks stand still at worst.
             let waited = forest.reader().now().saturating_sub(before);
             self.waited = self.waited.saturating_add(waited);
         }
@@ -240,14 +242,14 @@ impl Sweep {
         self.window_bytes_max = self.given_window_bytes;
         if turns && self.given_window_bytes >= SWEEP_WINDOW.get() {
             let capacity = forest.ahead().capacity().get();
-            let share = capacity.saturating_sub(capacity.checked_div(ROTATIONAL_LEAVES).unwrap_or(0));
+            let share = capacity.exact_sub(capacity.quotient(ROTATIONAL_LEAVES));
             self.window_bytes_max = self.given_window_bytes.max(share);
         }
         self.waited = Duration::ZERO;
         let parents = steps.iter().rev().enumerate().map(|(distance, step)| {
             let mut parent = step.clone();
             // Above the last step, the child in the slot is already on the path.
-            parent.slot = parent.slot.saturating_add(usize::from(distance > 0));
+            parent.slot = parent.slot.exact_add(usize::from(distance > 0));
             Stage {
                 parent: Some(parent),
                 ..Stage::default()
@@ -268,7 +270,7 @@ impl Sweep {
     /// Fills a stage's queue up to its window when it has little left.
     fn refill(&mut self, forest: &Forest, index: usize) {
         let window_blocks = self.window_blocks(forest, index);
-        let low_blocks = window_blocks.checked_div(REFILL_PARTS).unwrap_or(0);
+        let low_blocks = window_blocks.quotient(REFILL_PARTS);
         match self.stages.get(index) {
             Some(stage) if stage.blocks() <= low_blocks => {}
             _ => return,
@@ -307,8 +309,8 @@ impl Sweep {
     /// Whether the last window came so slowly that the disk must have gone to and fro for it.
     fn is_slow(&self) -> bool {
         // The window was doubled when it had been asked for.
-        let bytes = self.window_bytes.checked_div(2).unwrap_or(0);
-        let ample = bytes.saturating_mul(1_000_000_000) / SLOW_BYTES_PER_SECOND;
+        let bytes = self.window_bytes.quotient(2);
+        let ample = bytes.exact_mul(1_000_000_000) / SLOW_BYTES_PER_SECOND;
         bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)
     }
 
@@ -329,24 +331,21 @@ impl Sweep {
         match self.pass() {
             Some(pass) if index == 0 => return pass.leaves_max(),
             // A pass wants all nodes of level 1 before it begins.
-            Some(_) if index == 1 => return PASS_NODES_BYTES.checked_div(node_bytes).unwrap_or(1).max(1),
+            Some(_) if index == 1 => return PASS_NODES_BYTES.quotient(node_bytes).max(1),
             _ => {}
         }
-        let blocks = self.window_bytes.checked_div(node_bytes).unwrap_or(1).max(1);
+        let blocks = self.window_bytes.quotient(node_bytes).max(1);
         (0..index).fold(blocks, |blocks, _| {
-            blocks
-                .checked_div(NODES_TO_LEAVES)
-                .unwrap_or(1)
-                .max(NODES_AHEAD_MIN)
+            blocks.quotient(NODES_TO_LEAVES).max(NODES_AHEAD_MIN)
         })
     }
 
     /// How many blocks of higher levels a stage may hold.
     fn above_max(&self, forest: &Forest) -> u64 {
-        let held = forest.ahead().capacity().get().checked_div(2).unwrap_or(0);
-        let node_bytes = u64::from(forest.reader().node_bytes()).max(1);
+        let held = forest.ahead().capacity().get().quotient(2);
+        let node_bytes = u64::from(forest.reader().node_bytes());
         match self.pass() {
-            Some(_) => held.checked_div(node_bytes).unwrap_or(0).max(ABOVE_MAX),
+            Some(_) => held.quotient(node_bytes).max(ABOVE_MAX),
             None => ABOVE_MAX,
         }
     }
@@ -364,7 +363,7 @@ impl Sweep {
                         return None;
                     }
                     let link = parent.link(parent.slot).cloned();
-                    parent.slot = parent.slot.saturating_add(1);
+                    parent.slot = parent.slot.exact_add(1);
                     if self.scope.admits(&child) && (link.is_none() || index > 0) {
                         return Some((child, link));
                     }
@@ -375,7 +374,7 @@ impl Sweep {
                 return None;
             }
             let taken = self.take(forest, index.checked_add(1)?)?;
-            let level = usize::from(self.floor).saturating_add(index).saturating_add(1);
+            let level = usize::from(self.floor).exact_add(index).exact_add(1);
             let stage = self.stages.get_mut(index)?;
             if let (true, Ok(block)) = (usize::from(taken.pointer.level) == level, &taken.result) {
                 stage.parent = Some(Step {

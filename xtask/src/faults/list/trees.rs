@@ -94,4 +94,14 @@ pub(super) const FAULTS: &[Fault] = &[
         "After a reflink, removing one file frees the content of both.",
         &[BYTE_VECTORS, SHARED],
     ),
+    loses(
+        "tree-merge-overfull",
+        "A leaf is merged with a neighbour that has no space for it: its items would be gone.",
+        &[EDITS, HIGH_TREES],
+    ),
+    loses(
+        "tree-push-overfull",
+        "Items are pushed to a leaf that has no space for the new one: the order of keys would be wrong.",
+        &[EDITS, HIGH_TREES],
+    ),
 ];
