@@ -11,6 +11,7 @@
 use crate::devices::DeviceSlot;
 use crate::error::{Corruption, Error};
 use crate::layout::{ChunkOffset, Layout, StripeOffset};
+use buttress_exact::Exact as _;
 use buttress_format::block_group::BlockGroupFlags;
 use buttress_format::chunk::Chunk;
 use buttress_format::{ByteCount, DeviceId, Logical, Physical};
@@ -70,6 +71,7 @@ impl MappedChunk {
     /// The address past its last.
     #[must_use]
     pub const fn end(&self) -> Logical {
+        // Clamp: never reached, `new` checked the sum; `exact_add` is not const.
         self.start.saturating_add(self.chunk.length)
     }
 
@@ -137,7 +139,7 @@ impl MappedChunk {
     pub(crate) fn tolerated_stripes(&self) -> usize {
         let tolerated = usize::from(self.layout.profile().tolerated_failures());
         if buttress_faults::on("volume-one-failure-too-many-tolerated") {
-            return tolerated.saturating_add(1);
+            return tolerated.exact_add(1);
         }
         tolerated
     }

@@ -13,6 +13,7 @@ use crate::layout::{Content, StripeOffset};
 use crate::mirror::Segment;
 use crate::read::ExtentRead;
 use buttress_device::Buffer;
+use buttress_exact::{Exact as _, usize_of};
 use buttress_format::checksum::CHECKSUM_FIELD_BYTES;
 use buttress_format::node::{Header, RawHeader};
 use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
@@ -72,20 +73,21 @@ impl Volume {
     /// # Errors
     /// A range that is not wholly mapped, or stripes outside the physical address space.
     pub fn map(&self, logical: Logical, length: ByteCount) -> Result<Vec<Mapping>, Error> {
-        let length = length.to_usize().unwrap_or(usize::MAX);
+        // A range that no memory can hold is longer than a read can be, too.
+        let length = length.at_most(usize::MAX);
         let mut mappings = Vec::new();
         for segment in self.segments(ExtentRead { logical, length })? {
             let place = segment.place;
             let copies = (0..place.copies).map(|copy| {
                 let content = MappingContent::Data {
-                    copy: u32::try_from(copy).unwrap_or(u32::MAX).saturating_add(1),
+                    copy: copy.exact_add(1).narrow(),
                 };
-                (place.stripe_index.saturating_add(copy), content)
+                (place.stripe_index.exact_add(copy), content)
             });
             let columns = segment.chunk.layout().data_columns();
             let parity = [
                 (columns, MappingContent::P),
-                (columns.saturating_add(1), MappingContent::Q),
+                (columns.exact_add(1), MappingContent::Q),
             ];
             let parity = parity.into_iter().filter_map(|(column, content)| {
                 Some((
@@ -174,7 +176,7 @@ impl Volume {
         logical: Logical,
         generation: Generation,
     ) -> Option<(Arc<DeviceSlot>, Arc<DeviceSlot>)> {
-        let length = usize::try_from(self.block_format().node_bytes).ok()?;
+        let length = usize_of(self.block_format().node_bytes);
         let read = ExtentRead { logical, length };
         let slots = self.devices();
         let mut first: Option<(Arc<DeviceSlot>, Buffer)> = None;

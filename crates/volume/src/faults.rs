@@ -3,6 +3,8 @@
 //! The log keeps the first [`FAULTS_KEPT`] faults one by one and counts the rest, so that a device full of
 //! noise cannot fill memory; counters per device and kind are exact. A place that fails again and again is
 //! counted each time. Recording happens only when something failed, behind one lock.
+//!
+//! Clamps: counters of statistics may stop at their largest number.
 
 use crate::devices::DeviceSlot;
 use buttress_device::IoError;

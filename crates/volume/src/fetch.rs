@@ -22,6 +22,7 @@ pub(crate) fn reachable(
 ) -> Result<&Device, FaultReason> {
     let slot = chunk.devices().get(stripe_index).ok_or(FaultReason::Missing)?;
     let device = slot.in_use().ok_or_else(|| FaultReason::of_absence(slot))?;
+    // Clamp: a chunk item can point anywhere; an end at the last address is refused.
     let end = physical.saturating_add(ByteCount::of(length));
     let size_bytes = device.size_bytes();
     if end.get() > size_bytes || end == Physical::MAX {
@@ -43,6 +44,7 @@ pub(crate) fn fetch(
             stripe_index,
             physical,
         } => {
+            // Clamp: `reachable` refuses the last address.
             let at = physical.saturating_add(ByteCount::of(part.start));
             reachable(&segment.chunk, stripe_index, at, part.len())
                 .and_then(|device| device.read(at.get(), part.len()).map_err(FaultReason::Io))
@@ -61,6 +63,7 @@ fn rebuild(segment: &Segment, way: Way, recovery: Recovery, part: Range<usize>) 
     // All columns lie on different devices: their reads are started together, then awaited in turn.
     let mut pending = Vec::new();
     for (column, stripe_index) in segment.needed_columns(recovery) {
+        // Clamp: `reachable` refuses the last address.
         let physical = segment
             .chunk
             .physical(stripe_index, segment.place.stripe_offset)

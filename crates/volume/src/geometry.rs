@@ -14,6 +14,7 @@
 
 use crate::layout::{Layout, LayoutError};
 use crate::parity::MAX_RAID6_DATA_BLOCKS;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::ByteCount;
 use buttress_format::block_group::Profile;
 use buttress_format::chunk::STRIPE_BYTES;
@@ -49,8 +50,8 @@ impl StripeGeometry {
         }
         let stripes = match (profile, profile.max_stripes()) {
             (_, Some(fixed)) => usize::from(fixed),
-            (Profile::Raid10, None) => devices.saturating_sub(devices & 1),
-            (Profile::Raid6, None) => devices.min(MAX_RAID6_DATA_BLOCKS.saturating_add(2)),
+            (Profile::Raid10, None) => devices.exact_sub(devices & 1),
+            (Profile::Raid6, None) => devices.min(MAX_RAID6_DATA_BLOCKS + 2),
             (_, None) => devices,
         };
         Self::new(profile, stripes).ok()
@@ -93,11 +94,7 @@ impl StripeGeometry {
     /// profiles use all devices. One unit for profiles without rows.
     #[must_use]
     pub fn row_bytes(&self) -> ByteCount {
-        ByteCount::new(
-            ByteCount::of(self.data_stripes)
-                .get()
-                .saturating_mul(STRIPE_BYTES),
-        )
+        ByteCount::new(u64_of(self.data_stripes).exact_mul(STRIPE_BYTES))
     }
 
     /// The length of a chunk whose device extents have this length; `None` past the address space.
@@ -126,7 +123,8 @@ impl StripeGeometry {
     #[must_use]
     pub fn raw_bytes(&self, chunk: ByteCount) -> ByteCount {
         let extent = self.device_extent_bytes(chunk).get();
-        ByteCount::new(extent.saturating_mul(ByteCount::of(self.stripes).get()))
+        // Clamp: the length of a chunk item from disk can be any number.
+        ByteCount::new(extent.saturating_mul(u64_of(self.stripes)))
     }
 }
 

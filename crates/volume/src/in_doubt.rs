@@ -56,9 +56,7 @@ impl Volume {
     }
 
     fn lacks_copy(&self, slot: &DeviceSlot, logical: Logical, generation: Generation) -> bool {
-        let Ok(length) = usize::try_from(self.block_format().node_bytes) else {
-            return false;
-        };
+        let length = buttress_exact::usize_of(self.block_format().node_bytes);
         let (Ok(mappings), Ok(ways)) = (self.map(logical, ByteCount::of(length)), self.copies(logical))
         else {
             return false;

@@ -18,6 +18,7 @@
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 
 use crate::parity::MAX_RAID6_DATA_BLOCKS;
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use buttress_format::block_group::Profile;
 
@@ -170,9 +171,9 @@ impl Layout {
                 Err(LayoutError::SubStripes { stripes, sub_stripes })
             }
             Profile::Raid10 => Ok((all >> 1, 2)),
-            Profile::Raid5 => count(stripes >= 2, "at least 2").map(|()| (all.saturating_sub(1), 1)),
+            Profile::Raid5 => count(stripes >= 2, "at least 2").map(|()| (all.exact_sub(1), 1)),
             Profile::Raid6 => count((3..=MAX_RAID6_DATA_BLOCKS + 2).contains(&stripes), "3 to 257")
-                .map(|()| (all.saturating_sub(2), 1)),
+                .map(|()| (all.exact_sub(2), 1)),
         }?;
         if stripe_bytes == 0 {
             return Err(LayoutError::StripeBytes);
@@ -205,13 +206,13 @@ impl Layout {
     /// How many stripes the chunk has.
     #[must_use]
     pub fn stripe_count(&self) -> usize {
-        usize::try_from(self.stripes).unwrap_or(usize::MAX)
+        self.stripes.narrow()
     }
 
     /// How many data columns a row has; for profiles without rows, the stripes that data goes round.
     #[must_use]
     pub fn data_columns(&self) -> usize {
-        usize::try_from(self.columns).unwrap_or(usize::MAX)
+        self.columns.narrow()
     }
 
     /// How many bytes of device each stripe takes.
@@ -220,6 +221,7 @@ impl Layout {
         if self.columns == 1 && !self.has_parity() {
             return ByteCount::new(self.length);
         }
+        // Clamp: numbers of a chunk item, whose last row can end past the last address.
         let rows = self
             .length
             .div_ceil(self.columns.saturating_mul(self.stripe_bytes));
@@ -330,7 +332,7 @@ impl Layout {
             Profile::Raid6 => self.stripes,
             _ => self.copies,
         };
-        u32::try_from(ways).unwrap_or(u32::MAX)
+        ways.narrow()
     }
 }
 

@@ -21,6 +21,7 @@ use crate::faults::FaultReason;
 use crate::layout::Place;
 use crate::parity::Recovery;
 use crate::stripe_tree::{ResolvedStripes, StripeResolver, needs_resolver};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::block_group::Profile;
 use buttress_format::{ByteCount, Logical, Physical};
 use smallvec::SmallVec;
@@ -80,7 +81,7 @@ impl Segment {
             .offset_of(logical)
             .and_then(|offset| chunk.layout().place(offset));
         let place = place.ok_or_else(unmapped)?;
-        let mut length = place.length.to_usize().unwrap_or(usize::MAX).min(wanted);
+        let mut length = place.length.at_most(wanted);
         let resolved = resolver
             .filter(|_| needs_resolver(chunk.flags()))
             .map(|resolver| resolver.resolve_from(logical, &mut length))
@@ -130,11 +131,10 @@ impl Segment {
     fn copies_in_order(&self) -> impl Iterator<Item = usize> + use<> {
         let copies = self.place.copies;
         let spread = copies > 1 && self.chunk.layout().profile() != Profile::Dup;
-        let turn = usize::try_from(self.logical.get() >> BALANCE_SHIFT).unwrap_or(0);
-        let first = if spread {
-            turn.checked_rem(copies).unwrap_or(0)
-        } else {
-            0
+        let turn = self.logical.get() >> BALANCE_SHIFT;
+        let first = match spread {
+            true => turn.remainder(u64_of(copies)).narrow(),
+            false => 0,
         };
         (first..copies).chain(0..first)
     }
@@ -143,7 +143,7 @@ impl Segment {
     fn add_copies(&mut self) -> Result<(), Error> {
         let mut failure = None;
         for copy in self.copies_in_order() {
-            let stripe_index = self.place.stripe_index.saturating_add(copy);
+            let stripe_index = self.place.stripe_index.exact_add(copy);
             match self.place_on(stripe_index) {
                 Ok(physical) => self.add_way(
                     copy,
@@ -167,7 +167,7 @@ impl Segment {
                 .all(|(_, stripe_index)| self.chunk.is_present(stripe_index)),
         };
         if present {
-            let copy = u32::try_from(index.saturating_add(1)).unwrap_or(u32::MAX);
+            let copy = index.exact_add(1).narrow();
             self.ways.push(Way { copy, source });
         }
     }
@@ -180,10 +180,7 @@ impl Segment {
             let columns = self.chunk.layout().data_columns();
             let others = (0..columns).filter(|other| *other != place.column);
             for (index, other) in others.enumerate() {
-                self.add_way(
-                    index.saturating_add(3),
-                    Source::Rebuild(Recovery::WithPAndQ { other }),
-                );
+                self.add_way(index.exact_add(3), Source::Rebuild(Recovery::WithPAndQ { other }));
             }
         }
     }
@@ -220,7 +217,7 @@ impl Segment {
                 && recovery != (Recovery::WithPAndQ { other: *column })
         });
         let p = (recovery != Recovery::WithQ).then_some(columns);
-        let q = (recovery != Recovery::WithP).then_some(columns.saturating_add(1));
+        let q = (recovery != Recovery::WithP).then_some(columns.exact_add(1));
         data.chain(p)
             .chain(q)
             .filter_map(move |column| Some((column, layout.stripe_of_column(target?.row, column)?)))
@@ -244,6 +241,7 @@ impl Segment {
     /// Where the segment's bytes, or the parity over them, lie on a stripe, whether or not its device is there:
     /// the last address where the chunk's numbers, or those of the RAID stripe tree, have no answer.
     pub(crate) fn physical_on(&self, stripe_index: usize) -> Physical {
+        // Clamp: numbers from disk, in a message.
         self.place_on(stripe_index).unwrap_or(Physical::MAX)
     }
 
@@ -280,13 +278,13 @@ impl Segment {
             self.ways.iter().any(is_way)
         };
         (0..self.place.copies)
-            .map(|copy| (copy, self.place.stripe_index.saturating_add(copy)))
+            .map(|copy| (copy, self.place.stripe_index.exact_add(copy)))
             .filter(|(_, stripe_index)| {
                 let is_left_out = self.chunk.is_stale(*stripe_index) && !is_tried(*stripe_index);
                 !self.chunk.is_present(*stripe_index) || is_left_out
             })
             .map(|(copy, stripe_index)| {
-                let copy = u32::try_from(copy.saturating_add(1)).unwrap_or(u32::MAX);
+                let copy = copy.exact_add(1).narrow();
                 let slot = self.chunk.devices().get(stripe_index);
                 Attempt {
                     copy,

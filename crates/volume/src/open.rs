@@ -220,6 +220,7 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
 /// one missed nothing. A device that was away in a commit that came to its end finds newer copies on the others. A device that
 /// was away in the commit that was cut off, and in no other, is known by the blocks that it lacks ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
+    // Clamp: a number from disk; no superblock has the generation 0.
     let before = Generation::new(newest.generation.get().saturating_sub(1));
     let is_before = |candidate: &Candidate| candidate.superblock.generation == before;
     if !candidates.iter().any(is_before) {

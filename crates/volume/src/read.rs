@@ -22,6 +22,7 @@ use crate::fetch::{fetch, reachable};
 use crate::mirror::{Segment, Source, Way};
 use crate::write::RowLocks;
 use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Logical, Physical};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -90,7 +91,7 @@ impl Volume {
         let mut segments: SmallVec<[PendingSegment; 1]> = SmallVec::new();
         let mut position = 0;
         while position < length {
-            let rest = ByteCount::of(length.saturating_sub(position));
+            let rest = ByteCount::of(length.exact_sub(position));
             let unmapped = |logical| Corruption::Unmapped {
                 logical,
                 length: rest,
@@ -216,8 +217,9 @@ impl Volume {
         let fault = Fault {
             device: attempt.device,
             device_name: name.map_or_else(|| "unknown".into(), |slot| slot.name().clone()),
+            // Clamp: an address from disk, in a message.
             physical: attempt.physical.saturating_add(ByteCount::of(part.start)),
-            logical: segment.logical.saturating_add(ByteCount::of(part.start)),
+            logical: segment.logical.exact_add(ByteCount::of(part.start)),
             length: ByteCount::of(part.len()),
             copy: attempt.copy,
             reason: attempt.reason.clone(),

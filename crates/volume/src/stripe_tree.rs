@@ -62,7 +62,7 @@ impl dyn StripeResolver + '_ {
         let left = found.as_ref().map_or(0, |found| found.length_from(logical));
         match found {
             Some(found) if left > 0 => {
-                *length = usize::try_from(left).unwrap_or(usize::MAX).min(*length);
+                *length = buttress_exact::at_most(left, *length);
                 Ok(found)
             }
             _ => {

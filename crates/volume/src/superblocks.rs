@@ -13,6 +13,7 @@
 use crate::error::{Corruption, Error};
 use crate::notice::Notice;
 use buttress_device::{Device, IoError};
+use buttress_exact::Exact as _;
 use buttress_format::superblock::{
     Incompat, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };
@@ -85,6 +86,7 @@ fn refusal(device: &Device, at: Physical, failure: &PrimaryFailure) -> Option<Un
 }
 
 fn read_raw(device: &Device, at: Physical) -> Result<buttress_device::Buffer, PrimaryFailure> {
+    // Clamp: an end past the last address is past the device, too.
     let end = at.get().saturating_add(SUPERBLOCK_BYTES as u64);
     if end > device.size_bytes() {
         return Err(PrimaryFailure::PastEnd);
@@ -111,6 +113,7 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
             let newest = if zoned { newest_in_log(device) } else { None };
             let (at, superblock) = newest
                 .filter(|(_, logged)| identity(logged) == identity(&superblock))
+                // Clamp: the primary counts if no log has a newer one.
                 .unwrap_or((primary_at, superblock));
             return Ok(DeviceSuperblock {
                 superblock,
@@ -201,6 +204,7 @@ fn raw_identity(raw: &RawSuperblock) -> (Uuid, Uuid) {
 /// How large a zone is stands nowhere: the second zone is looked for at every size that one can have.
 fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     let first = log_entry(device, 0)?;
+    // Clamp: the first entry counts if no other follows.
     let mut newest = last_entry(device, 0, *ZONE_BYTES.end()).unwrap_or((Physical::new(0), first));
     let sizes = core::iter::successors(Some(*ZONE_BYTES.start()), |size| size.checked_mul(2));
     for zone_bytes in sizes.take_while(|size| size <= ZONE_BYTES.end() && *size < device.size_bytes()) {
@@ -227,10 +231,10 @@ fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
 /// found by halving.
 fn last_entry(device: &Device, start: u64, zone_bytes: u64) -> Option<(Physical, Superblock)> {
     let entry_bytes = SUPERBLOCK_BYTES as u64;
-    let place = |index: u64| start.saturating_add(index.saturating_mul(entry_bytes));
+    let place = |index: u64| start.exact_add(index.exact_mul(entry_bytes));
     let mut last = log_entry(device, start)?;
     let (mut valid, mut beyond) = (0, zone_bytes.checked_div(entry_bytes)?);
-    while beyond.saturating_sub(valid) > 1 {
+    while beyond.exact_sub(valid) > 1 {
         let middle = valid.midpoint(beyond);
         match log_entry(device, place(middle)) {
             Some(entry) if identity(&entry) == identity(&last) => (valid, last) = (middle, entry),

@@ -36,6 +36,7 @@ mod stop;
 mod superblocks;
 
 pub use beside::VerifyBeside;
+use buttress_exact::Exact as _;
 pub use failures::NeededDevice;
 pub(crate) use rows::RowLocks;
 pub use rows::RowsLocked;
@@ -148,18 +149,19 @@ impl Volume {
         let map = self.chunk_map();
         let mut position = 0;
         while let Some(rest) = extent.bytes.get(position..).filter(|rest| !rest.is_empty()) {
-            let at = extent.logical.saturating_add(ByteCount::of(position));
-            let unmapped = Corruption::Unmapped {
-                logical: at,
+            let unmapped = |logical| Corruption::Unmapped {
+                logical,
                 length: ByteCount::of(rest.len()),
             };
-            let chunk = map.find(at).ok_or_else(|| unmapped.clone())?;
+            let at = extent.logical.checked_add(ByteCount::of(position));
+            let at = at.ok_or_else(|| unmapped(extent.logical))?;
+            let chunk = map.find(at).ok_or_else(|| unmapped(at))?;
             let place = chunk
                 .offset_of(at)
                 .and_then(|offset| chunk.layout().place(offset));
-            let place = place.ok_or(unmapped)?;
-            let length = place.length.to_usize().unwrap_or(usize::MAX).min(rest.len());
-            let end = position.saturating_add(length);
+            let place = place.ok_or_else(|| unmapped(at))?;
+            let length = place.length.at_most(rest.len());
+            let end = position.exact_add(length);
             let bytes = extent.bytes.slice(position..end);
             position = end;
             if self.resolver().is_some() && needs_resolver(chunk.flags()) {
@@ -174,7 +176,7 @@ impl Volume {
                     } else {
                         place.copies
                     };
-                    let copies = (0..written).map(|copy| place.stripe_index.saturating_add(copy));
+                    let copies = (0..written).map(|copy| place.stripe_index.exact_add(copy));
                     let mut reached = false;
                     for stripe_index in copies {
                         let physical = chunk.physical(stripe_index, place.stripe_offset)?;

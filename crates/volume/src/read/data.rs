@@ -7,6 +7,7 @@ use crate::faults::FaultReason;
 use crate::fetch::fetch;
 use crate::mirror::Segment;
 use buttress_device::Buffer;
+use buttress_exact::{Defect, Exact as _, copy_into, u64_of, usize_of};
 use std::ops::Range;
 
 /// Bytes of an extent that no copy gives.
@@ -35,8 +36,8 @@ impl PendingExtent {
     /// without checksums pushes nothing: then only read failures make another copy be used.
     ///
     /// # Errors
-    /// What planning the extent failed with. Lost ranges are not an error of the call, nor are ranges that the
-    /// RAID stripe tree does not map: those are lost.
+    /// What planning the extent failed with, or a [`Defect`](buttress_exact::Defect) if bytes do not fit their place. Lost
+    /// ranges are not an error of the call. Ranges that the RAID stripe tree does not map are lost ranges, too.
     pub fn wait_data(
         self,
         volume: &Volume,
@@ -46,35 +47,48 @@ impl PendingExtent {
         let mut joined = (plan.len() > 1).then(|| Buffer::zeroed(self.read.length));
         let mut works = Vec::with_capacity(plan.len());
         for pending in plan {
-            let (work, buffer) = first_read(volume, pending);
+            let (work, buffer) = first_read(volume, pending)?;
             match &mut joined {
-                Some(joined) => patch(joined, work.segment.range.clone(), &buffer),
+                Some(joined) => patch(joined, work.segment.range.clone(), &buffer)?,
                 None => joined = Some(buffer),
             }
             works.push(work);
         }
-        let mut data = joined.unwrap_or_else(|| Buffer::zeroed(self.read.length));
+        let mut data = whole(joined, self.read.length)?;
         let mut bad = Vec::new();
         verify(&data, &mut bad);
         if bad.is_empty() && works.iter().all(|work| work.unread.is_empty()) {
             return Ok((data, Vec::new()));
         }
-        let bad = refetch(volume, &mut works, &mut data, bad, verify);
+        let bad = refetch(volume, &mut works, &mut data, bad, verify)?;
         let lost = works.iter().flat_map(|work| lost_ranges(work, &bad)).collect();
         Ok((data, lost))
     }
 }
 
-fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) {
-    if let Some(place) = data.get_mut(range)
-        && place.len() == bytes.len()
-    {
-        place.copy_from_slice(bytes);
+/// Copies what was read of `range` to its place. Bytes that do not fit it would leave zeros there.
+fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error> {
+    let copied = copy_into(data, range, bytes, "a part of an extent does not fit its place");
+    match buttress_faults::on("volume-misfit-part-dropped") {
+        true => Ok(()),
+        false => Ok(copied?),
+    }
+}
+
+/// Returns the bytes of an extent, which must be as many as it is long.
+fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
+    let found_bytes = read.as_ref().map_or(0, |read| read.len());
+    match read {
+        Some(read) if found_bytes == length => Ok(read),
+        _ => Err(Defect::new("an extent was read that has another length")
+            .with("expected_bytes", u64_of(length))
+            .with("found_bytes", u64_of(found_bytes))
+            .into()),
     }
 }
 
 /// The segment by the first way that reads it whole, or else piece by piece.
-fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
+fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buffer), Error> {
     let locks = volume.row_locks();
     let first = pending.first(locks);
     let segment = pending.segment;
@@ -88,15 +102,13 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
     for (index, (_, result)) in first.into_iter().chain(rest).enumerate() {
         match result {
             Ok(buffer) => {
-                return (
-                    Work {
-                        segment,
-                        used: Some(index),
-                        attempts,
-                        unread: Vec::new(),
-                    },
-                    buffer,
-                );
+                let work = Work {
+                    segment,
+                    used: Some(index),
+                    attempts,
+                    unread: Vec::new(),
+                };
+                return Ok((work, buffer));
             }
             Err(attempt) => {
                 volume.record_fault(&segment, &attempt, whole.clone());
@@ -104,41 +116,37 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> (Work, Buffer) {
             }
         }
     }
-    let (buffer, unread) = read_by_sectors(volume, &segment);
-    (
-        Work {
-            segment,
-            used: None,
-            attempts,
-            unread,
-        },
-        buffer,
-    )
+    let (buffer, unread) = read_by_sectors(volume, &segment)?;
+    let work = Work {
+        segment,
+        used: None,
+        attempts,
+        unread,
+    };
+    Ok((work, buffer))
 }
 
 /// Reads what can be read of a segment that no way reads whole: each sector by the first way that gives it.
-fn read_by_sectors(volume: &Volume, segment: &Segment) -> (Buffer, Vec<Range<usize>>) {
+fn read_by_sectors(volume: &Volume, segment: &Segment) -> Result<(Buffer, Vec<Range<usize>>), Error> {
     let length = segment.length();
-    let step = usize::try_from(volume.superblock().sector_bytes)
-        .unwrap_or(4096)
-        .max(512);
+    let step = usize_of(volume.superblock().sector_bytes);
     let mut buffer = Buffer::zeroed(length);
     let mut unread: Vec<Range<usize>> = Vec::new();
     for start in (0..length).step_by(step) {
-        let part = start..start.saturating_add(step).min(length);
+        let part = start..start.exact_add(step.min(length.exact_sub(start)));
         match segment
             .ways
             .iter()
             .find_map(|way| fetch(volume.row_locks(), segment, *way, part.clone()).ok())
         {
-            Some(bytes) => patch(&mut buffer, part, &bytes),
+            Some(bytes) => patch(&mut buffer, part, &bytes)?,
             None => {
-                let shift = |offset: usize| offset.saturating_add(segment.range.start);
+                let shift = |offset: usize| offset.exact_add(segment.range.start);
                 push_merged(&mut unread, shift(part.start)..shift(part.end));
             }
         }
     }
-    (buffer, unread)
+    Ok((buffer, unread))
 }
 
 fn push_merged(ranges: &mut Vec<Range<usize>>, range: Range<usize>) {
@@ -162,10 +170,11 @@ fn refetch(
     data: &mut Buffer,
     mut bad: Vec<Range<usize>>,
     verify: &VerifySectors<'_>,
-) -> Vec<Range<usize>> {
+) -> Result<Vec<Range<usize>>, Error> {
     for work in &mut *works {
         blame(volume, work, &bad);
     }
+    // Clamp: without segments there is nothing to fetch.
     let rounds = works
         .iter()
         .map(|work| work.segment.ways.len())
@@ -177,14 +186,14 @@ fn refetch(
         }
         let mut changed = false;
         for work in &mut *works {
-            changed |= fetch_round(volume, work, data, &bad, round);
+            changed |= fetch_round(volume, work, data, &bad, round)?;
         }
         if changed {
             bad.clear();
             verify(data, &mut bad);
         }
     }
-    bad
+    Ok(bad)
 }
 
 /// Logs the bad sectors of the way that a segment was first read by.
@@ -196,7 +205,7 @@ fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
     let mut bytes = 0u64;
     for part in bad.iter().filter_map(|range| common(range, &segment.range)) {
         let length = part.len() as u64;
-        bytes = bytes.saturating_add(length);
+        bytes = bytes.exact_add(length);
         let attempt = segment.attempt(
             *way,
             segment.stripe_of(*way),
@@ -213,7 +222,7 @@ fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
 
 /// A range of the extent as one of the segment.
 fn within(segment: &Segment, range: &Range<usize>) -> Range<usize> {
-    range.start.saturating_sub(segment.range.start)..range.end.saturating_sub(segment.range.start)
+    range.start.exact_sub(segment.range.start)..range.end.exact_sub(segment.range.start)
 }
 
 /// Replaces the bad parts of one segment by those of another way. Returns whether anything was replaced.
@@ -223,7 +232,7 @@ fn fetch_round(
     data: &mut Buffer,
     bad: &[Range<usize>],
     round: usize,
-) -> bool {
+) -> Result<bool, Error> {
     let Work {
         segment,
         used,
@@ -232,21 +241,21 @@ fn fetch_round(
     } = work;
     let ways = segment.ways.len();
     let index = match *used {
-        Some(used) if round < ways => used.saturating_add(round).checked_rem(ways),
+        Some(used) if round < ways => used.exact_add(round).checked_rem(ways),
         Some(_) => None,
         // Read sector by sector: no way was used for all of it, so each has its turn.
         None => round.checked_sub(1),
     };
     let Some(way) = index.and_then(|index| segment.ways.get(index)).copied() else {
-        return false;
+        return Ok(false);
     };
     let mut changed = false;
     let mut bytes = 0u64;
     for part in bad.iter().filter_map(|range| common(range, &segment.range)) {
         match fetch(volume.row_locks(), segment, way, within(segment, &part)) {
             Ok(fetched) => {
-                patch(data, part.clone(), &fetched);
-                bytes = bytes.saturating_add(part.len() as u64);
+                patch(data, part.clone(), &fetched)?;
+                bytes = bytes.exact_add(u64_of(part.len()));
                 changed = true;
             }
             Err(attempt) => {
@@ -260,7 +269,7 @@ fn fetch_round(
         let reason = FaultReason::BadSectors { bytes };
         attempts.push(segment.attempt(way, segment.stripe_of(way), reason));
     }
-    changed
+    Ok(changed)
 }
 
 /// What of a segment is lost: bad to the end, or never read.
@@ -283,4 +292,39 @@ fn lost_ranges(work: &Work, bad: &[Range<usize>]) -> Vec<LostRange> {
             error: error(),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expect_defect(range: Range<usize>, bytes: &[u8]) {
+        let mut data = [7; 8];
+        let error = patch(&mut data, range, bytes).unwrap_err();
+        assert!(error.is_defect(), "{error}");
+        assert_eq!(data, [7; 8]);
+    }
+
+    #[test]
+    fn a_part_of_another_length_is_a_defect() {
+        let mut data = [7; 8];
+        assert!(patch(&mut data, 2..4, b"ab").is_ok());
+        assert_eq!(data, *b"\x07\x07ab\x07\x07\x07\x07");
+        expect_defect(4..8, b"abc");
+        expect_defect(4..5, b"");
+    }
+
+    #[test]
+    fn a_part_past_the_end_of_its_extent_is_a_defect() {
+        expect_defect(6..10, b"abcd");
+        expect_defect(8..9, b"a");
+    }
+
+    #[test]
+    fn an_extent_of_another_length_is_a_defect() {
+        assert!(whole(Some(Buffer::zeroed(8)), 8).is_ok());
+        for read in [None, Some(Buffer::zeroed(7)), Some(Buffer::zeroed(9))] {
+            assert!(whole(read, 8).unwrap_err().is_defect());
+        }
+    }
 }

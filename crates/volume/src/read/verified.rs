@@ -8,6 +8,7 @@ use crate::fetch::fetch;
 use crate::mirror::{Segment, Source, Way};
 use crate::parity::Recovery;
 use buttress_device::Buffer;
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use bytes::Bytes;
 
@@ -209,7 +210,7 @@ fn next_combination(
 ) -> bool {
     for (pending, choice) in plan.iter().zip(choices).rev() {
         let segment = &pending.segment;
-        if let Some(next) = advance(volume, segment, choice.index.saturating_add(1), None, attempts) {
+        if let Some(next) = advance(volume, segment, choice.index.exact_add(1), None, attempts) {
             *choice = next;
             return true;
         }
@@ -222,7 +223,7 @@ fn next_combination(
 }
 
 fn join(choices: &[Choice], length: ByteCount) -> Bytes {
-    let mut joined = Vec::with_capacity(length.to_usize().unwrap_or(0));
+    let mut joined = Vec::with_capacity(length.exact_usize());
     for choice in choices {
         joined.extend_from_slice(&choice.bytes);
     }

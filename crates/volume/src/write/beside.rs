@@ -13,6 +13,7 @@ use crate::Volume;
 use crate::chunk_map::MappedChunk;
 use crate::error::Error;
 use crate::read::ExtentRead;
+use buttress_exact::{Defect, Exact as _, copy_into, u64_of, usize_of};
 use buttress_format::ByteCount;
 use buttress_format::block_group::BlockGroupFlags;
 use bytes::{Bytes, BytesMut};
@@ -50,43 +51,52 @@ pub(super) fn restore(
     read: ExtentRead,
     bytes: Bytes,
     verify: &VerifyBeside<'_>,
-) -> Bytes {
+) -> Result<Bytes, Defect> {
     let mut bad = Vec::new();
     verify(read, &bytes, &mut bad);
     if bad.is_empty() {
-        return bytes;
+        return Ok(bytes);
     }
     let mut restored = BytesMut::from(&bytes[..]);
-    let step = usize::try_from(volume.superblock().sector_bytes).unwrap_or(4096);
+    let step = usize_of(volume.superblock().sector_bytes);
     for range in bad.iter().flat_map(|range| sectors(range, step)) {
         let sector = ExtentRead {
-            logical: read.logical.saturating_add(ByteCount::of(range.start)),
+            logical: read.logical.exact_add(ByteCount::of(range.start)),
             length: range.len(),
         };
-        let Some(place) = restored.get(range.clone()).map(<[u8]>::to_vec) else {
-            continue;
-        };
+        let as_read = bytes.get(range.clone()).ok_or_else(|| {
+            Defect::new("a damaged sector is not in what was read")
+                .with("end", u64_of(range.end))
+                .with("bytes", u64_of(bytes.len()))
+        })?;
         let mut passes = |copy: &[u8]| {
-            put(&mut restored, &range, copy);
+            put(&mut restored, &range, copy)?;
             let mut still_bad = Vec::new();
             verify(read, &restored, &mut still_bad);
-            !still_bad.iter().any(|bad| bad.contains(&range.start))
+            Ok(!still_bad.iter().any(|bad| bad.contains(&range.start)))
         };
-        let mut copies = (2..=chunk.layout().ways()).filter_map(|copy| volume.read_copy(sector, copy).ok());
-        if !copies.any(|copy| passes(&copy)) {
-            put(&mut restored, &range, &place);
+        let copies = (2..=chunk.layout().ways()).filter_map(|copy| volume.read_copy(sector, copy).ok());
+        let mut is_restored = false;
+        for copy in copies {
+            is_restored = passes(&copy)?;
+            if is_restored {
+                break;
+            }
+        }
+        if !is_restored {
+            put(&mut restored, &range, as_read)?;
         }
     }
-    restored.freeze()
+    Ok(restored.freeze())
 }
 
-fn put(bytes: &mut [u8], range: &Range<usize>, copy: &[u8]) {
-    if let Some(place) = bytes
-        .get_mut(range.clone())
-        .filter(|place| place.len() == copy.len())
-    {
-        place.copy_from_slice(copy);
-    }
+fn put(bytes: &mut [u8], range: &Range<usize>, copy: &[u8]) -> Result<(), Defect> {
+    copy_into(
+        bytes,
+        range.clone(),
+        copy,
+        "a copy of a sector does not fit its place",
+    )
 }
 
 /// A range of whole sectors, sector by sector.
@@ -94,6 +104,6 @@ fn sectors(range: &Range<usize>, step: usize) -> impl Iterator<Item = Range<usiz
     let end = range.end;
     range
         .clone()
-        .step_by(step.max(1))
-        .map(move |start| start..start.saturating_add(step).min(end))
+        .step_by(step)
+        .map(move |start| start..start.exact_add(step.min(end.exact_sub(start))))
 }

@@ -25,6 +25,7 @@ use crate::parity::{compute_p, compute_q};
 use crate::read::{ExtentRead, PendingExtent};
 use crate::write::WriteRefusal;
 use buttress_device::Buffer;
+use buttress_exact::{Defect, Exact as _, copy_into, u64_of};
 use buttress_format::block_group::Profile;
 use buttress_format::{ByteCount, Logical};
 use buttress_locks::{Condvar, Mutex, MutexGuard, Rank, lock_class};
@@ -86,7 +87,7 @@ impl RowsWritten<'_> {
 
 impl Drop for RowsWritten<'_> {
     fn drop(&mut self) {
-        WRITING.set(WRITING.get().saturating_sub(1));
+        WRITING.set(WRITING.get().exact_sub(1));
         self.count();
         // Nobody can have looked at the count and not wait yet.
         drop(self.locks.ended.lock());
@@ -96,11 +97,12 @@ impl Drop for RowsWritten<'_> {
 
 /// The number of the lock of a row.
 fn lock_number(chunk: Logical, row: u64) -> u64 {
-    chunk.get().wrapping_add(row).checked_rem(LOCKS).unwrap_or(0)
+    chunk.get().wrapping_add(row).remainder(LOCKS)
 }
 
 /// The numbers of the locks of rows, each once.
 fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
+    // Clamp: rows of chunk items, which can be at any number; more than there are locks take all of them.
     let rows = rows.start..rows.end.min(rows.start.saturating_add(LOCKS));
     rows.map(|row| lock_number(chunk, row)).collect()
 }
@@ -112,15 +114,18 @@ impl RowLocks {
         if buttress_faults::on("lock-rows-unordered") {
             numbers.reverse();
         }
-        numbers
+        let wanted = numbers.len();
+        let taken: Vec<_> = numbers
             .into_iter()
-            .filter_map(|number| self.locks.get(usize::try_from(number).ok()?))
+            .filter_map(|number| self.locks.get(number.narrow::<usize>()))
             .map(Mutex::lock)
-            .collect()
+            .collect();
+        debug_assert_eq!(taken.len(), wanted, "numbers of locks are below {LOCKS}");
+        taken
     }
 
     fn counters<'a>(&'a self, numbers: &'a BTreeSet<u64>) -> impl Iterator<Item = &'a AtomicU64> {
-        let number = |number: &u64| self.writes.get(usize::try_from(*number).ok()?);
+        let number = |number: &u64| self.writes.get(number.narrow::<usize>());
         numbers.iter().filter_map(number)
     }
 
@@ -137,6 +142,7 @@ impl RowLocks {
         if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
             return read();
         }
+        // Clamp: see `lock_numbers`.
         let rows = row..row.saturating_add(1);
         for _ in 0..STEADY_TRIES {
             let before = self.wait_until_unwritten(chunk, &rows);
@@ -216,7 +222,7 @@ struct Piece {
 
 impl Piece {
     fn range(&self) -> Range<usize> {
-        self.start..self.start.saturating_add(self.bytes.len())
+        self.start..self.start.exact_add(self.bytes.len())
     }
 }
 
@@ -243,9 +249,9 @@ impl Rows {
         let Some(others) = &mut self.others else {
             return;
         };
-        let unit_bytes = chunk.layout().stripe_bytes().max(1);
-        let end = offset.get().saturating_add(ByteCount::of(length).get());
-        let first = offset.get().checked_div(unit_bytes).unwrap_or(0);
+        let unit_bytes = chunk.layout().stripe_bytes();
+        let end = offset.get().exact_add(u64_of(length));
+        let first = offset.get().quotient(unit_bytes);
         others.extend(lock_numbers(chunk.start(), first..end.div_ceil(unit_bytes)));
     }
 
@@ -258,7 +264,7 @@ impl Rows {
         bytes: Bytes,
     ) {
         let unit_bytes = chunk.layout().stripe_bytes();
-        let start = offset.get().checked_rem(unit_bytes).unwrap_or(0);
+        let start = offset.get().remainder(unit_bytes);
         let row = self
             .rows
             .entry((chunk.start(), place.row))
@@ -269,7 +275,7 @@ impl Rows {
             });
         row.pieces.push(Piece {
             column: place.column,
-            start: usize::try_from(start).unwrap_or(usize::MAX),
+            start: start.narrow(),
             bytes,
         });
     }
@@ -287,7 +293,7 @@ impl Rows {
             numbers,
         };
         written.count();
-        WRITING.set(WRITING.get().saturating_add(1));
+        WRITING.set(WRITING.get().exact_add(1));
         written
     }
 
@@ -337,7 +343,7 @@ impl Row {
         let mut out_of_reach = 0_u16;
         for stripe_index in 0..layout.stripe_count() {
             if volume.stripe_to_write(&self.chunk, stripe_index)?.is_none() {
-                out_of_reach = out_of_reach.saturating_add(1);
+                out_of_reach = out_of_reach.exact_add(1);
             }
         }
         if out_of_reach > layout.profile().parity_stripes() {
@@ -346,6 +352,7 @@ impl Row {
                 .first()
                 .and_then(|piece| self.logical(piece.column, piece.start));
             return Err(WriteRefusal::OutOfReach {
+                // Clamp: a place in a message.
                 logical: logical.unwrap_or(self.chunk.start()),
                 length: ByteCount::of(self.pieces.iter().map(|piece| piece.bytes.len()).sum()),
             }
@@ -358,6 +365,7 @@ impl Row {
     fn span(&self) -> Range<usize> {
         let start = self.pieces.iter().map(|piece| piece.start).min();
         let end = self.pieces.iter().map(|piece| piece.range().end).max();
+        // Clamp: a row without pieces covers nothing.
         start.unwrap_or(0)..end.unwrap_or(0)
     }
 
@@ -380,7 +388,8 @@ impl Row {
     fn used_bytes(&self, column: usize) -> usize {
         let offset = self.chunk_offset(column, 0);
         let left = offset.and_then(|offset| self.chunk.length().checked_sub(ByteCount::new(offset.get())));
-        left.and_then(ByteCount::to_usize).unwrap_or(0)
+        // Clamp: a column past the chunk's end has no bytes.
+        left.map_or(0, |left| left.at_most(usize::MAX))
     }
 
     /// Sorts the pieces, and gives the parts of the span that they do not bring.
@@ -429,9 +438,9 @@ impl Row {
         for (gap, pending) in old {
             let pending = pending.unverified();
             let bytes = pending.wait_verified(volume, &mut |bytes: Bytes| Ok(bytes))?;
-            let restored = restore::restore(volume, &self.chunk, gap.logical, bytes.clone());
+            let restored = restore::restore(volume, &self.chunk, gap.logical, bytes.clone())?;
             let restored = match beside {
-                Some(verify) => super::beside::restore(volume, &self.chunk, gap.read(), restored, verify),
+                Some(verify) => super::beside::restore(volume, &self.chunk, gap.read(), restored, verify)?,
                 None => restored,
             };
             let is_damaged = restored != bytes;
@@ -442,7 +451,7 @@ impl Row {
                 // The target of a replacement may not have it yet.
                 false => self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?,
             }
-            put(&mut columns, &span, gap.column, &gap.range, &bytes);
+            put(&mut columns, &span, gap.column, &gap.range, &bytes)?;
         }
         // A column that one piece brings in full is used as it is.
         let whole = |column: usize| {
@@ -450,7 +459,7 @@ impl Row {
             own.next().filter(|piece| piece.range() == span)
         };
         for piece in self.pieces.iter().filter(|piece| whole(piece.column).is_none()) {
-            put(&mut columns, &span, piece.column, &piece.range(), &piece.bytes);
+            put(&mut columns, &span, piece.column, &piece.range(), &piece.bytes)?;
         }
         let blocks = columns
             .iter()
@@ -478,13 +487,7 @@ impl Row {
         if let Some(q) = q
             && !buttress_faults::on("volume-parity-q-unwritten")
         {
-            self.add_write(
-                volume,
-                batch,
-                parity_at.saturating_add(1),
-                span.start,
-                &q.into_bytes(),
-            )?;
+            self.add_write(volume, batch, parity_at.exact_add(1), span.start, &q.into_bytes())?;
         }
         Ok(())
     }
@@ -494,7 +497,7 @@ impl Row {
         for column in 0..self.chunk.layout().data_columns() {
             let start = span.start.max(self.used_bytes(column));
             if start < span.end {
-                let zeros = Buffer::zeroed(span.end.saturating_sub(start)).into_bytes();
+                let zeros = Buffer::zeroed(span.end.exact_sub(start)).into_bytes();
                 self.add_write(volume, batch, column, start, &zeros)?;
             }
         }
@@ -509,9 +512,8 @@ impl Row {
         start: usize,
         bytes: &Bytes,
     ) -> Result<(), Error> {
-        if let Some((stripe_index, offset)) = self.place(column, start)
-            && !buttress_faults::on("replace-row-gaps-unwritten")
-        {
+        let (stripe_index, offset) = self.place(column, start)?;
+        if !buttress_faults::on("replace-row-gaps-unwritten") {
             let physical = self.chunk.physical(stripe_index, offset)?;
             batch.add_to_target(&self.chunk, stripe_index, physical, bytes)?;
         }
@@ -519,11 +521,19 @@ impl Row {
     }
 
     /// The stripe of a column, and the place in it of a byte of the row's unit.
-    fn place(&self, column: usize, start: usize) -> Option<(usize, StripeOffset)> {
+    fn place(&self, column: usize, start: usize) -> Result<(usize, StripeOffset), Defect> {
         let layout = self.chunk.layout();
-        let offset = self.number.saturating_mul(layout.stripe_bytes());
-        let offset = StripeOffset::new(offset.saturating_add(ByteCount::of(start).get()));
-        Some((layout.stripe_of_column(self.number, column)?, offset))
+        let offset = self.number.checked_mul(layout.stripe_bytes());
+        let offset = offset.and_then(|offset| offset.checked_add(u64_of(start)));
+        let stripe_index = layout.stripe_of_column(self.number, column);
+        let place = stripe_index.zip(offset.map(StripeOffset::new));
+        place.ok_or_else(|| {
+            Defect::new("a row has no place for a column")
+                .with("chunk", self.chunk.start().get())
+                .with("row", self.number)
+                .with("column", u64_of(column))
+                .with("start", u64_of(start))
+        })
     }
 
     /// Adds a write to a column, data or parity. What would go to a device out of reach is left out: that the row can do
@@ -536,34 +546,56 @@ impl Row {
         start: usize,
         bytes: &Bytes,
     ) -> Result<(), Error> {
-        if let Some((stripe_index, offset)) = self.place(column, start) {
-            let physical = self.chunk.physical(stripe_index, offset)?;
-            batch.add(volume, &self.chunk, stripe_index, physical, bytes)?;
-        }
+        let (stripe_index, offset) = self.place(column, start)?;
+        let physical = self.chunk.physical(stripe_index, offset)?;
+        batch.add(volume, &self.chunk, stripe_index, physical, bytes)?;
         Ok(())
     }
 }
 
-/// Puts bytes into a column's block, which begins as zeros.
+/// Puts bytes into a column's block, which begins as zeros. Parity over bytes that are not there would fit no column.
 fn put(
     columns: &mut [Option<Buffer>],
     span: &Range<usize>,
     column: usize,
     range: &Range<usize>,
     bytes: &[u8],
-) {
-    let Some(column) = columns.get_mut(column) else {
-        return;
+) -> Result<(), Defect> {
+    let count = columns.len();
+    let Some(block) = columns.get_mut(column) else {
+        return Err(Defect::new("a row has no such column")
+            .with("column", u64_of(column))
+            .with("columns", u64_of(count)));
     };
-    let block = column.get_or_insert_with(|| Buffer::zeroed(span.len()));
-    let (start, end) = (
-        range.start.saturating_sub(span.start),
-        range.end.saturating_sub(span.start),
-    );
-    if let Some(place) = block
-        .get_mut(start..end)
-        .filter(|place| place.len() == bytes.len())
-    {
-        place.copy_from_slice(bytes);
+    let block = block.get_or_insert_with(|| Buffer::zeroed(span.len()));
+    let within = range.start.exact_sub(span.start)..range.end.exact_sub(span.start);
+    let copied = copy_into(block, within, bytes, "a part of a column does not fit its row");
+    match buttress_faults::on("volume-misfit-column-dropped") {
+        true => Ok(()),
+        false => copied,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts two bytes into a row of two columns of eight bytes.
+    fn put_two(column: usize, range: Range<usize>) -> Result<Vec<u8>, Defect> {
+        let mut columns = [None, None];
+        put(&mut columns, &(4096..4104), column, &range, b"ab")?;
+        Ok(columns[column].as_deref().unwrap().to_vec())
+    }
+
+    #[test]
+    fn bytes_of_another_length_are_no_part_of_a_row() {
+        assert_eq!(put_two(1, 4098..4100), Ok(b"\0\0ab\0\0\0\0".to_vec()));
+        assert!(put_two(1, 4098..4101).is_err());
+        assert!(put_two(2, 4098..4100).is_err(), "no such column");
+    }
+
+    #[test]
+    fn bytes_past_the_end_are_no_part_of_a_row() {
+        assert!(put_two(0, 4103..4105).is_err());
     }
 }

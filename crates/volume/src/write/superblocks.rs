@@ -298,7 +298,7 @@ fn requests_for(
 ) -> Result<Vec<WriteRequest>, SuperblockError> {
     let size_bytes = slot.device().map_or(0, Device::size_bytes);
     let end = ByteCount::new(size_bytes).min(item.total_bytes);
-    let fits = |at: &&Physical| at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES)).get() <= end.get();
+    let fits = |at: &&Physical| at.exact_add(ByteCount::of(SUPERBLOCK_BYTES)).get() <= end.get();
     let request = |at: &Physical| {
         let bytes = superblock.encode_for(item, *at)?;
         // What cannot be opened again is not written.

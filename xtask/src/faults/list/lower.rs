@@ -269,4 +269,30 @@ pub(super) const FAULTS: &[Fault] = &[
             volume("volume", "writing::superblocks_go_to_all_devices_and_open_there"),
         ],
     ),
+    // Bytes that fit no place.
+    loses(
+        "volume-misfit-part-dropped",
+        "A part of an extent that does not fit its place is dropped: the reader gets zeros.",
+        &[
+            volume("lib", "read::data::tests::a_part_of_another_length_is_a_defect"),
+            volume(
+                "lib",
+                "read::data::tests::a_part_past_the_end_of_its_extent_is_a_defect",
+            ),
+        ],
+    ),
+    loses(
+        "volume-misfit-column-dropped",
+        "Parity is computed over zeros in place of data: a lost device cannot be rebuilt.",
+        &[
+            volume(
+                "lib",
+                "write::rows::tests::bytes_of_another_length_are_no_part_of_a_row",
+            ),
+            volume(
+                "lib",
+                "write::rows::tests::bytes_past_the_end_are_no_part_of_a_row",
+            ),
+        ],
+    ),
 ];

@@ -12,6 +12,7 @@
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
 use crate::read::ExtentRead;
+use buttress_exact::{Defect, Exact as _, copy_into, usize_of};
 use buttress_format::block_group::BlockGroupFlags;
 use buttress_format::checksum::{CHECKSUM_FIELD_BYTES, Checksum};
 use buttress_format::node::RawHeader;
@@ -20,30 +21,31 @@ use bytes::{Bytes, BytesMut};
 use zerocopy::FromBytes;
 
 /// `bytes`, which were read from `logical` on, with the tree blocks among them that only parity still has.
-pub(super) fn restore(volume: &Volume, chunk: &MappedChunk, logical: Logical, bytes: Bytes) -> Bytes {
+pub(super) fn restore(
+    volume: &Volume,
+    chunk: &MappedChunk,
+    logical: Logical,
+    bytes: Bytes,
+) -> Result<Bytes, Defect> {
     if !chunk
         .flags()
         .intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
     {
-        return bytes;
+        return Ok(bytes);
     }
     let format = volume.block_format();
-    let Ok(node_bytes) = usize::try_from(format.node_bytes) else {
-        return bytes;
-    };
+    let node_bytes = usize_of(format.node_bytes);
     let aligned = ByteCount::new(logical.get()).checked_align_up(u64::from(format.node_bytes));
     let first = aligned.and_then(|aligned| Logical::new(aligned.get()).checked_distance_from(logical));
     let Some(first) = first.and_then(ByteCount::to_usize) else {
-        return bytes;
+        return Ok(bytes);
     };
     let mut restored: Option<BytesMut> = None;
-    let blocks = bytes
-        .get(first..)
-        .unwrap_or_default()
-        .chunks_exact(node_bytes.max(1));
+    // Clamp: what was read may hold no whole block.
+    let blocks = bytes.get(first..).unwrap_or_default().chunks_exact(node_bytes);
     for (number, block) in blocks.enumerate() {
-        let start = first.saturating_add(number.saturating_mul(node_bytes));
-        let at = logical.saturating_add(ByteCount::of(start));
+        let start = first.exact_add(number.exact_mul(node_bytes));
+        let at = logical.exact_add(ByteCount::of(start));
         if is_block(block, at, format) || block.iter().all(|byte| *byte == 0) {
             continue;
         }
@@ -51,18 +53,22 @@ pub(super) fn restore(volume: &Volume, chunk: &MappedChunk, logical: Logical, by
             continue;
         };
         let restored = restored.get_or_insert_with(|| BytesMut::from(&bytes[..]));
-        if let Some(place) = restored.get_mut(start..start.saturating_add(node_bytes)) {
-            place.copy_from_slice(&good);
-        }
+        let place = start..start.exact_add(node_bytes);
+        copy_into(
+            restored,
+            place,
+            &good,
+            "a block from parity does not fit its place",
+        )?;
     }
-    restored.map_or(bytes, BytesMut::freeze)
+    Ok(restored.map_or(bytes, BytesMut::freeze))
 }
 
 /// The tree block at `at` as one of the ways over parity gives it.
 fn from_parity(volume: &Volume, chunk: &MappedChunk, at: Logical, format: &BlockFormat) -> Option<Bytes> {
     let read = ExtentRead {
         logical: at,
-        length: usize::try_from(format.node_bytes).ok()?,
+        length: usize_of(format.node_bytes),
     };
     (2..=chunk.layout().ways())
         .filter_map(|copy| volume.read_current_copy(read, copy).ok())
@@ -80,6 +86,7 @@ fn is_block(block: &[u8], at: Logical, format: &BlockFormat) -> bool {
         && header.csum.get(..size).is_some_and(|stored| {
             let computed = format
                 .checksum_type
+                // Clamp: a header is longer than its checksum.
                 .compute(block.get(CHECKSUM_FIELD_BYTES..).unwrap_or_default());
             Checksum::of(stored) == computed
         })
