@@ -24,7 +24,7 @@ use super::{Engine, Shared, SuperblocksLock};
 use buttress_device::Buffer;
 use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
-use buttress_fs::executor::Task;
+use buttress_fs::executor::{Task, take_all};
 use buttress_locks::MutexGuard;
 use buttress_tree::{Frozen, FrozenBlock};
 use buttress_volume::{ExtentWrite, Volume};
@@ -316,7 +316,7 @@ impl Engine {
         let mut sealing = seal_next();
         while let Some(sealed) = sealing.take() {
             sealing = seal_next();
-            let ready: Vec<ExtentWrite> = sealed.into_iter().filter_map(Task::take).flatten().collect();
+            let ready: Vec<ExtentWrite> = take_all(sealed)?;
             volume.write(&ready)?;
         }
         Ok(())

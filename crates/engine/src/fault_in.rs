@@ -19,7 +19,6 @@ use crate::retry::{Looked, Retry};
 use buttress_accounts::delayed_references::{ExtentKind, Pending};
 use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
-use buttress_fs::executor::Task;
 use buttress_locks::Excused;
 use buttress_tree::{BlockPointer, NonBlocking};
 use smallvec::SmallVec;
@@ -376,6 +375,9 @@ impl Engine {
                 self.shared.base.loaders().spawn(move || forest.fault_in(&part))
             })
             .collect();
-        jobs.into_iter().filter_map(Task::take).flatten().collect()
+        jobs.into_iter()
+            .filter_map(|job| job.take().ok())
+            .flatten()
+            .collect()
     }
 }

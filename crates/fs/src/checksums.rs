@@ -8,7 +8,8 @@
 
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use buttress_format::{ByteCount, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
+use buttress_exact::{Exact as _, at_most, u64_of, usize_of};
+use buttress_format::{ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_tree::{Cursor, ReadAhead};
 use std::ops::Range;
 
@@ -36,7 +37,7 @@ impl ExpectedChecksums {
         let pairs = computed.chunks_exact(size).zip(self.packed.chunks_exact(size));
         let mut start = 0_usize;
         for (found, expected) in pairs {
-            let end = start.saturating_add(self.sector_bytes).min(data.len());
+            let end = start.exact_add(self.sector_bytes).min(data.len());
             if found != expected && !self.missing.iter().any(|range| range.contains(&start)) {
                 match bad.last_mut() {
                     Some(last) if last.end == start => last.end = end,
@@ -62,40 +63,40 @@ impl ExpectedChecksums {
     ) -> Result<Self> {
         let size = checksum_type.size_bytes();
         let step = u64::from(sector_bytes);
-        let sector_bytes = usize::try_from(sector_bytes).unwrap_or(usize::MAX);
-        let sectors = length.div_ceil(sector_bytes.max(1));
+        let sector_bytes = usize_of(sector_bytes);
+        let sectors = length.div_ceil(sector_bytes);
         let mut expected = Self {
             checksum_type,
             sector_bytes,
-            packed: Vec::with_capacity(sectors.saturating_mul(size)),
+            packed: Vec::with_capacity(sectors.exact_mul(size)),
             missing: Vec::new(),
         };
         let mut done = 0_usize;
         while done < sectors {
-            let passed = ByteCount::of(done).get().saturating_mul(step);
+            let passed = u64_of(done).exact_mul(step);
+            // Clamp: an address from disk; no item covers the last one.
             let at = logical.get().saturating_add(passed);
             items.approach(at)?;
-            let rest = sectors.saturating_sub(done);
+            let rest = sectors.exact_sub(done);
             let sectors_up_to = |end: u64| {
-                let distance = end.saturating_sub(at).checked_div(step).unwrap_or(0);
-                usize::try_from(distance).unwrap_or(usize::MAX).clamp(1, rest)
+                // An item's key can be at any number: part of a sector counts as one.
+                at_most(end.exact_sub(at).quotient(step), rest).max(1)
             };
             let taken = match items.covered() {
                 Some((start, end)) if start <= at && at < end => {
                     let taken = sectors_up_to(end);
-                    let skipped = at.saturating_sub(start).checked_div(step).unwrap_or(0);
-                    let from = usize::try_from(skipped)
-                        .unwrap_or(usize::MAX)
-                        .saturating_mul(size);
-                    match items.sums(from..from.saturating_add(taken.saturating_mul(size))) {
+                    // An item is not longer than a leaf.
+                    let skipped: usize = at.exact_sub(start).quotient(step).narrow();
+                    let from = skipped.exact_mul(size);
+                    match items.sums(from..from.exact_add(taken.exact_mul(size))) {
                         Some(bytes) => expected.packed.extend_from_slice(bytes),
-                        None => expected.push_missing(done..done.saturating_add(taken)),
+                        None => expected.push_missing(done..done.exact_add(taken)),
                     }
                     taken
                 }
                 Some((start, _)) if start > at => {
                     let taken = sectors_up_to(start);
-                    expected.push_missing(done..done.saturating_add(taken));
+                    expected.push_missing(done..done.exact_add(taken));
                     taken
                 }
                 _ => {
@@ -103,18 +104,18 @@ impl ExpectedChecksums {
                     rest
                 }
             };
-            done = done.saturating_add(taken);
+            done = done.exact_add(taken);
         }
         Ok(expected)
     }
 
     fn push_missing(&mut self, sectors: Range<usize>) {
-        let to_bytes = |sector: usize| sector.saturating_mul(self.sector_bytes);
+        let to_bytes = |sector: usize| sector.exact_mul(self.sector_bytes);
         let bytes = to_bytes(sectors.start)..to_bytes(sectors.end);
         let filled = self
             .packed
             .len()
-            .saturating_add(sectors.len().saturating_mul(self.checksum_type.size_bytes()));
+            .exact_add(sectors.len().exact_mul(self.checksum_type.size_bytes()));
         self.packed.resize(filled, 0);
         match self.missing.last_mut() {
             Some(last) if last.end == bytes.start => last.end = bytes.end,
@@ -128,7 +129,7 @@ impl ExpectedChecksums {
 pub(crate) struct ChecksumReader {
     cursor: Cursor,
     checksum_type: ChecksumType,
-    sector_bytes: u64,
+    sector_bytes: u32,
 }
 
 impl ChecksumReader {
@@ -143,7 +144,7 @@ impl ChecksumReader {
             Ok(tree) => Ok(Some(Self {
                 cursor: tree.cursor(ReadAhead::Forward),
                 checksum_type: filesystem.checksum_type(),
-                sector_bytes: u64::from(filesystem.sector_bytes()),
+                sector_bytes: filesystem.sector_bytes(),
             })),
             Err(Error::TreeNotFound { .. }) if rescue.ignore_bad_roots => Ok(None),
             Err(error) => Err(error),
@@ -152,8 +153,7 @@ impl ChecksumReader {
 
     /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
     pub(crate) fn expected(&mut self, logical: Logical, length: usize) -> Result<ExpectedChecksums> {
-        let sector_bytes = u32::try_from(self.sector_bytes).unwrap_or(u32::MAX);
-        ExpectedChecksums::look_up(self, self.checksum_type, sector_bytes, logical, length)
+        ExpectedChecksums::look_up(self, self.checksum_type, self.sector_bytes, logical, length)
     }
 }
 
@@ -189,12 +189,9 @@ impl ChecksumItems for ChecksumReader {
         if item.key.objectid != ObjectId::EXTENT_CHECKSUM || item.key.item_type != ItemType::EXTENT_CSUM {
             return None;
         }
-        let sectors = item
-            .data
-            .len()
-            .checked_div(self.checksum_type.size_bytes())
-            .unwrap_or(0);
-        let length = ByteCount::of(sectors).get().saturating_mul(self.sector_bytes);
+        let sectors = item.data.len().quotient(self.checksum_type.size_bytes());
+        let length = u64_of(sectors).exact_mul(u64::from(self.sector_bytes));
+        // Clamp: an address from disk.
         Some((item.key.offset, item.key.offset.saturating_add(length)))
     }
 

@@ -18,6 +18,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::extents::{DiskExtent, InlineContent};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
+use buttress_exact::{Defect, Exact as _, at_most, u64_of, usize_of};
 use buttress_format::{ByteCount, Compression, FileOffset, Logical, decompress};
 use buttress_volume::{ExtentRead, PendingExtent};
 use bytes::Bytes;
@@ -64,6 +65,7 @@ impl Chunk {
     /// Where it ends (exclusive).
     #[must_use]
     pub const fn end(&self) -> FileOffset {
+        // Clamp: never reached, planning checked the sum; `exact_add` is not const.
         self.offset.saturating_add(self.length)
     }
 }
@@ -120,7 +122,7 @@ pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
             if slice.offset != next {
                 return false;
             }
-            next = next.saturating_add(slice.length());
+            next = next.exact_add(slice.length());
         }
     }
     next >= range.end
@@ -129,7 +131,7 @@ pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
 impl Piece {
     /// A whole extent as it is stored, whatever its compression.
     pub fn stored(location: Location, offset: FileOffset, extent: &DiskExtent) -> Self {
-        let length = extent.disk_bytes.to_usize().unwrap_or(usize::MAX);
+        let length = extent.disk_bytes.exact_usize();
         Self {
             location,
             read: ExtentRead {
@@ -153,7 +155,7 @@ impl Piece {
 
     /// How much memory the piece takes while it is under way and until its chunks are used.
     pub fn memory_bytes(&self) -> usize {
-        self.read.length.saturating_add(self.ram_bytes)
+        self.read.length.exact_add(self.ram_bytes)
     }
 
     /// Looks up the checksums that the piece must have.
@@ -216,6 +218,13 @@ impl Piece {
             Ok(read) => read,
             Err(error) => return self.lost(&error.into()),
         };
+        if bytes.len() != self.read.length {
+            let defect = Defect::new("a read gave another number of bytes")
+                .with("logical", self.read.logical.get())
+                .with("expected_bytes", u64_of(self.read.length))
+                .with("found_bytes", u64_of(bytes.len()));
+            return self.lost(&defect.into());
+        }
         let mut damage: Vec<(Range<usize>, Option<Error>)> = lost
             .into_iter()
             .map(|lost| (lost.range, lost_error(lost.error)))
@@ -246,7 +255,7 @@ impl Piece {
     }
 
     fn address(&self, inside: usize) -> Logical {
-        self.read.logical.saturating_add(ByteCount::of(inside))
+        self.read.logical.exact_add(ByteCount::of(inside))
     }
 
     /// Where in the file a byte of the piece lies, as far as that can be said; exact for plain data.
@@ -257,11 +266,9 @@ impl Piece {
         if self.compression != Compression::None {
             return slice.offset;
         }
-        let start = slice
-            .offset
-            .get()
-            .saturating_sub(ByteCount::of(slice.inside.start).get());
-        FileOffset::new(start.saturating_add(ByteCount::of(inside).get()))
+        // Clamp: a place in a message; what was read begins before a slice at the start of the file.
+        let start = slice.offset.get().saturating_sub(u64_of(slice.inside.start));
+        FileOffset::new(start.exact_add(u64_of(inside)))
     }
 
     fn checksum_error(&self, range: &Range<usize>) -> Error {
@@ -277,17 +284,17 @@ impl Piece {
     /// A slice of plain data without the parts that are damaged, which come as chunks of their own.
     fn cut(&self, slice: &Slice, bytes: &Bytes, damage: &[(Range<usize>, Option<Error>)]) -> Chunks {
         let mut chunks = Chunks::new();
-        let end = slice.inside.end.min(bytes.len());
+        let end = slice.inside.end;
         let mut position = slice.inside.start;
         let at = |inside: usize| {
             slice
                 .offset
-                .saturating_add(ByteCount::of(inside.saturating_sub(slice.inside.start)))
+                .exact_add(ByteCount::of(inside.exact_sub(slice.inside.start)))
         };
         let good = |chunks: &mut Chunks, from: usize, to: usize| {
             if from < to {
                 let content = Content::Data(bytes.slice(from..to));
-                let length = ByteCount::of(to.saturating_sub(from));
+                let length = ByteCount::of(to.exact_sub(from));
                 chunks.push(Chunk {
                     offset: at(from),
                     length,
@@ -302,11 +309,7 @@ impl Piece {
             }
             good(&mut chunks, position, from);
             let error = error.clone().unwrap_or_else(|| self.checksum_error(&(from..to)));
-            chunks.push(Chunk::damaged(
-                at(from),
-                ByteCount::of(to.saturating_sub(from)),
-                error,
-            ));
+            chunks.push(Chunk::damaged(at(from), ByteCount::of(to.exact_sub(from)), error));
             position = to;
         }
         good(&mut chunks, position, end);
@@ -356,7 +359,7 @@ fn inflate(
     inline: bool,
 ) -> Result<Bytes, buttress_format::CompressionError> {
     let mut bytes = vec![0; ram_bytes];
-    let sector_bytes = usize::try_from(sector_bytes).unwrap_or(usize::MAX);
+    let sector_bytes = usize_of(sector_bytes);
     let filled = decompress(compression, stored, &mut bytes, sector_bytes, inline)?;
     if let Some(rest) = bytes.get_mut(filled..) {
         rest.fill(0);
@@ -387,19 +390,15 @@ pub(crate) fn inflate_inline(
             },
         );
     }
-    let ram_bytes = inline.ram_bytes.to_usize().unwrap_or(0);
+    let ram_bytes = inline.ram_bytes.exact_usize();
     match inflate(inline.compression, &inline.stored, ram_bytes, sector_bytes, true) {
         Ok(bytes) => {
             // Inline content begins at offset 0, so the offset is also the place in it.
-            let start = usize::try_from(offset.get())
-                .unwrap_or(usize::MAX)
-                .min(bytes.len());
-            let end = start
-                .saturating_add(length.to_usize().unwrap_or(usize::MAX))
-                .min(bytes.len());
+            let start = at_most(offset.get(), bytes.len());
+            let end = start.exact_add(length.at_most(bytes.len().exact_sub(start)));
             Chunk {
                 offset,
-                length: ByteCount::of(end.saturating_sub(start)),
+                length: ByteCount::of(end.exact_sub(start)),
                 content: Content::Data(bytes.slice(start..end)),
             }
         }

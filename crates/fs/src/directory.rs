@@ -17,6 +17,7 @@
 use crate::error::{Corruption, Error, Name, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     ByteCount, DirItem, DirItems, FileKind, InodeNumber, ItemType, Key, ObjectId, SubvolumeId, TreeId,
     name_hash,
@@ -248,9 +249,7 @@ impl ReadDir {
         match DirItems::parse(&key, data) {
             Ok(entries) => {
                 for entry in entries {
-                    self.listed_bytes = self
-                        .listed_bytes
-                        .saturating_add(ByteCount::of(entry.name.len()).get());
+                    self.listed_bytes = self.listed_bytes.exact_add(u64_of(entry.name.len()));
                     self.ready
                         .push_back(self.filesystem.entry(self.directory, key.offset, &entry));
                 }
@@ -268,7 +267,7 @@ impl ReadDir {
     /// Whether the names listed are as many bytes as the inode says.
     fn is_complete(&self) -> bool {
         self.size
-            .is_none_or(|size| size.get() == self.listed_bytes.saturating_mul(2))
+            .is_none_or(|size| size.get() == self.listed_bytes.exact_mul(2))
     }
 
     /// Reports the entry of an index item that cannot be found by its name.
@@ -344,6 +343,7 @@ impl ReadDir {
         match core::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Listing { tree, mut items } => match items.next() {
                 Some(Ok(item)) => {
+                    // Clamp: an index from disk; nothing follows the last one.
                     self.next_index = item.key().offset.saturating_add(1);
                     self.take_listed(item.key(), item.data());
                     self.stage = Stage::Listing { tree, items };

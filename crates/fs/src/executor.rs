@@ -8,6 +8,7 @@
 //! Bounds: the queue holds what its users started and did not take; each user bounds that by bytes. A dropped
 //! task is forgotten if it has not begun.
 
+use buttress_exact::Defect;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use crossbeam_channel::{Receiver, Sender};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -77,26 +78,46 @@ impl<T> core::fmt::Debug for Task<T> {
 }
 
 impl<T> Task<T> {
-    /// The result; waits for it, or runs the job here.
+    /// Returns the result; waits for it, or runs the job here.
     ///
-    /// `None` cannot happen: a result is taken once, by value.
-    pub fn take(self) -> Option<T> {
+    /// # Errors
+    /// A [`Defect`] if the result is gone. A result is taken once, by value, so this cannot happen. The caller must not
+    /// continue as if there had been no job.
+    pub fn take(self) -> Result<T, Defect> {
         if let Some(job) = self.slot.begin() {
-            return Some(job());
+            return Ok(job());
         }
         let mut state = self.slot.state.lock();
         while matches!(*state, State::Running) {
             self.slot.done.wait(&mut state);
         }
         match core::mem::replace(&mut *state, State::Gone) {
-            State::Done(Ok(result)) => Some(result),
+            State::Done(Ok(result)) => Ok(result),
             State::Done(Err(panic)) => {
                 drop(state);
                 resume_unwind(panic)
             }
-            State::Waiting(_) | State::Running | State::Gone => None,
+            State::Waiting(_) | State::Running | State::Gone => {
+                Err(Defect::new("the result of a job is gone"))
+            }
         }
     }
+}
+
+/// Returns the results of jobs, one after another.
+///
+/// # Errors
+/// As [`Task::take`].
+pub fn take_all<T>(tasks: Vec<Task<Vec<T>>>) -> Result<Vec<T>, Defect> {
+    let mut all = Vec::new();
+    for task in tasks {
+        match task.take() {
+            Ok(mut results) => all.append(&mut results),
+            Err(_) if buttress_faults::on("job-result-lost-silently") => {}
+            Err(defect) => return Err(defect),
+        }
+    }
+    Ok(all)
 }
 
 impl<T> Drop for Task<T> {
@@ -188,7 +209,7 @@ mod tests {
             let tasks: Vec<_> = (0..1000_u64)
                 .map(|number| executor.spawn(move || number * 2))
                 .collect();
-            let results: Vec<u64> = tasks.into_iter().rev().filter_map(Task::take).collect();
+            let results: Vec<u64> = tasks.into_iter().rev().map(|task| task.take().unwrap()).collect();
             assert_eq!(
                 results,
                 (0..1000).rev().map(|number| number * 2).collect::<Vec<u64>>()
@@ -210,11 +231,34 @@ mod tests {
     }
 
     #[test]
+    fn a_result_that_is_gone_is_a_defect() {
+        let executor = Executor::inline();
+        let tasks: Vec<_> = (0..3_u8)
+            .map(|number| executor.spawn(move || vec![number; 2]))
+            .collect();
+        assert_eq!(take_all(tasks), Ok(vec![0, 0, 1, 1, 2, 2]));
+        assert!(take_all(vec![gone()]).is_err());
+    }
+
+    /// A job whose result was taken.
+    fn gone() -> Task<Vec<u8>> {
+        let task = Executor::inline().spawn(|| vec![7]);
+        *task.slot.state.lock() = State::Gone;
+        task
+    }
+
+    #[test]
+    fn a_missing_result_among_others_is_a_defect() {
+        let other = || Executor::inline().spawn(|| vec![6]);
+        assert!(take_all(vec![other(), gone(), other()]).is_err());
+    }
+
+    #[test]
     fn a_panic_reaches_the_one_who_waits() {
         let executor = Executor::of_all_cores();
         let task = executor.spawn(|| -> u32 { panic!("planted") });
         thread::sleep(std::time::Duration::from_millis(20));
         assert!(catch_unwind(AssertUnwindSafe(|| task.take())).is_err());
-        assert_eq!(executor.spawn(|| 7).take(), Some(7));
+        assert_eq!(executor.spawn(|| 7).take(), Ok(7));
     }
 }

@@ -15,6 +15,7 @@
 
 use crate::error::{Corruption, Result};
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Generation, ItemType, Key,
@@ -83,6 +84,7 @@ impl FileRange {
     /// Where it ends (exclusive).
     #[must_use]
     pub const fn end(&self) -> FileOffset {
+        // Clamp: never reached, parsing checked the sum; `exact_add` is not const.
         self.offset.saturating_add(self.length)
     }
 
@@ -107,7 +109,7 @@ impl FileRange {
         } else {
             0
         };
-        size_of::<Self>().saturating_add(inline)
+        size_of::<Self>().exact_add(inline)
     }
 
     /// Whether it reads as zeros.
@@ -144,13 +146,17 @@ impl FileRangeBuilder {
         self.next
     }
 
+    /// Returns a length in whole sectors.
+    fn whole_sectors(&self, length: ByteCount) -> ByteCount {
+        let aligned = length.checked_align_up(u64::from(self.sector_bytes));
+        // Clamp: a length from disk; such a range is refused because it ends past the last offset.
+        aligned.unwrap_or(length)
+    }
+
     /// Takes note of a range that was built before.
     fn pass(&mut self, range: &FileRange) {
-        let covered = range
-            .length
-            .checked_align_up(u64::from(self.sector_bytes))
-            .unwrap_or(range.length);
-        self.next = range.offset.saturating_add(covered);
+        let covered = self.whole_sectors(range.length);
+        self.next = range.offset.exact_add(covered);
     }
 
     /// The range of one item, which must not begin before the end of the one before it.
@@ -176,10 +182,7 @@ impl FileRangeBuilder {
         let extent = FileExtent::parse(key, data, self.sector_bytes)
             .map_err(|error| Corruption::Item { tree, error })?;
         let range = self.range_of(FileOffset::new(key.offset), &extent, keep)?;
-        let covered = range
-            .length
-            .checked_align_up(u64::from(self.sector_bytes))
-            .unwrap_or(range.length);
+        let covered = self.whole_sectors(range.length);
         let previous_end = self.next;
         match range.offset.checked_add(covered) {
             Some(end) if range.offset >= previous_end => {
@@ -207,10 +210,7 @@ impl FileRangeBuilder {
             // Inline content takes up whole sectors of the file, as seeks to holes show: what is behind its
             // end and before the next sector is zeros, not a hole.
             FileExtentBody::Inline(stored) => (
-                extent
-                    .ram_bytes
-                    .checked_align_up(u64::from(self.sector_bytes))
-                    .unwrap_or(extent.ram_bytes),
+                self.whole_sectors(extent.ram_bytes),
                 RangeKind::Inline(InlineContent {
                     compression: extent.compression,
                     ram_bytes: extent.ram_bytes,
@@ -314,6 +314,7 @@ pub fn extent_keys(tree: &Tree, location: Location, start: FileOffset) -> Result
         first = cursor
             .key()
             .filter(|key| key.objectid == object_id && key.item_type == ItemType::EXTENT_DATA)
+            // Clamp: no range begins before.
             .unwrap_or(wanted);
     }
     Ok(first..=last)

@@ -11,6 +11,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::{InodeRecord, Metadata};
 use crate::location::Location;
 use crate::reader::FileReader;
+use buttress_exact::{Defect, Exact as _, copy_into, defect};
 use buttress_format::{ByteCount, FileKind, FileOffset, InodeFlags};
 use buttress_tree::Tree;
 use std::ops::Range;
@@ -178,6 +179,7 @@ impl File {
     /// # Errors
     /// That a byte of the range cannot be had, with its place. The content of `buffer` is unspecified then.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        // Clamp: a caller's offset; every file ends before the last one.
         let end = offset
             .saturating_add(ByteCount::of(buffer.len()))
             .min(FileOffset::new(self.size().get()));
@@ -185,7 +187,7 @@ impl File {
             return Ok(0);
         };
         let Some(buffer) = buffer.get_mut(..length) else {
-            return Ok(0);
+            return Err(Defect::new("a read is longer than its buffer").into());
         };
         let mut is_cleared = false;
         let mut checksums = self.checksum_reader()?;
@@ -199,7 +201,7 @@ impl File {
             let mut from = range.offset.max(offset);
             let stop = range.end().min(end);
             while from < stop {
-                let to = stop.min(from.saturating_add(ByteCount::new(READ_AT_BATCH)));
+                let to = stop.min(from.exact_add(ByteCount::new(READ_AT_BATCH)));
                 let sector_bytes = self.filesystem.sector_bytes();
                 plan(
                     self.metadata.location,
@@ -209,7 +211,7 @@ impl File {
                     &mut planned,
                 );
                 from = to;
-                if to.get().saturating_sub(planned_to.get()) >= READ_AT_BATCH {
+                if to.distance_from(planned_to).get() >= READ_AT_BATCH {
                     if !is_cleared {
                         buffer.fill(0);
                         is_cleared = true;
@@ -281,26 +283,65 @@ pub fn fetch(
     Ok(())
 }
 
-/// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed.
+/// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed. Bytes that do not fit it would
+/// leave zeros there.
 fn place(chunk: Chunk, start: FileOffset, buffer: &mut [u8]) -> Result<()> {
     match chunk.content {
         Content::Hole => Ok(()),
         Content::Damaged(error) => Err(error),
         Content::Data(bytes) => {
-            let at = chunk
-                .offset
-                .checked_distance_from(start)
-                .and_then(ByteCount::to_usize);
-            let target = at.and_then(|at| buffer.get_mut(at..)).unwrap_or_default();
-            for (to, from) in target
-                .chunks_mut(bytes.len().max(1))
-                .zip(core::iter::once(&bytes))
-            {
-                if let Some(from) = from.get(..to.len()) {
-                    to.copy_from_slice(from);
-                }
+            let what = "content does not fit the buffer of its read";
+            let at = chunk.offset.checked_distance_from(start).ok_or_else(|| {
+                Defect::new(what)
+                    .with("offset", chunk.offset.get())
+                    .with("start", start.get())
+            })?;
+            let at = defect::usize_of(at.get(), what)?;
+            let copied = copy_into(buffer, at..at.exact_add(bytes.len()), &bytes, what);
+            match buttress_faults::on("file-misfit-content-dropped") {
+                true => Ok(()),
+                false => Ok(copied?),
             }
-            Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn chunk(offset: u64, bytes: &'static [u8]) -> Chunk {
+        Chunk {
+            offset: FileOffset::new(offset),
+            length: ByteCount::of(bytes.len()),
+            content: Content::Data(Bytes::from_static(bytes)),
+        }
+    }
+
+    fn expect_defect(offset: u64, bytes: &'static [u8]) {
+        let mut buffer = [7; 6];
+        let error = place(chunk(offset, bytes), FileOffset::new(100), &mut buffer).unwrap_err();
+        assert!(error.is_defect() && error.errno() == 5, "{error}");
+        assert_eq!(buffer, [7; 6]);
+    }
+
+    #[test]
+    fn content_past_the_end_of_its_buffer_is_a_defect() {
+        let mut buffer = [0; 6];
+        assert!(place(chunk(102, b"ab"), FileOffset::new(100), &mut buffer).is_ok());
+        assert_eq!(buffer, *b"\0\0ab\0\0");
+        expect_defect(105, b"cd");
+        expect_defect(200, b"c");
+    }
+
+    #[test]
+    fn content_longer_than_its_buffer_is_a_defect() {
+        expect_defect(100, b"seven..");
+    }
+
+    #[test]
+    fn content_before_its_buffer_is_a_defect() {
+        expect_defect(99, b"cd");
     }
 }

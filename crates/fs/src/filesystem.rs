@@ -295,6 +295,7 @@ impl Filesystem {
             });
         }
         // A log follows the commit that the superblock belongs to.
+        // Clamp: a number from disk; no log has the last generation.
         let generation = superblock.generation.get().saturating_add(1);
         Ok(self.forest().tree(RootPointer {
             tree: TreeId::TREE_LOG,

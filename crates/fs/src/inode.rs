@@ -130,6 +130,7 @@ impl Metadata {
     #[must_use]
     pub fn from_item(location: Location, item: &InodeItem, sector_bytes: u32) -> Self {
         let kind = kind_of_mode(item.mode);
+        // Clamp: a number from disk, which is only shown.
         let allocated = item
             .nbytes
             .checked_align_up(u64::from(sector_bytes))
@@ -210,6 +211,7 @@ impl Metadata {
 /// The kind of file that the type bits of a mode name; [`FileKind::Unknown`] where they name none.
 #[must_use]
 pub fn kind_of_mode(mode: u32) -> FileKind {
+    // Clamp: a mode from disk.
     FileKind::from_mode(mode).unwrap_or(FileKind::Unknown)
 }
 

@@ -13,6 +13,7 @@ use crate::directory::DirEntry;
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, FileKind, FileOffset, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash,
 };
@@ -93,6 +94,7 @@ fn demands_directory(path: &[u8]) -> bool {
 
 impl<N: Names> Walk<'_, N> {
     fn here(&self) -> (Location, FileKind) {
+        // Clamp: above the root is the root.
         self.stack.last().copied().unwrap_or((
             Location::root_of(buttress_format::SubvolumeId::TOP_LEVEL),
             FileKind::Directory,
@@ -142,7 +144,7 @@ impl<N: Names> Walk<'_, N> {
 
     /// Puts the names of a symlink's target before those still to come.
     fn follow(&mut self, entry: &DirEntry) -> Result<()> {
-        self.symlinks = self.symlinks.saturating_add(1);
+        self.symlinks = self.symlinks.exact_add(1);
         if self.symlinks > SYMLINK_LIMIT {
             return Err(Error::TooManySymlinks {
                 path: display_path(self.asked),
@@ -392,7 +394,7 @@ impl Filesystem {
                     path.push(b'/');
                 }
                 path.extend_from_slice(&name);
-                bytes = bytes.saturating_add(path.len());
+                bytes = bytes.exact_add(path.len());
                 if bytes > PATHS_BYTES_MAX {
                     return Err(Error::TooBig {
                         what: "the paths",

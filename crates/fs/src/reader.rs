@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::executor::Task;
 use crate::extents::FileExtents;
 use crate::file::File;
+use buttress_exact::{Defect, Exact as _, copy_into, u64_of};
 use buttress_format::{ByteCount, FileOffset};
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -151,10 +151,10 @@ impl FileReader {
             let Some(entry) = self.queue.pop_front() else {
                 return Ok(self.rest());
             };
-            self.queued_bytes = self.queued_bytes.saturating_sub(entry.bytes);
+            self.queued_bytes = self.queued_bytes.exact_sub(entry.bytes);
             match entry.work {
                 Work::Ready(chunk) => self.ready.push_back(chunk),
-                Work::Task(task) => self.ready.extend(task.take().into_iter().flatten()),
+                Work::Task(task) => self.ready.extend(task.take()?),
             }
         }
     }
@@ -212,19 +212,19 @@ impl FileReader {
     /// Puts more of the file under way once half of the window has been used up.
     fn refill(&mut self) -> Result<()> {
         self.start()?;
-        let half = self.window_bytes.checked_div(2).unwrap_or(0);
+        let half = self.window_bytes / 2;
         if self.queued_bytes > half || (!self.queue.is_empty() && self.queue.len() >= QUEUE_MAX / 2) {
             return Ok(());
         }
         let mut planned = Vec::new();
         let mut planned_bytes = self.queued_bytes;
         while planned_bytes < self.window_bytes
-            && planned.len().saturating_add(self.queue.len()) < QUEUE_MAX
+            && planned.len().exact_add(self.queue.len()) < QUEUE_MAX
             && self.plan_more(&mut planned, &mut planned_bytes)
         {}
         if !planned.is_empty() {
-            self.submit(planned);
-            self.window_bytes = self.window_bytes.saturating_mul(2).min(WINDOW_MAX_BYTES);
+            self.submit(planned)?;
+            self.window_bytes = self.window_bytes.exact_mul(2).min(WINDOW_MAX_BYTES);
         }
         Ok(())
     }
@@ -255,7 +255,7 @@ impl FileReader {
         let stop = if range.is_zero() {
             range.end()
         } else {
-            from.saturating_add(window).min(range.end())
+            from.exact_add(window).min(range.end())
         };
         let before = planned.len();
         let location = self.file.metadata().location;
@@ -267,9 +267,8 @@ impl FileReader {
             &(from..stop.min(self.wanted.end)),
             planned,
         );
-        let new = planned.get(before..).unwrap_or_default();
-        let bytes: usize = new.iter().map(memory_bytes).sum();
-        *planned_bytes = planned_bytes.saturating_add(bytes);
+        let bytes: usize = planned.iter().skip(before).map(memory_bytes).sum();
+        *planned_bytes = planned_bytes.exact_add(bytes);
         self.planned_to = self.planned_to.max(stop);
         if stop < range.end() {
             self.range = Some(range);
@@ -307,7 +306,7 @@ impl FileReader {
     }
 
     /// Starts the reads of all that was planned, in one go, and hands the rest to the workers.
-    fn submit(&mut self, planned: Vec<Planned>) {
+    fn submit(&mut self, planned: Vec<Planned>) -> Result<()> {
         let mut entries: Vec<Option<Work>> = Vec::with_capacity(planned.len());
         let mut sizes = Vec::with_capacity(planned.len());
         let mut pieces: Vec<(usize, Piece)> = Vec::new();
@@ -349,11 +348,12 @@ impl FileReader {
             }
         }
         for (work, bytes) in entries.into_iter().zip(sizes) {
-            if let Some(work) = work {
-                self.queued_bytes = self.queued_bytes.saturating_add(bytes);
-                self.queue.push_back(Entry { work, bytes });
-            }
+            // Without its work a piece would read as a hole.
+            let work = work.ok_or_else(|| Defect::new("a piece of a file was planned and not read"))?;
+            self.queued_bytes = self.queued_bytes.exact_add(bytes);
+            self.queue.push_back(Entry { work, bytes });
         }
+        Ok(())
     }
 
     /// The content of the next chunk as far as it fits into `buffer`.
@@ -361,26 +361,27 @@ impl FileReader {
         let Some(chunk) = self.next_chunk()? else {
             return Ok(0);
         };
-        let length = chunk.length.to_usize().unwrap_or(usize::MAX).min(buffer.len());
+        let length = chunk.length.at_most(buffer.len());
         let taken = ByteCount::of(length);
         match &chunk.content {
             Content::Damaged(error) => return Err(error.clone()),
             Content::Hole => buffer.iter_mut().take(length).for_each(|byte| *byte = 0),
             Content::Data(bytes) => {
-                if let (Some(to), Some(from)) = (buffer.get_mut(..length), bytes.get(..length)) {
-                    to.copy_from_slice(from);
-                }
+                let what = "a chunk has fewer bytes than its length";
+                let from = bytes.get(..length).ok_or_else(|| {
+                    Defect::new(what)
+                        .with("length", chunk.length.get())
+                        .with("bytes", u64_of(bytes.len()))
+                })?;
+                copy_into(buffer, 0..length, from, what)?;
             }
         }
-        let rest = chunk.length.checked_sub(taken).unwrap_or(ByteCount::ZERO);
+        let rest = chunk.length.exact_sub(taken);
         if rest != ByteCount::ZERO {
-            let offset = chunk.offset.saturating_add(taken);
+            let offset = chunk.offset.exact_add(taken);
             let content = match chunk.content {
-                Content::Data(bytes) => Content::Data(
-                    bytes
-                        .get(length..)
-                        .map_or_else(Bytes::new, |rest| bytes.slice_ref(rest)),
-                ),
+                // At least `length` bytes were just copied.
+                Content::Data(mut bytes) => Content::Data(bytes.split_off(length)),
                 other => other,
             };
             self.position = offset;

@@ -103,7 +103,7 @@ impl PendingStored {
     /// copy could be read.
     pub fn wait(self) -> Result<Bytes> {
         let mut good = None;
-        for chunk in self.task.take().into_iter().flatten() {
+        for chunk in self.task.take()? {
             match chunk.content {
                 Content::Data(bytes) => good = Some(bytes),
                 Content::Damaged(error) => return Err(error),

@@ -11,6 +11,7 @@
 use crate::error::{Corruption, Error, Name, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::{
     DirItems, Generation, InodeNumber, ItemType, Key, ObjectId, RootItem, RootRef, SubvolumeId, TreeId,
     name_hash,
@@ -202,7 +203,7 @@ impl Filesystem {
                 return Err(Error::SubvolumeNotFound { subvolume: current });
             };
             let part = self.place_path(&place)?;
-            length = length.saturating_add(part.len()).saturating_add(1);
+            length = length.exact_add(part.len()).exact_add(1);
             if parts.len() >= NESTING_LIMIT || length > PATH_LIMIT {
                 let location = Location::root_of(id);
                 return Err(Corruption::ParentLoop {
@@ -316,7 +317,7 @@ fn path_through_parents(
     let mut current = number;
     while current != *top {
         let part = inside.get(current)?.as_deref()?;
-        length = length.saturating_add(part.len()).saturating_add(1);
+        length = length.exact_add(part.len()).exact_add(1);
         if parts.len() >= NESTING_LIMIT || length > PATH_LIMIT {
             return None;
         }

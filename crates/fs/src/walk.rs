@@ -34,6 +34,7 @@ use crate::location::Location;
 use crate::progress::Progress;
 use crate::reader::FileReader;
 use crate::xattrs::Xattr;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Compression, FileKind};
 use hard_links::HardLinks;
 use pipeline::Pipeline;
@@ -132,7 +133,7 @@ pub struct WalkEntry {
 
 /// Joins a directory's path and a name.
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(directory.len().saturating_add(name.len()).saturating_add(1));
+    let mut path = Vec::with_capacity(directory.len().exact_add(name.len()).exact_add(1));
     path.extend_from_slice(directory);
     if !directory.is_empty() && !name.is_empty() {
         path.push(b'/');

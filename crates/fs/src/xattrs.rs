@@ -10,6 +10,7 @@
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, DirItems, ItemType, Key, TreeId, name_hash};
 use buttress_tree::ReadAhead;
 
@@ -61,7 +62,7 @@ impl Filesystem {
         let mut total_bytes = 0_usize;
         for item in tree.range(first..=last, ReadAhead::None) {
             let item = item?;
-            total_bytes = total_bytes.saturating_add(item.data().len());
+            total_bytes = total_bytes.exact_add(item.data().len());
             if total_bytes > ATTRIBUTES_LIMIT {
                 return Err(too_big(location));
             }

@@ -3,6 +3,7 @@
 use super::{Chunk, Content, PIECE_BYTES, Piece, Planned, Slice};
 use crate::extents::{DiskExtent, FileRange, InlineContent, RangeKind};
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Compression, FileOffset};
 use buttress_volume::ExtentRead;
 use smallvec::smallvec;
@@ -40,8 +41,8 @@ pub fn plan(
         RangeKind::Inline(inline) => plan_inline(location, range, from, length, inline, planned),
         RangeKind::Data(extent) => {
             // The range was checked to lie inside its extent, and addresses not to overflow.
-            let skipped = from.get().saturating_sub(range.offset.get());
-            let inside = extent.offset.get().saturating_add(skipped);
+            let skipped = from.distance_from(range.offset);
+            let inside = extent.offset.exact_add(skipped).get();
             if extent.compression == Compression::None {
                 plan_plain(location, sector_bytes, extent, inside, from..to, planned);
             } else {
@@ -63,13 +64,10 @@ fn plan_inline(
         planned.push(Planned::Inline(location, from, inline.clone(), length));
         return;
     }
-    let start = from
-        .checked_distance_from(range.offset)
-        .and_then(ByteCount::to_usize)
-        .unwrap_or(usize::MAX);
-    let end = start
-        .saturating_add(length.to_usize().unwrap_or(usize::MAX))
-        .min(inline.stored.len());
+    // The item can hold fewer bytes than the range has: the rest is zeros.
+    let stored = inline.stored.len();
+    let start = from.distance_from(range.offset).at_most(stored);
+    let end = start.exact_add(length.at_most(stored.exact_sub(start)));
     if start < end {
         let bytes = inline.stored.slice(start..end);
         let length = ByteCount::of(bytes.len());
@@ -91,25 +89,24 @@ fn plan_plain(
     planned: &mut Vec<Planned>,
 ) {
     let sector_bytes = u64::from(sector_bytes);
-    let total = file.end.get().saturating_sub(file.start.get());
-    let end = inside.saturating_add(total);
+    let total = file.end.distance_from(file.start).get();
+    let end = inside.exact_add(total);
     let mut position = inside;
     while position < end {
         let start = ByteCount::new(position).align_down(sector_bytes).get();
-        let limit = start.saturating_add(PIECE_BYTES).min(end);
+        let limit = start.exact_add(PIECE_BYTES).min(end);
         let stop = ByteCount::new(limit)
             .checked_align_up(sector_bytes)
             .map_or(limit, ByteCount::get);
-        let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let slice = Slice {
-            offset: FileOffset::new(file.start.get().saturating_add(position.saturating_sub(inside))),
-            inside: to_usize(position.saturating_sub(start))..to_usize(limit.saturating_sub(start)),
+            offset: file.start.exact_add(ByteCount::new(position.exact_sub(inside))),
+            inside: position.exact_sub(start).narrow()..limit.exact_sub(start).narrow(),
         };
         planned.push(Planned::Read(Piece {
             location,
             read: ExtentRead {
-                logical: extent.logical.saturating_add(ByteCount::new(start)),
-                length: to_usize(stop.saturating_sub(start)),
+                logical: extent.logical.exact_add(ByteCount::new(start)),
+                length: stop.exact_sub(start).narrow(),
             },
             compression: Compression::None,
             ram_bytes: 0,
@@ -130,15 +127,14 @@ fn plan_compressed(
     planned: &mut Vec<Planned>,
 ) {
     // Sizes of compressed extents were checked against their limit, 128 KiB.
-    let to_usize = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let start = to_usize(inside);
+    let start: usize = inside.narrow();
     let slice = Slice {
         offset,
-        inside: start..start.saturating_add(to_usize(length.get())),
+        inside: start..start.exact_add(length.exact_usize()),
     };
     let read = ExtentRead {
         logical: extent.logical,
-        length: to_usize(extent.disk_bytes.get()),
+        length: extent.disk_bytes.exact_usize(),
     };
     if let Some(Planned::Read(last)) = planned.last_mut()
         && last.compression == extent.compression
@@ -153,7 +149,7 @@ fn plan_compressed(
         location,
         read,
         compression: extent.compression,
-        ram_bytes: to_usize(extent.ram_bytes.get()),
+        ram_bytes: extent.ram_bytes.exact_usize(),
         slices: smallvec![slice],
         expected: None,
     }));

@@ -11,6 +11,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Metadata;
 use crate::location::Location;
 use crate::xattrs::{ATTRIBUTES_LIMIT, Xattr, append_xattrs};
+use buttress_exact::Exact as _;
 use buttress_format::{FileKind, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, Item, ItemType, Key};
 use buttress_tree::Cursor;
 
@@ -65,13 +66,13 @@ impl InodeRecord {
         let xattrs: usize = self
             .xattrs
             .iter()
-            .map(|xattr| xattr.name.len().saturating_add(xattr.value.len()))
+            .map(|xattr| xattr.name.len().exact_add(xattr.value.len()))
             .sum();
         let extents: usize = self.extents.iter().flatten().map(FileRange::memory_bytes).sum();
         size_of::<Self>()
-            .saturating_add(links)
-            .saturating_add(xattrs)
-            .saturating_add(extents)
+            .exact_add(links)
+            .exact_add(xattrs)
+            .exact_add(extents)
     }
 
     /// Reads the items of `location` with `cursor`, which is left somewhere after its inode item.
@@ -144,7 +145,7 @@ impl InodeRecord {
                 }
             }
             ItemType::XATTR_ITEM => {
-                *attribute_bytes = attribute_bytes.saturating_add(item.data.len());
+                *attribute_bytes = attribute_bytes.exact_add(item.data.len());
                 if *attribute_bytes > ATTRIBUTES_LIMIT {
                     return Err(crate::xattrs::too_big(location));
                 }
@@ -167,7 +168,7 @@ impl InodeRecord {
     }
 
     fn add_link(&mut self, directory: InodeNumber, index: u64, name: &[u8]) {
-        self.link_count = self.link_count.saturating_add(1);
+        self.link_count = self.link_count.exact_add(1);
         if self.links.len() < LINKS_LIMIT {
             self.links.push(InodeLink {
                 directory,

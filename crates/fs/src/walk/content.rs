@@ -7,13 +7,14 @@
 use super::WalkEntry;
 use super::WalkItem;
 use crate::checksums::ChecksumReader;
-use crate::content::{Piece, Planned, inflate_inline, plan};
+use crate::content::{Chunk, Piece, Planned, inflate_inline, plan};
 use crate::error::Error;
 use crate::extents::FileExtents;
 use crate::file::File;
 use crate::filesystem::Filesystem;
 use crate::reader::{FileReader, Prefetched};
-use buttress_format::FileOffset;
+use buttress_exact::{Defect, Exact as _};
+use buttress_format::{ByteCount, FileOffset};
 
 /// A file that takes more than this is not read ahead, however small it is: its ranges may be small parts of
 /// large compressed extents.
@@ -55,6 +56,7 @@ impl ContentBatch {
         };
         let location = entry.location();
         let sector_bytes = self.filesystem.sector_bytes();
+        // Clamp: a record without extents is that of a file without any, or of no file.
         let ranges = entry.record.extents.clone().unwrap_or_default();
         let whole = FileOffset::MIN..FileOffset::new(file.size().get());
         let mut planned = Vec::new();
@@ -67,9 +69,9 @@ impl ContentBatch {
             .map(|planned| match planned {
                 Planned::Read(piece) => piece.memory_bytes(),
                 Planned::Ready(_) => 0,
-                Planned::Inline(_, _, _, length) => length.to_usize().unwrap_or(0),
+                Planned::Inline(_, _, _, length) => length.exact_usize(),
             })
-            .fold(0, usize::saturating_add);
+            .fold(0, usize::exact_add);
         if bytes > FILE_MEMORY_MAX {
             return 0;
         }
@@ -111,8 +113,14 @@ impl ContentBatch {
         wanted.sort_by_key(|wanted| wanted.piece.read().logical);
         read(&filesystem, wanted, &opened, &mut contents);
         for ((item, file), content) in opened.into_iter().zip(contents) {
+            // Without its content a piece would read as a hole.
+            let lost = || {
+                let defect = Defect::new("a piece of a file was planned and not read");
+                Prefetched::Chunk(Chunk::damaged(FileOffset::MIN, ByteCount::ZERO, defect))
+            };
+            let content = content.into_iter().map(|content| content.unwrap_or_else(lost));
             if let Some(WalkItem::Entry(entry)) = items.get_mut(item) {
-                entry.reader = Some(FileReader::prefetched(file, content.into_iter().flatten()));
+                entry.reader = Some(FileReader::prefetched(file, content));
             }
         }
     }

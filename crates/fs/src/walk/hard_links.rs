@@ -6,6 +6,7 @@
 
 use super::WalkEntry;
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,18 +39,18 @@ impl HardLinks {
         let location = metadata.location;
         if let Some(waiting) = self.waiting.get_mut(&location) {
             let first = Arc::clone(&waiting.first);
-            waiting.names_to_come = waiting.names_to_come.saturating_sub(1);
+            waiting.names_to_come = waiting.names_to_come.exact_sub(1);
             if waiting.names_to_come == 0 {
                 self.waiting.remove(&location);
-                self.bytes = self.bytes.saturating_sub(first.len().saturating_add(ENTRY_BYTES));
+                self.bytes = self.bytes.exact_sub(first.len().exact_add(ENTRY_BYTES));
             }
             return Some(first);
         }
         let path = entry.path();
-        let bytes = self.bytes.saturating_add(path.len()).saturating_add(ENTRY_BYTES);
+        let bytes = self.bytes.exact_add(path.len()).exact_add(ENTRY_BYTES);
         if bytes <= PATHS_MAX_BYTES {
             self.bytes = bytes;
-            let names_to_come = metadata.nlink.saturating_sub(1);
+            let names_to_come = metadata.nlink.exact_sub(1);
             self.waiting.insert(
                 location,
                 Waiting {

@@ -17,6 +17,7 @@ use crate::error::{Corruption, Error, Name, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRecord;
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::FileKind;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -219,7 +220,7 @@ impl Order {
             return true;
         }
         if let Some(child) = self.stack.last_mut().and_then(|level| level.children.pop_front()) {
-            self.waiting_children = self.waiting_children.saturating_sub(1);
+            self.waiting_children = self.waiting_children.exact_sub(1);
             if let Some(record) = self.enter(parent, &path, &child) {
                 let child_path = Arc::from(join(&path, &child.name));
                 self.push_level(child.target, child_path, record.metadata.size);
@@ -281,7 +282,7 @@ impl Order {
             return self.fail(join(path, &entry.name), error);
         }
         if let Some(level) = self.stack.last_mut() {
-            self.waiting_children = self.waiting_children.saturating_add(1);
+            self.waiting_children = self.waiting_children.exact_add(1);
             level.children.push_back(entry.clone());
         }
     }

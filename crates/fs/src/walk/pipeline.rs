@@ -14,6 +14,7 @@ use crate::executor::Task;
 use crate::filesystem::Filesystem;
 use crate::inode::InodeRecord;
 use crate::location::Location;
+use buttress_exact::Exact as _;
 use buttress_format::{FileKind, SubvolumeId};
 use buttress_tree::ReadAhead;
 use crossbeam_channel::{Receiver, bounded};
@@ -158,16 +159,11 @@ fn next_batch(order: &mut Order, filesystem: &Filesystem) -> Option<NamesBatch> 
     let mut found = Vec::new();
     let mut entries = 0_usize;
     let mut path_bytes = 0_usize;
-    while entries < BATCH_ENTRIES
-        && path_bytes < BATCH_PATH_BYTES
-        && found.len() < BATCH_ENTRIES.saturating_mul(4)
-    {
+    while entries < BATCH_ENTRIES && path_bytes < BATCH_PATH_BYTES && found.len() < BATCH_ENTRIES * 4 {
         let Some(next) = order.next() else { break };
         if let Found::Entry { directory, entry, .. } = &next {
-            entries = entries.saturating_add(1);
-            path_bytes = path_bytes
-                .saturating_add(directory.len())
-                .saturating_add(entry.name.len());
+            entries = entries.exact_add(1);
+            path_bytes = path_bytes.exact_add(directory.len()).exact_add(entry.name.len());
         }
         found.push(next);
     }
@@ -223,7 +219,7 @@ fn load(filesystem: &Filesystem, wanted: &[(Location, usize)]) -> Loaded {
         }
         if let Some((_, cursor)) = &mut cursor {
             let record = InodeRecord::load(filesystem, cursor, *location);
-            bytes = bytes.saturating_add(record.as_ref().map_or(0, InodeRecord::memory_bytes));
+            bytes = bytes.exact_add(record.as_ref().map_or(0, InodeRecord::memory_bytes));
             loaded.push((*number, record));
         }
     }
@@ -243,7 +239,8 @@ impl SecondStage {
         let NamesBatch { found, loads } = batch;
         let mut records: Vec<Option<Result<InodeRecord>>> = Vec::new();
         records.resize_with(found.len(), || None);
-        for (number, record) in loads.into_iter().filter_map(Task::take).flatten() {
+        // What is missing is loaded below.
+        for (number, record) in loads.into_iter().filter_map(|load| load.take().ok()).flatten() {
             if let Some(slot) = records.get_mut(number) {
                 *slot = Some(record);
             }
@@ -271,9 +268,9 @@ impl SecondStage {
                 }
             };
             if let WalkItem::Entry(entry) = &item {
-                bytes = bytes.saturating_add(entry.record.memory_bytes());
+                bytes = bytes.exact_add(entry.record.memory_bytes());
                 if self.reads_ahead(entry) {
-                    bytes = bytes.saturating_add(content.plan(items.len(), entry));
+                    bytes = bytes.exact_add(content.plan(items.len(), entry));
                 }
             }
             items.push(item);

@@ -122,7 +122,7 @@ impl NewFile {
     /// Waits until it is known whether all extents can be stored as they are.
     fn are_storable(&mut self) -> bool {
         for (number, check) in self.checks.drain(..) {
-            if check.take() != Some(true) {
+            if check.take() != Ok(true) {
                 self.decoded_from = self.decoded_from.min(number);
             }
         }

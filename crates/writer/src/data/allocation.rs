@@ -10,7 +10,7 @@ use buttress_engine::reservation::Handle;
 use buttress_format::{ByteCount, ChecksumType, Compression, Logical};
 use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::Result;
-use buttress_fs::executor::Task;
+use buttress_fs::executor::{Task, take_all};
 use buttress_volume::{ExtentRead, ExtentWrite};
 use bytes::Bytes;
 use core::ops::Range;
@@ -73,7 +73,7 @@ impl WritableFilesystem {
         let written = self.write_beside_others(writes).map_err(of_host);
         self.data().note_host_space(&written);
         written?;
-        let mut all: Vec<Sums> = tasks.into_iter().filter_map(Task::take).flatten().collect();
+        let mut all: Vec<Sums> = take_all(tasks)?;
         all.sort_unstable_by_key(|sums| sums.logical);
         let mut joined: Vec<Sums> = Vec::new();
         for sums in all {

@@ -193,7 +193,7 @@ impl Content<'_> {
         let mut failed = false;
         for (start, piece, task) in tasks {
             match task.take() {
-                Some(Outcome::Compressed(content, stored)) => {
+                Ok(Outcome::Compressed(content, stored)) => {
                     extents.extend(plain_extents(plain.drain(..)));
                     extents.push(NewExtent {
                         start,
@@ -204,11 +204,11 @@ impl Content<'_> {
                         part: None,
                     });
                 }
-                Some(Outcome::Failed) => {
+                Ok(Outcome::Failed) => {
                     failed = true;
                     plain.push((start, piece));
                 }
-                Some(Outcome::Plain) | None => plain.push((start, piece)),
+                Ok(Outcome::Plain) | Err(_) => plain.push((start, piece)),
             }
         }
         extents.extend(plain_extents(plain.drain(..)));

@@ -132,4 +132,36 @@ pub(super) const FAULTS: &[Fault] = &[
         "A subvolume looks unchanged to backup programs although it was written to.",
         &[STEPS_OF_FILES, STEPS_OF_SUBVOLUMES],
     ),
+    loses(
+        "file-misfit-content-dropped",
+        "Content that does not fit the buffer of its read is dropped: the reader gets zeros.",
+        &[
+            test(
+                "buttress-fs",
+                "lib",
+                "file::tests::content_past_the_end_of_its_buffer_is_a_defect",
+            ),
+            test(
+                "buttress-fs",
+                "lib",
+                "file::tests::content_longer_than_its_buffer_is_a_defect",
+            ),
+        ],
+    ),
+    loses(
+        "job-result-lost-silently",
+        "A commit lacks the tree blocks that a thread sealed, and a file the checksums that a thread computed.",
+        &[
+            test(
+                "buttress-fs",
+                "lib",
+                "executor::tests::a_result_that_is_gone_is_a_defect",
+            ),
+            test(
+                "buttress-fs",
+                "lib",
+                "executor::tests::a_missing_result_among_others_is_a_defect",
+            ),
+        ],
+    ),
 ];
