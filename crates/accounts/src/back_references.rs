@@ -22,6 +22,7 @@ mod file_space;
 mod referrers;
 pub(crate) mod sharing;
 
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, Compression, ExtentDataReference, FileExtent, FileExtentBody, FileOffset, InlineReference,
     InodeNumber, ItemType, Key, Logical, TreeId,
@@ -115,7 +116,7 @@ impl Wanted {
         match self.byte {
             Some(byte) if extent.compression == Compression::None => {
                 let inside = byte.checked_sub(slice.offset)?;
-                (inside < slice.num_bytes).then(|| start.saturating_add(inside))
+                (inside < slice.num_bytes).then(|| start.exact_add(inside))
             }
             _ => Some(start),
         }
@@ -151,7 +152,7 @@ pub(crate) fn data_references(
         let found =
             reference.and_then(|reference| leaves_of(filesystem, &extent, &reference, wanted, &mut leaves));
         match found {
-            Ok(count) => places = places.saturating_add(count),
+            Ok(count) => places = places.exact_add(count),
             Err(error) => list(&mut failures, error),
         }
         if leaves.len() > BLOCKS_MAX || places > REFERENCES_MAX {
@@ -279,13 +280,13 @@ fn leaves_in_tree(
         if slice.disk != wanted.extent || key.offset.wrapping_sub(slice.offset.get()) != reference.offset {
             continue;
         }
-        found = found.saturating_add(1);
+        found = found.exact_add(1);
         let places = leaves.entry(item.leaf().header().logical).or_default();
         if let Some(offset) = wanted.offset_in(&key, &file_extent) {
             let place = (reference.inode, offset);
             if !places.contains(&place) {
                 places.push(place);
-                added = added.saturating_add(1);
+                added = added.exact_add(1);
             }
         }
         if found >= reference.count {

@@ -10,6 +10,7 @@
 //! extent tree says.
 
 use crate::back_references::DelayedReferencesOf;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, InodeNumber, Key, Logical, TreeId};
 use buttress_fs::error::Defect;
 use smallvec::SmallVec;
@@ -87,7 +88,7 @@ impl Pending {
     pub fn sum(&self) -> i64 {
         self.changes
             .iter()
-            .fold(0_i64, |sum, (_, change)| sum.saturating_add(*change))
+            .fold(0_i64, |sum, (_, change)| sum.exact_add(*change))
     }
 
     /// Whether nothing is left to do.
@@ -155,12 +156,12 @@ impl DelayedReferences {
         reference: Reference,
         by: i64,
     ) {
-        self.queued = self.queued.saturating_add(i128::from(by));
+        self.queued = self.queued.exact_add(i128::from(by));
         let entry = self.entry(logical, length, kind);
         match entry.changes.iter().position(|(other, _)| *other == reference) {
             Some(position) => {
                 if let Some((_, count)) = entry.changes.get_mut(position) {
-                    *count = count.saturating_add(by);
+                    *count = count.exact_add(by);
                     if *count == 0 {
                         entry.changes.swap_remove(position);
                     }
@@ -204,7 +205,7 @@ impl DelayedReferences {
 
     /// What was taken out is in the extent tree.
     pub fn note_applied(&mut self, pending: &Pending) {
-        self.applied = self.applied.saturating_add(i128::from(pending.sum()));
+        self.applied = self.applied.exact_add(i128::from(pending.sum()));
     }
 
     /// Whether all changes that were queued wait or were applied.
@@ -213,8 +214,8 @@ impl DelayedReferences {
     /// When they do not.
     pub fn balance(&self) -> Result<(), Defect> {
         let waiting = self.pending.values().map(|pending| i128::from(pending.sum()));
-        let waiting = waiting.fold(0_i128, i128::saturating_add);
-        if self.applied.saturating_add(waiting) == self.queued {
+        let waiting = waiting.fold(0_i128, i128::exact_add);
+        if self.applied.exact_add(waiting) == self.queued {
             return Ok(());
         }
         let what = "delayed references were queued that were not applied, or the other way round";

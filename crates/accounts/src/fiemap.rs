@@ -27,6 +27,7 @@ mod live;
 mod seek;
 mod walk;
 
+use buttress_exact::{Exact as _, u64_of};
 pub use live::{ContentState, LiveContent};
 pub use seek::DataRuns;
 
@@ -93,7 +94,7 @@ impl FiemapExtent {
     /// Where in the file it ends (exclusive).
     #[must_use]
     pub const fn end(&self) -> FileOffset {
-        self.offset.saturating_add(self.length)
+        self.offset.saturating_add(self.length) // Clamp: never reached, parsing checked the sum.
     }
 }
 
@@ -164,6 +165,7 @@ pub(crate) fn of_file(file: &File, range: Range<FileOffset>) -> Result<Fiemap> {
 fn in_sectors(range: &Range<FileOffset>, sector_bytes: u32) -> Range<FileOffset> {
     let sector_bytes = u64::from(sector_bytes);
     let end = range.end.get().checked_next_multiple_of(sector_bytes);
+    // Clamp: a caller's offset; no file reaches the last one.
     range.start.align_down(sector_bytes)..FileOffset::new(end.unwrap_or(u64::MAX))
 }
 
@@ -222,7 +224,7 @@ impl Fiemap {
     /// Maps the next batch.
     fn fill(&mut self) -> Result<()> {
         let size = self.batch_size;
-        self.batch_size = size.saturating_mul(2).min(BATCH_MAX);
+        self.batch_size = size.exact_mul(2).min(BATCH_MAX);
         self.batch.parts.clear();
         match &mut self.source {
             Source::Still(still) => {
@@ -251,10 +253,10 @@ impl Fiemap {
         self.next_part = 0;
         if let Some(progress) = &self.progress {
             let parts = &self.batch.parts;
-            let bytes = parts.iter().fold(ByteCount::ZERO, |bytes, part| {
-                bytes.saturating_add(part.extent.length)
-            });
-            progress.advance(u64::try_from(parts.len()).unwrap_or(u64::MAX), bytes);
+            let bytes = parts
+                .iter()
+                .fold(ByteCount::ZERO, |bytes, part| bytes.exact_add(part.extent.length));
+            progress.advance(u64_of(parts.len()), bytes);
         }
         Ok(())
     }
@@ -262,9 +264,10 @@ impl Fiemap {
     /// The next extent of the batch of which it is known that nothing joins it.
     fn next_of_batch(&mut self) -> Option<FiemapExtent> {
         while let Some(part) = self.batch.parts.get(self.next_part) {
-            self.next_part = self.next_part.saturating_add(1);
+            self.next_part = self.next_part.exact_add(1);
             let mut extent = part.extent;
             let is_shared = part.used.and_then(|used| self.shared.get(used));
+            // Clamp: without an extent nothing is shared.
             extent
                 .flags
                 .set(FiemapFlags::SHARED, is_shared.copied().unwrap_or(false));

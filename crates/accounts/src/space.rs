@@ -9,6 +9,8 @@
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page btrfs-filesystem(8), `df` and
 //! `usage`, for what the figures mean.
+//!
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger than a number.
 
 pub mod accounting;
 mod available;

@@ -89,6 +89,7 @@ impl<'a> Climb<'a> {
                     let key = match first_key {
                         Some(key) => key,
                         None => {
+                            // Clamp: an empty block is left of everything.
                             let key = block_of_extent(self.filesystem, &extent)?
                                 .key(0)
                                 .unwrap_or(Key::MIN);
@@ -126,6 +127,7 @@ impl<'a> Climb<'a> {
             let node = self.filesystem.forest().read_block(&pointer)?;
             let slot = match node.search(key) {
                 Ok(slot) => slot,
+                // Clamp: what is left of the first key belongs to the first child.
                 Err(slot) => slot.saturating_sub(1),
             };
             let child = pointer.child(&node, slot).ok_or_else(dangling)?;

@@ -22,16 +22,17 @@ impl FileSpace {
     /// How much of the file nobody else uses.
     #[must_use]
     pub fn exclusive(&self) -> ByteCount {
-        self.total.checked_sub(self.shared).unwrap_or(ByteCount::ZERO)
+        self.total.exact_sub(self.shared)
     }
 
     /// Adds a part of the file that is shared.
     fn add_shared(&mut self, one: &ExtentUse, length: ByteCount) {
-        self.shared = self.shared.saturating_add(length);
+        self.shared = self.shared.exact_add(length);
         let start = match one.extent.compression {
-            Compression::None => one.extent.logical.saturating_add(one.extent.offset),
+            Compression::None => one.extent.logical.exact_add(one.extent.offset),
             _ => one.extent.logical,
         };
+        // Clamp: of a compressed extent the length is that in the file, which can be past the last address.
         let end = start.saturating_add(length);
         match self.shared_ranges.last_mut() {
             Some(last) if last.end == start => last.end = end,
@@ -57,7 +58,7 @@ impl Sharing {
             let Some(one) = ExtentUse::of_range(location.inode, &range) else {
                 continue;
             };
-            space.total = space.total.saturating_add(range.length);
+            space.total = space.total.exact_add(range.length);
             batch.push((one, range.length));
             if batch.len() >= SHARING_BATCH {
                 self.add_to(&mut space, location.subvolume, &mut batch)?;

@@ -12,6 +12,7 @@
 
 use super::extent::{broken, extent_at, extent_references};
 use crate::delayed_references::{Pending, Reference};
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, ExtentItem, InlineReference, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId,
 };
@@ -82,7 +83,7 @@ pub(super) fn referrers_of(
             if let Some(place) = found.get_mut(next) {
                 *place = look_at(filesystem, leaf.block, slot, *address)?;
             }
-            next = next.saturating_add(1);
+            next = next.exact_add(1);
         }
     }
     for (address, found) in addresses.iter().zip(&mut found) {
@@ -120,7 +121,7 @@ fn is_wanted(addresses: &[Logical], first: &Key, end: Option<&Key>) -> bool {
 /// The slot of the first item at or behind `slot` whose key is not below the extent's.
 fn position(leaf: &TreeBlock, slot: usize, address: Logical) -> usize {
     let wanted = first_key(address);
-    let near = slot..slot.saturating_add(STEPS_BEFORE_SEARCH);
+    let near = slot..slot.exact_add(STEPS_BEFORE_SEARCH);
     for slot in near {
         if leaf.key(slot).is_none_or(|key| key >= wanted) {
             // What lies before was passed by smaller addresses.
@@ -182,7 +183,7 @@ struct Tally {
 impl Tally {
     /// Adds a reference whose count changes by `change`. True once there are several.
     fn add(&mut self, reference: InlineReference, change: i64) -> bool {
-        let count = i64::from(reference.count()).saturating_add(change);
+        let count = i64::from(reference.count()).exact_add(change);
         if count > 0 && !matches!(reference, InlineReference::Owner { .. }) {
             self.is_several |= self.first.is_some();
             self.first.get_or_insert((reference, count));
@@ -223,7 +224,7 @@ fn with_waiting(
         }
     }
     for (reference, count) in &changes {
-        tally.add(as_recorded(reference), count.saturating_sub(1));
+        tally.add(as_recorded(reference), count.exact_sub(1));
     }
     tally.referrers().ok_or_else(|| missing(address, pending.length))
 }

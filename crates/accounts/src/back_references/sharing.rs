@@ -18,6 +18,7 @@
 
 use super::extent::block_by_address;
 use super::referrers::{DelayedReferencesOf, Referrers, referrers_of};
+use buttress_exact::Defect;
 use buttress_format::{
     FileExtent, FileExtentBody, FileOffset, Generation, InlineReference, InodeNumber, ItemType, Key, Logical,
     SubvolumeId, TreeBlock,
@@ -61,6 +62,7 @@ impl ExtentUse {
             inode,
             offset: range.offset,
             extent: *extent,
+            // Clamp: only a hole has no generation, and is no use of an extent.
             generation: range.generation.unwrap_or(Generation::MIN),
         })
     }
@@ -130,7 +132,7 @@ impl Sharing {
     pub fn are_shared(&mut self, subvolume: SubvolumeId, uses: &[ExtentUse]) -> Result<Vec<bool>> {
         let nothing_waits = &mut |_: &[Logical]| Some(DelayedReferencesOf::new());
         let answer = self.are_shared_while(subvolume, uses, nothing_waits)?;
-        Ok(answer.unwrap_or_default())
+        answer.ok_or_else(|| Defect::new("a view without edits was edited").into())
     }
 
     /// As [`Sharing::are_shared`] on a view of a running transaction. `None`: it was edited since.
@@ -234,6 +236,7 @@ impl Sharing {
         let are_shared: Vec<bool> = ways.iter().map(|way| self.is_known_shared(way)).collect();
         for (shared, number) in shared.iter_mut().zip(way_numbers) {
             let way = number.checked_sub(1).and_then(|number| are_shared.get(number));
+            // Clamp: number 0 stands for no way.
             *shared = way.copied().unwrap_or(false);
         }
         Ok(true)
@@ -256,6 +259,7 @@ impl Sharing {
 
     /// Whether a block of a way is known to be shared.
     fn is_known_shared(&self, way: &Way) -> bool {
+        // Clamp: what is not known yet is learnt next.
         way.iter()
             .any(|block| self.known.get(block).copied().unwrap_or(false))
     }
@@ -263,6 +267,7 @@ impl Sharing {
     /// Finds out about all blocks on these ways, from the roots down; what lies below a shared block is not looked at.
     /// False when the transaction was edited meanwhile.
     fn learn(&mut self, ways: &[Way], waiting: &mut LookUpWaiting<'_>) -> Result<bool> {
+        // Clamp: without ways there is nothing to learn.
         let levels = ways.iter().map(SmallVec::len).max().unwrap_or(0);
         for depth in 0..levels {
             let mut unknown: Vec<Logical> = ways

@@ -20,9 +20,10 @@ impl Joiner {
                     && held.flags == extent.flags
                     && held
                         .address
-                        .is_some_and(|start| Some(start.saturating_add(held.length)) == extent.address) =>
+                        .and_then(|start| start.checked_add(held.length))
+                        .is_some_and(|end| Some(end) == extent.address) =>
             {
-                held.length = held.length.saturating_add(extent.length);
+                held.length = held.length.exact_add(extent.length);
                 None
             }
             held => held.replace(extent),

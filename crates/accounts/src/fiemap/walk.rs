@@ -5,6 +5,7 @@
 
 use super::{FiemapExtent, FiemapFlags};
 use crate::back_references::ExtentUse;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::extents::{DiskExtent, FileRange, FileRangeBuilder, RangeKind, extent_keys};
@@ -168,8 +169,9 @@ impl Map {
             .flatten()
             .map(|one| {
                 batch.uses.push(one);
-                batch.uses.len().saturating_sub(1)
+                batch.uses.len().exact_sub(1)
             });
+        // Clamp: from its beginning.
         let from = self.resumed_at.unwrap_or(range.offset).max(range.offset);
         match &range.kind {
             RangeKind::Hole => self.hole(self.stop(range), None, batch),
@@ -229,7 +231,7 @@ impl Map {
             if waiting.end > end.get() {
                 break;
             }
-            self.next_waiting = self.next_waiting.saturating_add(1);
+            self.next_waiting = self.next_waiting.exact_add(1);
         }
         reserved(batch, self.position..end);
         self.position = self.position.max(end);
@@ -253,14 +255,8 @@ fn push(
     };
     let address = lies.map(|(range, extent)| match extent.compression {
         Compression::None => {
-            let skipped = part
-                .start
-                .checked_distance_from(range.offset)
-                .unwrap_or(ByteCount::ZERO);
-            extent
-                .logical
-                .saturating_add(extent.offset)
-                .saturating_add(skipped)
+            let skipped = part.start.distance_from(range.offset);
+            extent.logical.exact_add(extent.offset).exact_add(skipped)
         }
         _ => extent.logical,
     });

@@ -40,6 +40,7 @@ mod ranges;
 mod sets;
 mod sums;
 
+use buttress_exact::{u64_of, usize_of};
 use buttress_format::{FileExtent, ItemType, Key, SubvolumeId, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
@@ -203,7 +204,7 @@ fn passes(
         if options.keep_extents {
             return Err(Error::AccountingTooBig {
                 what: "data extents, one by one",
-                limit: u64::try_from(limit).unwrap_or(u64::MAX),
+                limit: u64_of(limit),
             });
         }
         start = end;
@@ -242,7 +243,7 @@ impl Accounting {
             let of: Vec<OwnerIndex> = members(sets.lock().runs(one.set)).collect();
             for owner in of {
                 progress.check()?;
-                let index = usize::try_from(owner).unwrap_or(usize::MAX);
+                let index = usize_of(owner);
                 let known = owners.list.get(index).filter(|owner| !owner.deleted);
                 let Some(pointer) = known.and_then(|owner| pointers.get(&owner.tree)) else {
                     continue;

@@ -3,6 +3,8 @@
 //! Free space in data block groups, and what unallocated space would give in chunks of the data profile: the
 //! devices with the most space are used first, as many at once as the profile wants, until too few are left. The
 //! kernel keeps the first MiB of each device back, and counts in stripes of 64 KiB.
+//!
+//! Clamps: estimates from lengths on disk, which are only shown.
 
 use super::Space;
 use buttress_format::DEVICE_RESERVED_BYTES;

@@ -2,6 +2,8 @@
 //!
 //! How much more data fits is an estimate: unallocated space will become chunks of the data profile, or in the
 //! worst case of the profile that needs the most copies. Less than [`WORTH_ALLOCATING`] is not counted on.
+//!
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger than a number.
 
 use super::Space;
 use buttress_format::{BlockGroupFlags, ByteCount};

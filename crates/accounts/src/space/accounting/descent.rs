@@ -12,6 +12,7 @@ use super::gather::{Gatherer, Record};
 use super::owners::Root;
 use super::sets::{SetId, Sets};
 use super::{FailuresLock, SetsLock};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, Key, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
@@ -75,7 +76,7 @@ pub(super) struct Failures {
 
 impl Failures {
     pub(super) fn add(&mut self, error: Error) {
-        self.count = self.count.saturating_add(1);
+        self.count = self.count.exact_add(1);
         if self.list.len() < FAILURES_MAX {
             self.list.push(error);
         }
@@ -115,6 +116,7 @@ pub(super) struct Descent<'a> {
 impl Descent<'_> {
     /// Goes over all blocks.
     pub(super) fn run<V: Visitor>(&self, visitor: &mut V) -> Result<()> {
+        // Clamp: without roots there is nothing to go over.
         let mut level = self
             .roots
             .iter()
@@ -129,21 +131,21 @@ impl Descent<'_> {
             if end != u64::MAX {
                 return Err(Error::AccountingTooBig {
                     what: "nodes of one level",
-                    limit: u64::try_from(NODES_MAX).unwrap_or(u64::MAX),
+                    limit: u64_of(NODES_MAX),
                 });
             }
             for node in &nodes {
                 visitor.counted(node.set, node_bytes);
             }
             above = nodes;
-            level = level.saturating_sub(1);
+            level = level.exact_sub(1);
         }
         let mut start = 0;
         while start != u64::MAX {
             let (leaves, end) = self.below(&above, 0, start, self.leaves_max)?;
             if !is_counted {
                 let known = if end == u64::MAX { leaves.len() } else { 0 };
-                let bytes = ByteCount::of(known).get().saturating_mul(node_bytes.get());
+                let bytes = ByteCount::of(known).get().exact_mul(node_bytes.get());
                 self.progress.expect(ByteCount::new(bytes));
                 is_counted = true;
             }
@@ -229,6 +231,7 @@ impl Nodes<'_> {
     /// that is being dropped gives up all or nothing.
     fn is_dropped(&self, child: &BlockPointer, set: SetId) -> bool {
         self.dropped.get(&set).is_some_and(|(progress, level)| {
+            // Clamp: a level from disk; children of a leaf are leaves.
             child.level >= level.saturating_sub(1) && child.end_key.is_some_and(|end| end <= *progress)
         })
     }

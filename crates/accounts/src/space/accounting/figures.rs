@@ -1,4 +1,6 @@
 //! What is counted: extents by what they hold, and the items of files that refer to them.
+//!
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger than a number.
 
 use buttress_format::{ByteCount, Compression};
 

@@ -12,6 +12,7 @@
 
 use super::SetsLock;
 use super::sets::{SetId, Sets};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_fs::error::{Error, Result};
 use buttress_locks::{Mutex, Rank, lock_class};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,8 +90,8 @@ impl<'a, R: Record> Gatherer<'a, R> {
         let end = self.end.load(Ordering::Relaxed);
         let fresh = records.drain(..).filter(|record| record.address() < end);
         inner.records.extend(fresh);
-        let growth = inner.records.len().saturating_sub(inner.merged);
-        let half = self.limit.checked_div(2).unwrap_or(0);
+        let growth = inner.records.len().exact_sub(inner.merged);
+        let half = self.limit.quotient(2);
         if growth > inner.merged.max(GROWTH_MIN).min(half.max(1))
             && let Err(error) = self.merge(&mut inner)
         {
@@ -121,25 +122,25 @@ impl<'a, R: Record> Gatherer<'a, R> {
         while let Some(first) = records.get(next).copied() {
             let mut one = first;
             merged.begin(first.set());
-            next = next.saturating_add(1);
+            next = next.exact_add(1);
             while let Some(other) = records.get(next)
                 && other.address() == first.address()
                 && other.same(&first)
             {
                 one.absorb(other);
                 merged.add(other.set());
-                next = next.saturating_add(1);
+                next = next.exact_add(1);
             }
             let set = merged.union(&mut sets)?;
             if let Some(place) = records.get_mut(kept) {
                 *place = one.with_set(set);
             }
-            kept = kept.saturating_add(1);
+            kept = kept.exact_add(1);
         }
         drop(sets);
         records.truncate(kept);
         if kept > self.limit {
-            let half = self.limit.checked_div(2).unwrap_or(0).max(1);
+            let half = self.limit.quotient(2).max(1);
             if let Some(first) = records.get(half).map(Record::address) {
                 // All of one address stay together: the window ends before the first that is given up.
                 let stay = records.partition_point(|record| record.address() < first);
@@ -147,7 +148,7 @@ impl<'a, R: Record> Gatherer<'a, R> {
                     // A window that has nothing would come again for ever.
                     return Err(Error::AccountingTooBig {
                         what: "different tree blocks said to lie at one address",
-                        limit: u64::try_from(half).unwrap_or(u64::MAX),
+                        limit: u64_of(half),
                     });
                 }
                 records.truncate(stay);

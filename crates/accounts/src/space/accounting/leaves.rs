@@ -14,6 +14,7 @@ use super::owners::{OwnerIndex, Owners};
 use super::parts::Parts;
 use super::sets::{SetId, Sets};
 use super::{FailuresLock, SetsLock};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     ByteCount, FileExtent, FileExtentBody, FileKind, InodeItem, InodeNumber, Item, ItemType, Key, TreeBlock,
     TreeId,
@@ -152,7 +153,7 @@ impl Visitor for Leaves<'_> {
     fn counted(&mut self, set: SetId, bytes: ByteCount) {
         if !self.only_extents {
             let occupied = self.counted.occupied.entry(set).or_default();
-            occupied.metadata = occupied.metadata.saturating_add(bytes);
+            occupied.metadata = occupied.metadata.exact_add(bytes);
         }
     }
 
@@ -170,7 +171,7 @@ impl Visitor for Leaves<'_> {
         if self.split.len() > SPLIT_FILES_MAX {
             return Err(Error::AccountingTooBig {
                 what: "files with several names that lie in more than one leaf",
-                limit: u64::try_from(SPLIT_FILES_MAX).unwrap_or(u64::MAX),
+                limit: u64_of(SPLIT_FILES_MAX),
             });
         }
         Ok(())
@@ -247,12 +248,12 @@ impl Leaves<'_> {
         {
             let mut owners = Vec::new();
             for member in parts.members_of(inode) {
-                let part = usize::try_from(member.part).unwrap_or(usize::MAX);
+                let part = member.part.narrow::<usize>();
                 let Some(part) = self.owners.parts.get(part) else {
                     continue;
                 };
                 owners.push(*part);
-                let further = u64::from(member.names.saturating_sub(1));
+                let further = u64::from(member.names.exact_sub(1));
                 if further > 0 {
                     current.further.push((sets.of_one(*part)?, further));
                 }
@@ -280,7 +281,7 @@ impl Leaves<'_> {
         if kind != Some(FileKind::Regular) {
             return Ok(());
         }
-        files.count = files.count.saturating_add(1);
+        files.count = files.count.exact_add(1);
         if parsed.nlink > 1 {
             let mut sets = self.sets.lock();
             // Files that are counted apart have the names that they have there.
@@ -288,13 +289,14 @@ impl Leaves<'_> {
                 Some((owner, _)) if sets.contains(leaf_set, owner) => sets.replaced(leaf_set, owner, &[])?,
                 _ => leaf_set,
             };
+            // Clamp: a number from disk.
             let further = u64::from(parsed.nlink).saturating_sub(1);
             current.further.push((others, further));
         }
         if self.with_names && !self.only_extents {
             for (set, times) in &current.further {
                 let further = tally.further.entry(*set).or_default();
-                further.count = further.count.saturating_add(*times);
+                further.count = further.count.exact_add(*times);
             }
         }
         Ok(())
@@ -388,7 +390,7 @@ pub(super) fn references_of(extent: &FileExtent<'_>, item_bytes: usize) -> Optio
     };
     match &extent.body {
         FileExtentBody::Inline(_) => {
-            let stored = item_bytes.saturating_sub(FileExtent::INLINE_HEAD_BYTES);
+            let stored = item_bytes.exact_sub(FileExtent::INLINE_HEAD_BYTES);
             let inline = References {
                 inline_count: 1,
                 inline_stored: ByteCount::of(stored),

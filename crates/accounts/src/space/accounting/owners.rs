@@ -7,6 +7,7 @@
 //! A subvolume is one owner, or several: inodes without a name are an owner of their own, so that what only they hold
 //! can be told apart, and a caller can have some of its files counted apart ([`super::Parts`]).
 
+use buttress_exact::Exact as _;
 use buttress_format::{
     InodeNumber, ItemType, Key, Logical, ObjectId, RootFlags, RootItem, SubvolumeId, TreeId,
 };
@@ -145,7 +146,7 @@ impl Owners {
 
     /// Adds an owner.
     pub(super) fn add(&mut self, owner: Owner) -> Result<OwnerIndex> {
-        let index = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
+        let index = self.list.len().narrow::<u32>();
         if index >= OWNERS_MAX {
             return Err(Error::AccountingTooBig {
                 what: "subvolumes, and entries of the directory",
@@ -186,7 +187,7 @@ impl Owners {
                 if !is_unlinked(&tree, inode) {
                     continue;
                 }
-                count = count.saturating_add(1);
+                count = count.exact_add(1);
                 if count > UNLINKED_MAX {
                     return Err(Error::AccountingTooBig {
                         what: "files without a name",
@@ -208,7 +209,7 @@ impl Owners {
     }
 
     fn is_deleted(&self, owner: OwnerIndex) -> bool {
-        let index = usize::try_from(owner).unwrap_or(usize::MAX);
+        let index = owner.narrow::<usize>();
         self.list.get(index).is_some_and(|owner| owner.deleted)
     }
 }

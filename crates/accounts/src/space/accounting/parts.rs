@@ -5,6 +5,7 @@
 //!
 //! Bound: `NAMES_MAX` names in the subvolume.
 
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, InodeExtrefs, InodeNumber, InodeRefs, ItemType, SubvolumeId, TreeBlock};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::filesystem::Filesystem;
@@ -62,6 +63,7 @@ impl Parts {
     /// The parts with the number of names in each.
     pub(super) fn members_of(&self, inode: InodeNumber) -> &[Member] {
         let start = self.members.partition_point(|member| member.inode < inode);
+        // Clamp: places that a search found in the list.
         let rest = self.members.get(start..).unwrap_or(&[]);
         let count = rest.partition_point(|member| member.inode == inode);
         rest.get(..count).unwrap_or(&[])
@@ -130,6 +132,7 @@ impl Parts {
                 Some(entered) if !*entered => *entered = true,
                 _ => continue,
             }
+            // Clamp: a place that a search found in the list.
             let below = names.get(start..).unwrap_or(&[]);
             for name in below.iter().take_while(|name| name.directory == current) {
                 if let Some(part) = part.or_else(|| part_of(name.inode)) {
@@ -148,14 +151,15 @@ impl Parts {
         members.dedup_by(|later, first| {
             let same = (later.inode, later.part) == (first.inode, first.part);
             if same {
-                first.names = first.names.saturating_add(later.names);
+                first.names = first.names.exact_add(later.names);
             }
             same
         });
-        let count = members.iter().map(|member| member.part.saturating_add(1)).max();
+        let count = members.iter().map(|member| member.part.exact_add(1)).max();
         Ok(Self {
             subvolume: directory.subvolume,
             members: members.into(),
+            // Clamp: without members there are no parts.
             count: count.unwrap_or(0),
         })
     }
@@ -193,7 +197,7 @@ fn names_of(filesystem: &Filesystem, subvolume: SubvolumeId, progress: &Progress
 fn too_many() -> Error {
     Error::AccountingTooBig {
         what: "names in the subvolume of the directory",
-        limit: u64::try_from(NAMES_MAX).unwrap_or(u64::MAX),
+        limit: u64_of(NAMES_MAX),
     }
 }
 

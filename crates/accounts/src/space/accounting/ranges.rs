@@ -7,6 +7,7 @@
 use super::figures::Sum;
 use super::owners::OwnerIndex;
 use super::sets::Run;
+use buttress_exact::Exact as _;
 
 /// The sums.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl<T: Sum + Default> RangeSums<T> {
     pub(super) fn new(owners: usize) -> Self {
         let leaves = owners.max(1);
         Self {
-            nodes: vec![T::default(); leaves.saturating_mul(2)],
+            nodes: vec![T::default(); leaves.exact_mul(2)],
             leaves,
         }
     }
@@ -33,10 +34,10 @@ impl<T: Sum + Default> RangeSums<T> {
             while start < end {
                 if start & 1 == 1 {
                     self.add_to(start, figures);
-                    start = start.saturating_add(1);
+                    start = start.exact_add(1);
                 }
                 if end & 1 == 1 {
-                    end = end.saturating_sub(1);
+                    end = end.exact_sub(1);
                     self.add_to(end, figures);
                 }
                 start >>= 1;
@@ -46,8 +47,8 @@ impl<T: Sum + Default> RangeSums<T> {
     }
 
     fn leaf(&self, owner: OwnerIndex) -> usize {
-        let index = usize::try_from(owner).unwrap_or(usize::MAX);
-        index.min(self.leaves).saturating_add(self.leaves)
+        let index = owner.narrow::<usize>();
+        index.min(self.leaves).exact_add(self.leaves)
     }
 
     fn add_to(&mut self, node: usize, figures: &T) {

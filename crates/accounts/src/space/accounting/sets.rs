@@ -7,6 +7,7 @@
 //! Bound: `SETS_BYTES_MAX` for all of them. More is refused, not stored.
 
 use super::owners::OwnerIndex;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_fs::error::{Error, Result};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -51,7 +52,7 @@ impl Sets {
 
     /// The runs of a set.
     pub(super) fn runs(&self, id: SetId) -> &[Run] {
-        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
+        let index = id.0.narrow::<usize>();
         self.list.get(index).map_or(&[], |runs| runs)
     }
 
@@ -63,15 +64,15 @@ impl Sets {
         if let Some(id) = self.by_runs.get(runs) {
             return Ok(*id);
         }
-        let bytes = size_of_val(runs).saturating_add(SET_BYTES);
-        self.bytes = self.bytes.saturating_add(bytes);
+        let bytes = size_of_val(runs).exact_add(SET_BYTES);
+        self.bytes = self.bytes.exact_add(bytes);
         let next = u32::try_from(self.list.len())
             .ok()
             .filter(|_| self.bytes <= self.bytes_max);
         let Some(id) = next.map(SetId) else {
             return Err(Error::AccountingTooBig {
                 what: "bytes of different sets of subvolumes that share something",
-                limit: u64::try_from(self.bytes_max).unwrap_or(u64::MAX),
+                limit: u64_of(self.bytes_max),
             });
         };
         let runs: Arc<[Run]> = runs.into();
@@ -82,7 +83,7 @@ impl Sets {
 
     /// The set of one owner.
     pub(super) fn of_one(&mut self, owner: OwnerIndex) -> Result<SetId> {
-        self.intern(&[(owner, owner.saturating_add(1))])
+        self.intern(&[(owner, owner.exact_add(1))])
     }
 
     /// The union of all sets of a list, which is put in order.
@@ -118,16 +119,13 @@ impl Sets {
         for (start, end) in self.runs(id) {
             if *start <= gone && gone < *end {
                 runs.push((*start, gone));
-                runs.push((gone.saturating_add(1), *end));
+                runs.push((gone.exact_add(1), *end));
             } else {
                 runs.push((*start, *end));
             }
         }
         runs.retain(|(start, end)| start < end);
-        let added: Vec<Run> = added
-            .iter()
-            .map(|owner| (*owner, owner.saturating_add(1)))
-            .collect();
+        let added: Vec<Run> = added.iter().map(|owner| (*owner, owner.exact_add(1))).collect();
         let union = merged(&[&runs, &added]);
         self.intern(&union)
     }

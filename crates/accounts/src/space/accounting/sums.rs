@@ -5,6 +5,7 @@ use super::figures::{Files, Occupied, Sum};
 use super::owners::{Owner, OwnerIndex, Share};
 use super::ranges::RangeSums;
 use super::sets::{Run, SetId, members};
+use buttress_exact::Exact as _;
 use std::collections::HashMap;
 
 /// Some of the owners.
@@ -19,7 +20,7 @@ impl Scope {
         let mut count = 0_u32;
         let mut before = vec![count];
         for is_member in is_member {
-            count = count.saturating_add(u32::from(is_member));
+            count = count.exact_add(u32::from(is_member));
             before.push(count);
         }
         Self { before }
@@ -27,7 +28,8 @@ impl Scope {
 
     /// How many of them come before an owner.
     fn before(&self, owner: OwnerIndex) -> u32 {
-        let index = usize::try_from(owner).unwrap_or(usize::MAX);
+        let index = owner.narrow::<usize>();
+        // Clamp: a scope of no owners, and one of fewer.
         let known = self.before.get(index).or_else(|| self.before.last());
         known.copied().unwrap_or(0)
     }
@@ -35,7 +37,7 @@ impl Scope {
     /// Whether an owner is among them.
     #[must_use]
     pub fn contains(&self, owner: OwnerIndex) -> bool {
-        self.before(owner.saturating_add(1)) > self.before(owner)
+        self.before(owner.exact_add(1)) > self.before(owner)
     }
 
     /// Whether nobody is among them.
@@ -47,16 +49,18 @@ impl Scope {
     /// Those that are in either.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        let owners = self.before.len().max(other.before.len()).saturating_sub(1);
-        let owners = 0..OwnerIndex::try_from(owners).unwrap_or(OwnerIndex::MAX);
+        let owners = self.before.len().max(other.before.len());
+        // Clamp: a scope of no owners has no sums either.
+        let owners = owners.saturating_sub(1);
+        let owners = 0..owners.narrow::<OwnerIndex>();
         Self::new(owners.map(|owner| self.contains(owner) || other.contains(owner)))
     }
 
     fn count_in(&self, runs: &[Run]) -> u64 {
         let counts = runs
             .iter()
-            .map(|(start, end)| self.before(*end).saturating_sub(self.before(*start)));
-        counts.fold(0_u64, |sum, count| sum.saturating_add(count.into()))
+            .map(|(start, end)| self.before(*end).exact_sub(self.before(*start)));
+        counts.fold(0_u64, |sum, count| sum.exact_add(count.into()))
     }
 
     fn has_all_of(&self, runs: &[Run]) -> bool {
@@ -74,9 +78,9 @@ impl Scope {
 
 /// How many owners a set has.
 fn count_of(runs: &[Run]) -> usize {
-    let lengths = runs.iter().map(|(start, end)| end.saturating_sub(*start));
-    let count = lengths.fold(0_u32, u32::saturating_add);
-    usize::try_from(count).unwrap_or(usize::MAX)
+    let lengths = runs.iter().map(|(start, end)| end.exact_sub(*start));
+    let count = lengths.fold(0_u32, u32::exact_add);
+    count.narrow::<usize>()
 }
 
 /// What one owner has.
@@ -101,7 +105,7 @@ pub struct Group {
 
 impl Accounting {
     fn runs(&self, set: SetId) -> &[Run] {
-        let index = usize::try_from(set.0).unwrap_or(usize::MAX);
+        let index = set.0.narrow::<usize>();
         self.sets.get(index).map_or(&[], |runs| runs)
     }
 
@@ -165,8 +169,8 @@ impl Accounting {
         let parts = Scope::new(is_both.map(|(index, _)| scope.contains(index) && parts.contains(index)));
         self.weighted(&[&self.counted.files], |runs| {
             let of_parts = parts.count_in(runs);
-            let others = scope.count_in(runs).saturating_sub(of_parts);
-            others.saturating_add(of_parts.min(1))
+            let others = scope.count_in(runs).exact_sub(of_parts);
+            others.exact_add(of_parts.min(1))
         })
     }
 
@@ -205,7 +209,7 @@ impl Accounting {
     }
 
     fn indexes(&self) -> impl Iterator<Item = OwnerIndex> {
-        0..OwnerIndex::try_from(self.owners.len()).unwrap_or(OwnerIndex::MAX)
+        0..self.owners.len().narrow::<OwnerIndex>()
     }
 
     /// What every owner has, in the order of [`Accounting::owners`].
@@ -236,6 +240,7 @@ impl Accounting {
             OwnerSpace {
                 files,
                 occupied: occupied.of(owner),
+                // Clamp: most owners have nothing for themselves.
                 exclusive: exclusive.get(&owner).copied().unwrap_or_default(),
             }
         };
@@ -251,6 +256,7 @@ impl Accounting {
         let mut sorted: Vec<(&SetId, &Occupied)> = occupied
             .filter(|(_, occupied)| **occupied != Occupied::default())
             .collect();
+        // Clamp: sums of lengths from disk.
         let size = |occupied: &Occupied| occupied.data().saturating_add(occupied.metadata);
         sorted.sort_by(|a, b| {
             let by_owners = || self.runs(*a.0).cmp(self.runs(*b.0));
