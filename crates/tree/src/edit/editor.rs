@@ -206,10 +206,9 @@ impl Editor<'_> {
         for step in steps {
             if let Some(lowest) = lowest.filter(|_| slot == 0)
                 && node.block.key(0).is_some_and(|first| *lowest < first)
+                && !node.block.edit_node(|node| node.set_key(0, lowest))
             {
-                if !node.block.edit_node(|node| node.set_key(0, lowest)) {
-                    return Err(self.broken("a node on the way has no first key"));
-                }
+                return Err(self.broken("a node on the way has no first key"));
             }
             node = self.child(node, slot, step)?;
             slot = step.slot;

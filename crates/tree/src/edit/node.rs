@@ -182,7 +182,7 @@ impl Node {
         if !known.is_empty() {
             let are_set = block.edit_node(|node| {
                 let set = known.iter().map(|(slot, pointer)| node.set(*slot, pointer));
-                set.fold(true, |all, is_set| all && is_set)
+                set.filter(|is_set| !is_set).count() == 0
             });
             debug_assert!(are_set, "linked children have pointers");
         }
