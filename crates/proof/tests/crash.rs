@@ -54,12 +54,23 @@ struct Plan {
     asks_kernel: bool,
 }
 
+/// Cuts of a volume: in the suite, and in a nightly run.
+const CUTS: (u64, u64) = (21, 63);
+
 impl Plan {
+    /// A run with all cuts in the suite, too: deliberate faults must be caught by its test.
+    fn with_all_cuts(operations: usize, commit_every: u64) -> Self {
+        Self {
+            cuts: budget("BUTTRESS_CRASH_CUTS", CUTS.1, CUTS.1),
+            ..Self::new(operations, commit_every)
+        }
+    }
+
     fn new(operations: usize, commit_every: u64) -> Self {
         Self {
             operations,
             commit_every,
-            cuts: budget("BUTTRESS_CRASH_CUTS", 21, 63),
+            cuts: budget("BUTTRESS_CRASH_CUTS", CUTS.0, CUTS.1),
             engine: Engine::Inline,
             commits_beside: false,
             asks_kernel: true,
@@ -277,7 +288,8 @@ fn profiles(data: Profile, metadata: Profile) -> Options {
 
 #[test]
 fn on_one_device_with_duplicated_metadata() {
-    crash(&[128 << 20], &Options::default(), 1500, 50);
+    let base = empty(&[128 << 20], &Options::default()).unwrap();
+    crash_on(base, Plan::with_all_cuts(1500, 50));
 }
 
 #[test]
@@ -287,7 +299,8 @@ fn with_small_nodes_and_single_metadata() {
         metadata: Some(Profile::Single),
         ..Options::default()
     };
-    crash(&[SMALL_BYTES], &options, 1500, 30);
+    let base = empty(&[SMALL_BYTES], &options).unwrap();
+    crash_on(base, Plan::with_all_cuts(1500, 30));
 }
 
 #[test]

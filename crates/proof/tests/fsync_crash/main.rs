@@ -39,9 +39,15 @@ use threads::threads;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
+/// Histories of a kind of volume, and cuts of each: all of them, as in a nightly run.
+const ALL: (u64, u64) = (20, 24);
+
+/// In the suite, of most kinds.
+const SOME: (u64, u64) = (4, 12);
+
 /// How often each history is cut.
 pub(crate) fn cuts() -> u64 {
-    budget("BUTTRESS_CRASH_CUTS", 12, 24)
+    budget("BUTTRESS_CRASH_CUTS", SOME.1, ALL.1)
 }
 
 fn profile(profile: Profile) -> Options {
@@ -64,20 +70,21 @@ pub(crate) fn base(devices: &[usize], options: &Options, seed: u64) -> Backends 
 
 /// Runs a few histories on this kind of volume.
 fn histories(devices: &[usize], options: &Options, salt: u64) {
-    histories_of(4, devices, options, salt);
+    histories_of(SOME, devices, options, salt);
 }
 
-/// Runs so many histories, or more in a nightly run.
-fn histories_of(ordinary: u64, devices: &[usize], options: &Options, salt: u64) {
+/// Runs so many histories with so many cuts, or all in a nightly run.
+fn histories_of((histories, cuts): (u64, u64), devices: &[usize], options: &Options, salt: u64) {
     // The write hole is the kernel's, too, and its check's.
     let has_parity = matches!(options.data, Some(Profile::Raid5 | Profile::Raid6));
     let asks_kernel = !has_parity;
-    let count = budget("BUTTRESS_FSYNC_HISTORIES", ordinary, 20);
+    let count = budget("BUTTRESS_FSYNC_HISTORIES", histories, ALL.0);
+    let cuts = budget("BUTTRESS_CRASH_CUTS", cuts, ALL.1);
     let first = buttress_oracle::seeds::seed("fsync_crash", "BUTTRESS_CRASH_SEED", 1) + salt * 1_000_003;
     for seed in first..first + count {
         let base = base(devices, options, seed);
         let run = run(base, seed, 80).unwrap();
-        cut(&run, seed, cuts(), asks_kernel).unwrap();
+        cut(&run, seed, cuts, asks_kernel).unwrap();
     }
 }
 
@@ -174,8 +181,8 @@ fn by_several_threads_with_parity() {
 
 #[test]
 fn on_one_device() {
-    // Of this kind and of small nodes there are more: deliberate faults must be caught by them.
-    histories_of(10, &[128 << 20], &Options::default(), 0);
+    // All of this kind and of small nodes: deliberate faults must be caught by their tests.
+    histories_of(ALL, &[128 << 20], &Options::default(), 0);
     assert!(
         KERNEL_LOOKS.load(Ordering::Relaxed) > 0 || kernel_missing().is_some(),
         "the kernel looked at nothing"
@@ -188,7 +195,7 @@ fn with_small_nodes() {
         node_bytes: Some(4096),
         ..Options::default()
     };
-    histories_of(10, &[128 << 20], &options, 1);
+    histories_of(ALL, &[128 << 20], &options, 1);
 }
 
 #[test]
