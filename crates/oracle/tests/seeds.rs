@@ -9,7 +9,7 @@ const FIXED: [&str; 3] = [
     // A covering array: its rows are fixed.
     "cli/tests/building/matrix.rs",
     // Every subset of the writes in doubt occurs.
-    "device/tests/crash.rs",
+    "lab/tests/crash.rs",
     // The generator of histories itself.
     "oracle/src/history/random.rs",
 ];
