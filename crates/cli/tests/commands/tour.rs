@@ -77,6 +77,21 @@ fn tour_without_keep_removes_its_image() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// The image grows in the directory that is read meanwhile.
+#[test]
+fn tour_of_the_folder_for_temporary_files_leaves_its_own_image_out() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "content").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
+        .arg("tour")
+        .arg(folder.path())
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && !text.contains("FAILED"), "{text}");
+}
+
 /// The table in the README has the steps of the tour, in their order.
 #[test]
 fn readme_shows_every_step_of_the_tour() {

@@ -5,6 +5,7 @@
 mod crash;
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -133,6 +134,9 @@ impl Making {
         let source = LEFT_OUT
             .iter()
             .fold(source, |source, name| source.without_name(name));
+        // The image may lie in the directory, and changes while that is read.
+        let image = self.image.metadata().with_context(making)?;
+        let source = source.without(image.dev(), image.ino());
         let device = Device::open(&self.image, &options)?;
         let progress = Progress::new();
         let gathered = ImageBuilder::new(wishes)
