@@ -236,7 +236,7 @@ fn target(event: &Event) -> Option<(usize, Range<u64>)> {
             offset_bytes,
             bytes,
         } => {
-            let end = offset_bytes.saturating_add(crate::layer::byte_length(bytes.len()));
+            let end = offset_bytes.saturating_add(buttress_exact::u64_of(bytes.len()));
             Some((*device, *offset_bytes..end))
         }
         Event::Zero { device, range } | Event::Discard { device, range } => Some((*device, range.clone())),

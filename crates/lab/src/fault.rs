@@ -16,7 +16,8 @@ use buttress_locks::{Rank, lock_class};
 
 use buttress_device::Backend;
 
-use crate::layer::{byte_length, geometry_of_inner, range_of};
+use crate::layer::{geometry_of_inner, range_of};
+use buttress_exact::u64_of;
 
 mod sweep;
 
@@ -239,7 +240,7 @@ impl State {
         fate
     }
 
-    /// What becomes of a write: its number, its range, and how many bytes were written with it in all.
+    /// Returns the fate of a write: its number, its range, and how many bytes were written with it in all.
     fn fate_of_write(&self, number: u64, range: &Range<u64>, total: u64) -> io::Result<WriteFate> {
         check_present(self)?;
         let mut fate = WriteFate::Done;
@@ -311,9 +312,9 @@ impl Backend for FaultyBackend {
     geometry_of_inner!();
 
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
-        let length = buffers.iter().fold(0, |sum: u64, buffer| {
-            sum.saturating_add(byte_length(buffer.len()))
-        });
+        let length = buffers
+            .iter()
+            .fold(0, |sum: u64, buffer| sum.saturating_add(u64_of(buffer.len())));
         let range = range_of(offset_bytes, length);
         self.check_read(&range)?;
         self.inner.read_vectored_at(offset_bytes, buffers)?;
@@ -322,7 +323,7 @@ impl Backend for FaultyBackend {
     }
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
-        let length = byte_length(bytes.len());
+        let length = u64_of(bytes.len());
         let range = range_of(offset_bytes, length);
         let (offset, kept) = match self.check_write(&range)? {
             WriteFate::Done => (offset_bytes, length),

@@ -20,7 +20,8 @@ use buttress_locks::{Rank, lock_class};
 
 use buttress_device::Backend;
 
-use crate::layer::{byte_length, geometry_of_inner};
+use crate::layer::geometry_of_inner;
+use buttress_exact::u64_of;
 
 lock_class!(GateLock, "state", Rank::LEAF);
 
@@ -117,7 +118,7 @@ impl Backend for GatedBackend {
 
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         let length = buffers.iter().map(|buffer| buffer.len());
-        let length_bytes = byte_length(length.fold(0, usize::saturating_add));
+        let length_bytes = u64_of(length.fold(0, usize::saturating_add));
         let done = self.inner.read_vectored_at(offset_bytes, buffers);
         self.pass(Request::Read {
             offset_bytes,

@@ -1,4 +1,4 @@
-//! What backends over another backend share.
+//! Shared parts of backends over another backend.
 
 use std::ops::Range;
 
@@ -28,12 +28,8 @@ macro_rules! geometry_of_inner {
 }
 pub(crate) use geometry_of_inner;
 
-/// Returns the bytes of a request. The range ends at the largest offset at most: no backend is that large.
+/// Returns the bytes of a request.
 pub(crate) fn range_of(offset_bytes: u64, length_bytes: u64) -> Range<u64> {
+    // Clamp: no backend reaches the largest offset, and each checks the range.
     offset_bytes..offset_bytes.saturating_add(length_bytes)
-}
-
-/// Returns the length of a slice as a count of bytes. No slice is longer than `isize::MAX`, so every length fits.
-pub(crate) fn byte_length(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -17,7 +17,8 @@ use buttress_locks::{Rank, lock_class};
 
 use buttress_device::{Backend, out_of_range};
 
-use crate::layer::{byte_length, geometry_of_inner, range_of};
+use crate::layer::{geometry_of_inner, range_of};
+use buttress_exact::u64_of;
 
 lock_class!(SparseLock, "space", Rank::LEAF);
 
@@ -131,7 +132,7 @@ impl SparseBackend {
     /// How much space the image has.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        byte_length(self.space.lock().held.len()).exact_mul(BLOCK_BYTES)
+        u64_of(self.space.lock().held.len()).exact_mul(BLOCK_BYTES)
     }
 }
 
@@ -145,7 +146,7 @@ impl Backend for SparseBackend {
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         let (taken, errno) = {
             let mut space = self.space.lock();
-            let taken = space.take(&range_of(offset_bytes, byte_length(bytes.len())));
+            let taken = space.take(&range_of(offset_bytes, u64_of(bytes.len())));
             (taken, space.errno)
         };
         match taken {

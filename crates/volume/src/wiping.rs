@@ -4,9 +4,10 @@
 //! device that opens as before, or one that does not open.
 
 use buttress_device::{Device, IoError};
+use buttress_exact::Exact as _;
 use buttress_format::{Physical, SUPERBLOCK_OFFSETS};
 
-/// How much is zeroed at both ends of a device, so that nothing finds what was there before.
+/// The bytes zeroed at each end of a device, so that no program finds the former content.
 const WIPED_BYTES: u64 = 2 << 20;
 
 /// Erases a device's former content in an order that leaves a whole volume or none at each moment, without a discard. Programs that recognise a file system
@@ -29,7 +30,7 @@ pub fn forget(device: &Device) -> Result<(), IoError> {
 /// Makes a device forget the superblocks on it, as far as it can: what could not be finished is not to open.
 pub fn forget_superblocks(device: &Device) {
     for place in SUPERBLOCK_OFFSETS {
-        // What fails here failed before, which is told.
+        // The caller reports the failure that came before.
         let _cannot = zero_superblock(device, place);
     }
     let _cannot = device.flush();
@@ -37,7 +38,7 @@ pub fn forget_superblocks(device: &Device) {
 
 fn zero_superblock(device: &Device, place: Physical) -> Result<(), IoError> {
     let bytes = buttress_format::SUPERBLOCK_BYTES as u64;
-    if place.get().saturating_add(bytes) <= device.size_bytes() {
+    if place.get().exact_add(bytes) <= device.size_bytes() {
         device.zero(place.get(), bytes)?;
     }
     Ok(())
@@ -49,6 +50,7 @@ fn zero_superblock(device: &Device, place: Physical) -> Result<(), IoError> {
 /// The failure of the device.
 pub fn zero_ends(device: &Device) -> Result<(), IoError> {
     let size = device.size_bytes();
+    // Clamp: both ends of a small device overlap.
     for start in [0, size.saturating_sub(WIPED_BYTES)] {
         device.zero(start, WIPED_BYTES.min(size))?;
     }

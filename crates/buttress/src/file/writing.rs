@@ -3,6 +3,7 @@
 use super::File;
 use crate::error::Result;
 use crate::volume::Access;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, FileOffset};
 use buttress_writer::AllocateMode;
 use std::io::{self, Write};
@@ -133,11 +134,12 @@ impl File {
         offset: FileOffset,
     ) -> Result<ByteCount> {
         let writer = self.volume.writer()?;
+        // Clamp: the copy ends at the end of the source anyway.
         let range = source_offset..source_offset.saturating_add(length);
         Ok(writer.copy_range(source.location, range, self.location, offset)?)
     }
 
-    /// Shares the extents of a range of `source` with this file if both hold the same there. Whether they do.
+    /// Shares the extents of a range of `source` with this file if both hold the same bytes there. Returns whether they do.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -182,8 +184,7 @@ impl File {
         Ok(())
     }
 
-    /// Makes what was written to a range durable, as `sync_file_range(2)`'s users want it. Where nothing waits in the range
-    /// nothing is written, whatever else of the file does.
+    /// Makes the content of a range durable. A range without dirty data causes no write, even if the rest of the file is dirty.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -222,8 +223,8 @@ impl File {
 impl Write for File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_at(FileOffset::new(self.position), bytes)?;
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.position = self.position.saturating_add(length);
+        // The write succeeded, so its end is an offset.
+        self.position = self.position.exact_add(u64_of(bytes.len()));
         Ok(bytes.len())
     }
 

@@ -16,8 +16,8 @@ use buttress_locks::{Rank, lock_class};
 use super::pages::Pages;
 use super::recording::{CrashImage, DISCARDED};
 use super::{Event, Recorded, SECTOR_BYTES, target};
-use crate::layer::byte_length;
 use buttress_device::Backend;
+use buttress_exact::u64_of;
 
 lock_class!(CheckpointsLock, "checkpoints", Rank::LEAF);
 lock_class!(LatestLock, "latest", Rank::LEAF);
@@ -334,7 +334,7 @@ fn apply(pages: &mut Pages, event: &Event, part: &Range<u64>) {
             let from = usize::try_from(start.saturating_sub(*offset_bytes)).unwrap_or(usize::MAX);
             let count = usize::try_from(length).unwrap_or(usize::MAX);
             let part = bytes.get(from..from.saturating_add(count)).unwrap_or_default();
-            debug_assert_eq!(byte_length(part.len()), length, "a part of the write");
+            debug_assert_eq!(u64_of(part.len()), length, "a part of the write");
             pages.write(start, part)
         }
         Event::Zero { .. } => pages.fill(start, length, 0),
@@ -371,7 +371,7 @@ impl Draw {
         };
         let mut draw = Self {
             outcome,
-            state: seed ^ byte_length(cut).rotate_left(32),
+            state: seed ^ u64_of(cut).rotate_left(32),
             lost: 0,
             current: None,
         };

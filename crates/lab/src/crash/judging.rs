@@ -19,7 +19,7 @@ use super::history::{History, Outcome, State};
 lock_class!(QueueLock, "queue", Rank::new(82).over_device());
 lock_class!(VerdictLock, "verdict", Rank::LEAF);
 
-/// How many complaints end the judging, except where [`Cuts::complaints`] says otherwise.
+/// The number of complaints that ends the judging by default ([`Cuts::complaints`]).
 const COMPLAINTS: usize = 8;
 
 /// Which states of a history a judge sees.
@@ -29,7 +29,7 @@ const COMPLAINTS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Cuts {
     step: usize,
-    /// What becomes of the writes in doubt.
+    /// The outcomes of the writes in doubt.
     outcomes: Vec<Outcome>,
     only: Option<usize>,
     threads: usize,
@@ -56,7 +56,7 @@ impl Cuts {
         cuts.draws(2)
     }
 
-    /// One state alone: to repeat a complaint.
+    /// Judges a single state, to repeat a complaint.
     #[must_use]
     pub fn only(cut: usize, outcome: Outcome) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Cuts {
         self
     }
 
-    /// So many drawn states of each cut, beside the two extremes.
+    /// Sets the number of drawn states of each cut, beside the two extremes.
     #[must_use]
     pub fn draws(mut self, draws: u64) -> Self {
         self.outcomes = vec![Outcome::AllKept, Outcome::NoneKept];
@@ -154,16 +154,16 @@ impl CutState<'_> {
     }
 }
 
-/// What a judge found wrong with one state.
+/// The complaint of a judge about one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// How many events came before the power went.
+    /// The number of events before the power cut.
     pub cut: usize,
-    /// What became of the writes in doubt.
+    /// The outcome of the writes in doubt.
     pub outcome: Outcome,
     /// The last mark before the cut.
     pub last_mark: Option<u64>,
-    /// What the judge said.
+    /// The words of the judge.
     pub problem: String,
 }
 
@@ -183,12 +183,12 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// What a judge found.
+/// The findings of a judge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// How many states were judged.
+    /// The number of judged states.
     pub states: usize,
-    /// What was wrong, in the order of cuts. Judging ended early if there are as many as were asked for.
+    /// The complaints, in the order of cuts. Judging ended early if there are as many as were asked for.
     pub complaints: Vec<Complaint>,
 }
 

@@ -6,8 +6,8 @@ use buttress_exact::Exact as _;
 use std::io;
 use std::sync::Arc;
 
-use crate::layer::byte_length;
 use buttress_device::{Backend, check_range, out_of_range};
+use buttress_exact::u64_of;
 
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -35,7 +35,7 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, usize,
     let mut done = 0_usize;
     std::iter::from_fn(move || {
         let left = length.checked_sub(done).filter(|left| *left > 0)?;
-        let at = offset.checked_add(byte_length(done))?;
+        let at = offset.checked_add(u64_of(done))?;
         let within = usize::try_from(at.checked_rem(PAGE_BYTES)?).ok()?;
         let count = left.min(PAGE.saturating_sub(within));
         let part = (at.checked_div(PAGE_BYTES)?, within, done, count);
@@ -71,14 +71,12 @@ impl Pages {
 
     /// The bytes of a page of the base, as far as the device reaches.
     fn read_base(&self, number: u64, within: usize, bytes: &mut [u8]) -> io::Result<()> {
-        let at = number
-            .saturating_mul(PAGE_BYTES)
-            .saturating_add(byte_length(within));
+        let at = number.saturating_mul(PAGE_BYTES).saturating_add(u64_of(within));
         self.base.read_vectored_at(at, &mut [bytes])
     }
 
     pub(super) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        check_range(self.size_bytes, offset, byte_length(bytes.len()))?;
+        check_range(self.size_bytes, offset, u64_of(bytes.len()))?;
         for (number, within, start, count) in parts(offset, bytes.len()) {
             let target = bytes
                 .get_mut(start..start.saturating_add(count))
@@ -101,7 +99,7 @@ impl Pages {
         length: usize,
         fill: &mut dyn FnMut(usize, &mut [u8]),
     ) -> io::Result<()> {
-        check_range(self.size_bytes, offset, byte_length(length))?;
+        check_range(self.size_bytes, offset, u64_of(length))?;
         for (number, within, start, count) in parts(offset, length) {
             self.own(number, count == PAGE)?;
             let page = self

@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::pages::Pages;
 use super::{Event, Recorded, SharedLog};
-use crate::layer::byte_length;
 use buttress_device::Backend;
+use buttress_exact::u64_of;
 
 lock_class!(PagesLock, "pages", Rank::new(86).over_device().several());
 
@@ -58,7 +58,7 @@ impl Backend for CrashImage {
         let mut offset = offset_bytes;
         for buffer in buffers {
             pages.read(offset, buffer)?;
-            offset = offset.saturating_add(byte_length(buffer.len()));
+            offset = offset.saturating_add(u64_of(buffer.len()));
         }
         Ok(())
     }
