@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// What kind of failure an error is: what callers match on.
+/// The kind of a failure, for callers to match on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -67,7 +67,7 @@ pub(crate) enum Cause {
 }
 
 impl Error {
-    /// What kind of failure it is.
+    /// Returns the kind of the failure.
     ///
     /// ```
     /// use buttress::{Device, ErrorKind, Volume};

@@ -16,7 +16,7 @@ use buttress_fs::error::{Corruption, Error, Result};
 /// A range of data addresses: `[logical, logical + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRange {
-    /// Where the extent begins.
+    /// The first address of the extent.
     pub logical: Logical,
     /// Its length on disk, in bytes.
     pub length: ByteCount,

@@ -1,14 +1,14 @@
-//! How content is written: options of a volume that is open for writing.
+//! Options for writing content.
 
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, InodeFlags};
 
-/// How content is written.
+/// Options for writing content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOptions {
-    /// How content is compressed that has no property of its own; `None`: only where flags or properties ask for it.
+    /// The compression of content without a property of its own. `None` compresses only files whose flags or properties ask.
     pub compression: Option<CompressionMethod>,
-    /// Compress whatever the inode's flags, or a first look at the content, say.
+    /// Whether content is compressed despite the inode's flags and an estimate of the gain.
     pub compress_force: bool,
     /// Files up to this size lie inside the tree, if a sector and a leaf have room for them.
     pub max_inline: ByteCount,

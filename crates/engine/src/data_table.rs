@@ -19,14 +19,14 @@ lock_class!(pub FilesLock, "files", Rank::LEAF);
 lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
-/// What a file takes in memory beside its content.
+/// The memory of a file beside its content, in bytes.
 const FILE_BYTES: u64 = 640;
 
-/// How many files may have dirty data. Content of one file is worth holding back, since more of it may come and lie
+/// The largest number of files with dirty data. Content of one file is worth holding back, since more of it may come and lie
 /// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
 pub const FILES_MAX: usize = 1024;
 
-/// Where a file is in the table.
+/// The key of a file in the table.
 pub fn file_id(location: Location) -> FileId {
     (location.subvolume.tree(), location.inode)
 }
@@ -34,11 +34,11 @@ pub fn file_id(location: Location) -> FileId {
 /// The files with dirty data, or with a call under way.
 #[derive(Debug)]
 pub struct DataTable {
-    /// How content is written.
+    /// Options for writing content.
     pub options: DataOptions,
     /// The files with dirty data, or with a call under way.
     pub files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
-    /// How many there are: known without the lock, which all writers share.
+    /// The number of files, readable without the lock that all writers share.
     file_count: AtomicUsize,
     /// The memory that all that waits takes.
     delalloc_bytes: AtomicU64,
@@ -55,12 +55,12 @@ pub struct DataTable {
     pub several_steps: RwLock<(), SeveralStepsLock>,
 }
 
-/// What a call knows of a file beside the dirty data.
+/// The state of a file for a call, beside its dirty data.
 #[derive(Debug, Default)]
 pub struct FileState {
     /// The file's size; not yet looked up in a file that was just taken in.
     pub size: Option<u64>,
-    /// How much room is promised for what waits.
+    /// The space promised to dirty data, in bytes.
     pub reserved: u64,
     /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
     pub never_inline: bool,
@@ -160,7 +160,7 @@ impl DataTable {
             || self.dirty_files() > FILES_MAX >> halvings
     }
 
-    /// How many files have dirty data.
+    /// Returns the number of files with dirty data.
     pub fn dirty_files(&self) -> usize {
         self.file_count.load(Ordering::Relaxed)
     }

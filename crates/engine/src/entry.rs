@@ -1,4 +1,4 @@
-//! What an entry of a directory leads to.
+//! Entries of directories and their targets.
 //!
 //! Source: on-disk format documentation, section "DIR_ITEM".
 
@@ -8,10 +8,10 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Name, Result};
 use buttress_fs::location::Location;
 
-/// What an entry leads to.
+/// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it leads.
+    /// The target.
     pub target: Target,
     /// The kind of file that the entry names.
     pub kind: FileKind,
@@ -27,7 +27,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// What an item's entry leads to.
+    /// Returns the target of an item's entry.
     pub fn of(directory: Location, item: &DirItem<'_>) -> Result<Self> {
         let number = item.location.objectid.get();
         match (item.location.item_type, TreeId::new(number).as_subvolume()) {
@@ -51,7 +51,7 @@ impl Target {
         }
     }
 
-    /// Where the target is, for an entry in `directory`.
+    /// Returns the location of the target, for an entry in `directory`.
     pub fn location(self, directory: Location) -> Location {
         match self {
             Self::Inode(inode) => Location::new(directory.subvolume, inode),

@@ -1,13 +1,13 @@
-//! What a directory gives to new inodes, as its attributes say.
+//! Attributes that new inodes inherit from their directory.
 
 use buttress_fs::acl::Acl;
 use buttress_fs::property::CompressionProperty;
 
-/// What the attributes of a directory give to new inodes.
+/// Attributes that new inodes inherit from a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inherited {
     /// The default access control list.
     pub default_acl: Option<Acl>,
-    /// How content is compressed.
+    /// The property of compression.
     pub compression: Option<CompressionProperty>,
 }

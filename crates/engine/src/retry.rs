@@ -4,7 +4,7 @@ use buttress_format::Logical;
 use buttress_fs::error::{Error, Result};
 use buttress_tree::Forest;
 
-/// How often a look-up is retried because a block on its way was not in memory. A way is some levels in some trees; where
+/// The largest number of retries of a look-up that misses a block. A way is some levels in some trees; where
 /// the cache is too small to keep all of that, the rest is read where it is found missing.
 const RETRIES_MAX: usize = 64;
 
@@ -15,11 +15,11 @@ pub struct Retry {
     count: usize,
 }
 
-/// What became of a look-up.
+/// The outcome of a look-up.
 pub enum Looked<T> {
     /// It ended, well or with an error of its own.
     Done(Result<T>),
-    /// What was missing has been read.
+    /// The missing block has been read.
     Again,
     /// Reading is of no use: the cache did not keep what was read.
     Futile,
@@ -36,7 +36,7 @@ impl Retry {
             return Looked::Futile;
         }
         self.last = Some(pointer.logical);
-        // What cannot be read may have gone from the tree meanwhile: where it is still wanted, the error is met again.
+        // A block that cannot be read may have left the tree meanwhile. If not, the next look-up reports the error.
         match forest.read_block(&pointer) {
             Ok(_) => Looked::Again,
             Err(_) => Looked::Futile,

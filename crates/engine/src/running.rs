@@ -179,7 +179,7 @@ impl Core {
 /// The running transaction.
 #[derive(Debug)]
 pub struct Running {
-    /// What edits of any tree need.
+    /// The parts that edits of any tree need.
     pub core: Core,
     /// All open trees but the extent tree.
     pub trees: OpenTrees,

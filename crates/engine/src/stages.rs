@@ -8,7 +8,7 @@ use buttress_fs::error::Result;
 use core::fmt;
 use std::sync::Arc;
 
-/// What commits ask of the layer above. See the module.
+/// The calls of a commit to the layer above. See the module.
 pub trait CommitStages: fmt::Debug + Send + Sync {
     /// Writes back the dirty data of all files. No lock of the engine is held.
     ///

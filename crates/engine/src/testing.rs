@@ -1,4 +1,4 @@
-//! What tests see of an engine from outside. Feature `testing`.
+//! Views of an engine for tests in other crates. Feature `testing`.
 
 use crate::running::Core;
 use crate::uncommitted::Holders;

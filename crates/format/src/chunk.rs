@@ -281,7 +281,7 @@ impl Chunk {
         size_of::<RawChunk>().saturating_add(stripes_bytes)
     }
 
-    /// The item as it lies on disk. A chunk has at most 65,535 stripes; what is beyond is left out.
+    /// Returns the item as it lies on disk. A chunk has at most 65,535 stripes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let num_stripes = self.stripes.len().narrow::<u16>();

@@ -27,7 +27,7 @@ pub struct WritableFilesystem {
 /// The writer's part of commits, and its state.
 #[derive(Debug, Default)]
 struct Stages {
-    /// What was synced since the last commit.
+    /// The logs since the last commit.
     logs: LogTrees,
 }
 

@@ -1,4 +1,4 @@
-//! How a volume is made.
+//! Options for making a volume.
 
 use super::VolumeOptions;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use std::fs::OpenOptions as HostOptions;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How to make a volume. Made by [`Volume::create`].
+/// Options for making a volume. Made by [`Volume::create`].
 #[derive(Clone, Debug, Default)]
 pub struct NewVolume {
     options: mkfs::Options,
@@ -34,7 +34,7 @@ impl NewVolume {
         self
     }
 
-    /// How data and metadata are replicated; single and DUP by default.
+    /// Sets the profiles of data and metadata; single and DUP by default.
     ///
     /// ```
     /// use buttress::{Device, Profile, Volume};
@@ -56,7 +56,7 @@ impl NewVolume {
         self
     }
 
-    /// How the volume is open once it is made: for writing, whatever the options say about that.
+    /// Sets the options with which the new volume is opened. It is always open for writing.
     #[must_use]
     pub fn open_with(mut self, options: VolumeOptions) -> Self {
         self.opening = options;
@@ -86,7 +86,7 @@ impl NewVolume {
             self.on_devices(vec![device])
         });
         if made.is_err() {
-            // The failure that is told is the first one.
+            // The first failure is reported.
             let _ = std::fs::remove_file(path);
         }
         made

@@ -1,4 +1,4 @@
-//! How a volume is opened for writing.
+//! Options for opening a volume for writing.
 
 use super::VolumeOptions;
 use buttress_format::compression::CompressionMethod;
@@ -14,7 +14,7 @@ impl VolumeOptions {
         self
     }
 
-    /// Whose new files are; root's by default.
+    /// Sets the owner of new files; root by default.
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         (self.new_files.uid, self.new_files.gid) = (uid, gid);
@@ -28,15 +28,15 @@ impl VolumeOptions {
         self
     }
 
-    /// How new content is compressed; not at all by default.
+    /// Sets the compression of new content; none by default.
     #[must_use]
     pub fn compress(mut self, method: CompressionMethod) -> Self {
         self.data.compression = Some(method);
         self
     }
 
-    /// Where times and uuids come from; the system by default. With one that always says the same, the same calls give the
-    /// same bytes.
+    /// Sets the source of times and uuids; the system by default. A source that repeats its answers makes equal calls give
+    /// equal bytes.
     #[must_use]
     pub fn environment(mut self, environment: Arc<dyn Environment>) -> Self {
         self.environment = environment;
@@ -47,7 +47,7 @@ impl VolumeOptions {
 #[cfg(feature = "scrub")]
 impl VolumeOptions {
     /// Whether a bad copy that a reader passes over is rewritten from a good one, in the background, as it is by default on
-    /// a volume that is open for writing. [`Volume::healed`](crate::Volume::healed) says what was.
+    /// a volume that is open for writing. [`Volume::healed`](crate::Volume::healed) reports it.
     #[must_use]
     pub fn heal(mut self, heal: bool) -> Self {
         self.heal = heal;

@@ -85,8 +85,8 @@ impl Volume {
         self.sync()
     }
 
-    /// What syncs of files and directories there were since the volume was opened for writing, and what they cost: how many
-    /// were logged, how many joined others, which took a whole commit, and why. All zero on a volume that is open for reading.
+    /// Returns counts of syncs since the volume was opened for writing: logged, joined with others, and taken as a whole commit,
+    /// by cause. All are zero on a volume that is open for reading.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -123,7 +123,7 @@ impl Volume {
         Ok(self.writer()?.drop_deleted_subvolumes(progress)?)
     }
 
-    /// What is new, with this mode before the umask.
+    /// Returns the attributes of a new inode, with this mode before the umask.
     pub(crate) const fn new_inode(&self, mode: u32) -> NewInode {
         NewInode {
             mode,

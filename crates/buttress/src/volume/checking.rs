@@ -6,11 +6,10 @@ use buttress_check as check;
 use buttress_fs::Progress;
 
 impl Volume {
-    /// Goes over every cross-reference and says what is wrong. Only on a volume that is open for reading: what changes
-    /// meanwhile would look like damage.
+    /// Checks every cross-reference. The volume must be open for reading: a change meanwhile would look like damage.
     ///
     /// # Errors
-    /// The volume is open for writing, or the job was cancelled. What is wrong with the volume is in the report.
+    /// The volume is open for writing, or the job was cancelled. The report has the damage of the volume.
     pub fn check(&self, options: &check::Options, progress: &Progress) -> Result<check::Report> {
         match &self.access {
             Access::Reading(shown) => Ok(check::check(&shown.on_disk, options, progress)?),

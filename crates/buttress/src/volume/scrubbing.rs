@@ -15,8 +15,8 @@ impl Volume {
         self
     }
 
-    /// Reads every copy and all parity, compares it, and mends what is bad from what is good. Others may use the volume
-    /// meanwhile, and write to it. On a volume that is open for reading nothing is mended.
+    /// Reads and compares every copy and all parity, and repairs bad copies from good ones. Others may read and write the volume
+    /// meanwhile. A volume that is open for reading is not repaired.
     ///
     /// ```
     /// use buttress::{Device, Profile, Progress, ScrubOptions, Volume};
@@ -62,8 +62,8 @@ impl Volume {
         }
     }
 
-    /// Of a volume that is open for writing: what readers passed over since it was opened and was mended behind them, from
-    /// another copy or from parity. What is being mended is waited for.
+    /// Returns counts of bad copies that readers passed over, and of their repairs, since the volume was opened for writing.
+    /// Waits for repairs under way.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;

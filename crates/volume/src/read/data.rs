@@ -36,7 +36,7 @@ impl PendingExtent {
     /// without checksums pushes nothing: then only read failures make another copy be used.
     ///
     /// # Errors
-    /// What planning the extent failed with, or a [`Defect`] if bytes do not fit their place. Lost
+    /// The error of planning the extent, or a [`Defect`] if bytes do not fit their place. Lost
     /// ranges are not an error of the call. Ranges that the RAID stripe tree does not map are lost ranges, too.
     pub fn wait_data(
         self,

@@ -1,4 +1,4 @@
-//! What a call knows of its file while it holds the file's lock.
+//! The content of one file during a call that holds the file's lock.
 
 use crate::WritableFilesystem;
 use buttress_engine::data_table::{FileState, file_id};

@@ -11,7 +11,7 @@ impl WritableFilesystem {
     /// Sets the statistics of a device to zero, as `btrfs device stats -z` does.
     ///
     /// # Errors
-    /// That the device tree cannot be read, or has no space.
+    /// The device tree cannot be read, or has no space.
     pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
         let key = DeviceStatistics::key(device);
         self.operate(Need::items(1), |operation| {
