@@ -150,6 +150,7 @@ use uncommitted::{Account, Holders};
 lock_class!(pub EditLock, "running", Rank::new(40));
 lock_class!(pub CommitLock, "committing", Rank::new(20).over_device());
 lock_class!(pub SuperblocksLock, "superblocks", Rank::new(22).over_device());
+lock_class!(pub TrimmingLock, "trimming", Rank::new(35).over_device());
 lock_class!(ViewLock, "view", Rank::new(50));
 lock_class!(WaitingLock, "waiting", Rank::LEAF);
 
@@ -177,6 +178,8 @@ struct Shared {
     committing: Mutex<(), CommitLock>,
     /// Held by who decides which superblock comes next: by a commit from freezing on, and for the length of writing logs.
     superblocks: Mutex<(), SuperblocksLock>,
+    /// Held while a trim keeps free space from being allocated.
+    trimming: Mutex<(), TrimmingLock>,
     /// The newest view, while nothing was edited since.
     view: Mutex<Option<Filesystem>, ViewLock>,
     readers: Arc<Readers>,

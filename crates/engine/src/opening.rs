@@ -210,6 +210,7 @@ impl Engine {
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
                 superblocks: Mutex::new(()),
+                trimming: Mutex::new(()),
                 view: Mutex::new(None),
                 readers,
                 environment: options.environment,

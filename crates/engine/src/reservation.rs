@@ -161,6 +161,7 @@ impl Engine {
                 self.commit_metadata()?;
             }
         }
+        let _nothing_trimmed = self.shared.trimming.lock();
         let (handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
         if found {
             return Ok(handle);
@@ -223,8 +224,13 @@ impl Engine {
         if ahead.take(bytes) {
             return Ok(());
         }
-        // A chunk may be made for it.
-        let (mut handle, ()) = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes))?;
+        let mut handle = match self.reserve_data_once(bytes) {
+            Err(Error::NoSpace { .. }) if !buttress_faults::on("space-of-trim-unawaited") => {
+                let _nothing_trimmed = self.shared.trimming.lock();
+                self.reserve_data_once(bytes)?
+            }
+            reserved => reserved?,
+        };
         handle.reserve_ahead();
         // The state of affairs after this batch, for writes that take from it.
         let spared_bytes = handle.spared_bytes();
@@ -232,6 +238,12 @@ impl Engine {
         let is_much = self.data().delalloc_bytes() >= spared_bytes;
         ahead.set_short(is_much && !handle.has_space_beside_data());
         Ok(())
+    }
+
+    /// Reserves space for so much content, and makes a chunk if need be.
+    fn reserve_data_once(&self, bytes: u64) -> Result<Handle<'_>> {
+        let reserved = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes));
+        reserved.map(|(handle, ())| handle)
     }
 
     /// Gives up the reservation of so much content.

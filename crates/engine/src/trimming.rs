@@ -12,8 +12,9 @@
 //!
 //! Invariants:
 //! - Nobody writes to a range between 2 and 4: it is not free.
-//! - Nobody is told meanwhile that there is no space for what was promised some: of a group's kind no more is taken than is
-//!   free beside that, and at most `BYTES_AT_ONCE`.
+//! - Space that was promised stays: a trim takes at most what is free beside the promises, and at most `BYTES_AT_ONCE`.
+//! - A trim causes no [`Error::NoSpace`]. Whoever finds no space takes the lock `trimming`, under which a trim holds nothing,
+//!   and looks again.
 //! - What the last commit's superblock leads to is not free ([`super::pins`]), and neither is what superblocks lie behind.
 //!
 //! In block groups whose addresses need space of the host, a discarded range loses that space and becomes unbacked
@@ -127,6 +128,7 @@ impl Engine {
     fn trim_block_groups(&self, wanted: &Wanted) -> Result<ByteCount> {
         let (mut at, mut trimmed) = (0, 0_u64);
         loop {
+            let _holds_space = self.shared.trimming.lock();
             let (handle, (next, taken)) =
                 self.retry(self.start_to_look(), |running| running.take_to_trim(wanted, at))?;
             drop(handle);
@@ -205,6 +207,7 @@ impl Engine {
             };
             let mut at = 0;
             loop {
+                let _holds_space = self.shared.trimming.lock();
                 let taken = self.start_to_look().take_unallocated(slot.uuid(), at);
                 let Some((start, length)) = taken else { break };
                 at = start.saturating_add(length);
@@ -269,39 +272,42 @@ impl Running {
         Ok((Some(next), taken))
     }
 
-    /// How much of what a group's kind has free is promised to nobody.
+    /// Returns the free bytes of a group's kind that no promise needs.
     fn spare_bytes(&self, group: &Group) -> u64 {
-        let promised = |purpose| match purpose {
-            Purpose::Data => self.core.reserved_data_bytes,
-            Purpose::Metadata if group.is_backed => self.backed_reservation_bytes(Need::items(OTHER_ITEMS)),
-            Purpose::Metadata => self.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
-            Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
+        let metadata = |running: &Self| match group.is_backed {
+            true => running.backed_reservation_bytes(Need::items(OTHER_ITEMS)),
+            false => running.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
         };
-        self.least_of(group, |room, purpose| {
-            room.free_bytes.saturating_sub(promised(purpose))
-        })
+        self.beside_promises(group, |room| room.free_bytes, metadata)
     }
 
     /// Returns the free bytes of a group's kind that no promise needs, with and without space of the host.
     fn spare_with_unbacked(&self, group: &Group) -> u64 {
-        let promised = |purpose| match purpose {
-            Purpose::Data => self.core.reserved_data_bytes,
-            Purpose::Metadata => self.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
-            Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
-        };
-        self.least_of(group, |room, purpose| {
-            room.with_unbacked().saturating_sub(promised(purpose))
-        })
+        let metadata = |running: &Self| running.metadata_reservation_bytes(Need::items(OTHER_ITEMS));
+        self.beside_promises(group, Room::with_unbacked, metadata)
     }
 
-    /// The least of a number over the purposes that a group serves.
-    fn least_of(&self, group: &Group, of: impl Fn(Room, Purpose) -> u64) -> u64 {
-        [Purpose::Data, Purpose::Metadata, Purpose::System]
+    /// Subtracts from the room of a group's kind what each purpose that the group serves was promised. Mixed groups serve
+    /// two.
+    fn beside_promises(
+        &self,
+        group: &Group,
+        room: impl Fn(Room) -> u64,
+        metadata: impl Fn(&Self) -> u64,
+    ) -> u64 {
+        let promised = |purpose| match purpose {
+            Purpose::Data => self.core.reserved_data_bytes,
+            Purpose::Metadata => metadata(self),
+            Purpose::System => self.core.node_bytes().get().saturating_mul(OTHER_ITEMS),
+        };
+        let served = [Purpose::Data, Purpose::Metadata, Purpose::System]
             .into_iter()
-            .filter(|purpose| group.serves(*purpose))
-            .map(|purpose| of(self.core.groups.room(purpose), purpose))
-            .min()
-            .unwrap_or(0)
+            .filter(|purpose| group.serves(*purpose));
+        let rooms = served.clone().map(|purpose| room(self.core.groups.room(purpose)));
+        // The room may be smaller than the promises: those of metadata include a reserve.
+        served.fold(rooms.min().unwrap_or(0), |spare, purpose| {
+            spare.saturating_sub(promised(purpose))
+        })
     }
 
     fn give_back_trimmed(&mut self, taken: &Taken) -> Result<()> {

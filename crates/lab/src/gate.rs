@@ -11,6 +11,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -44,6 +45,13 @@ pub enum Request<'a> {
     },
     /// A flush, which has not begun when it waits.
     Flush,
+    /// A discard of `length_bytes` at `offset_bytes`, which has not begun when it waits.
+    Discard {
+        /// First byte.
+        offset_bytes: u64,
+        /// How many.
+        length_bytes: u64,
+    },
 }
 
 type Filter = Box<dyn Fn(Request<'_>) -> bool + Send>;
@@ -138,6 +146,10 @@ impl Backend for GatedBackend {
     }
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        self.pass(Request::Discard {
+            offset_bytes,
+            length_bytes,
+        });
         self.inner.discard(offset_bytes, length_bytes)
     }
 
@@ -155,6 +167,38 @@ impl Backend for GatedBackend {
 
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.inner.zero(offset_bytes, length_bytes)
+    }
+}
+
+/// Sets a flag when it goes, also by a panic. A test whose threads run until the flag is set ends with its panic, where it
+/// would wait for them for ever.
+///
+/// ```
+/// use buttress_lab::gate::SetOnDrop;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// let is_over = AtomicBool::new(false);
+/// std::thread::scope(|scope| {
+///     let over = SetOnDrop::new(&is_over);
+///     scope.spawn(|| while !is_over.load(Ordering::SeqCst) {});
+///     assert_eq!(1 + 1, 2);
+///     drop(over);
+/// });
+/// ```
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl<'a> SetOnDrop<'a> {
+    /// For this flag.
+    #[must_use]
+    pub const fn new(flag: &'a AtomicBool) -> Self {
+        Self(flag)
+    }
+}
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

@@ -79,7 +79,7 @@ fn record(gates: &[Arc<GatedBackend>]) -> Arc<Mutex<Vec<(usize, Step)>>> {
         let steps = Arc::clone(&steps);
         gate.close(move |request| {
             let step = match request {
-                Request::Read { .. } => return false,
+                Request::Read { .. } | Request::Discard { .. } => return false,
                 Request::Flush => Step::Flush,
                 Request::Write { offset_bytes, .. } => {
                     match SUPERBLOCK_OFFSETS.iter().position(|at| at.get() == offset_bytes) {

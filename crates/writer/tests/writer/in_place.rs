@@ -90,7 +90,7 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     let is_either = move |request: Request<'_>| match request {
         Request::Flush => true,
         Request::Write { bytes, .. } => is_content(bytes),
-        Request::Read { .. } => false,
+        Request::Read { .. } | Request::Discard { .. } => false,
     };
     gate.close(is_either);
     let of = filesystem.clone();

@@ -11,6 +11,7 @@
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
 use buttress_format::{ByteCount, FileOffset, Logical, Profile, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::{Error, Location, OpenOptions};
+use buttress_lab::gate::{GatedBackend, Request, SetOnDrop, WatchedThread};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
 use buttress_writer::{Trimmed, WritableFilesystem, WriteOptions};
@@ -185,12 +186,41 @@ fn short_ranges_and_other_addresses_are_left_alone() {
     filesystem.close().unwrap();
 }
 
+/// A trim holds all that no chunk has. A writer that needs a chunk waits for it.
+#[test]
+fn a_trim_causes_no_want_of_space() {
+    let disks = Disks::new(1, Profile::Single, Profile::Dup);
+    let gate = GatedBackend::new(Arc::clone(&disks.0[0]) as Arc<dyn Backend>);
+    let device = Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
+    let filesystem = OpenOptions::new(vec![device]).open().unwrap();
+    let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
+    // No chunk lies in the last 91 MiB.
+    gate.close(|request| matches!(request, Request::Discard { length_bytes, .. } if length_bytes > 80 << 20));
+    let of = filesystem.clone();
+    let trim = WatchedThread::start(move || of.trim(ALL, ByteCount::ZERO).unwrap()).unwrap();
+    gate.wait_for_arrivals(1);
+    let of = filesystem.clone();
+    let fill = WatchedThread::start(move || {
+        (0_usize..)
+            .find(|number| write(&of, &format!("{number}"), STAYS, 2 << 20).is_err())
+            .unwrap_or(0)
+    })
+    .unwrap();
+    let waits = fill.comes_to_wait();
+    gate.open();
+    trim.join().unwrap();
+    let files = fill.join().unwrap();
+    assert!(waits && files > 30, "waits: {waits}, {files} files");
+    filesystem.close().unwrap();
+}
+
 #[test]
 fn what_writers_were_promised_is_there_while_a_full_volume_is_trimmed() {
     let disks = Disks::new(1, Profile::Single, Profile::Dup);
     let filesystem = disks.open();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_over);
         let trimmer = scope.spawn(|| {
             let mut trimmed = Trimmed::default();
             let mut times = 0_u32;
@@ -225,7 +255,7 @@ fn what_writers_were_promised_is_there_while_a_full_volume_is_trimmed() {
             drop(filesystem.unlink(ROOT, half_written.as_bytes()));
             filesystem.commit().unwrap();
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         let (times, trimmed) = trimmer.join().unwrap();
         assert!(
             times > 0 && trimmed.total() > ByteCount::ZERO,

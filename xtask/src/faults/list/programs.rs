@@ -194,6 +194,11 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
+        "space-of-trim-unawaited",
+        "A write fails for want of space while a trim runs, although the volume has space.",
+        &[in_flight("trimming::a_trim_causes_no_want_of_space")],
+    ),
+    harms(
         "return-own-state-unkept",
         "A disk that comes back cannot be read alone after a power cut, though it could before.",
         &[resync_cuts(
