@@ -16,6 +16,7 @@ use buttress::mkfs::{Feature, Options};
 use buttress::writer::{WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, OpenOptions};
 use buttress_lab::crash::{CrashLab, Outcome};
+use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;
 use buttress_oracle::seeds::budget;
 use buttress_oracle::skip::skips;
@@ -157,6 +158,7 @@ fn run_with_commits_beside(
     let done = AtomicUsize::new(0);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_over);
         let committer = scope.spawn(|| -> Result<()> {
             let mut last = 0;
             while !is_over.load(Ordering::Acquire) {
@@ -179,7 +181,7 @@ fn run_with_commits_beside(
             Ok(())
         };
         let operated = operate();
-        is_over.store(true, Ordering::Release);
+        drop(over);
         let committed = committer
             .join()
             .map_err(|_| anyhow::anyhow!("the committer panicked"))?;

@@ -8,6 +8,7 @@ use buttress::mkfs::Options;
 use buttress::writer::operations::{AttributeChanges, NewInode, SetXattr};
 use buttress::writer::{AllocateMode, WritableFilesystem};
 use buttress::{ByteCount, FileOffset, Filesystem, Location, Progress, SubvolumeId};
+use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
 use buttress_proof::writing::state::describe;
@@ -127,6 +128,7 @@ fn readers_see_whole_states_only() {
     std::thread::scope(|scope| {
         // A rename is one operation: a file is always in one of the two, never in both or none.
         let writer = scope.spawn(|| {
+            let _over = SetOnDrop::new(&done);
             for round in 0..20_u32 {
                 let (from, to) = if round % 2 == 0 {
                     (left, right)
@@ -142,7 +144,6 @@ fn readers_see_whole_states_only() {
                 }
                 filesystem.commit().unwrap();
             }
-            done.store(true, Ordering::Relaxed);
         });
         let readers: Vec<_> = (0..2)
             .map(|_| {
@@ -238,6 +239,7 @@ fn writers_go_on_beside_commits_that_read() {
             .collect();
         let done = AtomicBool::new(false);
         let expected: Vec<Expected> = std::thread::scope(|scope| {
+            let over = SetOnDrop::new(&done);
             let writers: Vec<_> = (first..)
                 .zip(&roots)
                 .map(|(seed, root)| {
@@ -262,7 +264,7 @@ fn writers_go_on_beside_commits_that_read() {
                 rounds
             });
             let expected = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
-            done.store(true, Ordering::Relaxed);
+            drop(over);
             assert!(committer.join().unwrap() >= 3);
             expected
         });

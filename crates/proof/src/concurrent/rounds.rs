@@ -20,6 +20,7 @@ use buttress::mkfs;
 use buttress::writer::operations::OpenInode;
 use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
 use buttress::{ByteCount, Location, OpenOptions, Progress, SubvolumeId};
+use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::Random;
 use buttress_oracle::volumes::scratch;
@@ -195,6 +196,7 @@ pub fn run(plan: &Plan) -> Result<Account> {
     run.prepare()?;
     let (done, pause, beside) = (AtomicBool::new(false), Mutex::new(()), AtomicU64::new(0));
     let ended = std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&done);
         let helper = scope.spawn(|| work_beside(&filesystem, plan.seed, &done, &pause, &beside));
         let ended = (0..plan.rounds).try_for_each(|round| {
             run.round(round)
@@ -206,7 +208,7 @@ pub fn run(plan: &Plan) -> Result<Account> {
             }
             Ok(())
         });
-        done.store(true, Ordering::Relaxed);
+        drop(over);
         let helped = helper.join().map_err(|_| anyhow!("the thread beside panicked"));
         ended.and(helped.flatten())
     });

@@ -16,6 +16,7 @@ use buttress_device::{Backend, Device, Engine};
 use buttress_format::{ByteCount, FileOffset, Profile};
 use buttress_fs::{FileAttributes, Filesystem, Location, Progress};
 use buttress_lab::crash::{CrashLab, Outcome as Cut};
+use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;
 use buttress_scrub::{Resync, ResyncOptions};
 use buttress_writer::WritableFilesystem;
@@ -244,6 +245,7 @@ fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Vers
     let filesystem = writable(given).unwrap();
     let shared = Shared::new(&filesystem, crashes);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&shared.is_over);
         let writers: Vec<_> = (0..FILES / 2)
             .map(|thread| {
                 let shared = &shared;
@@ -257,7 +259,7 @@ fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Vers
             ..ResyncOptions::default()
         };
         let resynced = Resync::new(filesystem.clone(), options, Progress::new()).run();
-        shared.is_over.store(true, Ordering::SeqCst);
+        drop(over);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         reader.join().unwrap();
         assert_eq!(resynced.unwrap().devices.len(), 1);

@@ -12,6 +12,7 @@ use buttress_fs::extents::RangeKind;
 use buttress_fs::filesystem::Filesystem;
 use buttress_fs::location::Location;
 use buttress_fs::progress::Progress;
+use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;
 use buttress_tree::ReadAhead;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -366,6 +367,7 @@ fn maps_are_right_while_somebody_else_edits() {
     );
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&done);
         scope.spawn(|| {
             let mut number = 0_u64;
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
@@ -378,7 +380,7 @@ fn maps_are_right_while_somebody_else_edits() {
         for _ in 0..20 {
             assert_eq!(map_of(&writer, file), expected);
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(over);
     });
 }
 

@@ -8,7 +8,7 @@ use buttress_format::{FileOffset, SubvolumeId, Timestamp, Uuid};
 use buttress_fs::location::Location;
 use buttress_fs::lookup::Follow;
 use buttress_fs::open::OpenOptions;
-use buttress_lab::gate::WatchedThread;
+use buttress_lab::gate::{SetOnDrop, WatchedThread};
 use buttress_mkfs::{self as mkfs, Identity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,6 +157,7 @@ fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
             .unwrap();
     };
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_done);
         let reader = scope.spawn(|| {
             let mut newest = None;
             while !is_done.load(Ordering::SeqCst) {
@@ -189,7 +190,7 @@ fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
                 break;
             }
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(over);
     });
     filesystem.close().unwrap();
 }

@@ -4,6 +4,7 @@ use super::{BYTES, ROOT, ROUNDS, create, new_volume};
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, Compression, FileOffset, SubvolumeId};
 use buttress_fs::{Location, Progress};
+use buttress_lab::gate::SetOnDrop;
 use buttress_writer::operations::RenameMode;
 use buttress_writer::{AllocateMode, DataOptions, WritableFilesystem};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +55,7 @@ fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
         }
     };
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_done);
         let reader = || {
             until_done(&|_| {
                 let first = begun.load(Ordering::SeqCst).saturating_sub(1);
@@ -91,7 +93,7 @@ fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
                 break;
             }
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(over);
         maintainer.join().unwrap();
     });
     filesystem.close().unwrap();
@@ -152,6 +154,7 @@ fn small_files_are_read_while_they_are_written_and_committed() {
     filesystem.commit().unwrap();
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_done);
         let (filesystem, files, is_done) = (&filesystem, &files, &is_done);
         let reader = move |of: usize| {
             let mut number = of;
@@ -178,7 +181,7 @@ fn small_files_are_read_while_they_are_written_and_committed() {
                 break;
             }
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(over);
     });
     filesystem.close().unwrap();
 }
@@ -190,6 +193,7 @@ fn a_name_that_is_renamed_over_is_always_found() {
     create(&filesystem, "target");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_done);
         let reader = scope.spawn(|| {
             while !is_done.load(Ordering::SeqCst) {
                 assert!(filesystem.lookup(ROOT, b"target").unwrap().is_some());
@@ -204,7 +208,7 @@ fn a_name_that_is_renamed_over_is_always_found() {
                 break;
             }
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(over);
     });
     filesystem.close().unwrap();
 }
@@ -220,6 +224,7 @@ fn names_that_stay_are_found_beside_those_that_change() {
         .collect();
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = SetOnDrop::new(&is_done);
         let reader = |of: usize| {
             let mut number = of;
             while !is_done.load(Ordering::SeqCst) {
@@ -259,7 +264,7 @@ fn names_that_stay_are_found_beside_those_that_change() {
                 break;
             }
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(over);
     });
     filesystem.close().unwrap();
 }
