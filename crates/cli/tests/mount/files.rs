@@ -630,12 +630,14 @@ fn what_is_settled_is_not_asked_for_again() {
     // A dirty file may soon take another amount of space. While the file is open, an idle mount does not commit.
     let held = File::options().write(true).open(&path).unwrap();
     fs::write(&path, vec![2; 50_000]).unwrap();
+    let written = std::time::Instant::now();
     fs::metadata(&path).unwrap();
     std::thread::sleep(short);
     let asks = !needs_no_server(&mounted, &waiting, || {
         fs::metadata(&path).unwrap();
     });
-    assert!(asks);
+    let blocks = fs::metadata(&path).unwrap().blocks();
+    assert!(asks, "{:?} after the write, {blocks} blocks", written.elapsed());
 
     // The kernel learns it with the first one that is closed.
     drop(File::open(&path).unwrap());

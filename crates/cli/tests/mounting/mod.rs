@@ -122,6 +122,12 @@ impl Mounted {
             let gone = rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN);
             rustix::event::poll(&mut [gone], None).unwrap();
         }
+        if signal == rustix::process::Signal::STOP {
+            // One thread takes the signal when it runs next. Until then the others go on.
+            while !is_stopped(pid) {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Waits until nothing is mounted any more.
@@ -131,6 +137,17 @@ impl Mounted {
             std::thread::yield_now();
         }
     }
+}
+
+/// Whether all threads of a process are stopped. Workers of io_uring take no requests by themselves.
+fn is_stopped(process: rustix::process::Pid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
+    threads.flatten().all(|thread| {
+        // A thread that ended meanwhile has no file.
+        let stat = text(&fs::read(thread.path().join("stat")).unwrap_or_default());
+        let state = stat.rsplit_once(") ").map(|(_, fields)| fields.starts_with('T'));
+        state.unwrap_or(true) || stat.contains("(iou-")
+    })
 }
 
 impl Drop for Mounted {
