@@ -20,6 +20,7 @@ use crate::group::{Arrived, Expected, Group, Piece};
 use crate::job::Job;
 use crate::verify::sector_of;
 use buttress_device::{Buffer, Device, IoError, WriteRequest};
+use buttress_exact::Exact as _;
 use buttress_format::{BlockFormat, ByteCount, Logical, Physical};
 use buttress_volume::layout::{Content, StripeOffset};
 use buttress_volume::{DeviceSlot, MappedChunk, Replacement};
@@ -141,7 +142,7 @@ impl Copying {
         group.pieces.retain(|piece| {
             let keeps = is_wanted(piece);
             if !keeps {
-                passed_over = passed_over.saturating_add(bytes_on(&own, piece));
+                passed_over = passed_over.exact_add(bytes_on(&own, piece));
             }
             keeps
         });
@@ -152,7 +153,7 @@ impl Copying {
     pub(crate) fn bytes_on_source(&self, group: &Group) -> ByteCount {
         let own = self.stripes_on_source(&group.chunk);
         let bytes = group.pieces.iter().map(|piece| bytes_on(&own, piece));
-        bytes.fold(ByteCount::ZERO, ByteCount::saturating_add)
+        bytes.fold(ByteCount::ZERO, ByteCount::exact_add)
     }
 
     /// Whether progress counts what was inspected, not what was written: of a device that is brought up to date most is in
@@ -176,7 +177,7 @@ pub(crate) const fn may_miss_writes(chunk: &MappedChunk) -> bool {
 /// How many bytes a piece has on some stripes, each copy counted.
 fn bytes_on(stripes: &[usize], piece: &Piece) -> ByteCount {
     let copies = stripes.iter().filter(|stripe| piece.stripes().contains(stripe));
-    ByteCount::of(copies.count().saturating_mul(piece.length))
+    ByteCount::of(copies.count().exact_mul(piece.length))
 }
 
 /// Bytes of which no copy is good.
@@ -196,7 +197,7 @@ impl Lost {
     /// A range of a piece.
     pub(crate) fn of(piece: &Piece, range: &Range<usize>) -> Self {
         Self {
-            logical: piece.logical.saturating_add(ByteCount::of(range.start)),
+            logical: piece.logical.exact_add(ByteCount::of(range.start)),
             length: ByteCount::of(range.len()),
             part: match piece.is_data() {
                 true => Part::Data,
@@ -207,7 +208,7 @@ impl Lost {
     }
 
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let end = |lost: &Self| lost.logical.saturating_add(lost.length);
+        let end = |lost: &Self| lost.logical.exact_add(lost.length);
         self.part == other.part && self.logical <= other.logical && end(other) <= end(self)
     }
 
@@ -218,7 +219,7 @@ impl Lost {
             && self.has_checksum == next.has_checksum
             && self.logical.checked_add(self.length) == Some(next.logical);
         if continues {
-            self.length = self.length.saturating_add(next.length);
+            self.length = self.length.exact_add(next.length);
         }
         continues
     }
@@ -280,15 +281,15 @@ impl<'a> Copied<'a> {
         let (mut start, mut length) = (Physical::MIN, 0_usize);
         let mut all = ByteCount::ZERO;
         for (at, bytes) in &self.segments {
-            let end = start.saturating_add(ByteCount::of(length));
-            if *at != end || length.saturating_add(bytes.len()) > REQUEST_BYTES {
+            let end = start.exact_add(ByteCount::of(length));
+            if *at != end || length.exact_add(bytes.len()) > REQUEST_BYTES {
                 requests.extend(request(start, length, &run));
                 run.clear();
                 (start, length) = (*at, 0);
             }
             run.push(bytes);
-            length = length.saturating_add(bytes.len());
-            all = all.saturating_add(ByteCount::of(bytes.len()));
+            length = length.exact_add(bytes.len());
+            all = all.exact_add(ByteCount::of(bytes.len()));
         }
         requests.extend(request(start, length, &run));
         let pending = target.start_writes(&requests);

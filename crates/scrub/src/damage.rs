@@ -168,7 +168,7 @@ impl Damage {
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.continues_in(next);
         if continues {
-            self.length = self.length.saturating_add(next.length);
+            self.length = self.length.exact_add(next.length);
         }
         continues
     }

@@ -1,5 +1,6 @@
 //! How much there is to be scrubbed, before it is.
 
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use buttress_fs::{BlockGroups, Filesystem};
 use buttress_volume::Volume;
@@ -28,19 +29,20 @@ pub(crate) fn bytes_to_scrub(
             true => ByteCount::of(layout.data_columns()).get(),
             false => ByteCount::of(chunk.devices().len()).get(),
         };
+        // Clamp: an estimate from numbers on disk.
         let all = used.saturating_mul(copies);
-        let share = all.checked_div(stripes).unwrap_or(0);
+        let share = all.quotient(stripes);
         // What does not divide is the first's.
-        let mut more = all.checked_rem(stripes).unwrap_or(0);
+        let mut more = all.remainder(stripes);
         for slot in chunk.devices() {
-            let own = share.saturating_add(core::mem::take(&mut more));
+            let own = share.exact_add(core::mem::take(&mut more));
             let counts = match replaced {
                 Some(replaced) => slot.uuid() == replaced,
                 None => slot.device().is_some(),
             };
             if counts {
                 let sum = bytes.entry(slot.uuid()).or_default();
-                *sum = sum.saturating_add(own);
+                *sum = sum.exact_add(own);
             }
         }
     }

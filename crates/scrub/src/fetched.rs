@@ -6,6 +6,7 @@ use crate::damage::Cause;
 use crate::group::{Reads, StripeReads};
 use crate::reading::requests;
 use buttress_device::{Buffer, Device, IoError, PendingRead, ReadRequest};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
 use std::sync::Arc;
@@ -43,11 +44,23 @@ pub(crate) struct View<'a> {
     offset: usize,
 }
 
+#[cfg(test)]
+impl<'a> View<'a> {
+    /// Returns bytes that the device gave.
+    pub(crate) const fn of(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            bad: &[],
+            offset: 0,
+        }
+    }
+}
+
 impl View<'_> {
     /// Why bytes of `range` are not there; `None` when all are.
     pub(crate) fn unreadable(&self, range: &Range<usize>) -> Option<Cause> {
-        let start = self.offset.saturating_add(range.start);
-        let end = self.offset.saturating_add(range.end);
+        let start = self.offset.exact_add(range.start);
+        let end = self.offset.exact_add(range.end);
         let overlaps = |bad: &&BadSector| bad.range.start < end && bad.range.end > start;
         let bad = self.bad.iter().find(overlaps)?;
         Some(Cause::Unreadable(Arc::clone(&bad.reason)))
@@ -78,8 +91,7 @@ impl Fetched {
         };
         let arrived: Vec<Result<Buffer, IoError>> = arrived;
         let runs = reads.runs.into_iter().zip(arrived).map(|(range, read)| {
-            let length = ByteCount::new(range.end.saturating_sub(range.start));
-            let length = length.to_usize().unwrap_or(0);
+            let length = range.end.exact_sub(range.start).narrow();
             match read {
                 Ok(bytes) => Run {
                     start: range.start,
@@ -87,6 +99,7 @@ impl Fetched {
                     bad: Vec::new(),
                 },
                 Err(error) => {
+                    // Clamp: a chunk item can point anywhere; the device refuses the last address.
                     let at = physical.saturating_add(ByteCount::new(range.start));
                     salvage(device, at, range.start, length, sector_bytes, &error)
                 }
@@ -127,6 +140,7 @@ fn read_from_memory(device: &Device, requests: &[ReadRequest]) -> Vec<Result<Buf
             None => break,
         }
     }
+    // Clamp: at most as many arrived as were asked for.
     let rest = device.start_reads(requests.get(arrived.len()..).unwrap_or_default());
     arrived.extend(rest.into_iter().map(PendingRead::wait));
     arrived
@@ -145,8 +159,9 @@ fn salvage(
     let mut bad = Vec::new();
     let mut offset = 0;
     for sector in bytes.chunks_mut(sector_bytes.max(1)) {
+        // Clamp: see above.
         let physical = at.saturating_add(ByteCount::of(offset));
-        let end = offset.saturating_add(sector.len());
+        let end = offset.exact_add(sector.len());
         let read = match length > sector_bytes {
             true => device.read(physical.get(), sector.len()),
             false => Err(whole.clone()),

@@ -2,6 +2,7 @@
 
 use crate::group::{Expected, Group, Piece, place};
 use crate::used::{Checksums, Holds, UsedExtent, UsedExtents};
+use buttress_exact::Exact as _;
 use buttress_format::{BlockFormat, ByteCount, Logical, STRIPE_BYTES, TreeId};
 use buttress_fs::Filesystem;
 use buttress_tree::Tree;
@@ -69,14 +70,13 @@ impl<'a> Groups<'a> {
         first: u64,
     ) -> Self {
         let columns = ByteCount::of(chunk.layout().data_columns()).get();
-        let group_bytes = stripes
-            .max(1)
-            .saturating_mul(STRIPE_BYTES)
-            .saturating_mul(columns.max(1));
+        let group_bytes = stripes.max(1).exact_mul(STRIPE_BYTES).exact_mul(columns.max(1));
+        // Clamp: a group of an earlier run, whose number can be past the chunk's end.
         let skipped = ByteCount::new(first.saturating_mul(group_bytes));
         let from = chunk.start().saturating_add(skipped).min(chunk.end());
         // An extent that began before is cut at the group's start.
         let longest = ByteCount::new(LONGEST_EXTENT);
+        // Clamp: the address space begins at 0.
         let before = Logical::new(from.get().saturating_sub(longest.get())).max(chunk.start());
         let range = chunk.start()..chunk.end();
         Self {
@@ -129,14 +129,15 @@ impl<'a> Groups<'a> {
                 .push(format!("the extent at {} lies outside its chunk", extent.start));
             return None;
         };
-        let number = offset.get().checked_div(self.group_bytes).unwrap_or(0);
-        let group_end = number.saturating_add(1).saturating_mul(self.group_bytes);
-        let left_in_group = ByteCount::new(group_end.saturating_sub(offset.get()));
-        let unit = place.stripe_offset.get().checked_rem(STRIPE_BYTES).unwrap_or(0);
-        let left_in_unit = ByteCount::new(STRIPE_BYTES.saturating_sub(unit));
+        let number = offset.get().quotient(self.group_bytes);
+        // Clamp: the last group can end past the last address.
+        let group_end = number.exact_add(1).saturating_mul(self.group_bytes);
+        let left_in_group = ByteCount::new(group_end.exact_sub(offset.get()));
+        let unit = place.stripe_offset.get().remainder(STRIPE_BYTES);
+        let left_in_unit = ByteCount::new(STRIPE_BYTES.exact_sub(unit));
         let follows_gap = core::mem::take(&mut self.has_gap);
         if number < self.first {
-            let length = extent.end.checked_distance_from(extent.start).unwrap_or_default();
+            let length = extent.end.distance_from(extent.start);
             let skipped = match extent.holds {
                 Holds::Tree { .. } => length,
                 Holds::Data => length.min(left_in_group),
@@ -152,7 +153,7 @@ impl<'a> Groups<'a> {
         let extents = u64::from(is_start);
         let taken = match extent.holds {
             Holds::Tree { generation, level } => {
-                let length = extent.end.checked_distance_from(extent.start).unwrap_or_default();
+                let length = extent.end.distance_from(extent.start);
                 if length > place.length {
                     self.failed.push(format!(
                         "the tree block at {} crosses the end of a stripe: not scrubbed; a balance of its block group moves it",
@@ -161,7 +162,7 @@ impl<'a> Groups<'a> {
                 } else {
                     current.pieces.push(Piece {
                         logical: extent.start,
-                        length: length.to_usize().unwrap_or(0),
+                        length: length.exact_usize(),
                         expected: Expected::Tree { generation, level },
                         place,
                         extents,
@@ -173,12 +174,13 @@ impl<'a> Groups<'a> {
             Holds::Data => {
                 let to = extent
                     .end
+                    // Clamp: see above.
                     .min(extent.start.saturating_add(left_in_unit.min(left_in_group)));
                 let failed = &mut self.failed;
                 let run = self
                     .checksums
                     .run(extent.start, to, &mut |failure| failed.push(failure));
-                let length = run.end.checked_distance_from(extent.start).unwrap_or_default();
+                let length = run.end.distance_from(extent.start);
                 let (expected, written) = match run.packed {
                     Some((packed, leaf)) => {
                         let from = current.packed.len();
@@ -193,7 +195,7 @@ impl<'a> Groups<'a> {
                 };
                 current.pieces.push(Piece {
                     logical: extent.start,
-                    length: length.to_usize().unwrap_or(0),
+                    length: length.exact_usize(),
                     expected,
                     place,
                     extents,
@@ -210,7 +212,7 @@ impl<'a> Groups<'a> {
     fn go_on(&mut self, extent: UsedExtent, taken: ByteCount, is_start: bool) {
         // An extent of no length, which nothing admits, ends here rather than never.
         let taken = taken.max(ByteCount::new(1));
-        let start = extent.start.saturating_add(taken);
+        let start = extent.start.exact_add(taken);
         if start < extent.end {
             self.rest = Some((UsedExtent { start, ..extent }, is_start));
         }

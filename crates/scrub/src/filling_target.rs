@@ -6,6 +6,7 @@ use crate::group::Arrived;
 use crate::job::{Job, physical_of};
 use crate::scrub::Scrub;
 use buttress_device::IoError;
+use buttress_exact::Exact as _;
 use buttress_format::{Logical, Physical};
 use buttress_volume::{DeviceErrors, MappedChunk};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Filled {
             }
             match lost.part {
                 Part::Tree => self.loses_metadata = true,
-                _ => self.lost_bytes = self.lost_bytes.saturating_add(lost.length.get()),
+                _ => self.lost_bytes = self.lost_bytes.exact_add(lost.length.get()),
             }
             let is_joined = self.lost.last_mut().is_some_and(|last| last.absorb(&lost));
             if !is_joined && self.lost.len() < LOST_MAX {
@@ -135,7 +136,7 @@ impl Job<'_> {
                     self.progress.advance(0, bytes);
                 }
                 let mut replaced = self.replaced.lock();
-                replaced.written = replaced.written.saturating_add(bytes.get());
+                replaced.written = replaced.written.exact_add(bytes.get());
             }
             Err(error) => {
                 let errors = DeviceErrors {
@@ -173,6 +174,7 @@ impl Job<'_> {
                 .collect();
             let length = chunk.layout().device_extent_bytes();
             if let (Some(first), Some(last)) = (starts.iter().min(), starts.iter().max())
+                // Clamp: a chunk item can point anywhere.
                 && last.saturating_add(length) > replacing.cursor
             {
                 placed.push((*first, chunk));

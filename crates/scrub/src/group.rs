@@ -9,6 +9,7 @@
 use crate::fetched::Fetched;
 use crate::filling::Trees;
 use buttress_device::PendingRead;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Generation, Logical, STRIPE_BYTES};
 use buttress_volume::MappedChunk;
 use buttress_volume::layout::{ChunkOffset, Place};
@@ -52,13 +53,13 @@ impl Piece {
     /// The offset in its stripe, and behind it the end.
     pub(crate) fn on_stripe(&self) -> Range<u64> {
         let start = self.place.stripe_offset.get();
-        start..start.saturating_add(ByteCount::of(self.length).get())
+        start..start.exact_add(ByteCount::of(self.length).get())
     }
 
     /// The stripes that hold it.
     pub(crate) fn stripes(&self) -> Range<usize> {
         let first = self.place.stripe_index;
-        first..first.saturating_add(self.place.copies)
+        first..first.exact_add(self.place.copies)
     }
 }
 
@@ -111,10 +112,12 @@ impl Group {
     /// The numbers of its rows.
     pub(crate) fn rows(&self) -> Range<u64> {
         let ranges = || self.pieces.iter().map(Piece::on_stripe);
+        // Clamp: a group without pieces has no rows.
         let first = ranges().map(|range| unit(range.start)).min().unwrap_or(0);
         let end = ranges()
-            .map(|range| unit(range.end.saturating_sub(1)).saturating_add(1))
+            .map(|range| unit(range.end.exact_sub(1)).exact_add(1))
             .max();
+        // Clamp: see above.
         first..end.unwrap_or(first)
     }
 
@@ -146,13 +149,13 @@ impl Group {
 
 /// The number of the unit that holds an offset in a stripe.
 pub(crate) fn unit(offset: u64) -> u64 {
-    offset.checked_div(STRIPE_BYTES).unwrap_or(0)
+    offset.quotient(STRIPE_BYTES)
 }
 
 /// Adds a piece's range behind what is there, to the last run if that stays within a stripe of 64 KiB.
 fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
     match runs.last_mut() {
-        Some(last) if range.start == last.end && range.end.saturating_sub(last.start) <= STRIPE_BYTES => {
+        Some(last) if range.start == last.end && range.end.exact_sub(last.start) <= STRIPE_BYTES => {
             last.end = range.end;
         }
         _ => runs.push(range.clone()),
@@ -205,7 +208,7 @@ pub(crate) fn place(chunk: &MappedChunk, logical: Logical) -> Option<(ChunkOffse
 /// The number of the group that holds an address.
 pub(crate) fn group_number(chunk: &MappedChunk, logical: Logical, stripes: u64) -> u64 {
     let columns = ByteCount::of(chunk.layout().data_columns()).get();
-    let group_bytes = stripes.saturating_mul(STRIPE_BYTES).saturating_mul(columns);
+    let group_bytes = stripes.exact_mul(STRIPE_BYTES).exact_mul(columns);
     let offset = chunk.offset_of(logical).map_or(0, |offset| offset.get());
-    offset.checked_div(group_bytes.max(1)).unwrap_or(0)
+    offset.quotient(group_bytes.max(1))
 }

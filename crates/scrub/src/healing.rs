@@ -9,6 +9,7 @@
 use crate::options::Options;
 use crate::report::Report;
 use crate::scrub::Scrub;
+use buttress_exact::Exact as _;
 use buttress_format::Logical;
 use buttress_fs::{Filesystem, Progress};
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
@@ -136,20 +137,20 @@ fn tell(fault: &Fault, told: &Sender<Logical>, shared: &Shared) {
     }
     {
         let mut state = shared.state.lock();
-        state.waiting = state.waiting.saturating_add(1);
+        state.waiting = state.waiting.exact_add(1);
     }
     match told.try_send(fault.logical) {
         Ok(()) => {}
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
             let mut state = shared.state.lock();
-            state.healed.forgotten = state.healed.forgotten.saturating_add(1);
+            state.healed.forgotten = state.healed.forgotten.exact_add(1);
             end(&mut state, 1, &shared.idle);
         }
     }
 }
 
 fn end(state: &mut State, count: usize, idle: &Condvar) {
-    state.waiting = state.waiting.saturating_sub(count);
+    state.waiting = state.waiting.exact_sub(count);
     if state.waiting == 0 {
         idle.notify_all();
     }
@@ -174,8 +175,8 @@ fn heal_all(writable: &WritableFilesystem, places: &Receiver<Logical>, shared: &
         let mut state = shared.state.lock();
         if let Some(totals) = report.map(|report| report.totals()) {
             let healed = &mut state.healed;
-            healed.corrected = healed.corrected.saturating_add(totals.corrected_errors);
-            healed.uncorrectable = healed.uncorrectable.saturating_add(totals.uncorrectable_errors);
+            healed.corrected = healed.corrected.exact_add(totals.corrected_errors);
+            healed.uncorrectable = healed.uncorrectable.exact_add(totals.uncorrectable_errors);
         }
         end(&mut state, count, &shared.idle);
     }

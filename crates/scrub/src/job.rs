@@ -78,7 +78,7 @@ impl Job<'_> {
         if let Some(trees) = &self.trees {
             self.learn_written(group, trees);
         }
-        let end = logical.saturating_add(length);
+        let end = logical.exact_add(length);
         let overlaps = |part: &Range<Logical>| part.start < end && logical < part.end;
         let known = group.written.get();
         known.is_none_or(|written| written.iter().any(overlaps))

@@ -5,6 +5,7 @@ use crate::filling::Trees;
 use crate::group::{Arrived, Group, Piece, Submitted};
 use crate::job::Job;
 use crate::{mirrors, rows};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, STRIPE_BYTES};
 use core::time::Duration;
 use std::sync::Arc;
@@ -72,12 +73,13 @@ impl Job<'_> {
 
     /// On simulated devices the clock moves on by what checking a group takes.
     fn charge_cpu(&self, group: &Group) {
-        let copies = |piece: &Piece| u64::from(u32::try_from(piece.place.copies).unwrap_or(u32::MAX));
+        let copies = |piece: &Piece| u64::from(piece.place.copies.narrow::<u32>());
         let bytes = group.pieces.iter().fold(0_u64, |sum, piece| {
-            let bytes = ByteCount::of(piece.length).get().saturating_mul(copies(piece));
-            sum.saturating_add(bytes)
+            let bytes = ByteCount::of(piece.length).get().exact_mul(copies(piece));
+            sum.exact_add(bytes)
         });
-        let stripes = u32::try_from(bytes.div_ceil(STRIPE_BYTES)).unwrap_or(u32::MAX);
+        let stripes = bytes.div_ceil(STRIPE_BYTES).narrow::<u32>();
+        // Clamp: a simulated time.
         self.volume
             .charge_cpu(CHECK_COST_PER_STRIPE.saturating_mul(stripes));
     }

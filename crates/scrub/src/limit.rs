@@ -1,5 +1,6 @@
 //! So many bytes in a second, of each device.
 
+use buttress_exact::Exact as _;
 use buttress_locks::{Mutex, Rank, lock_class};
 use core::time::Duration;
 use std::time::Instant;
@@ -28,13 +29,14 @@ impl Limiter {
             return Duration::ZERO;
         };
         let nanoseconds = u128::from(bytes)
-            .saturating_mul(1_000_000_000)
-            .checked_div(u128::from(rate))
-            .unwrap_or(0);
+            .exact_mul(1_000_000_000)
+            .quotient(u128::from(rate));
+        // Clamp: a rate of a byte a second makes spans of centuries.
         let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let mut due = self.due.lock();
         let begin = due.map_or(now, |due| due.max(now));
         *due = begin.checked_add(span);
+        // Clamp: what is due is not waited for.
         begin.saturating_duration_since(now)
     }
 }

@@ -7,6 +7,7 @@
 use crate::damage::{Cause, Damage, Outcome, Part};
 use crate::job::Job;
 use crate::report::Counters;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Logical, Physical};
 use buttress_volume::layout::StripeOffset;
 use buttress_volume::{DeviceErrors, DeviceSlot, MappedChunk};
@@ -79,7 +80,7 @@ impl Job<'_> {
     pub(crate) fn note(&self, site: &Site, cause: Cause, outcome: Outcome) {
         let count = site.errors;
         if is_missed(site) && !matches!(cause, Cause::Unreadable(_)) {
-            let missed = |counters: &mut Counters| counters.missed = counters.missed.saturating_add(count);
+            let missed = |counters: &mut Counters| counters.missed = counters.missed.exact_add(count);
             return self.count(&site.slot, missed);
         }
         let mut errors = DeviceErrors::default();
@@ -92,13 +93,13 @@ impl Job<'_> {
                 Cause::Differs => &mut counters.unverified_errors,
                 Cause::Superblock(_) => &mut counters.super_errors,
             };
-            *counter = counter.saturating_add(count);
+            *counter = counter.exact_add(count);
             let counter = match &outcome {
                 Outcome::Corrected => &mut counters.corrected_errors,
                 Outcome::Uncorrectable { .. } => &mut counters.uncorrectable_errors,
                 Outcome::Unverified | Outcome::Correctable => return,
             };
-            *counter = counter.saturating_add(count);
+            *counter = counter.exact_add(count);
         });
         match &cause {
             Cause::Unreadable(_) => errors.reads = count,
@@ -152,7 +153,7 @@ impl Ledger {
         if self.damages.len() < most {
             self.damages.push(damage);
         } else {
-            self.unlisted = self.unlisted.saturating_add(1);
+            self.unlisted = self.unlisted.exact_add(1);
         }
     }
 

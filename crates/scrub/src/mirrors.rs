@@ -8,6 +8,7 @@ use crate::job::Job;
 use crate::mending::{Site, site_of};
 use crate::report::Counters;
 use crate::verify::{Bad, judge, sector_of, sectors};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
 use std::borrow::Cow;
@@ -167,7 +168,7 @@ fn copy_piece<'a>(
     };
     for range in ranges {
         let offset = ByteCount::of(range.start).get();
-        let offset = piece.on_stripe().start.saturating_add(offset);
+        let offset = piece.on_stripe().start.exact_add(offset);
         let at = copying.place(chunk, stripe, offset);
         if let (Some(bytes), Some(at)) = (best(&range), at) {
             if !has_already(&range, bytes) {
@@ -225,6 +226,7 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
         stripe,
         view,
         is_behind: slot.is_some_and(|slot| slot.stale().is_some()),
+        // Clamp: what was not read is judged by that.
         bad: bad.unwrap_or_default(),
     }
 }
@@ -262,11 +264,11 @@ pub(crate) fn count_piece(
             &mut counted.tree_bytes_scrubbed,
         )
     };
-    *extents = extents.saturating_add(piece.extents);
-    *scrubbed = scrubbed.saturating_add(bytes);
+    *extents = extents.exact_add(piece.extents);
+    *scrubbed = scrubbed.exact_add(bytes);
     if piece.expected == Expected::Bare {
-        let bare = piece.length.checked_div(sector_of(&job.format)).unwrap_or(0);
-        counted.no_csum = counted.no_csum.saturating_add(ByteCount::of(bare).get());
+        let bare = piece.length.quotient(sector_of(&job.format));
+        counted.no_csum = counted.no_csum.exact_add(ByteCount::of(bare).get());
     }
     let end = site_of(&arrived.group.chunk, stripe, piece.on_stripe().end);
     counted.reached(end.map_or(Physical::MIN, |(_, physical)| physical));
@@ -287,7 +289,7 @@ pub(crate) fn site(
     let offset = piece.on_stripe().start.checked_add(from.get())?;
     let (slot, physical) = site_of(&arrived.group.chunk, stripe, offset)?;
     let (part, errors) = if piece.is_data() {
-        let sectors = range.len().checked_div(sector_of(&job.format)).unwrap_or(1);
+        let sectors = range.len().quotient(sector_of(&job.format));
         (Part::Data, ByteCount::of(sectors).get().max(1))
     } else {
         (Part::Tree, 1)
@@ -295,7 +297,7 @@ pub(crate) fn site(
     Some(Site {
         slot,
         physical,
-        logical: piece.logical.saturating_add(from),
+        logical: piece.logical.exact_add(from),
         length: range.len(),
         part,
         errors,
@@ -375,7 +377,7 @@ fn tried(
             Some(bad) => bad.cause.to_string(),
             None => "not read".to_owned(),
         };
-        let number = number.saturating_add(1);
+        let number = number.exact_add(1);
         let (device, physical) = (site.slot.id(), site.physical);
         Some(format!(
             "copy {number} on device {device} at physical {physical}: {reason}"

@@ -3,6 +3,7 @@
 //! Logical addresses are never used again for another chunk, so a chunk that was finished stays finished, whatever was
 //! written meanwhile. Of a chunk that was begun, all groups before a number are done.
 
+use buttress_exact::Exact as _;
 use buttress_format::Logical;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +80,7 @@ impl Running {
     pub(crate) fn submitted(&mut self, chunk: Logical, group: u64) {
         if let Some(chunk) = self.chunks.get_mut(&chunk) {
             chunk.under_way.insert(group);
-            chunk.next = chunk.next.max(group.saturating_add(1));
+            chunk.next = chunk.next.max(group.exact_add(1));
         }
     }
 
@@ -114,6 +115,7 @@ impl Running {
             position.begun.retain(|begun| begun.chunk != *start);
             position.begun.push(ChunkPosition {
                 chunk: *start,
+                // Clamp: without groups under way, the next.
                 group: chunk.under_way.first().copied().unwrap_or(chunk.next),
             });
         }

@@ -7,6 +7,7 @@ use crate::group::{Arrived, Group, Reads, StripeReads, Submitted, unit};
 use crate::job::{Job, physical_of};
 use crate::verify::sector_of;
 use buttress_device::{Device, ReadRequest};
+use buttress_exact::Exact as _;
 use buttress_format::Physical;
 use buttress_volume::MappedChunk;
 use core::ops::Range;
@@ -94,8 +95,8 @@ impl Job<'_> {
             let slot = group.chunk.devices().get(stripe);
             let state = slot.and_then(|slot| self.devices.get(&slot.uuid()));
             if let Some(state) = state.filter(|_| !runs.is_empty()) {
-                let lengths = runs.iter().map(|run| run.end.saturating_sub(run.start));
-                let bytes = lengths.fold(0_u64, u64::saturating_add);
+                let lengths = runs.iter().map(|run| run.end.exact_sub(run.start));
+                let bytes = lengths.fold(0_u64, u64::exact_add);
                 longest = longest.max(state.limiter.delay(bytes, now));
             }
         }
@@ -107,6 +108,7 @@ impl Job<'_> {
         while left > Duration::ZERO && !self.progress.is_cancelled() {
             let nap = left.min(NAP);
             std::thread::sleep(nap);
+            // Clamp: a time, of which a part was taken.
             left = left.saturating_sub(nap);
         }
     }
@@ -115,6 +117,7 @@ impl Job<'_> {
         let sector = sector_of(&self.format);
         let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
             let device = device_of(&group.chunk, stripe);
+            // Clamp: a stripe that has no place was not read.
             let physical = physical_of(&group.chunk, stripe).unwrap_or(Physical::MIN);
             Fetched::wait(reads, device, physical, sector)
         });
@@ -143,8 +146,9 @@ fn device_of(chunk: &MappedChunk, stripe: usize) -> Option<&Device> {
 /// What to ask a device for, to read runs of a stripe that begins at `physical` on it.
 pub(crate) fn requests(runs: &[Range<u64>], physical: Physical) -> impl Iterator<Item = ReadRequest> {
     runs.iter().map(move |run| ReadRequest {
+        // Clamp: a chunk item can point anywhere; the device refuses the last address.
         offset_bytes: physical.get().saturating_add(run.start),
-        length: usize::try_from(run.end.saturating_sub(run.start)).unwrap_or(usize::MAX),
+        length: run.end.exact_sub(run.start).narrow::<usize>(),
     })
 }
 
@@ -153,7 +157,8 @@ fn is_in_memory(device: &Device, physical: Physical, runs: &[Range<u64>]) -> boo
     let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
         return false;
     };
-    let last = last.end.saturating_sub(1);
+    let last = last.end.exact_sub(1);
     let mut ends = [first.start, last].into_iter();
+    // Clamp: see `requests`.
     ends.all(|offset| device.is_cached(physical.get().saturating_add(offset)))
 }

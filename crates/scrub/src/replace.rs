@@ -34,6 +34,7 @@ use crate::options::Options;
 use crate::report::Report;
 use crate::scrub::Scrub;
 use buttress_device::IoError;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Physical, ReplaceState};
 use buttress_fs::Progress;
 use buttress_volume::{Replacement, Volume};
@@ -134,7 +135,7 @@ impl Replace {
         let ended = self.run_and_commit(&job);
         let (report, cursor, filled) = (job.report(), job.cursor(), job.filled());
         let sectors = |bytes: u64| bytes.div_ceil(u64::from(volume.block_format().sector_bytes).max(1));
-        let lost_in_all = lost_before.saturating_add(sectors(filled.lost_bytes));
+        let lost_in_all = lost_before.exact_add(sectors(filled.lost_bytes));
         drop(job);
         let is_lost = (filled.loses_metadata || !report.unwalked.is_empty())
             && !buttress_faults::on("replace-lost-metadata-copied");

@@ -5,6 +5,7 @@
 //! `verify_errors`.
 
 use crate::damage::Damage;
+use buttress_exact::Exact as _;
 use buttress_format::{DeviceId, Physical};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -94,13 +95,13 @@ impl Counters {
 
     /// Adds the counters of another device or of an earlier part.
     pub fn add(&mut self, other: &Self) {
-        self.missed = self.missed.saturating_add(other.missed);
+        self.missed = self.missed.exact_add(other.missed);
         for (name, value) in other.fields() {
             if let Some(own) = self.field_mut(name) {
                 *own = if name == "last_physical" {
                     (*own).max(value)
                 } else {
-                    own.saturating_add(value)
+                    own.exact_add(value)
                 };
             }
         }
@@ -108,17 +109,17 @@ impl Counters {
 
     /// Errors of all kinds.
     #[must_use]
-    pub const fn errors(&self) -> u64 {
+    pub fn errors(&self) -> u64 {
         self.read_errors
-            .saturating_add(self.csum_errors)
-            .saturating_add(self.verify_errors)
-            .saturating_add(self.super_errors)
+            .exact_add(self.csum_errors)
+            .exact_add(self.verify_errors)
+            .exact_add(self.super_errors)
     }
 
     /// Bytes of data and tree blocks.
     #[must_use]
-    pub const fn bytes_scrubbed(&self) -> u64 {
-        self.data_bytes_scrubbed.saturating_add(self.tree_bytes_scrubbed)
+    pub fn bytes_scrubbed(&self) -> u64 {
+        self.data_bytes_scrubbed.exact_add(self.tree_bytes_scrubbed)
     }
 
     pub(crate) fn reached(&mut self, end: Physical) {
@@ -178,7 +179,7 @@ impl Report {
     pub fn to_scrub(&self) -> u64 {
         self.devices
             .iter()
-            .fold(0, |sum, device| sum.saturating_add(device.to_scrub))
+            .fold(0, |sum, device| sum.exact_add(device.to_scrub))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::filling_target::Replacing;
 use crate::options::Options;
 use crate::scrub::Scrub;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, DeviceId, Generation, Physical};
 use buttress_fs::Progress;
 use buttress_volume::{DeviceSlot, Volume};
@@ -141,6 +142,7 @@ impl Resync {
         Ok(Some(ResyncedDevice {
             device: slot.id(),
             name: Arc::clone(slot.name()),
+            // Clamp: a number that is shown.
             since: since.unwrap_or(Generation::MIN),
             missed,
             written: ByteCount::new(written),
@@ -167,7 +169,7 @@ impl Resync {
         let job = Scrub::make(&views(), options, self.progress.clone(), Some(replaces))?.beside(&views);
         // The bytes of all devices are counted together.
         let own = self.progress.snapshot().expected;
-        self.progress.expect(before.saturating_add(own));
+        self.progress.expect(before.exact_add(own));
         let ended = job.run();
         let filled = job.filled();
         let device = || slot.name().to_string();
@@ -183,7 +185,7 @@ impl Resync {
         }
         if !filled.lost.is_empty() {
             let lengths = filled.lost.iter().map(|lost| lost.length.get());
-            let (device, bytes) = (device(), lengths.fold(0, u64::saturating_add));
+            let (device, bytes) = (device(), lengths.fold(0, u64::exact_add));
             return Err(Error::ReturnLacks { device, bytes });
         }
         Ok(filled.written)

@@ -27,6 +27,7 @@ use crate::mending::{Site, site_of};
 use crate::mirrors::{count_piece, site};
 use crate::report::Counters;
 use crate::verify::{Bad, judge, sector_of, sectors};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Profile};
 use buttress_volume::layout::{ChunkOffset, Content, StripeOffset};
 use buttress_volume::parity::{compute_p, compute_q};
@@ -107,8 +108,7 @@ pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
 
 impl<'a> Span<'a> {
     fn length(&self) -> usize {
-        let length = ByteCount::new(self.range.end.saturating_sub(self.range.start));
-        length.to_usize().unwrap_or(0)
+        self.range.end.exact_sub(self.range.start).narrow()
     }
 
     /// The column's part of the span, as it was read; columns past the data ones are `P`, then `Q`.
@@ -135,9 +135,8 @@ impl<'a> Span<'a> {
 
     /// Where in the span a piece lies.
     fn within(&self, piece: &Piece) -> Range<usize> {
-        let start = piece.on_stripe().start.saturating_sub(self.range.start);
-        let start = ByteCount::new(start).to_usize().unwrap_or(0);
-        start..start.saturating_add(piece.length)
+        let start: usize = piece.on_stripe().start.exact_sub(self.range.start).narrow();
+        start..start.exact_add(piece.length)
     }
 
     /// What is wrong with the data that was read.
@@ -154,9 +153,7 @@ impl<'a> Span<'a> {
     /// Whether all columns were read, nothing is bad, and parity fits.
     fn is_clean(&self, bad: &[BadPiece<'_>]) -> bool {
         let columns = self.data_columns();
-        let all = columns
-            .saturating_add(1)
-            .saturating_add(usize::from(self.has_q()));
+        let all = columns.exact_add(1).exact_add(usize::from(self.has_q()));
         let is_whole = |column| self.view(column).is_some_and(|view| view.is_whole());
         if !bad.is_empty() || !(0..all).all(is_whole) {
             return false;
@@ -192,7 +189,7 @@ impl<'a> Span<'a> {
             return true;
         }
         compute_q(data.iter().map(|block| Some(*block)), &mut computed);
-        self.view(columns.saturating_add(1)).map(|view| view.bytes) == Some(&computed)
+        self.view(columns.exact_add(1)).map(|view| view.bytes) == Some(&computed)
     }
 
     /// The columns as they were read, with marks where they are not trusted.
@@ -215,7 +212,7 @@ impl<'a> Span<'a> {
         for (column, piece, bad) in bad {
             let start = self.within(piece).start;
             for bad in bad {
-                let range = start.saturating_add(bad.range.start)..start.saturating_add(bad.range.end);
+                let range = start.exact_add(bad.range.start)..start.exact_add(bad.range.end);
                 state.distrust(*column, range);
             }
         }
@@ -242,8 +239,8 @@ impl<'a> Span<'a> {
             else {
                 continue;
             };
-            let start = self.within(piece).start.saturating_add(bad.range.start);
-            let range = start..start.saturating_add(bad.range.len());
+            let start = self.within(piece).start.exact_add(bad.range.start);
+            let range = start..start.exact_add(bad.range.len());
             let mut tried = vec![format!(
                 "device {} at physical {}: {}",
                 site.slot.id(),
@@ -278,8 +275,8 @@ impl<'a> Span<'a> {
 
     /// Tries all ways to rebuild bad bytes of a piece; whether one gave what passes the check, or nothing can tell.
     fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
-        let start = self.within(piece).start.saturating_add(bad.range.start);
-        let range = start..start.saturating_add(bad.range.len());
+        let start = self.within(piece).start.exact_add(bad.range.start);
+        let range = start..start.exact_add(bad.range.len());
         let has_old = || (0..state.len()).any(|column| self.is_behind(column));
         if piece.expected == Expected::Bare && has_old() {
             // Bytes that are rebuilt from an older column would pass without a check.
@@ -320,7 +317,7 @@ impl<'a> Span<'a> {
     fn check_parity(&self, state: &Columns) {
         let data = self.data_columns();
         let parities: &[(usize, Part)] = match self.has_q() {
-            true => &[(data, Part::P), (data.saturating_add(1), Part::Q)],
+            true => &[(data, Part::P), (data.exact_add(1), Part::Q)],
             false => &[(data, Part::P)],
         };
         for range in sectors(self.length(), sector_of(&self.job.format)) {
@@ -379,7 +376,7 @@ impl<'a> Span<'a> {
         computed: &[u8],
         is_doubtful: bool,
     ) {
-        let offset = self.range.start.saturating_add(ByteCount::of(range.start).get());
+        let offset = self.range.start.exact_add(ByteCount::of(range.start).get());
         let place = self
             .stripe(column)
             .and_then(|stripe| site_of(&self.arrived.group.chunk, stripe, offset));
@@ -398,12 +395,13 @@ impl<'a> Span<'a> {
         let site = Site {
             slot,
             physical,
-            logical: chunk.start().saturating_add(ByteCount::new(in_chunk.get())),
+            logical: chunk.start().exact_add(ByteCount::new(in_chunk.get())),
             length: range.len(),
             part,
             errors: 1,
         };
         let is_unreadable = unreadable.is_some() || !state.is_trusted(column, range);
+        // Clamp: what can be read does not fit the parity.
         let cause = unreadable.unwrap_or(Cause::Parity);
         if is_doubtful && !is_unreadable {
             self.job.note(&site, Cause::Differs, Outcome::Unverified);

@@ -3,6 +3,7 @@
 //! A chunk begins when one of its devices at least has nothing to do, and no device of it has two already. Where a device
 //! turns, no chunk begins that needs a device which is at work: two streams would have its head go to and fro.
 
+use buttress_exact::Exact as _;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::MappedChunk;
 use std::collections::{HashMap, VecDeque};
@@ -41,6 +42,7 @@ fn devices(chunk: &MappedChunk) -> Vec<(Uuid, bool)> {
 
 impl State {
     fn may_begin(&self, chunk: &MappedChunk) -> bool {
+        // Clamp: most devices have none.
         let streams = |uuid: &Uuid| self.streams.get(uuid).copied().unwrap_or(0);
         let devices = devices(chunk);
         let most = match devices.iter().any(|(_, turns)| *turns) {
@@ -74,7 +76,7 @@ impl Schedule {
             if let Some(chunk) = place.and_then(|place| state.waiting.remove(place)) {
                 for (uuid, _) in devices(&chunk) {
                     let streams = state.streams.entry(uuid).or_default();
-                    *streams = streams.saturating_add(1);
+                    *streams = streams.exact_add(1);
                 }
                 return Some(chunk);
             }
@@ -87,7 +89,7 @@ impl Schedule {
         let mut state = self.state.lock();
         for (uuid, _) in devices(chunk) {
             if let Some(streams) = state.streams.get_mut(&uuid) {
-                *streams = streams.saturating_sub(1);
+                *streams = streams.exact_sub(1);
             }
         }
         self.changed.notify_all();

@@ -12,6 +12,7 @@ use crate::position::{Position, Running};
 use crate::report::{DeviceReport, Report, joined};
 use crate::schedule::Schedule;
 use crate::superblocks;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Incompat, Logical};
 use buttress_fs::{Filesystem, Progress};
 use buttress_locks::Mutex;
@@ -65,12 +66,13 @@ impl<'a> Scrub<'a> {
             .as_ref()
             .map(|replacing| replacing.copying.replacement.source().uuid());
         let to_scrub = bytes_to_scrub(filesystem, &volume, source);
-        let all: u64 = to_scrub.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        let all: u64 = to_scrub.values().fold(0, |sum, bytes| sum.exact_add(*bytes));
         progress.expect(ByteCount::new(all));
         let limit = options.limit.map(ByteCount::get);
         let state = |slot: Arc<DeviceSlot>| {
             let uuid = slot.uuid();
             let state = DeviceState {
+                // Clamp: a device without chunks has nothing.
                 to_scrub: to_scrub.get(&uuid).copied().unwrap_or(0),
                 slot,
                 counters: Mutex::default(),

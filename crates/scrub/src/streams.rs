@@ -7,6 +7,7 @@ use crate::filling::{Filled, Groups};
 use crate::group::Submitted;
 use crate::job::Job;
 use crate::schedule::Schedule;
+use buttress_exact::Exact as _;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use buttress_volume::MappedChunk;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -42,7 +43,7 @@ impl Job<'_> {
     pub(crate) fn run_threads(&self, schedule: &Schedule) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let streams = self.devices.len().clamp(1, STREAMS_MAX);
-        let queued = streams.saturating_mul(self.options.shape.groups.max(1));
+        let queued = streams.exact_mul(self.options.shape.groups.max(1));
         let (submit, submitted) = bounded::<Ticket>(queued);
         std::thread::scope(|scope| {
             let checkers = (0..cores).map(|number| (format!("buttress-scrub-check-{number}"), number));
@@ -203,7 +204,7 @@ impl Window {
         while *under_way >= most {
             window.left.wait(&mut under_way);
         }
-        *under_way = under_way.saturating_add(1);
+        *under_way = under_way.exact_add(1);
         InWindow(Arc::clone(window))
     }
 
@@ -218,7 +219,7 @@ impl Window {
 impl Drop for InWindow {
     fn drop(&mut self) {
         let mut under_way = self.0.under_way.lock();
-        *under_way = under_way.saturating_sub(1);
+        *under_way = under_way.exact_sub(1);
         self.0.left.notify_all();
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn check(job: &Job<'_>) {
 fn places(slot: &DeviceSlot, device: &Device) -> impl Iterator<Item = Physical> {
     let size = ByteCount::new(device.size_bytes());
     let end = slot.expected_bytes().map_or(size, |expected| expected.min(size));
-    let fits = move |at: &Physical| at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES)).get() <= end.get();
+    let fits = move |at: &Physical| at.exact_add(ByteCount::of(SUPERBLOCK_BYTES)).get() <= end.get();
     SUPERBLOCK_OFFSETS.into_iter().filter(fits)
 }
 

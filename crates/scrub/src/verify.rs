@@ -3,9 +3,10 @@
 use crate::damage::Cause;
 use crate::fetched::View;
 use crate::group::{Expected, Group, Piece};
+use buttress_exact::{Exact as _, usize_of};
 use buttress_format::checksum::CHECKSUM_FIELD_BYTES;
 use buttress_format::node::{Header, RawHeader};
-use buttress_format::{BlockFormat, BlockProblem, Generation};
+use buttress_format::{BlockFormat, BlockProblem, ChecksumType, Generation};
 use core::ops::Range;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -31,6 +32,7 @@ pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &Bloc
                 .collect()
         }
         Expected::Sums(packed) => {
+            // Clamp: data whose checksums are gone is bad, all of it.
             let packed = group.packed.get(packed.clone()).unwrap_or_default();
             data(view, packed, format)
         }
@@ -48,33 +50,38 @@ pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &Bloc
 pub(crate) fn sectors(length: usize, sector_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..length)
         .step_by(sector_bytes.max(1))
-        .map(move |start| start..start.saturating_add(sector_bytes).min(length))
+        .map(move |start| start..start.exact_add(sector_bytes).min(length))
 }
 
 pub(crate) fn sector_of(format: &BlockFormat) -> usize {
-    usize::try_from(format.sector_bytes).unwrap_or(4096).max(1)
+    usize_of(format.sector_bytes)
 }
 
 /// Data against its packed checksums.
 fn data(view: &View<'_>, packed: &[u8], format: &BlockFormat) -> Vec<Bad> {
-    let sector_bytes = sector_of(format);
-    let size = format.checksum_type.size_bytes();
+    bad_sectors(view, packed, format.checksum_type, sector_of(format))
+}
+
+fn bad_sectors(view: &View<'_>, packed: &[u8], sums: ChecksumType, sector_bytes: usize) -> Vec<Bad> {
+    let size = sums.size_bytes();
     let mut computed = Vec::with_capacity(packed.len());
-    format
-        .checksum_type
-        .compute_sectors(view.bytes, sector_bytes, &mut computed);
+    sums.compute_sectors(view.bytes, sector_bytes, &mut computed);
     if (computed == packed || buttress_faults::on("scrub-data-unverified")) && view.is_whole() {
         return Vec::new();
     }
-    let pairs = computed.chunks(size).zip(packed.chunks(size));
-    let judged =
-        sectors(view.bytes.len(), sector_bytes)
-            .zip(pairs)
-            .filter_map(|(range, (computed, stored))| {
-                let wrong = (computed != stored).then_some(Cause::Checksum);
-                let cause = view.unreadable(&range).or(wrong)?;
-                Some(Bad { range, cause })
-            });
+    // A sector without its checksum is bad.
+    let stored = packed.chunks(size).map(Some).chain(core::iter::repeat(None));
+    let judged = sectors(view.bytes.len(), sector_bytes)
+        .zip(computed.chunks(size).zip(stored))
+        .filter_map(|(range, (computed, stored))| {
+            let is_wrong = match stored {
+                None => !buttress_faults::on("scrub-data-without-sums-clean"),
+                Some(stored) => stored != computed,
+            };
+            let wrong = is_wrong.then_some(Cause::Checksum);
+            let cause = view.unreadable(&range).or(wrong)?;
+            Some(Bad { range, cause })
+        });
     judged.collect()
 }
 
@@ -88,6 +95,7 @@ pub(crate) fn tree_block(
 ) -> Option<Cause> {
     let (raw, _) = RawHeader::ref_from_prefix(bytes).ok()?;
     let header = Header::from_raw(raw, format.checksum_type);
+    // Clamp: a header is longer than its checksum.
     let covered = bytes.get(CHECKSUM_FIELD_BYTES..).unwrap_or_default();
     if header.checksum != format.checksum_type.compute(covered) {
         return Some(Cause::Checksum);
@@ -124,4 +132,30 @@ pub(crate) fn tree_block(
         stored: raw.level,
         expected,
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bad sectors of three good ones of which so many have a checksum.
+    fn bad_of_three(with_checksum: usize) -> Vec<Range<usize>> {
+        let bytes = vec![7_u8; 3 * 4096];
+        let mut packed = Vec::new();
+        ChecksumType::Crc32c.compute_sectors(&bytes, 4096, &mut packed);
+        packed.truncate(with_checksum * 4);
+        let bad = bad_sectors(&View::of(&bytes), &packed, ChecksumType::Crc32c, 4096);
+        bad.into_iter().map(|bad| bad.range).collect()
+    }
+
+    #[test]
+    fn sectors_without_their_checksums_are_bad() {
+        assert_eq!(bad_of_three(3), [0..0; 0]);
+        assert_eq!(bad_of_three(2), Vec::from_iter(core::iter::once(8192..12288)));
+    }
+
+    #[test]
+    fn data_without_any_checksum_is_bad() {
+        assert_eq!(bad_of_three(0), [0..4096, 4096..8192, 8192..12288]);
+    }
 }

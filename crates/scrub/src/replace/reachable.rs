@@ -3,6 +3,7 @@
 //! Left out are trees that are being deleted, and pending logs: parts of the former are gone.
 
 use crate::error::Error;
+use buttress_exact::Exact as _;
 use buttress_format::{ItemType, Logical, RootItem, TreeBlock, TreeId};
 use buttress_fs::filesystem::root_pointer;
 use buttress_fs::{Filesystem, Progress};
@@ -67,7 +68,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     fn is_first(&self, logical: Logical) -> bool {
-        let number = logical.get().checked_div(self.node_bytes).unwrap_or(0);
+        let number = logical.get().quotient(self.node_bytes);
         let bit = 1_u64 << (number & 63);
         let mut seen = self.seen.lock();
         let word = seen.entry(number >> 6).or_default();

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use buttress_device::Device;
+use buttress_exact::Exact as _;
 use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use buttress_format::{ByteCount, Logical, Superblock};
@@ -69,7 +70,7 @@ fn with_superblocks(device: &Device, superblock: &Superblock, item: &DeviceItem)
     let changed = device.with_changes_in_memory();
     let end = ByteCount::new(device.size_bytes()).min(item.total_bytes);
     for at in SUPERBLOCK_OFFSETS {
-        if at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES)).get() > end.get() {
+        if at.exact_add(ByteCount::of(SUPERBLOCK_BYTES)).get() > end.get() {
             continue;
         }
         let bytes = superblock
@@ -94,7 +95,7 @@ pub(super) fn open_after(volume: &Volume, uuid: Uuid) -> Result<(), Error> {
             let left_out = || Error::NotOpened("the target is not one of its devices".to_owned());
             is_whole.then_some(()).ok_or_else(left_out)
         });
-        tries = tries.saturating_add(1);
+        tries = tries.exact_add(1);
         match opened {
             Err(_) if volume.superblock().generation != generation && tries < TRIES => {}
             opened => return opened,

@@ -7,6 +7,7 @@ use crate::damage::Cause;
 use crate::group::{Arrived, Piece};
 use crate::job::Job;
 use crate::verify::{Bad, sector_of, sectors};
+use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use core::ops::Range;
 use std::borrow::Cow;
@@ -69,7 +70,7 @@ impl<'a> Span<'a> {
             open.retain(|open| !self.take_as_it_is(&mut state, open));
         }
         for range in sectors(self.length(), sector_of(&self.job.format)) {
-            let at = at.saturating_add(ByteCount::of(range.start));
+            let at = at.exact_add(ByteCount::of(range.start));
             let overlaps = |open: &&Open<'_>| self.overlap(open, &range).is_some();
             let is_open = open.iter().filter(overlaps).any(|open| open.column == column);
             // If the rebuilt bytes failed their check, no rebuild without a check follows.
@@ -114,9 +115,9 @@ impl<'a> Span<'a> {
     /// Returns the overlap of an open part and a range of the span, as a range of the piece.
     fn overlap(&self, open: &Open<'_>, range: &Range<usize>) -> Option<Range<usize>> {
         let from = self.within(open.piece).start;
-        let start = from.saturating_add(open.bad.range.start).max(range.start);
-        let end = from.saturating_add(open.bad.range.end).min(range.end);
-        (start < end).then(|| start.saturating_sub(from)..end.saturating_sub(from))
+        let start = from.exact_add(open.bad.range.start).max(range.start);
+        let end = from.exact_add(open.bad.range.end).min(range.end);
+        (start < end).then(|| start.exact_sub(from)..end.exact_sub(from))
     }
 
     /// Trusts a tree block that cannot be rebuilt, and whose only problem is that it differs from the extent tree. A
@@ -124,8 +125,8 @@ impl<'a> Span<'a> {
     fn take_as_it_is(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let takes = open.bad.cause.may_be_right() && !self.is_behind(open.column);
         if takes {
-            let start = self.within(open.piece).start.saturating_add(open.bad.range.start);
-            state.trust(open.column, start..start.saturating_add(open.bad.range.len()));
+            let start = self.within(open.piece).start.exact_add(open.bad.range.start);
+            state.trust(open.column, start..start.exact_add(open.bad.range.len()));
         }
         takes
     }
@@ -203,8 +204,8 @@ impl<'a> Span<'a> {
     /// Rebuilds an open part in memory, if what comes out passes its check.
     fn rebuild_open(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let Open { column, piece, bad } = open;
-        let start = self.within(piece).start.saturating_add(bad.range.start);
-        let range = start..start.saturating_add(bad.range.len());
+        let start = self.within(piece).start.exact_add(bad.range.start);
+        let range = start..start.exact_add(bad.range.len());
         let Some(good) = state.rebuild(*column, &range, |bytes| self.passes(piece, bad, bytes)) else {
             return false;
         };

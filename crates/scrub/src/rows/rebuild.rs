@@ -4,6 +4,7 @@
 //! several sectors, of which each has its own set of distrusted columns: a way is tried over all of them, and where a sector
 //! leaves no choice, what it leaves is taken.
 
+use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};
 use core::ops::Range;
 
@@ -26,7 +27,7 @@ pub(super) struct Columns {
 impl Columns {
     /// Columns of zeros, all trusted.
     pub(super) fn new(data: usize, has_q: bool, length: usize, sector_bytes: usize) -> Self {
-        let count = data.saturating_add(1).saturating_add(usize::from(has_q));
+        let count = data.exact_add(1).exact_add(usize::from(has_q));
         let sector_bytes = sector_bytes.max(1);
         let column = || Column {
             bytes: vec![0; length],
@@ -53,7 +54,7 @@ impl Columns {
 
     /// The numbers of the sectors of a range.
     fn sectors(&self, range: &Range<usize>) -> Range<usize> {
-        let first = range.start.checked_div(self.sector_bytes).unwrap_or(0);
+        let first = range.start.quotient(self.sector_bytes);
         first..range.end.div_ceil(self.sector_bytes)
     }
 
@@ -161,9 +162,9 @@ impl Columns {
         let mut start = range.start;
         while start < range.end {
             let sector_end = self
-                .sectors(&(start..start.saturating_add(1)))
+                .sectors(&(start..start.exact_add(1)))
                 .end
-                .saturating_mul(self.sector_bytes);
+                .exact_mul(self.sector_bytes);
             let sector = start..sector_end.min(range.end);
             let (here, rest) = out.split_at_mut_checked(sector.len())?;
             self.rebuild_sector(target, &sector, way, here)?;
@@ -182,7 +183,7 @@ impl Columns {
     ) -> Option<()> {
         let mut distrusted =
             (0..self.data).filter(|column| *column != target && !self.is_trusted(*column, sector));
-        let [p, q] = [self.data, self.data.saturating_add(1)].map(|column| self.is_trusted(column, sector));
+        let [p, q] = [self.data, self.data.exact_add(1)].map(|column| self.is_trusted(column, sector));
         let way = match (distrusted.next(), distrusted.next()) {
             // Where one parity is bad, the other stands in.
             (None, _) if way == Recovery::WithP && !p => Recovery::WithQ,
@@ -198,7 +199,7 @@ impl Columns {
         let row = Row {
             data: (0..self.data).map(trusted).collect(),
             p: trusted(self.data),
-            q: trusted(self.data.saturating_add(1)),
+            q: trusted(self.data.exact_add(1)),
         };
         row.rebuild(target, way, out)
     }

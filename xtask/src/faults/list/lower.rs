@@ -295,4 +295,20 @@ pub(super) const FAULTS: &[Fault] = &[
             ),
         ],
     ),
+    loses(
+        "scrub-data-without-sums-clean",
+        "A scrub reports data as good whose checksums it lost.",
+        &[
+            test(
+                "buttress-scrub",
+                "lib",
+                "verify::tests::sectors_without_their_checksums_are_bad",
+            ),
+            test(
+                "buttress-scrub",
+                "lib",
+                "verify::tests::data_without_any_checksum_is_bad",
+            ),
+        ],
+    ),
 ];
