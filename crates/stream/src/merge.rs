@@ -14,6 +14,7 @@ use crate::encoder::Encoder;
 use crate::send::attributes::content_flags;
 use crate::view::extents::{Encoded, Piece, Source};
 use crate::view::{File, Inode, Node, NodeId, Series, Snapshot};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::send::{EncodedCompression, Version};
 use buttress_format::{ByteCount, ErrorKind, FileOffset, Generation, Uuid};
 use buttress_fs::Progress;
@@ -309,25 +310,25 @@ impl Merging<'_> {
     }
 
     fn plain(&mut self, from: From, piece: &Piece, path: &[u8]) -> Result<(), Error> {
-        let most = u64::try_from(self.version.write_bytes_max()).unwrap_or(u64::MAX);
+        let most = u64_of(self.version.write_bytes_max());
         let mut done = 0;
         while done < piece.length {
-            let length = piece.length.saturating_sub(done).min(most);
-            let mut data = vec![0; usize::try_from(length).unwrap_or(0)];
+            let length = piece.length.exact_sub(done).min(most);
+            let mut data = vec![0; length.narrow()];
             self.series
-                .read_input(from.file, from.position.saturating_add(done), &mut data)?;
+                .read_input(from.file, from.position.exact_add(done), &mut data)?;
             self.put(&Command::Write {
                 path,
-                offset: FileOffset::new(piece.offset.saturating_add(done)),
+                offset: FileOffset::new(piece.offset.exact_add(done)),
                 data: &data,
             })?;
-            done = done.saturating_add(length);
+            done = done.exact_add(length);
         }
         Ok(())
     }
 
     fn encoded(&mut self, encoded: &Encoded, skip: u64, piece: &Piece, path: &[u8]) -> Result<(), Error> {
-        let mut data = vec![0; usize::try_from(encoded.encoded_bytes).unwrap_or(0)];
+        let mut data = vec![0; encoded.encoded_bytes.narrow()];
         self.series
             .read_input(encoded.file, encoded.position, &mut data)?;
         self.put(&Command::EncodedWrite {

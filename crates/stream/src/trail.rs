@@ -5,6 +5,7 @@
 //! command, which a sender knows without reading the data of files; so their content is not part of it, nor the checksums of
 //! commands that carry it.
 
+use buttress_exact::u64_of;
 use buttress_format::ChecksumType;
 use buttress_format::send::{
     COMMAND_CHECKSUM_OFFSET, COMMAND_HEADER_BYTES, CommandKind, STREAM_HEADER_BYTES, Version,
@@ -87,9 +88,7 @@ impl Trail {
         let sum = ChecksumType::Xxhash64.compute(&hashed);
         let sum = sum.as_bytes().first_chunk().copied().unwrap_or_default();
         self.digest = u64::from_le_bytes(sum);
-        self.bytes = self
-            .bytes
-            .saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        self.bytes = self.bytes.saturating_add(u64_of(bytes));
     }
 }
 

@@ -10,6 +10,7 @@
 
 use super::verify;
 use crate::error::Place;
+use buttress_exact::Exact as _;
 use buttress_format::send::{COMMAND_HEADER_BYTES, CommandKind, MAGIC, STREAM_HEADER_BYTES, Version};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io::{self, Read};
@@ -199,7 +200,7 @@ fn command(bytes: &[u8], version: Version) -> (Option<usize>, Walk) {
     let Some([l0, l1, l2, l3, k0, k1, checksum @ ..]) = bytes.first_chunk::<COMMAND_HEADER_BYTES>() else {
         return (None, here);
     };
-    let payload_bytes = usize::try_from(u32::from_le_bytes([*l0, *l1, *l2, *l3])).unwrap_or(usize::MAX);
+    let payload_bytes = (u32::from_le_bytes([*l0, *l1, *l2, *l3])).narrow::<usize>();
     if payload_bytes > version.payload_bytes_max() {
         return (None, Walk::Unknown);
     }

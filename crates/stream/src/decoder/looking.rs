@@ -5,6 +5,7 @@
 use super::{Decoder, ReadAhead, State, payload};
 use crate::command::Command;
 use crate::error::Place;
+use buttress_exact::Exact as _;
 use buttress_format::send::{COMMAND_HEADER_BYTES, CommandKind, Version};
 use core::ops::ControlFlow;
 use std::io::Read;
@@ -19,8 +20,7 @@ impl<R: Read> Decoder<R> {
         let State::Commands(version) = self.state else {
             return offset;
         };
-        let behind =
-            |start: u64, offset: u64| usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX);
+        let behind = |start: u64, offset: u64| offset.saturating_sub(start).narrow::<usize>();
         let unread_end = place.offset.saturating_add(self.unread.len() as u64);
         let mut goes_on = true;
         if let Some(unread) = self.unread_bytes().get(behind(place.offset, offset)..) {
@@ -51,7 +51,7 @@ fn look_at(
     let mut rest = bytes;
     let seen = |rest: &[u8]| bytes.len().saturating_sub(rest.len());
     while let Some([l0, l1, l2, l3, k0, k1, ..]) = rest.first_chunk::<COMMAND_HEADER_BYTES>() {
-        let length = usize::try_from(u32::from_le_bytes([*l0, *l1, *l2, *l3])).unwrap_or(usize::MAX);
+        let length = (u32::from_le_bytes([*l0, *l1, *l2, *l3])).narrow::<usize>();
         let whole_bytes = COMMAND_HEADER_BYTES.saturating_add(length);
         let (Some(kind), Some(payload), Some(later)) = (
             CommandKind::from_raw(u16::from_le_bytes([*k0, *k1])),

@@ -8,8 +8,9 @@ use super::error::Problem;
 use super::making::{Receiver, about};
 use crate::view::Problem as TreeProblem;
 use crate::view::content::decompress;
-use buttress_format::Compression;
+use buttress_exact::{Defect, u64_of};
 use buttress_format::send::EncodedCompression;
+use buttress_format::{ByteCount, Compression};
 use buttress_fs::Location;
 use buttress_writer::data::EncodedExtent;
 
@@ -34,7 +35,7 @@ impl Batch {
 
     /// Whether plain data can go with what is gathered.
     pub(super) fn takes_plain(&self, file: Location, offset: u64, length: usize, sector_bytes: u64) -> bool {
-        let length = u64::try_from(length).unwrap_or(u64::MAX);
+        let length = u64_of(length);
         let is_whole = |at: u64| at.checked_rem(sector_bytes) == Some(0);
         self.file == Some(file)
             && !self.extents.is_empty()
@@ -116,12 +117,22 @@ impl Receiver<'_> {
             Compression::Zstd => EncodedCompression::Zstd,
             Compression::Lzo => lzo,
         };
-        let mut content = vec![0; usize::try_from(extent.content_bytes.get()).unwrap_or(0)];
+        let mut content = vec![0; extent.content_bytes.exact_usize()];
         decompress(&mut self.decompressor, compression, &extent.stored, &mut content)
             .map_err(TreeProblem::Encoded)?;
-        let from = usize::try_from(extent.content_offset.get()).unwrap_or(usize::MAX);
-        let length = usize::try_from(extent.length.get()).unwrap_or(usize::MAX);
-        let data = content.get(from..from.saturating_add(length)).unwrap_or_default();
+        let from = extent.content_offset.to_usize();
+        let end = extent
+            .content_offset
+            .checked_add(extent.length)
+            .and_then(ByteCount::to_usize);
+        let data = from.zip(end).and_then(|(from, end)| content.get(from..end));
+        let data = data.ok_or_else(|| {
+            let defect = Defect::new("a part of an encoded write is not in what it decodes to")
+                .with("content_offset", extent.content_offset.get())
+                .with("length", extent.length.get())
+                .with("content_bytes", extent.content_bytes.get());
+            about(b"")(defect.into())
+        })?;
         self.write_plain(file, b"", extent.offset.get(), data)
     }
 }

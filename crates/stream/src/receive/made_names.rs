@@ -10,6 +10,7 @@ use super::error::Problem;
 use super::making::{Receiver, about};
 use super::taken_names::TakenNames;
 use crate::error::Place;
+use buttress_exact::u64_of;
 use buttress_format::SubvolumeId;
 use buttress_format::send::CommandKind;
 use buttress_fs::Location;
@@ -87,7 +88,7 @@ impl Receiver<'_> {
     /// Puts names into their directories where very many wait. Between two commands: one that finds no space is carried out
     /// again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
-        let count = u64::try_from(self.made_names.makers.len()).unwrap_or(u64::MAX);
+        let count = u64_of(self.made_names.makers.len());
         match count < self.filesystem.deferred_names_max() {
             true => Ok(()),
             false => self.put_names(),

@@ -12,6 +12,7 @@ use crate::send::options::Options;
 use crate::send::output::Output;
 use crate::send::snapshot::{Link, Snapshot};
 use crate::send::{Summary, make_stream};
+use buttress_exact::u64_of;
 use buttress_format::send::{COMMAND_HEADER_BYTES, STREAM_HEADER_BYTES};
 use buttress_format::{
     ByteCount, Compression, FileExtent, FileExtentBody, FileOffset, InodeNumber, ItemType, Key, Timestamp,
@@ -313,7 +314,7 @@ impl Sampler<'_> {
             offset,
             data: &[],
         })?;
-        let limit = u64::try_from(self.options.version.write_bytes_max()).unwrap_or(u64::MAX);
+        let limit = u64_of(self.options.version.write_bytes_max());
         let writes = bytes.get().div_ceil(limit);
         Ok(overhead.saturating_mul(writes).saturating_add(bytes.get()))
     }

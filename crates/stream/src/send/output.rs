@@ -13,6 +13,7 @@ use crate::command::Command;
 use crate::encoder::Encoder;
 use crate::send::error::{Error, Result};
 use crate::send::options::{Following, Options};
+use buttress_exact::Exact as _;
 use buttress_format::send::{CommandKind, Version};
 use buttress_format::{ByteCount, FileOffset};
 use buttress_fs::{Content, File, FileReader, PendingStored, Progress};
@@ -146,7 +147,10 @@ impl Drain<'_> {
             })?;
             self.offset = self.offset.saturating_add(ByteCount::of(written).get());
             self.progress.advance(0, ByteCount::of(written));
-            rest = rest.get(written..).unwrap_or_default();
+            rest = rest.get(written..).ok_or_else(|| Error::Output {
+                offset: self.offset,
+                error: io::Error::other("the output took more than it was given"),
+            })?;
         }
         Ok(())
     }
@@ -275,7 +279,7 @@ impl<'a> Output<'a> {
         let start = self.position;
         self.position = start.saturating_add(ByteCount::of(bytes).get());
         if start < self.skip && self.position > self.skip {
-            self.cut = usize::try_from(self.skip.saturating_sub(start)).unwrap_or(usize::MAX);
+            self.cut = self.skip.saturating_sub(start).narrow::<usize>();
         }
         self.position > self.skip
     }

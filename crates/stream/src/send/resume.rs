@@ -7,6 +7,7 @@
 
 use crate::send::options::Options;
 use crate::send::snapshot::Snapshot;
+use buttress_exact::u64_of;
 use buttress_format::ChecksumType;
 use core::fmt;
 use core::str::FromStr;
@@ -60,7 +61,7 @@ impl Digest {
         let mut bytes = Vec::from(STREAM_REVISION.to_le_bytes());
         for (snapshot, options) in sends {
             add_snapshot(&mut bytes, snapshot);
-            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX).to_le_bytes();
+            let count = |number: usize| u64_of(number).to_le_bytes();
             bytes.extend(count(usize::from(options.parent.is_some())));
             options
                 .parent
@@ -105,7 +106,7 @@ fn add_snapshot(bytes: &mut Vec<u8>, snapshot: &Snapshot) {
         bytes.extend(number.to_le_bytes());
     }
     let name = snapshot.name();
-    bytes.extend(u64::try_from(name.len()).unwrap_or(u64::MAX).to_le_bytes());
+    bytes.extend(u64_of(name.len()).to_le_bytes());
     bytes.extend(name);
 }
 

@@ -255,6 +255,7 @@ impl<'a> Sender<'a, '_> {
         }
         let bytes = u128::from(self.output.position()).saturating_mul(u128::from(self.expected_inodes));
         let bytes = bytes.checked_div(u128::from(self.inodes)).unwrap_or(0);
+        // Clamp: an estimate.
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.progress
             .expect(ByteCount::new(bytes.saturating_sub(self.output.skipped())));

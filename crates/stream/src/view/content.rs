@@ -6,8 +6,10 @@
 use super::error::{Error, Result};
 use super::extents::{Encoded, Piece, Pieces, Source};
 use super::input::Input;
+use buttress_exact::{Defect, Exact as _, u64_of, usize_of};
 use buttress_format::send::EncodedCompression;
 use buttress_format::{ByteCount, Compression, CompressionError, Decompressor, FileOffset};
+use core::ops::Range;
 use std::sync::Arc;
 
 /// How much is read at once.
@@ -79,8 +81,8 @@ impl<'a> ContentReader<'a> {
         };
         let length = piece.length;
         if length < whole {
-            piece.offset = piece.offset.saturating_add(length);
-            piece.length = whole.saturating_sub(length);
+            piece.offset = piece.offset.exact_add(length);
+            piece.length = whole.exact_sub(length);
             self.rest = Some(piece);
         }
         Some(Chunk {
@@ -102,29 +104,35 @@ impl<'a> ContentReader<'a> {
             }
             Source::Encoded(encoded) => {
                 let decoded = self.decoder.decode(self.inputs, encoded)?;
-                let start = usize::try_from(skip).unwrap_or(usize::MAX);
-                let end = start.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
-                self.buffer
-                    .extend_from_slice(decoded.get(start..end).unwrap_or_default());
+                let part = range_of(skip, length).and_then(|range| decoded.get(range));
+                let part = part.ok_or_else(|| {
+                    Defect::new("a part of an encoded write is not in what it decodes to")
+                        .with("skip", skip)
+                        .with("length", length)
+                        .with("decoded_bytes", u64_of(decoded.len()))
+                })?;
+                self.buffer.extend_from_slice(part);
                 Ok(())
             }
-            // Pieces have no shared sources.
-            Source::Shared(_) => Ok(()),
+            Source::Shared(_) => Err(Defect::new("a piece of a file has a shared source").into()),
         }
     }
 
     fn read_stored(&mut self, file: u32, position: u64, length: u64) -> Result<()> {
-        self.buffer
-            .resize(usize::try_from(length).unwrap_or(usize::MAX), 0);
-        match input(self.inputs, file) {
-            Some(input) => input.read_exact_at(&mut self.buffer, position),
-            None => Ok(()),
-        }
+        self.buffer.resize(length.narrow(), 0);
+        input(self.inputs, file)?.read_exact_at(&mut self.buffer, position)
     }
 }
 
-fn input(inputs: &[Input], number: u32) -> Option<&Input> {
-    inputs.get(usize::try_from(number).ok()?)
+/// Returns `[skip, skip + length)` as a range in memory.
+fn range_of(skip: u64, length: u64) -> Option<Range<usize>> {
+    let end = usize::try_from(skip.checked_add(length)?).ok()?;
+    Some(usize::try_from(skip).ok()?..end)
+}
+
+fn input(inputs: &[Input], number: u32) -> Result<&Input> {
+    let input = inputs.get(usize_of(number));
+    Ok(input.ok_or_else(|| Defect::new("content is in no file of the streams").with("number", number))?)
 }
 
 /// Decodes data of encoded writes, and keeps the last.
@@ -143,23 +151,22 @@ impl Decoder {
             return Ok(&self.decoded);
         }
         self.last = None;
-        let size = |bytes: u64| usize::try_from(bytes.min(COMPRESSED_BYTES_MAX)).unwrap_or(0);
+        let size = |bytes: u64| bytes.min(COMPRESSED_BYTES_MAX).narrow::<usize>();
         self.encoded.resize(size(encoded.encoded_bytes), 0);
         self.decoded.resize(size(encoded.unencoded_bytes), 0);
-        if let Some(input) = input(inputs, encoded.file) {
-            input.read_exact_at(&mut self.encoded, encoded.position)?;
-            decompress(
-                &mut self.decompressor,
-                encoded.compression,
-                &self.encoded,
-                &mut self.decoded,
-            )
-            .map_err(|error| Error::Decode {
-                file: input.name.clone(),
-                offset: encoded.position,
-                error,
-            })?;
-        }
+        let input = input(inputs, encoded.file)?;
+        input.read_exact_at(&mut self.encoded, encoded.position)?;
+        decompress(
+            &mut self.decompressor,
+            encoded.compression,
+            &self.encoded,
+            &mut self.decoded,
+        )
+        .map_err(|error| Error::Decode {
+            file: input.name.clone(),
+            offset: encoded.position,
+            error,
+        })?;
         self.last = Some(Arc::clone(encoded));
         Ok(&self.decoded)
     }

@@ -2,6 +2,7 @@
 
 use crate::command::Command;
 use crate::error::Place;
+use buttress_exact::Defect;
 use buttress_format::send::CommandKind;
 use buttress_format::{CompressionError, ErrorKind, Uuid};
 use core::fmt;
@@ -79,6 +80,15 @@ pub enum Error {
     /// The caller cancelled.
     #[error(transparent)]
     Cancelled(buttress_fs::Error),
+    /// An invariant of this program is broken: reported instead of content that may be wrong.
+    #[error(transparent)]
+    Defect(#[from] Box<Defect>),
+}
+
+impl From<Defect> for Error {
+    fn from(defect: Defect) -> Self {
+        Self::Defect(Box::new(defect))
+    }
 }
 
 impl Error {
@@ -88,7 +98,7 @@ impl Error {
         match self {
             Self::Stream { error, .. } => error.kind(),
             Self::Refused { problem, .. } => problem.kind(),
-            Self::Decode { .. } => ErrorKind::Corrupt,
+            Self::Decode { .. } | Self::Defect(_) => ErrorKind::Corrupt,
             Self::Read { .. } => ErrorKind::Io,
             Self::Path { .. } | Self::NoData { .. } | Self::Cancelled(_) => ErrorKind::Caller,
         }

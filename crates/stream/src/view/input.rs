@@ -1,6 +1,7 @@
 //! The files that hold streams: read once in order, and then wherever the content of a file lies.
 
 use super::error::{Error, Result};
+use buttress_exact::Exact as _;
 use core::fmt;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -22,7 +23,7 @@ impl StreamFile for std::fs::File {
 
 impl StreamFile for Vec<u8> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let start = offset.narrow::<usize>();
         let rest = self.get(start..).unwrap_or_default();
         let length = rest.len().min(buffer.len());
         for (to, from) in buffer.iter_mut().zip(rest) {

@@ -67,10 +67,11 @@ impl Content {
             .checked_distance_from(position)
             .filter(|left| *left != ByteCount::ZERO)
         {
-            let bytes = left.to_usize().unwrap_or(usize::MAX).min(ZEROS.len());
+            let bytes = left.at_most(ZEROS.len());
             stream.output.command(&Command::Write {
                 path: &self.path,
                 offset: position,
+                // Clamp: at most as many were taken.
                 data: ZEROS.get(..bytes).unwrap_or_default(),
             })?;
             position = position.saturating_add(ByteCount::of(bytes));
@@ -334,7 +335,7 @@ impl Content {
             compression: encoding(extent.compression, stream.sources.new),
         };
         self.written_to(end);
-        let bytes = extent.disk_bytes.to_usize().unwrap_or(usize::MAX);
+        let bytes = extent.disk_bytes.exact_usize();
         let metadata = &self.metadata;
         stream.output.stored(Arc::clone(&self.path), write, bytes, || {
             Ok(stream.sources.stored.start(metadata, range.offset, extent)?)
@@ -362,10 +363,9 @@ impl Content {
             .unwrap_or(ByteCount::ZERO);
         self.written_to(end);
         if inline.compression == Compression::None && !padded {
-            let wanted = file_bytes
-                .to_usize()
-                .unwrap_or(usize::MAX)
-                .min(inline.stored.len());
+            // The content can be cut by the end of the file. Plain content is as long as it says.
+            let wanted = file_bytes.at_most(inline.stored.len());
+            // Clamp: at most as many were taken.
             return self.write(offset, inline.stored.get(..wanted).unwrap_or_default(), stream);
         }
         let encoded = stream.sources.compressed_data && inline.compression != Compression::None && !padded;

@@ -6,6 +6,7 @@ use crate::view::content::{COMPRESSED_BYTES_MAX, decompress};
 use crate::view::error::Problem;
 use crate::view::extents::{Encoded, Extent, ExtentMap, FILE_BYTES_MAX, Source};
 use crate::view::tree::{File, Node, NodeId, Tree};
+use buttress_exact::Exact as _;
 use buttress_format::Uuid;
 use buttress_format::send::EncodedCompression;
 use std::sync::Arc;
@@ -181,7 +182,7 @@ impl Target<'_> {
         if let Some(decompressor) = self.decode.as_deref_mut()
             && compression != EncodedCompression::None
         {
-            let mut out = vec![0; usize::try_from(range.unencoded_bytes).unwrap_or(0)];
+            let mut out = vec![0; range.unencoded_bytes.narrow()];
             decompress(decompressor, compression, range.data, &mut out).map_err(Problem::Encoded)?;
         }
         let encoded = Encoded {
