@@ -10,6 +10,7 @@
 use crate::error::{Error, Result};
 use crate::layout::GENERATION;
 use crate::spool::{Spool, SpoolFolder, Spooled};
+use buttress_exact::Exact as _;
 use buttress_format::node::edit::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max, node_pointers_max};
 use buttress_format::{
     ByteCount, ChecksumType, Generation, Key, KeyPointer, Logical, TreeBlock, TreeId, Uuid,
@@ -175,7 +176,7 @@ impl BlockLog {
                 for (_, child) in children {
                     let offset = child.checked_distance_from(self.listing.base).unwrap_or_default();
                     let number = offset.get().checked_div(u64::from(self.format.node_bytes));
-                    let number = usize::try_from(number.unwrap_or(0)).unwrap_or(usize::MAX);
+                    let number = number.unwrap_or(0).narrow::<usize>();
                     self.listing.shared.entry(number).or_default().push(owner);
                 }
                 let generation = self.format.generation;

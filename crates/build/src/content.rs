@@ -10,6 +10,7 @@ use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
 use crate::layout::FileInfo;
 use crate::source::{ContentReader, Contents, SourceError};
+use buttress_exact::Exact as _;
 use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
 use buttress_format::{COMPRESSED_EXTENT_BYTES_MAX, ChecksumType, Compression, FileOffset};
 use buttress_fs::Progress;
@@ -203,7 +204,7 @@ impl Worker<'_> {
             return Ok(false);
         }
         self.read(reader, 0, size, size)?;
-        let limit = usize::try_from(self.shop.inline_bytes).unwrap_or(0);
+        let limit = self.shop.inline_bytes.narrow::<usize>();
         let sector_bytes = self.sector_bytes();
         let compressed = job.method.and_then(|method| {
             let stored = self
@@ -228,12 +229,12 @@ impl Worker<'_> {
     }
 
     fn sector_bytes(&self) -> usize {
-        usize::try_from(self.shop.sector_bytes).unwrap_or(4096)
+        self.shop.sector_bytes.narrow::<usize>()
     }
 
     /// Reads `length` bytes of content into the buffer, which gets `whole` bytes: what follows is zero.
     fn read(&mut self, reader: &mut dyn ContentReader, at: u64, length: u64, whole: u64) -> Result<()> {
-        let number = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let number = |bytes: u64| bytes.narrow::<usize>();
         self.buffer.clear();
         self.buffer.resize(number(whole), 0);
         if let Some(place) = self.buffer.get_mut(..number(length)) {

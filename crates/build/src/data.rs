@@ -14,6 +14,7 @@ use crate::space::DataSpace;
 use crate::spool::Spool;
 use crate::write::DataParts;
 use buttress_device::Buffer;
+use buttress_exact::{Exact as _, at_most};
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, InodeNumber, Logical, TreeId,
 };
@@ -137,7 +138,7 @@ impl<'a> DataWriter<'a> {
         let mut at = piece.at;
         while !rest.is_empty() {
             let (logical, bytes) = self.take(rest.len() as u64, false)?;
-            let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(rest.len());
+            let length = at_most(bytes, rest.len());
             let (now, later) = rest.split_at(length);
             self.store(file, at, logical, now)?;
             let share = sums
@@ -249,7 +250,7 @@ impl<'a> DataWriter<'a> {
         let geometry = chunk.and_then(|chunk| StripeGeometry::new(chunk.profile(), chunk.stripes.len()).ok());
         let row = geometry.map_or(1, |geometry| geometry.row_bytes().get());
         let rows = WRITE_BYTES.checked_div(row).unwrap_or(1).max(1);
-        usize::try_from(rows.saturating_mul(row)).unwrap_or(usize::MAX)
+        rows.saturating_mul(row).narrow::<usize>()
     }
 
     pub(crate) fn write(&mut self, logical: Logical, bytes: &[u8]) -> Result<()> {

@@ -13,6 +13,7 @@ use crate::sort_key::{Class, Order, Place, sort_key};
 use crate::source::{Contents, LocatorContents};
 use crate::spool::SpoolFolder;
 use crate::tree::{Settling, Tree};
+use buttress_exact::Exact as _;
 use buttress_format::Timestamp;
 use buttress_fs::Progress;
 use buttress_mkfs::parts::Settings;
@@ -34,7 +35,7 @@ pub(crate) fn gather(
     } = builder;
     let folder = SpoolFolder::new(options.spool.as_deref());
     let memory = options.memory.get().checked_div(SORTER_SHARE).unwrap_or(0);
-    let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+    let memory = memory.narrow::<usize>();
     let default = default_attributes(&options, time);
     let mut records = Sorter::new(&folder, memory);
     let mut links = Sorter::new(&folder, memory);

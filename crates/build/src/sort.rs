@@ -5,6 +5,7 @@
 
 use crate::error::Result;
 use crate::spool::{Spool, SpoolFolder, SpoolReader, Spooled};
+use buttress_exact::Exact as _;
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -207,7 +208,7 @@ impl SortedReader<'_> {
         let (key, payload) = record.key.split_at(4);
         let length = |bytes: &[u8]| {
             let bytes = bytes.try_into().unwrap_or_default();
-            usize::try_from(u32::from_le_bytes(bytes)).unwrap_or(usize::MAX)
+            u32::from_le_bytes(bytes).narrow::<usize>()
         };
         let (key_bytes, payload_bytes) = (length(key), length(payload));
         reader.read(&mut record.key, key_bytes)?;

@@ -9,6 +9,7 @@
 //! asked for only after the last entry, and only for entries that stay.
 
 use crate::entry::{Entry, EntryPath, FileContent};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ErrorKind, FileOffset};
 use core::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -190,7 +191,7 @@ impl ContentReader for LocatorReader {
     }
 
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError> {
-        let start = usize::try_from(at.get()).unwrap_or(usize::MAX);
+        let start = at.get().narrow::<usize>();
         let wanted = self.bytes.get(start..start.saturating_add(into.len()));
         let Some(wanted) = wanted else {
             return Err(SourceError::Changed {

@@ -1,6 +1,7 @@
 //! Bytes that are written once and read again in order: in memory as long as they fit, then in a file without a name.
 
 use crate::error::{Error, Result};
+use buttress_exact::{Exact as _, at_most};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -116,8 +117,7 @@ impl Spooled {
     /// Fills `into` from this place on.
     fn read_at(&self, into: &mut [u8], at: u64) -> Result<()> {
         let from_file = self.in_file.saturating_sub(at).min(into.len() as u64);
-        let (first, rest) =
-            into.split_at_mut(usize::try_from(from_file).unwrap_or(usize::MAX).min(into.len()));
+        let (first, rest) = into.split_at_mut(at_most(from_file, into.len()));
         if let (Some(file), false) = (&self.file, first.is_empty()) {
             let read = file.read_exact_at(first, at);
             read.map_err(|error| self.folder.failed(error))?;
@@ -126,7 +126,7 @@ impl Spooled {
             return Ok(());
         }
         let start = at.saturating_add(from_file).saturating_sub(self.in_file);
-        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        let start = start.narrow::<usize>();
         let kept = self.buffer.get(start..start.saturating_add(rest.len()));
         match kept {
             Some(kept) => rest.copy_from_slice(kept),
@@ -174,7 +174,7 @@ impl SpoolReader {
                 continue;
             }
             let rest = self.spooled.len().saturating_sub(self.at);
-            let next = usize::try_from(rest).unwrap_or(usize::MAX).min(READ_BYTES);
+            let next = at_most(rest, READ_BYTES);
             self.ahead.resize(next, 0);
             self.spooled.read_at(&mut self.ahead, self.at)?;
             self.at = self.at.saturating_add(next as u64);

@@ -12,6 +12,7 @@ use crate::links::Links;
 use crate::record::{Decoder, Encoder};
 use crate::sort::{Record, Sorted, SortedReader, Sorter};
 use crate::spool::{Spool, SpoolFolder, SpoolReader, Spooled};
+use buttress_exact::Exact as _;
 use buttress_format::{ChecksumType, TreeId};
 use std::collections::HashMap;
 
@@ -287,7 +288,7 @@ impl TreeReader<'_> {
         }
         self.names.read(&mut self.bytes, 4)?;
         let length = self.bytes.as_slice().try_into().unwrap_or_default();
-        let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+        let length = u32::from_le_bytes(length).narrow::<usize>();
         let mut bytes = core::mem::take(&mut self.bytes);
         self.names.read(&mut bytes, length)?;
         let (mut name, in_group) = decode(&bytes).ok_or(Error::Defect { what: "a name" })?;

@@ -17,6 +17,7 @@ use crate::sort::Sorter;
 use crate::space::{DataSpace, Placer};
 use crate::spool::{Spool, Spooled};
 use buttress_device::{Buffer, Device};
+use buttress_exact::{Exact as _, at_most};
 use buttress_format::{BlockGroupFlags, ByteCount, Logical, Profile};
 use buttress_fs::Progress;
 use buttress_mkfs::parts::{
@@ -213,7 +214,7 @@ impl Writing<'_> {
     /// Reads contents, writes data, packs trees.
     fn contents(&self, plan: Plan) -> Result<(Finished, BlockLog)> {
         let (settings, options) = (&self.gathered.settings, &self.gathered.options);
-        let memory = usize::try_from(options.memory.get()).unwrap_or(usize::MAX);
+        let memory = options.memory.get().narrow::<usize>();
         let third = memory.checked_div(3).unwrap_or(0);
         let format = BlockFormat {
             fsid: self.identity.fsid,
@@ -383,7 +384,7 @@ impl Writing<'_> {
         let mut left = blocks.len();
         while left > 0 {
             self.progress.check()?;
-            let length = usize::try_from(left).unwrap_or(usize::MAX).min(step);
+            let length = at_most(left, step);
             reader.read(&mut bytes, length)?;
             let write = ExtentWrite {
                 logical: at,

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::volume::{Access, Volume};
 use buttress_accounts::Fiemap;
 use buttress_accounts::Maps as _;
+use buttress_exact::u64_of;
 use buttress_format::{ByteCount, FileKind, FileOffset};
 use buttress_fs::{FileReader, Location, Metadata};
 use buttress_writer::operations::OpenInode;
@@ -213,14 +214,12 @@ impl Read for File {
                     (*at, **reader) = (self.position, file.reader_of(start.min(end)..end));
                 }
                 let read = reader.read(buffer)?;
-                *at = at.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+                *at = at.saturating_add(u64_of(read));
                 read
             }
             Content::Live { .. } => self.read_at(FileOffset::new(self.position), buffer)?,
         };
-        self.position = self
-            .position
-            .saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        self.position = self.position.saturating_add(u64_of(read));
         Ok(read)
     }
 }

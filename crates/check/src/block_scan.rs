@@ -16,6 +16,7 @@ use crate::quotas::Uses;
 use crate::roots::{Dropped, Root};
 use crate::sectors::{Neighbourhoods, Sectors};
 use crate::segments::{Edges, Found, Segments};
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileExtent, Incompat, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId};
 use buttress_fs::Result;
 use buttress_tree::{BlockPointer, Error, Scanner, Tree};
@@ -313,7 +314,7 @@ impl Walk<'_> {
         if pointer.tree.holds_files() || pointer.tree == TreeId::TREE_RELOCATION {
             let sum = facts::of_leaf(self, pointer, block);
             tally.counts.count_orphans(pointer.tree, block);
-            let index = usize::try_from(segment).unwrap_or(usize::MAX);
+            let index = segment.narrow::<usize>();
             if tally.sums.len() <= index {
                 tally.sums.resize(index.saturating_add(1), 0);
             }

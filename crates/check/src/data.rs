@@ -3,6 +3,7 @@
 use crate::context::Check;
 use crate::finding::Finding;
 use crate::roots::Root;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Logical, STRIPE_BYTES, TreeId};
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, Tree};
@@ -118,7 +119,7 @@ impl Verifier<'_> {
 
     fn verify(&self, piece: &Piece) {
         let volume = self.check.volume();
-        let sector = usize::try_from(self.check.sector_bytes).unwrap_or(1);
+        let sector = self.check.sector_bytes.narrow::<usize>();
         let size = self.checksum_type.size_bytes();
         let sectors = piece.packed.len().checked_div(size).unwrap_or(0);
         let length = sectors.saturating_mul(sector);
@@ -164,7 +165,7 @@ impl Verifier<'_> {
         };
         let bytes = self.check.volume().read_copy(read, copy)?;
         let size = self.checksum_type.size_bytes();
-        let sector = usize::try_from(self.check.sector_bytes).unwrap_or(1).max(1);
+        let sector = self.check.sector_bytes.narrow::<usize>();
         let stored = piece.packed.chunks(size.max(1)).skip(part.start);
         let marks = failed.iter_mut().skip(part.start);
         for ((data, stored), failed) in bytes.chunks(sector).zip(stored).zip(marks) {
@@ -183,7 +184,7 @@ impl Verifier<'_> {
             .and_then(|chunk| piece.logical.checked_distance_from(chunk.start()))
             .and_then(ByteCount::to_usize)
             .unwrap_or(0);
-        let sector = usize::try_from(self.check.sector_bytes).unwrap_or(1).max(1);
+        let sector = self.check.sector_bytes.narrow::<usize>();
         let unit_bytes = ByteCount::new(STRIPE_BYTES).to_usize().unwrap_or(sector);
         let unit = unit_bytes.checked_div(sector).unwrap_or(1).max(1);
         let before = offset

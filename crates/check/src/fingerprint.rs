@@ -10,6 +10,7 @@
 //! The hashes are good mixers and no secrets: who makes a volume to deceive the check may succeed, with no more
 //! harm than a volume that is called sound.
 
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::Logical;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,14 +118,14 @@ impl Ledger {
 
     /// How many sums there are.
     pub(crate) fn len(&self) -> u64 {
-        u64::try_from(self.sums.len()).unwrap_or(u64::MAX)
+        u64_of(self.sums.len())
     }
 
     /// The number of the sum that `logical` belongs to.
     pub(crate) fn place(&self, logical: Logical) -> usize {
         let mixed = fold((logical.get() >> STRETCH_SHIFT) ^ MULTIPLIER, MULTIPLIER | 1);
         let mask = self.sums.len().saturating_sub(1);
-        usize::try_from(mixed).unwrap_or(usize::MAX) & mask
+        mixed.narrow::<usize>() & mask
     }
 
     pub(crate) fn add(&self, logical: Logical, value: u64) {

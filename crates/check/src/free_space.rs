@@ -5,6 +5,7 @@ use crate::context::Check;
 use crate::finding::Finding;
 use crate::report::Note;
 use crate::runs::{self, Run};
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, FreeSpaceBitmap, FreeSpaceExtent, FreeSpaceInfo, ItemType, Key, Logical, ObjectId,
 };
@@ -86,7 +87,7 @@ impl Recorded {
         };
         let mut begun = None;
         for sector in 0..sectors {
-            let free = bitmap.is_free(usize::try_from(sector).unwrap_or(usize::MAX));
+            let free = bitmap.is_free(sector.narrow::<usize>());
             match (free, begun) {
                 (true, None) => begun = Some(sector),
                 (false, Some(first)) => {

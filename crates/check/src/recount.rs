@@ -12,6 +12,7 @@ use crate::finding::{Finding, Reference};
 use crate::log::Log;
 use crate::roots::{Dropped, Root};
 use crate::sectors::Sectors;
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, ExtentItem, FileExtent, InlineReference, ItemType, Key, Logical, TreeBlock, TreeId,
     parse_keyed_references,
@@ -66,7 +67,7 @@ pub(crate) fn run(
         .checked_div(extents.ledger.len())
         .unwrap_or(0)
         .saturating_add(1);
-    let most = usize::try_from(REFERENCES_MAX.checked_div(each).unwrap_or(1)).unwrap_or(usize::MAX);
+    let most = REFERENCES_MAX.checked_div(each).unwrap_or(1).narrow::<usize>();
     let kept = most.max(16);
     let rest = places.len().saturating_sub(kept);
     places.truncate(kept);

@@ -4,6 +4,7 @@
 //! less than a five-thousandth of them; a hostile volume whose pointers lie far apart makes the set a few times as
 //! large as the nodes that hold the pointers.
 
+use buttress_exact::Exact as _;
 use buttress_format::Logical;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -42,7 +43,7 @@ impl Sectors {
         let sector = logical.get().checked_div(self.sector_bytes).unwrap_or(0);
         let page = sector.checked_div(PAGE_SECTORS).unwrap_or(0);
         let inside = sector.checked_rem(PAGE_SECTORS).unwrap_or(0);
-        let as_index = |number: u64| usize::try_from(number).unwrap_or(0);
+        let as_index = |number: u64| number.narrow::<usize>();
         Place {
             shard: as_index(page & 15),
             page,
@@ -109,7 +110,7 @@ impl Neighbourhoods {
 
     fn place(number: u64) -> (usize, u64) {
         let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let word = usize::try_from(mixed >> 50).unwrap_or(0);
+        let word = (mixed >> 50).narrow::<usize>();
         (word, 1 << (mixed >> 44 & 63))
     }
 

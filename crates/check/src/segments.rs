@@ -5,6 +5,7 @@
 //! all that a tree reaches are computed from the lowest level up.
 
 use crate::roots::Root;
+use buttress_exact::Exact as _;
 use buttress_format::{Generation, Key, Logical};
 use buttress_tree::BlockPointer;
 use parking_lot::Mutex;
@@ -167,7 +168,7 @@ impl Segments {
 }
 
 fn index(number: u32) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
+    number.narrow::<usize>()
 }
 
 impl Inner {

@@ -22,6 +22,7 @@ mod acl;
 mod data_map;
 mod header;
 
+use buttress_exact::{Exact as _, at_most};
 use std::io::{self, Write};
 
 pub use acl::acl_text;
@@ -173,8 +174,8 @@ impl<W: Write> Archive<W> {
             let from = start.max(offset);
             let until = range_end.min(end);
             if from < until {
-                let first = usize::try_from(from.saturating_sub(offset)).unwrap_or(usize::MAX);
-                let last = usize::try_from(until.saturating_sub(offset)).unwrap_or(usize::MAX);
+                let first = from.saturating_sub(offset).narrow::<usize>();
+                let last = until.saturating_sub(offset).narrow::<usize>();
                 self.write(bytes.get(first..last).unwrap_or_default())?;
             }
             self.ranges.pop_front();
@@ -216,7 +217,7 @@ impl<W: Write> Archive<W> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let mut left = count;
         while left > 0 {
-            let length = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
+            let length = at_most(left, ZEROS.len());
             let (zeros, _) = ZEROS.split_at_checked(length).unwrap_or((&ZEROS, &[]));
             self.write(zeros)?;
             left = left.saturating_sub(length as u64);

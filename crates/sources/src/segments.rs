@@ -1,5 +1,6 @@
 //! The content of one file that lies in pieces in a store.
 
+use buttress_exact::Exact as _;
 use core::ops::Range;
 
 use buttress_build::{ContentReader, SourceError};
@@ -55,7 +56,7 @@ impl ContentReader for SegmentReader {
                 what: format!("bytes up to {end} of a file of {} were asked for", self.size),
             });
         }
-        let index = |place: u64| usize::try_from(place.saturating_sub(start)).unwrap_or(usize::MAX);
+        let index = |place: u64| place.saturating_sub(start).narrow::<usize>();
         let mut filled = 0;
         for segment in self.from(start).take_while(|segment| segment.offset < end) {
             let from = segment.offset.max(start);

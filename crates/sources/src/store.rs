@@ -7,6 +7,7 @@
 //!
 //! Compression is told by the first bytes, not by the name: gzip, zstd, xz, bzip2, of each also several streams in a row.
 
+use buttress_exact::Exact as _;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -314,7 +315,7 @@ impl Store {
         match &self.bytes {
             Bytes::File(file) => file.read_exact_at(into, at),
             Bytes::Memory(bytes) => {
-                let start = usize::try_from(at).unwrap_or(usize::MAX);
+                let start = at.narrow::<usize>();
                 let found = bytes.get(start..start.saturating_add(into.len()));
                 into.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
                 Ok(())

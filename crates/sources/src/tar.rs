@@ -21,6 +21,7 @@ mod header;
 mod pax;
 mod sparse;
 
+use buttress_exact::{Exact as _, at_most};
 pub use error::{Problem, TarError};
 
 use buttress_format::Timestamp;
@@ -251,7 +252,7 @@ impl Reader {
                 left,
             });
         }
-        let length = usize::try_from(left).unwrap_or(usize::MAX).min(WINDOW_BYTES);
+        let length = at_most(left, WINDOW_BYTES);
         self.window.resize(length, 0);
         self.window_at = at;
         if let Err(error) = self.store.read_exact_at(at, &mut self.window) {
@@ -274,7 +275,7 @@ impl Reader {
         }
         let at = self.at;
         self.pass(bytes, what)?;
-        let mut body = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        let mut body = vec![0; bytes.narrow::<usize>()];
         let start = at.saturating_sub(self.window_at);
         let held = usize::try_from(start)
             .ok()

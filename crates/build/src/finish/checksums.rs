@@ -3,6 +3,7 @@
 use super::Finish;
 use crate::blocks::{BlockLog, Packer};
 use crate::error::Result;
+use buttress_exact::Exact as _;
 use buttress_format::{ChecksumItem, Logical, TreeId};
 
 impl Finish<'_> {
@@ -25,7 +26,7 @@ impl Finish<'_> {
                 ))
             };
             let (logical, bytes, length) = (next()?, next()?, next()?);
-            reader.read(&mut sums, usize::try_from(length).unwrap_or(usize::MAX))?;
+            reader.read(&mut sums, length.narrow::<usize>())?;
             if logical != end && !item.is_empty() {
                 packer.push(log, &ChecksumItem::key(Logical::new(start)), &item)?;
                 item.clear();

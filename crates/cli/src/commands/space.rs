@@ -16,6 +16,7 @@ mod rows;
 mod table;
 
 use buttress::accounts::Accounts as _;
+use buttress_exact::u64_of;
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
@@ -213,7 +214,7 @@ pub fn tell_failures(context: &Context, target: &Target, accounting: &Accounting
     for failure in accounting.failures() {
         context.lost(&target.name_in(failure.clone()));
     }
-    let told = u64::try_from(accounting.failures().len()).unwrap_or(u64::MAX);
+    let told = u64_of(accounting.failures().len());
     let more = accounting.failure_count().saturating_sub(told);
     if more > 0 {
         let message = format!("{more} more tree blocks could not be read");

@@ -1,5 +1,6 @@
 //! From the host.
 
+use buttress_exact::{Exact as _, u64_of};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -226,7 +227,7 @@ pub(super) fn read(file: &File, size_bytes: u64, write: &mut dyn FnMut(Piece) ->
         position = start;
         while position < end {
             let length = end.saturating_sub(position).min(READ_BYTES);
-            let mut buffer = vec![0; usize::try_from(length).unwrap_or(0)];
+            let mut buffer = vec![0; length.narrow::<usize>()];
             let count = file.read_at(&mut buffer, position).context("reading")?;
             if count == 0 {
                 bail!("it became shorter while it was read");
@@ -236,7 +237,7 @@ pub(super) fn read(file: &File, size_bytes: u64, write: &mut dyn FnMut(Piece) ->
                 offset: FileOffset::new(position),
                 bytes: Bytes::from(buffer),
             })?;
-            position = position.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+            position = position.saturating_add(u64_of(count));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! What cannot be written is an error that says so, also where standard output was closed when the process began, which
 //! Rust's own takes for success. Its errors name it; that its reader went away keeps its kind, for that is no failure.
 
+use buttress_exact::at_most;
 use std::fs::File;
 use std::io::{self, StdoutLock, Write};
 use std::os::fd::AsFd;
@@ -160,7 +161,7 @@ impl DirectOutput {
     pub fn zeros(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {
-            let length = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
+            let length = at_most(left, ZEROS.len());
             self.write_all(ZEROS.get(..length).unwrap_or(&ZEROS))?;
             left = left.saturating_sub(length as u64);
         }

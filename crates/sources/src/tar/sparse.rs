@@ -14,6 +14,7 @@ use super::Segment;
 use super::error::Problem;
 use super::header::{BLOCK_BYTES, Header, number};
 use super::pax::{decimal, wrong_value};
+use buttress_exact::Exact as _;
 
 /// The most ranges that are taken of one file.
 pub(super) const RANGES_MAX: usize = 1 << 20;
@@ -141,7 +142,7 @@ pub(super) fn ranges_in_content(
     let mut blocks = 0_u64;
     let mut line = |what: &str| -> Result<u64, Problem> {
         loop {
-            let start = usize::try_from(taken).unwrap_or(usize::MAX);
+            let start = taken.narrow::<usize>();
             let rest = text.get(start..).unwrap_or_default();
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let digits = rest.get(..end).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Comparing contents without reading holes.
 
+use buttress_exact::at_most;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -52,7 +53,7 @@ impl Segment {
     fn advance(&mut self, count: u64) {
         match self {
             Self::Data { bytes } => {
-                let count = usize::try_from(count).unwrap_or(usize::MAX).min(bytes.len());
+                let count = at_most(count, bytes.len());
                 drop(bytes.split_to(count));
             }
             Self::Hole { length } => *length = length.saturating_sub(count),
@@ -61,9 +62,7 @@ impl Segment {
 
     fn front(&self, count: u64) -> &[u8] {
         match self {
-            Self::Data { bytes } => bytes
-                .get(..usize::try_from(count).unwrap_or(usize::MAX).min(bytes.len()))
-                .unwrap_or_default(),
+            Self::Data { bytes } => bytes.get(..at_most(count, bytes.len())).unwrap_or_default(),
             Self::Hole { .. } => &[],
         }
     }
@@ -169,9 +168,7 @@ fn next_of_host(file: &mut File, offset: &mut u64, size_bytes: u64) -> io::Resul
     }
     let hole = rustix::fs::seek(file.as_fd(), rustix::fs::SeekFrom::Hole(*offset)).unwrap_or(size_bytes);
     let until = hole.max(offset.saturating_add(1)).min(size_bytes);
-    let length = usize::try_from(until.saturating_sub(*offset))
-        .unwrap_or(usize::MAX)
-        .min(READ_BYTES);
+    let length = at_most(until.saturating_sub(*offset), READ_BYTES);
     let mut bytes = vec![0; length];
     file.seek(SeekFrom::Start(*offset))?;
     file.read_exact(&mut bytes)?;

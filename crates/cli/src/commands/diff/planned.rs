@@ -1,5 +1,6 @@
 //! A tar archive or a manifest as one side of a comparison.
 
+use buttress_exact::Exact as _;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
@@ -182,7 +183,7 @@ impl PlannedContent {
             return Ok(Some(Run::Hole(length)));
         }
         let end = data.map_or(start, |range| range.end.get()).min(self.size_bytes);
-        let length = usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX);
+        let length = end.saturating_sub(start).narrow::<usize>();
         let mut bytes = vec![0; length.clamp(1, bytes_max)];
         self.reader.read_exact_at(FileOffset::new(start), &mut bytes)?;
         self.offset = start.saturating_add(bytes.len() as u64);

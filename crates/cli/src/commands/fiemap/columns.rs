@@ -5,6 +5,7 @@
 //! its column pushes the others to the right, as in `printf`; such lines are put together piece by piece, but for the
 //! numbers of extents: they only rise, so their column is made wider when they outgrow it.
 
+use buttress_exact::Exact as _;
 use core::ops::Range;
 
 /// How many numbers a line always has.
@@ -141,7 +142,7 @@ fn push_spaces(count: usize, text: &mut Vec<u8>) -> Range<usize> {
 fn fill(column: &mut [u8], number: u64) -> bool {
     let mut rest = number;
     for places in column.rchunks_mut(2) {
-        let pair = usize::try_from(rest % 100).unwrap_or(0);
+        let pair = (rest % 100).narrow::<usize>();
         rest /= 100;
         let is_wider = rest > 0;
         let [tens, ones] = PAIRS.get(pair).copied().unwrap_or_default();

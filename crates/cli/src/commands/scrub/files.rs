@@ -4,6 +4,7 @@ use buttress::accounts::Accounts as _;
 use buttress::format::{ByteCount, Logical};
 use buttress::fs::{Filesystem, RangeKind};
 use buttress::scrub::{Damage, Part, Report};
+use buttress_exact::Exact as _;
 use core::ops::Range;
 
 use crate::commands::inspect_internal::paths::PathFinder;
@@ -65,7 +66,7 @@ fn paths_of(
     most: usize,
 ) -> Vec<Vec<u8>> {
     let mut paths: Vec<Vec<u8>> = Vec::new();
-    let sector = usize::try_from(filesystem.sector_bytes()).unwrap_or(4096).max(1);
+    let sector = filesystem.sector_bytes().narrow::<usize>();
     for offset in (0..length.get()).step_by(sector).take(SECTORS_MAX) {
         let at = logical.saturating_add(ByteCount::new(offset));
         let Ok(references) = filesystem.data_references(at, true) else {

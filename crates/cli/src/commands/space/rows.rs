@@ -1,5 +1,6 @@
 //! From an account to what is printed: a row for each subvolume, or for each entry of a directory.
 
+use buttress_exact::Exact as _;
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
@@ -264,7 +265,7 @@ impl Entries {
         }
         for (inside, id) in nesting.directly_in(directory.subvolume) {
             for part in parts.of_inode(*inside) {
-                let index = usize::try_from(part).unwrap_or(usize::MAX);
+                let index = part.narrow::<usize>();
                 if let Some(line) = self.lines.get_mut(index) {
                     line.nested.push(*id);
                     line.nested.extend(nesting.below(*id, |_| true));

@@ -1,5 +1,6 @@
 //! Content: written, read, cut and preallocated, in xfs_io's words with the file last.
 
+use buttress_exact::Exact as _;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
@@ -79,12 +80,12 @@ impl Word for Pwrite {
         let step = self
             .block
             .map_or(STEP_BYTES, |Bytes(bytes)| bytes.clamp(1, STEP_BYTES));
-        let mut buffer = vec![self.seed.unwrap_or(PATTERN).0; usize::try_from(step).unwrap_or(0)];
+        let mut buffer = vec![self.seed.unwrap_or(PATTERN).0; step.narrow::<usize>()];
         let (Bytes(offset), Bytes(length)) = (self.offset, self.length);
         let mut done = 0;
         while done < length {
             session.check_cancelled()?;
-            let count = usize::try_from(length.saturating_sub(done).min(step)).unwrap_or(0);
+            let count = length.saturating_sub(done).min(step).narrow::<usize>();
             let part = buffer.get_mut(..count).unwrap_or_default();
             let count = match &input {
                 Some(file) => {
@@ -142,11 +143,11 @@ impl Word for Pread {
         let location = session.resolve(&self.file, Follow::All)?;
         let (Bytes(offset), Bytes(length)) = (self.offset, self.length);
         let mut out = session.context().stdout();
-        let mut buffer = vec![0; usize::try_from(STEP_BYTES).unwrap_or(0)];
+        let mut buffer = vec![0; STEP_BYTES.narrow::<usize>()];
         let mut done = 0;
         while done < length {
             session.check_cancelled()?;
-            let count = usize::try_from(length.saturating_sub(done).min(STEP_BYTES)).unwrap_or(0);
+            let count = length.saturating_sub(done).min(STEP_BYTES).narrow::<usize>();
             let at = offset.saturating_add(done);
             let count = read(session, location, at, buffer.get_mut(..count).unwrap_or_default())?;
             if count == 0 {

@@ -1,5 +1,6 @@
 //! What of a directory belongs together: the volumes that its image files are devices of, by their superblocks alone.
 
+use buttress_exact::u64_of;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -134,7 +135,7 @@ fn newest(found: &[Found]) -> Option<&Superblock> {
 /// How many devices of a volume are not there. The target of a replacement is none of them yet.
 fn missing(found: &[Found]) -> u64 {
     let own = |device: &&Found| device.superblock.device_item.device.get() != 0;
-    let there = u64::try_from(found.iter().filter(own).count()).unwrap_or(u64::MAX);
+    let there = u64_of(found.iter().filter(own).count());
     newest(found).map_or(0, |newest| newest.num_devices.saturating_sub(there))
 }
 

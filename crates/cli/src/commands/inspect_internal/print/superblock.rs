@@ -4,6 +4,7 @@
 
 use buttress::format::superblock::{RawBackupRoot, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC};
 use buttress::format::{ChecksumType, ItemType, Key};
+use buttress_exact::Exact as _;
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
@@ -300,7 +301,7 @@ fn system_chunks(sink: &mut impl Sink, raw: &RawSuperblock) -> Result<(), ArrayD
     let most_bytes = raw.sys_chunk_array.len();
     line(sink, &format!("sys_chunk_array[{most_bytes}]:"));
     sink.begin_list("sys_chunk_array");
-    let size_bytes = usize::try_from(raw.sys_chunk_array_size.get()).unwrap_or(usize::MAX);
+    let size_bytes = raw.sys_chunk_array_size.get().narrow::<usize>();
     let result = match raw.sys_chunk_array.get(..size_bytes) {
         Some(array) => system_chunk_entries(sink, array),
         None => Err(ArrayDamage::Size {

@@ -5,6 +5,7 @@
 //! between two seeks are clusters. Each node is looked at by itself: a run does not go on across nodes, and the
 //! last run of a node is not counted. That is how btrfs-progs counts, and its figures are reproduced.
 
+use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -201,7 +202,7 @@ impl Histogram {
                 count,
                 marks,
             } = bar;
-            let marks = usize::try_from(marks).unwrap_or(0);
+            let marks = marks.narrow::<usize>();
             let drawn = if marks == 0 {
                 "|".to_owned()
             } else {
