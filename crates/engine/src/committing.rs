@@ -234,6 +234,7 @@ impl Engine {
         slice: &Slice,
         may_freeze: bool,
     ) -> Result<Preparation> {
+        handle.expect_nodes(convergence);
         self.data()
             .balance(handle.core.reserved_data_bytes, &handle.core.ahead)?;
         while handle.inodes.changed() > 0 {
@@ -249,7 +250,10 @@ impl Engine {
         // Nothing that a reader sees changes from here on until the lock is let go of.
         drop(self.shared.give_view(handle));
         match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
-            None => handle.freeze(self.forest().volume()),
+            None => {
+                handle.check_expected(convergence);
+                handle.freeze(self.forest().volume())
+            }
             Some(preparation) => Ok(preparation),
         }
     }

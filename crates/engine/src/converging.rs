@@ -56,6 +56,10 @@ pub struct Convergence {
     rounds: usize,
     /// Whether the round found something to do.
     is_busy: bool,
+    /// How many nodes of all commits had addresses when this one began.
+    addressed_before: Option<u64>,
+    /// The most nodes that a slice expected the whole commit to take.
+    nodes_expected: u64,
 }
 
 /// How a call of converging ended.
@@ -110,6 +114,25 @@ impl Running {
         let left = ByteCount::of(self.core.references.len()).get();
         let defect = Defect::new("a commit did not come to rest").with("references", left);
         Err(defect.with("rounds", ROUNDS_MAX as i128).into())
+    }
+
+    /// Notes how many nodes the commit will take by the reservation's arithmetic.
+    pub fn expect_nodes(&self, at: &mut Convergence) {
+        let before = *at.addressed_before.get_or_insert(self.core.nodes_addressed);
+        let taken = self.core.nodes_addressed.saturating_sub(before);
+        let expected = taken.saturating_add(self.nodes_of_commit());
+        at.nodes_expected = at.nodes_expected.max(expected);
+    }
+
+    /// Requires that the commit took no more nodes than was expected.
+    pub fn check_expected(&self, at: &Convergence) {
+        let before = at.addressed_before.unwrap_or(self.core.nodes_addressed);
+        let taken = self.core.nodes_addressed.saturating_sub(before);
+        debug_assert!(
+            taken <= at.nodes_expected,
+            "a commit took {taken} nodes, where {} were reserved",
+            at.nodes_expected
+        );
     }
 
     fn pause(&mut self, at: &mut Convergence, why: Converged) -> Converged {
@@ -206,6 +229,10 @@ impl Running {
             let _look = reads.look();
             self.allocate_nodes(purpose, id)?
         };
+        self.core.nodes_addressed = self
+            .core
+            .nodes_addressed
+            .saturating_add(ByteCount::of(places.len()).get());
         let mut places = places.into_iter();
         let node_bytes = self.core.node_bytes();
         let Self { core, trees, .. } = self;

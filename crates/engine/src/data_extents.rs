@@ -73,7 +73,7 @@ impl Running {
     pub fn free_for_data(&self) -> u64 {
         let room = self.core.groups.room(Purpose::Data);
         if self.core.has(Incompat::MIXED_GROUPS) {
-            let promised = self.metadata_reservation_bytes(Need::items(8));
+            let promised = self.metadata_reservation_bytes(Need::places(8));
             return room.free_bytes.saturating_sub(promised);
         }
         room.free_bytes
@@ -86,7 +86,7 @@ impl Running {
             return Ok(true);
         }
         loop {
-            let wanted = self.backed_reservation_bytes(Need::items(0));
+            let wanted = self.backed_reservation_bytes(Need::places(0));
             let free = self.core.groups.room(Purpose::Metadata).free_bytes;
             let Some(lacking) = wanted.checked_sub(free).filter(|lacking| *lacking > 0) else {
                 return Ok(true);

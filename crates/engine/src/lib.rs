@@ -27,6 +27,7 @@
 //! | `pending_log`, `log_blocks` | the log that waits at opening; where blocks of logs lie |
 //! | `opening` | what may be written and what is refused by name |
 //! | `reservation`, `reserved_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
+//! | `need`, `worst_case`, `allowance` | what an edit asks for; the most nodes that edits take; what an edit asked for against what it took |
 //! | `cow` | what copying a tree block means for references |
 //! | `extent_tree`, `quotas` | reference counts are applied; quotas are kept right, or marked |
 //! | `backing` | space of the host for metadata, reserved ahead |
@@ -64,6 +65,8 @@
     )
 )]
 
+#[cfg(debug_assertions)]
+mod allowance;
 mod background;
 pub mod backing;
 pub mod block_groups;
@@ -92,6 +95,7 @@ mod loading;
 pub mod log_blocks;
 pub mod log_state;
 mod memory;
+mod need;
 pub mod opening;
 pub mod pending_log;
 pub mod pending_times;
@@ -116,6 +120,7 @@ pub mod trees;
 pub mod trimming;
 pub mod uncommitted;
 pub mod waiting_names;
+mod worst_case;
 
 pub use data_options::DataOptions;
 pub use opening::{Environment, SystemEnvironment, WriteOptions};

@@ -367,6 +367,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             reserved_data_bytes: 0,
             ahead: Arc::default(),
             unrecorded_ranges: 0,
+            nodes_addressed: 0,
             replacing: None,
             host_failure: None,
             asked_host_at: 0,

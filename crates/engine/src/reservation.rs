@@ -11,9 +11,13 @@ use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
 use super::{EditLock, Engine};
+#[cfg(debug_assertions)]
+use crate::allowance::Allowance;
+pub use crate::need::{Claim, Need};
 use crate::steps::Steps;
 use crate::trees::LiveTree;
 use crate::waiting_names::WAITING_NAME_BYTES;
+use crate::worst_case::{PLACES_OF_COMMIT, Shape};
 use buttress_format::{ByteCount, Incompat, Timestamp};
 use buttress_fs::error::{Error, Result};
 use buttress_locks::MutexGuard;
@@ -22,8 +26,9 @@ use core::ops::{Deref, DerefMut};
 /// How often an edit that finds no space commits, to see whether that frees any.
 const COMMITS_FOR_SPACE: usize = 2;
 
-/// The most nodes that an edit is taken to need that frees space.
-const FREEING_NODES: u64 = 48;
+/// The least number of records of new data in a leaf. Data of one write-back lies together, and so do its records; a leaf of
+/// the least nodes holds 25 after a split.
+const DATA_RECORDS_A_LEAF: u64 = 8;
 
 /// How many extents may have delayed references, and how many are taken care of at once when there are more.
 const REFERENCES_MAX: usize = 2048;
@@ -37,57 +42,10 @@ const SPARED_BYTES_MAX: u64 = 4 << 20;
 const SPARED_BYTES_MIN: u64 = 64 << 10;
 
 /// The items of another edit for which there should be room beside dirty data.
-const OTHER_ITEMS: u64 = 32;
+const OTHER_PLACES: u64 = 32;
 
 /// The least number of nodes in the reserve.
-const RESERVED_NODES: u64 = 192;
-
-/// What an edit may take at its worst.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
-    /// Items that it inserts, changes or removes, all trees together.
-    pub items: u64,
-    /// Whether it may use the reserve.
-    pub claim: Claim,
-}
-
-/// What an edit has a claim on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Claim {
-    /// What is left beside the reserve and what was promised.
-    #[default]
-    Ordinary,
-    /// It gives back more than it takes: the reserve, too.
-    Freeing,
-    /// It keeps a promise: it writes back data for which room was reserved.
-    Reserved,
-}
-
-impl Need {
-    /// An edit that adds or changes so many items.
-    pub const fn items(items: u64) -> Self {
-        Self {
-            items,
-            claim: Claim::Ordinary,
-        }
-    }
-
-    /// An edit of so many items that frees space in the end.
-    pub const fn freeing(items: u64) -> Self {
-        Self {
-            items,
-            claim: Claim::Freeing,
-        }
-    }
-
-    /// An edit of so many items that makes extents of dirty data.
-    pub const fn promised(items: u64) -> Self {
-        Self {
-            items,
-            claim: Claim::Reserved,
-        }
-    }
-}
+pub(crate) const RESERVED_NODES: u64 = 192;
 
 /// An edit of the running transaction: holds the edit lock until it is dropped.
 ///
@@ -97,6 +55,18 @@ impl Need {
 pub struct Handle<'a> {
     running: MutexGuard<'a, Running, EditLock>,
     filesystem: &'a Engine,
+    /// What the edit asked for.
+    #[cfg(debug_assertions)]
+    allowance: Option<Allowance>,
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        if let Some(allowance) = self.allowance.filter(|_| !std::thread::panicking()) {
+            allowance.check(&self.running);
+        }
+    }
 }
 
 impl Deref for Handle<'_> {
@@ -122,6 +92,24 @@ impl<'a> Handle<'a> {
 }
 
 impl Handle<'_> {
+    /// Notes what the edit asked for.
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(
+            clippy::needless_pass_by_ref_mut,
+            clippy::unused_self,
+            reason = "an assertion"
+        )
+    )]
+    fn allow(&mut self, need: Need) {
+        #[cfg(debug_assertions)]
+        {
+            self.allowance = Some(Allowance::of(need, &self.running));
+        }
+        #[cfg(not(debug_assertions))]
+        let _ = need;
+    }
+
     /// The time, by the clock that was given when the volume was opened.
     pub fn now(&self) -> Timestamp {
         self.filesystem.now()
@@ -149,6 +137,7 @@ impl Engine {
                 let found;
                 (handle, found) = self.retry(handle, |handle| handle.reserve_space(need))?;
                 if found {
+                    handle.allow(need);
                     return Ok(handle);
                 }
                 // Without anything to commit, a commit frees nothing.
@@ -162,8 +151,9 @@ impl Engine {
             }
         }
         let _nothing_trimmed = self.shared.trimming.lock();
-        let (handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
+        let (mut handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
         if found {
+            handle.allow(need);
             return Ok(handle);
         }
         Err(handle.no_metadata_space(need))
@@ -212,7 +202,7 @@ impl Engine {
         if !ahead.is_short() || self.data().delalloc_bytes() < ahead.spared_bytes() {
             return Ok(false);
         }
-        let need = Need::items(OTHER_ITEMS);
+        let need = Need::places(OTHER_PLACES);
         let (_, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
         self.shared.ahead.set_short(!found);
         Ok(!found)
@@ -270,6 +260,8 @@ impl Engine {
         Handle {
             running,
             filesystem: self,
+            #[cfg(debug_assertions)]
+            allowance: None,
         }
     }
 }
@@ -296,21 +288,38 @@ impl Running {
             )
     }
 
-    /// Nodes that a commit would allocate now: those that have no address, and those that recording them takes.
-    fn nodes_at_commit(&self, more_nodes: u64, claim: Claim) -> u64 {
-        let nodes = self
-            .sum_of_trees(LiveTree::unassigned_nodes)
-            .saturating_add(more_nodes);
-        let used = self
-            .core
-            .groups
-            .room(Purpose::Metadata)
-            .used_bytes
-            .checked_div(self.core.node_bytes().get())
-            .unwrap_or(0);
-        // Dirty data becomes items, one a sector at worst, each in a leaf of its own; those of checksums and of
-        // extents lie closer together.
-        let data = match claim {
+    /// Returns the shape of the trees, and how many of their nodes have no address yet.
+    pub(crate) fn shape(&self) -> (Shape, u64) {
+        let node_bytes = self.core.node_bytes().get();
+        let used_bytes = self.core.groups.room(Purpose::Metadata).used_bytes;
+        let mut shape = Shape {
+            node_bytes,
+            used_nodes: used_bytes.checked_div(node_bytes).unwrap_or(0),
+            ..Shape::default()
+        };
+        let mut nodes = 0_u64;
+        for tree in core::iter::once(&self.core.extent.tree).chain(self.trees.values().map(|open| &open.tree))
+        {
+            let (level, unassigned) = tree.level_and_unassigned_nodes();
+            shape.trees = shape.trees.saturating_add(1);
+            shape.level_max = shape.level_max.max(level);
+            nodes = nodes.saturating_add(unassigned);
+        }
+        (shape, nodes)
+    }
+
+    /// Nodes that a commit allocates now, at most.
+    pub fn nodes_of_commit(&self) -> u64 {
+        self.nodes_at_commit(Need::promised(0))
+    }
+
+    /// Nodes that a commit would allocate now, at most: those of `need`, those that have no address, and those that recording
+    /// them takes. The unit of each sum is explained in [`super::worst_case`].
+    fn nodes_at_commit(&self, need: Need) -> u64 {
+        let (shape, nodes) = self.shape();
+        let nodes = nodes.saturating_add(need.nodes(&shape));
+        // Each sector of dirty data becomes an item in a leaf of its own. Records of extents and checksums lie closer together.
+        let data = match need.claim {
             Claim::Reserved => 0,
             Claim::Ordinary | Claim::Freeing => self
                 .core
@@ -318,33 +327,30 @@ impl Running {
                 .checked_div(self.core.sector_bytes())
                 .unwrap_or(0),
         };
-        let data = data.saturating_add(data.div_ceil(8));
-        // A change of an old extent's references may copy a leaf of the extent tree and one of free space; an inode one of
-        // its tree. No more leaves are copied than there are. Their parents are few.
+        let records_of_data = data.div_ceil(DATA_RECORDS_A_LEAF);
+        // A reference changes a leaf of the extent tree and one of the free-space tree.
         let references = ByteCount::of(self.core.references.len()).get();
-        let copies = references
-            .saturating_mul(2)
-            .saturating_add(data)
-            .saturating_add(self.inodes.changed())
-            .saturating_add(self.core.unrecorded_ranges)
-            .min(used);
-        // New nodes lie together, and so do their records.
-        let grown = nodes.saturating_add(references).saturating_add(data).div_ceil(40);
+        let places = [
+            references,
+            references,
+            data,
+            self.inodes.changed(),
+            self.core.unrecorded_ranges,
+        ];
+        // A commit copies a node once, whatever changes it.
+        let copies = places
+            .iter()
+            .fold(0_u64, |sum, places| sum.saturating_add(shape.copies(*places)))
+            .min(shape.used_nodes);
+        if buttress_faults::on("commit-expects-only-edits") {
+            return nodes;
+        }
+        let extents = nodes.saturating_add(references).saturating_add(data);
         nodes
             .saturating_add(copies)
-            .saturating_add(copies.div_ceil(16))
-            .saturating_add(grown.saturating_mul(2))
-            .saturating_add(24)
-    }
-
-    /// Nodes that an edit could take at its worst: for each item a path of its own, split at the two lowest levels. An
-    /// edit that frees takes few: it works on what is there.
-    fn worst_nodes(need: Need) -> u64 {
-        let nodes = need.items.saturating_mul(3).saturating_add(8);
-        match need.claim {
-            Claim::Ordinary => nodes,
-            Claim::Freeing | Claim::Reserved => nodes.min(FREEING_NODES),
-        }
+            .saturating_add(records_of_data)
+            .saturating_add(shape.leaves_of_records(extents))
+            .saturating_add(shape.edited_nodes(PLACES_OF_COMMIT))
     }
 
     /// Returns the space kept for edits that free space. In mixed block groups most of the total is data.
@@ -378,7 +384,7 @@ impl Running {
             Claim::Ordinary => self.reserve_bytes(),
             Claim::Freeing | Claim::Reserved => 0,
         };
-        self.nodes_at_commit(Self::worst_nodes(need), need.claim)
+        self.nodes_at_commit(need)
             .saturating_mul(self.core.node_bytes().get())
             .saturating_add(reserve)
     }
@@ -393,7 +399,7 @@ impl Running {
                 .min(node_bytes.saturating_mul(RESERVED_NODES)),
             Claim::Freeing | Claim::Reserved => 0,
         };
-        self.nodes_at_commit(Self::worst_nodes(need), need.claim)
+        self.nodes_at_commit(need)
             .saturating_mul(node_bytes)
             .saturating_add(reserve)
     }
@@ -429,7 +435,7 @@ impl Running {
 
     /// Whether block groups have space for another edit beside dirty data, without a new chunk.
     pub fn has_space_beside_data(&self) -> bool {
-        let wanted = self.metadata_reservation_bytes(Need::items(OTHER_ITEMS));
+        let wanted = self.metadata_reservation_bytes(Need::places(OTHER_PLACES));
         self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
     }
 

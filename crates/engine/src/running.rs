@@ -91,6 +91,8 @@ pub struct Core {
     pub ahead: Arc<ReservedAhead>,
     /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
     pub unrecorded_ranges: u64,
+    /// Nodes that commits gave addresses to since the volume was opened.
+    pub nodes_addressed: u64,
     /// The replacement of a device that is under way.
     pub replacing: Option<Replacing>,
     /// Why the host gave no space when it was asked last; `None` where it did.

@@ -87,7 +87,7 @@ impl Running {
         let room = core.groups.room(Purpose::Data);
         let pinned = room.pinned_bytes.saturating_sub(self.pinned_by_readers().get());
         let promised = match is_mixed {
-            true => self.metadata_reservation_bytes(Need::items(ITEMS_OF_WRITE)),
+            true => self.metadata_reservation_bytes(Need::places(ITEMS_OF_WRITE)),
             false => 0,
         };
         let profile = self.data_profile().unwrap_or(Profile::Single);
@@ -110,7 +110,7 @@ impl Running {
     /// Whether metadata has space for the items of a write, or a chunk for them can be made.
     fn can_take_items(&self) -> bool {
         let room = self.core.groups.room(Purpose::Metadata);
-        let wanted = self.metadata_reservation_bytes(Need::items(ITEMS_OF_WRITE));
+        let wanted = self.metadata_reservation_bytes(Need::places(ITEMS_OF_WRITE));
         room.free_bytes.saturating_add(room.pinned_bytes) >= wanted || self.can_make_chunk(Purpose::Metadata)
     }
 }

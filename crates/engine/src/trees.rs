@@ -261,6 +261,12 @@ impl LiveTree {
         self.0.tree.read().unassigned_nodes()
     }
 
+    /// Returns the level of the root, and the nodes that have no address.
+    pub(crate) fn level_and_unassigned_nodes(&self) -> (u8, u64) {
+        let tree = self.0.tree.read();
+        (tree.level(), tree.unassigned_nodes())
+    }
+
     pub(crate) fn unfrozen_nodes(&self) -> u64 {
         self.0.tree.read().unfrozen_nodes()
     }

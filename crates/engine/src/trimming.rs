@@ -275,15 +275,15 @@ impl Running {
     /// Returns the free bytes of a group's kind that no promise needs.
     fn spare_bytes(&self, group: &Group) -> u64 {
         let metadata = |running: &Self| match group.is_backed {
-            true => running.backed_reservation_bytes(Need::items(OTHER_ITEMS)),
-            false => running.metadata_reservation_bytes(Need::items(OTHER_ITEMS)),
+            true => running.backed_reservation_bytes(Need::places(OTHER_ITEMS)),
+            false => running.metadata_reservation_bytes(Need::places(OTHER_ITEMS)),
         };
         self.beside_promises(group, |room| room.free_bytes, metadata)
     }
 
     /// Returns the free bytes of a group's kind that no promise needs, with and without space of the host.
     fn spare_with_unbacked(&self, group: &Group) -> u64 {
-        let metadata = |running: &Self| running.metadata_reservation_bytes(Need::items(OTHER_ITEMS));
+        let metadata = |running: &Self| running.metadata_reservation_bytes(Need::places(OTHER_ITEMS));
         self.beside_promises(group, Room::with_unbacked, metadata)
     }
 

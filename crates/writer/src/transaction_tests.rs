@@ -186,7 +186,7 @@ fn remove_file(running: &mut Running, tree: TreeId, number: u64, name: &str) {
 /// A file with one extent of data.
 fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, name: &str, bytes: usize) {
     let range = filesystem
-        .start(Need::items(16))
+        .start(Need::places(16))
         .unwrap()
         .allocate_data(ByteCount::of(bytes));
     let range = range.unwrap();
@@ -204,7 +204,7 @@ fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, na
             bytes: Bytes::from(content),
         }])
         .unwrap();
-    let mut handle = filesystem.start(Need::items(16)).unwrap();
+    let mut handle = filesystem.start(Need::places(16)).unwrap();
     file(&mut handle, tree, number, name, bytes as u64);
     let item = buttress_format::FileExtent {
         generation: handle.core.generation,
@@ -246,7 +246,7 @@ fn snapshot(filesystem: &WritableFilesystem, source: SubvolumeId, index: u64, na
             id
         })
         .unwrap();
-    let mut handle = filesystem.start(Need::items(600)).unwrap();
+    let mut handle = filesystem.start(Need::places(600)).unwrap();
     let reference = RootRef {
         directory: InodeNumber::new(256),
         sequence: index,
@@ -280,7 +280,7 @@ fn files_come_and_go() {
     };
     let filesystem = open(&path);
     for number in 1000..9000 {
-        let mut handle = filesystem.start(Need::items(8)).unwrap();
+        let mut handle = filesystem.start(Need::places(8)).unwrap();
         file(&mut handle, TreeId::FS, number, &format!("file-{number}"), 0);
         drop(handle);
         if number % 3000 == 0 {
@@ -378,7 +378,7 @@ fn a_full_volume_says_so_and_can_be_emptied() {
     for round in 0..3 {
         let mut number = 1000;
         loop {
-            let mut handle = match filesystem.start(Need::items(8)) {
+            let mut handle = match filesystem.start(Need::places(8)) {
                 Ok(handle) => handle,
                 Err(buttress_fs::Error::NoSpace { .. }) => break,
                 Err(error) => panic!("round {round}: {error}"),

@@ -70,7 +70,7 @@ impl Running {
                 .with_unbacked()
                 .saturating_sub(here)
         };
-        left(Purpose::Metadata) >= self.metadata_reservation_bytes(Need::items(64))
+        left(Purpose::Metadata) >= self.metadata_reservation_bytes(Need::places(64))
             && left(Purpose::Data) >= self.core.reserved_data_bytes
     }
 

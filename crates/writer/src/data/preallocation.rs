@@ -124,7 +124,7 @@ impl Content<'_> {
         self.release(self.state.reserved.saturating_sub(before));
         let mut at = sectors.start;
         let result = loop {
-            let step = self.filesystem.operate(Need::items(6), |operation| {
+            let step = self.filesystem.operate(Need::places(6), |operation| {
                 operation.be_upkeep();
                 self.require_still_there(operation)?;
                 operation.fill_gap(self.location, &(at..sectors.end))

@@ -338,7 +338,7 @@ impl Content<'_> {
         while at < length {
             at = self
                 .filesystem
-                .operate(Need::items(STEP_EXTENTS.saturating_mul(2)), |operation| {
+                .operate(Need::places(STEP_EXTENTS.saturating_mul(2)), |operation| {
                     let rest = Share {
                         source: share.source.saturating_add(at),
                         target: share.target.saturating_add(at),

@@ -15,8 +15,8 @@ use core::ops::Range;
 /// File extent items that are removed under one hold of the edit lock.
 const STEP_ITEMS: usize = 1000;
 
-/// What such a step may take at its worst: its items lie side by side.
-const STEP_NEED: u64 = 100;
+/// Places of such a step: the ends of the row of items, and the extent that the end of the file cuts in two.
+const STEP_PLACES: u64 = 4;
 
 impl WritableFilesystem {
     /// Sets the size of a file, as `ftruncate(2)` does. New bytes are a hole.
@@ -132,7 +132,7 @@ impl Content<'_> {
         let mut end = range.end;
         while range.start < end {
             let from = self.step_start(&(range.start..end))?;
-            self.filesystem.operate(Need::freeing(STEP_NEED), |operation| {
+            self.filesystem.operate(Need::freeing(STEP_PLACES), |operation| {
                 operation.be_upkeep();
                 self.require_still_there(operation)?;
                 remove(operation, self.location, &(from..end))

@@ -74,7 +74,7 @@ impl WritableFilesystem {
         if !self.moves_access_time(location, policy)? {
             return Ok(false);
         }
-        self.operate(Need::items(ACCESS_ITEMS), |operation| {
+        self.operate(Need::places(ACCESS_ITEMS), |operation| {
             match operation.require_writable(location) {
                 Err(Error::ReadOnlySubvolume { .. }) => return Ok(false),
                 is_writable => is_writable?,

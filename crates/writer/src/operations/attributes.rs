@@ -87,7 +87,7 @@ impl WritableFilesystem {
         require: impl Fn(&mut Operation<'_>, &InodeItem) -> Result<()>,
     ) -> Result<()> {
         let changes = &changes.no_later_than(self.latest_time());
-        self.operate(Need::items(CHANGE_ITEMS), |operation| {
+        self.operate(Need::places(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
             let item = operation.inode(location)?;
             require(operation, &item)?;
@@ -106,7 +106,7 @@ impl WritableFilesystem {
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
         // Whether there is content is known when none waits.
         self.write_back_file(location)?;
-        self.operate_beside_data(Need::items(CHANGE_ITEMS), |operation| {
+        self.operate_beside_data(Need::places(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
             let item = operation.inode(location)?;
             if !matches!(item.kind(), FileKind::Regular | FileKind::Directory) {

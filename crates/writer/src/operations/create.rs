@@ -205,7 +205,7 @@ impl WritableFilesystem {
     /// # Errors
     /// As [`WritableFilesystem::create`].
     pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
-        let location = self.operate_beside_data(Need::items(CREATE_ITEMS), |operation| {
+        let location = self.operate_beside_data(Need::places(CREATE_ITEMS), |operation| {
             let parent = operation.require_directory(directory)?;
             operation.require_adding(directory, &parent)?;
             let inherited_attributes = operation.inherited_attributes(directory, &parent, REGULAR, new)?;
@@ -228,7 +228,7 @@ impl WritableFilesystem {
         plan: Plan<'_>,
     ) -> Result<Location> {
         check_name(name)?;
-        self.operate_beside_data(Need::items(CREATE_ITEMS), |operation| {
+        self.operate_beside_data(Need::places(CREATE_ITEMS), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
             let inherited_attributes =
                 operation.inherited_attributes(directory, &parent, plan.type_bits, new)?;

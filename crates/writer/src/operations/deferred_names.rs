@@ -72,7 +72,7 @@ impl WritableFilesystem {
             let places: Vec<(Key, Key)> = keys.iter().map(|key| (*key, *key)).collect();
             self.fault_in_places(subvolume.tree(), &places)?;
             for part in keys.chunks(NAMES_AT_ONCE) {
-                let need = Need::items(u64::try_from(part.len()).unwrap_or(u64::MAX));
+                let need = Need::places(u64::try_from(part.len()).unwrap_or(u64::MAX));
                 let refused = self.operate(need, |operation| operation.put_names(subvolume, &tree, part))?;
                 if refused.is_some() {
                     return Ok(refused);

@@ -14,7 +14,7 @@ impl WritableFilesystem {
     /// The device tree cannot be read, or has no space.
     pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
         let key = DeviceStatistics::key(device);
-        self.operate(Need::items(1), |operation| {
+        self.operate(Need::places(1), |operation| {
             operation.reach(TreeId::DEVICE, &[key])?;
             let Some(item) = operation.get(TreeId::DEVICE, &key)? else {
                 return Ok(());

@@ -20,6 +20,9 @@ use buttress_fs::location::Location;
 /// Items that a name takes or gives: entry, index, name of the inode, both inodes, an orphan item.
 const LINK_ITEMS: u64 = 6;
 
+/// Places of a name that goes, and of an inode that goes with it: its items lie side by side, and have two ends.
+const UNLINK_PLACES: u64 = LINK_ITEMS + 2;
+
 /// Items that an inode which goes at once may have.
 pub(super) const REMOVED_AT_ONCE: u64 = 300;
 
@@ -43,7 +46,7 @@ impl WritableFilesystem {
     /// without extended references can hold; and those of [`WritableFilesystem::create`].
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.operate_beside_data(Need::items(LINK_ITEMS), |operation| {
+        self.operate_beside_data(Need::places(LINK_ITEMS), |operation| {
             let item = operation.inode(inode)?;
             operation.require_new_entry(directory, name)?;
             operation.check_link(inode, &item)?;
@@ -61,25 +64,22 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or append-only inode or
     /// directory; [`Error::ReadOnlySubvolume`].
     pub fn unlink(&self, directory: Location, name: &[u8]) -> Result<()> {
-        let left = self.operate_beside_data(
-            Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
-            |operation| {
-                let parent = operation.require_directory(directory)?;
-                let entry = operation.require_entry(directory, name)?;
-                operation.require_removing(directory, &parent)?;
-                let Target::Inode(inode) = entry.target else {
-                    let location = entry.target.location(directory);
-                    return Err(Error::IsADirectory { location });
-                };
-                let location = beside(directory, inode);
-                let item = operation.inode(location)?;
-                operation.require_changeable(location, &item)?;
-                if item.kind() == FileKind::Directory {
-                    return Err(Error::IsADirectory { location });
-                }
-                operation.take_name(directory, name, location)
-            },
-        )?;
+        let left = self.operate_beside_data(Need::freeing(UNLINK_PLACES), |operation| {
+            let parent = operation.require_directory(directory)?;
+            let entry = operation.require_entry(directory, name)?;
+            operation.require_removing(directory, &parent)?;
+            let Target::Inode(inode) = entry.target else {
+                let location = entry.target.location(directory);
+                return Err(Error::IsADirectory { location });
+            };
+            let location = beside(directory, inode);
+            let item = operation.inode(location)?;
+            operation.require_changeable(location, &item)?;
+            if item.kind() == FileKind::Directory {
+                return Err(Error::IsADirectory { location });
+            }
+            operation.take_name(directory, name, location)
+        })?;
         self.finish_removal(left)
     }
 
@@ -89,24 +89,21 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`]; [`Error::NotPermitted`], also for a subvolume,
     /// which is deleted by its own call; [`Error::ReadOnlySubvolume`].
     pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
-        let left = self.operate_beside_data(
-            Need::freeing(LINK_ITEMS.saturating_add(REMOVED_AT_ONCE)),
-            |operation| {
-                let parent = operation.require_directory(directory)?;
-                let entry = operation.require_entry(directory, name)?;
-                operation.require_removing(directory, &parent)?;
-                match entry.target {
-                    Target::Inode(inode) => {
-                        let location = beside(directory, inode);
-                        let item = operation.inode(location)?;
-                        operation.require_changeable(location, &item)?;
-                        operation.require_empty(location, &item)?;
-                        operation.take_name(directory, name, location)
-                    }
-                    Target::Subvolume(id) => operation.remove_placeholder(directory, name, id),
+        let left = self.operate_beside_data(Need::freeing(UNLINK_PLACES), |operation| {
+            let parent = operation.require_directory(directory)?;
+            let entry = operation.require_entry(directory, name)?;
+            operation.require_removing(directory, &parent)?;
+            match entry.target {
+                Target::Inode(inode) => {
+                    let location = beside(directory, inode);
+                    let item = operation.inode(location)?;
+                    operation.require_changeable(location, &item)?;
+                    operation.require_empty(location, &item)?;
+                    operation.take_name(directory, name, location)
                 }
-            },
-        )?;
+                Target::Subvolume(id) => operation.remove_placeholder(directory, name, id),
+            }
+        })?;
         self.finish_removal(left)
     }
 

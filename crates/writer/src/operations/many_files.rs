@@ -104,7 +104,7 @@ impl WritableFilesystem {
         let items = count
             .saturating_mul(ITEMS_OF_FILE)
             .saturating_add(written.items());
-        let made = self.operate_beside_data(Need::items(items), |operation| {
+        let made = self.operate_beside_data(Need::places(items), |operation| {
             operation.make_many(subvolume, new, &parts, &written)
         });
         drop(parts);

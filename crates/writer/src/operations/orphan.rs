@@ -22,8 +22,8 @@ use buttress_tree::ReadAhead;
 /// File extent items that one step removes.
 const STEP_ITEMS: usize = 2000;
 
-/// What a step may take at its worst: its items lie side by side.
-const STEP_NEED: u64 = 100;
+/// Places of a step: the ends of the row of items, the inode, and the orphan item.
+const STEP_PLACES: u64 = 4;
 
 /// How many orphans are taken up at once.
 const ORPHANS_AT_ONCE: usize = 4096;
@@ -93,7 +93,7 @@ impl WritableFilesystem {
     /// Removes an inode that has no names and that nobody holds, in steps of bounded size.
     pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
         loop {
-            let is_gone = self.operate(Need::freeing(STEP_NEED), |operation| {
+            let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
                 operation.be_upkeep();
                 match operation.require_subvolume(location.subvolume) {
                     // Its tree goes as a whole.

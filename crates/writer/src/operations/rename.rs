@@ -9,7 +9,7 @@
 use super::Operation;
 use super::create::{NewInode, Plan, beside};
 use super::entries::check_name;
-use super::link::{Left, REMOVED_AT_ONCE};
+use super::link::Left;
 use crate::WritableFilesystem;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
@@ -22,6 +22,9 @@ use buttress_fs::location::Location;
 
 /// Items that a rename takes or gives: two names, an inode that goes, a whiteout.
 const RENAME_ITEMS: u64 = 20;
+
+/// Places of a rename, and of the inode that gives way: its items lie side by side, and have two ends.
+const RENAME_PLACES: u64 = RENAME_ITEMS + 2;
 
 /// How many directories may lie above a directory that is moved.
 const PARENTS_LIMIT: usize = 65_536;
@@ -78,7 +81,7 @@ impl WritableFilesystem {
             directory: new_directory,
             name: new_name,
         };
-        let need = Need::freeing(RENAME_ITEMS.saturating_add(REMOVED_AT_ONCE));
+        let need = Need::freeing(RENAME_PLACES);
         let left = self.operate_beside_data(need, |operation| operation.rename(old, new, mode))?;
         self.finish_removal(left)
     }

@@ -47,7 +47,7 @@ impl WritableFilesystem {
     /// [`Error::Invalid`] for a value that an attribute with a meaning cannot have.
     pub fn set_xattr(&self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         check_xattr_name(name)?;
-        self.operate_beside_data(Need::items(XATTR_ITEMS), |operation| {
+        self.operate_beside_data(Need::places(XATTR_ITEMS), |operation| {
             let item = operation.require_xattr_change(location, name)?;
             match name {
                 ACCESS_NAME => operation.set_access_list(location, &item, Acl::parse(value)?),

@@ -46,7 +46,7 @@ impl WritableFilesystem {
     pub fn create_subvolume(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
-        self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
+        self.operate(Need::places(SUBVOLUME_ITEMS), |operation| {
             operation.require_new_entry(directory, name)?;
             let inherited_attributes = operation.inherited_by_subvolume(directory)?;
             operation.reach_new_subvolume(directory, name, &new)?;
@@ -74,7 +74,7 @@ impl WritableFilesystem {
         check_name(name)?;
         let new = self.new_subvolume();
         // Each child of the source's root gets a reference.
-        let need = Need::items(SUBVOLUME_ITEMS);
+        let need = Need::places(SUBVOLUME_ITEMS);
         // The moment itself is short: what it needs is in memory by then.
         self.look(|operation| {
             operation.follows_snapshot_of = Some(source);
@@ -153,7 +153,7 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::SubvolumeNotFound`].
     pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
-        self.operate(Need::items(2), |operation| {
+        self.operate(Need::places(2), |operation| {
             operation.require_subvolume(id)?;
             let key = operation.key_of_default();
             let item = DirItem {
@@ -183,7 +183,7 @@ impl WritableFilesystem {
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
         // A copy that has begun is done before: nothing changes in what others have seen to be read-only.
         let _no_steps = self.data().several_steps.write();
-        self.operate(Need::items(4), |operation| {
+        self.operate(Need::places(4), |operation| {
             operation.require_subvolume(id)?;
             let item = operation.look().root_item(id.tree())?;
             let (was_read_only, received_uuid) = (item.is_read_only(), item.received_uuid);
@@ -222,7 +222,7 @@ impl WritableFilesystem {
                 what: "a label has at most 255 bytes, and no line ends or zero bytes",
             });
         }
-        self.operate(Need::items(0), |operation| {
+        self.operate(Need::places(0), |operation| {
             let core = &mut operation.edit().core;
             core.label = label.to_vec();
             core.superblock_changed = true;

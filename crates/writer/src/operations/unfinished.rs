@@ -57,7 +57,7 @@ impl WritableFilesystem {
     /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped.
     pub fn begin_subvolume(&self) -> Result<SubvolumeId> {
         let new = self.new_subvolume();
-        self.operate(Need::items(SUBVOLUME_ITEMS), |operation| {
+        self.operate(Need::places(SUBVOLUME_ITEMS), |operation| {
             operation.reach_unfinished()?;
             let id = making::make_subvolume_tree(operation.edit(), &new)?;
             operation.hide(id)?;
@@ -72,7 +72,7 @@ impl WritableFilesystem {
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
-        let need = Need::items(SUBVOLUME_ITEMS);
+        let need = Need::places(SUBVOLUME_ITEMS);
         self.look(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_unfinished()?;
@@ -105,7 +105,7 @@ impl WritableFilesystem {
             self.put_all_names(one.id)?;
         }
         let count = u64::try_from(finished.len()).unwrap_or(u64::MAX);
-        self.operate(Need::items(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
+        self.operate(Need::places(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
             for one in finished {
                 operation.require_finishable(one)?;
                 operation.reach_finished(one)?;
@@ -141,7 +141,7 @@ impl WritableFilesystem {
     /// [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a subvolume that is finished.
     pub fn set_inode_flags(&self, location: Location, flags: InodeFlags) -> Result<()> {
         self.write_back_file(location)?;
-        self.operate(Need::items(2), |operation| {
+        self.operate(Need::places(2), |operation| {
             operation.require_unfinished(location.subvolume)?;
             let item = operation.inode(location)?;
             let mut set = InodeFlags::OF_CHATTR;

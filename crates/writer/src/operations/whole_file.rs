@@ -73,7 +73,7 @@ impl WritableFilesystem {
     /// [`Error::InodeNotFound`], [`Error::NoSpace`]. [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn touch_directories(&self, directories: &[Location]) -> Result<()> {
         let count = u64::try_from(directories.len()).unwrap_or(u64::MAX);
-        self.operate(Need::items(count), |operation| {
+        self.operate(Need::places(count), |operation| {
             for directory in directories {
                 operation.require_unfinished(directory.subvolume)?;
                 operation.require_directory(*directory)?;

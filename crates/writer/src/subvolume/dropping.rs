@@ -30,6 +30,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 /// How many references may wait before a transaction is given a chance to end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
 
+/// Places of a step beside the references that it gives up: the root item, the orphan item, and how far it got.
+const STEP_PLACES: u64 = 8;
+
 /// How many children of a node are read in at once.
 const CHILDREN_AHEAD: usize = 256;
 
@@ -210,11 +213,11 @@ impl WritableFilesystem {
                 false => tree.is_in_memory(),
             })
         };
-        let (mut handle, mut waits) = self.retry(self.start(Need::freeing(64))?, is_newer)?;
+        let (mut handle, mut waits) = self.retry(self.start(Need::freeing(STEP_PLACES))?, is_newer)?;
         while waits {
             drop(handle);
             self.commit()?;
-            (handle, waits) = self.retry(self.start(Need::freeing(64))?, is_newer)?;
+            (handle, waits) = self.retry(self.start(Need::freeing(STEP_PLACES))?, is_newer)?;
         }
         let (mut stop, ahead) = {
             let _resident_only = NonBlocking::hold();

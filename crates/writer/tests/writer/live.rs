@@ -24,7 +24,7 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const BYTES: usize = 200_000;
 const ROUNDS: u64 = 150;
 
-fn identity() -> Identity {
+pub(crate) fn identity() -> Identity {
     Identity {
         fsid: Uuid::from_u128(1),
         chunk_tree: Uuid::from_u128(2),

@@ -14,5 +14,6 @@ mod in_place;
 mod live;
 mod mkfs;
 mod parity;
+mod space_needs;
 mod trimming;
 mod whole_calls;

@@ -194,6 +194,20 @@ pub(super) const FAULTS: &[Fault] = &[
         ],
     ),
     harms(
+        "edit-asks-for-nothing",
+        "On a full volume an edit goes on without space for its tree blocks, and writing stops at the commit.",
+        &[in_flight(
+            "space_needs::no_operation_takes_more_nodes_than_it_asked_for",
+        )],
+    ),
+    harms(
+        "commit-expects-only-edits",
+        "On a full volume a commit finds no space for the records of its blocks, and writing stops.",
+        &[in_flight(
+            "space_needs::no_operation_takes_more_nodes_than_it_asked_for",
+        )],
+    ),
+    harms(
         "space-of-trim-unawaited",
         "A write fails for want of space while a trim runs, although the volume has space.",
         &[in_flight("trimming::a_trim_causes_no_want_of_space")],

@@ -1,0 +1,202 @@
+//! The most nodes that edits can take: arithmetic on the shape of the trees, without any state.
+//!
+//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place copies the leaf and its parents.
+//!
+//! | per place | nodes | why |
+//! |---|---|---|
+//! | leaf | 3 | the copy, and two more: an item between two large ones splits its leaf twice |
+//! | each level above | 2 | the copy, and one split; or the copy and a neighbour that it is merged with |
+//! | root | 1 in all | the tree becomes higher by one level |
+//!
+//! No level takes more copies than it has nodes. A level has at most one node for each [`pointers_least`] of the level
+//! below: two neighbours hold more than half of their pointers together, else an edit merges them. Each tree adds one node,
+//! its last. Trees that another program left sparser take from the reserve ([`super::reservation`]).
+//!
+//! Left out: space that a chunk item takes in system block groups ([`super::chunks`]).
+
+use buttress_exact::Exact as _;
+use buttress_format::root::TREE_LEVELS_MAX;
+
+/// The bytes of a node that hold no item and no pointer.
+const HEADER_BYTES: u64 = 101;
+
+/// The bytes of one pointer.
+const POINTER_BYTES: u64 = 33;
+
+/// The largest record of one extent: its header (25), item (24), and a reference to data (29).
+const EXTENT_RECORD_BYTES: u64 = 78;
+
+/// The least node size.
+const NODE_BYTES_MIN: u64 = 4096;
+
+/// The nodes of a leaf that one place changes.
+const LEAVES_A_PLACE: u64 = 3;
+
+/// Places that every commit may change beside those of edits: the root item of four trees of its own, the items of a device
+/// and of a block group, the records of free space, and quotas.
+pub(crate) const PLACES_OF_COMMIT: u64 = 8;
+
+// The least nodes still have neighbours to merge with, and hold several records after a split.
+const _: () = assert!(pointers_least(NODE_BYTES_MIN) >= 30 && records_least(NODE_BYTES_MIN) >= 25);
+
+/// The least number of pointers that a node holds on average: a quarter of its room.
+const fn pointers_least(node_bytes: u64) -> u64 {
+    node_bytes.saturating_sub(HEADER_BYTES) / POINTER_BYTES / 4
+}
+
+/// The least number of extent records in a leaf after it was split.
+const fn records_least(node_bytes: u64) -> u64 {
+    node_bytes.saturating_sub(HEADER_BYTES) / EXTENT_RECORD_BYTES / 2
+}
+
+/// What is known of the trees of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// The size of a node.
+    pub node_bytes: u64,
+    /// Nodes of all trees together.
+    pub used_nodes: u64,
+    /// Trees that are open.
+    pub trees: u64,
+    /// The level of the highest root among them; 0 for a leaf.
+    pub level_max: u8,
+}
+
+impl Shape {
+    /// Nodes above the leaves on the paths to so many places.
+    #[must_use]
+    pub(crate) fn above_leaves(&self, places: u64) -> u64 {
+        let each = pointers_least(self.node_bytes).max(2);
+        let mut below = self.used_nodes;
+        let mut sum = 0_u64;
+        for level in 1..TREE_LEVELS_MAX {
+            below = below.quotient(each);
+            if below == 0 && level > self.level_max {
+                break;
+            }
+            sum = sum.exact_add(places.min(below.exact_add(self.trees)));
+        }
+        sum
+    }
+
+    /// Copies of nodes for edits at so many places, without splits.
+    #[must_use]
+    pub(crate) fn copies(&self, places: u64) -> u64 {
+        places.min(self.used_nodes).exact_add(self.above_leaves(places))
+    }
+
+    /// Nodes that edits at so many places take, with all splits.
+    #[must_use]
+    pub(crate) fn edited_nodes(&self, places: u64) -> u64 {
+        if buttress_faults::on("edit-asks-for-nothing") {
+            return 0;
+        }
+        let above = self.above_leaves(places);
+        places
+            .saturating_mul(LEAVES_A_PLACE)
+            .saturating_add(above.saturating_mul(2))
+            .saturating_add(1)
+    }
+
+    /// New leaves for so many new records of extents, which lie together; two trees record each.
+    #[must_use]
+    pub(crate) fn leaves_of_records(&self, extents: u64) -> u64 {
+        extents
+            .div_ceil(records_least(self.node_bytes).max(1))
+            .saturating_mul(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reservation::RESERVED_NODES;
+
+    const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
+
+    /// The nodes of each level, from the root down, in the smallest tree whose root has this level: the root has two
+    /// pointers, and each node below a quarter of its room.
+    fn levels_of_least(node_bytes: u64, level: u8) -> Vec<u64> {
+        let mut levels = vec![1_u64];
+        for _ in 0..level {
+            let pointers = if levels.len() == 1 {
+                2
+            } else {
+                pointers_least(node_bytes)
+            };
+            levels.push(levels[levels.len() - 1].saturating_mul(pointers));
+        }
+        levels
+    }
+
+    fn nodes_least(node_bytes: u64, level: u8) -> u64 {
+        levels_of_least(node_bytes, level)
+            .iter()
+            .fold(0, |sum, nodes| sum.saturating_add(*nodes))
+    }
+
+    /// One tree of each height, and edits in which every place has a path of its own as far down as the levels have nodes.
+    #[test]
+    fn every_height_has_paths_for_every_place() {
+        for node_bytes in SIZES {
+            for level_max in 0..TREE_LEVELS_MAX {
+                let shape = Shape {
+                    node_bytes,
+                    used_nodes: nodes_least(node_bytes, level_max),
+                    trees: 1,
+                    level_max,
+                };
+                let levels = u64::from(level_max);
+                assert!(shape.above_leaves(1) >= levels, "{shape:?}");
+                assert!(shape.copies(1) > levels, "{shape:?}");
+                // One place: a copy and a split on each level, a leaf that is split twice, and a new root.
+                assert!(shape.edited_nodes(1) > 3 + 2 * levels, "{shape:?}");
+                for places in [2, 9, 22, 1000] {
+                    let levels = levels_of_least(node_bytes, level_max);
+                    let copies: u64 = levels.iter().map(|nodes| places.min(*nodes)).sum();
+                    assert!(shape.copies(places) >= copies, "{places} in {shape:?}");
+                }
+            }
+        }
+    }
+
+    /// What is kept for edits that free space is enough for one, in trees of any height. The reserve is one part in 16 of the
+    /// space for metadata, and at least [`RESERVED_NODES`].
+    #[test]
+    fn the_reserve_holds_an_edit_that_frees() {
+        /// As many places as a rename has that replaces a file.
+        const PLACES: u64 = 22;
+        for node_bytes in SIZES {
+            for level_max in 0..TREE_LEVELS_MAX {
+                let shape = Shape {
+                    node_bytes,
+                    used_nodes: nodes_least(node_bytes, level_max),
+                    trees: 9,
+                    level_max,
+                };
+                let reserve = RESERVED_NODES.max(shape.used_nodes / 16);
+                assert!(shape.edited_nodes(PLACES) <= reserve, "{reserve} for {shape:?}");
+            }
+        }
+    }
+
+    /// Edits grow with places, levels and trees, and never beyond what the places need on every level.
+    #[test]
+    fn needs_grow_with_what_they_are_of() {
+        let shape = |used_nodes, level_max| Shape {
+            node_bytes: 16384,
+            used_nodes,
+            trees: 9,
+            level_max,
+        };
+        for places in 0..200 {
+            for level in 0..TREE_LEVELS_MAX {
+                let (less, more) = (shape(1000, level), shape(1_000_000, level));
+                assert!(less.edited_nodes(places) <= more.edited_nodes(places));
+                assert!(less.edited_nodes(places) <= less.edited_nodes(places + 1));
+                let all_levels = places * (3 + 2 * u64::from(TREE_LEVELS_MAX - 1)) + 1;
+                assert!(more.edited_nodes(places) <= all_levels);
+            }
+        }
+    }
+}
