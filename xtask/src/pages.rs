@@ -97,6 +97,36 @@ fn links_lead_somewhere() {
     assert_eq!(broken, [""; 0]);
 }
 
+/// Each row of `docs/where.md` names a function that one of its files defines.
+#[test]
+fn functions_are_where_the_page_says() {
+    let docs = root().unwrap().join("docs");
+    let text = std::fs::read_to_string(docs.join("where.md")).unwrap();
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for row in text
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains("]("))
+    {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [question, files, function] = cells[..] else {
+            panic!("a row of another form: {row}");
+        };
+        let definition = format!("fn {}", function.trim_matches('`'));
+        let is_defined = |file: &str| {
+            let text = std::fs::read_to_string(docs.join(file)).unwrap_or_default();
+            text.match_indices(&definition)
+                .any(|(at, found)| text[at + found.len()..].starts_with(['(', '<']))
+        };
+        count += 1;
+        if !links(files).into_iter().any(is_defined) {
+            missing.push(format!("{question} {function}"));
+        }
+    }
+    assert!(count > 20, "rows are found: {count}");
+    assert_eq!(missing, [""; 0]);
+}
+
 /// Whether a path of modules, `engine::pins`, names a file.
 fn module_exists(root: &Path, module: &str) -> bool {
     let mut parts = module.split("::");
