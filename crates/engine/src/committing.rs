@@ -190,6 +190,7 @@ impl Engine {
             let durable = handle.core.durable;
             let may_freeze = no_logs.is_some();
             let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice, may_freeze);
+            handle.note_left(&mut convergence);
             // Its references were still waiting; now some are in the trees.
             self.shared.forget_view();
             let prepared = match prepared? {
