@@ -301,8 +301,9 @@ impl Running {
         for tree in core::iter::once(&self.core.extent.tree).chain(self.trees.values().map(|open| &open.tree))
         {
             let (level, unassigned) = tree.level_and_unassigned_nodes();
-            shape.trees = shape.trees.saturating_add(1);
-            shape.level_max = shape.level_max.max(level);
+            if let Some(roots) = shape.roots.get_mut(usize::from(level)) {
+                *roots = roots.saturating_add(1);
+            }
             nodes = nodes.saturating_add(unassigned);
         }
         (shape, nodes)

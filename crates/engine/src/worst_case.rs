@@ -8,9 +8,10 @@
 //! | each level above | 2 | the copy, and one split; or the copy and a neighbour that it is merged with |
 //! | root | 1 in all | the tree becomes higher by one level |
 //!
-//! No level takes more copies than it has nodes. A level has at most one node for each [`pointers_least`] of the level
-//! below: two neighbours hold more than half of their pointers together, else an edit merges them. Each tree adds one node,
-//! its last. Trees that another program left sparser take from the reserve ([`super::reservation`]).
+//! No level takes more copies than it has nodes. These are the roots on the level, and, of higher trees, one node for each
+//! [`pointers_least`] of the level below: two neighbours hold more than half of their pointers together, else an edit merges
+//! them. Trees that another program left sparser take from the reserve ([`super::reservation`]). A tree that an edit opens
+//! itself counts from the next edit on.
 //!
 //! Left out: space that a chunk item takes in system block groups ([`super::chunks`]).
 
@@ -32,9 +33,9 @@ const NODE_BYTES_MIN: u64 = 4096;
 /// The nodes of a leaf that one place changes.
 const LEAVES_A_PLACE: u64 = 3;
 
-/// Places that every commit may change beside those of edits: the root item of four trees of its own, the items of a device
-/// and of a block group, the records of free space, and quotas.
-pub(crate) const PLACES_OF_COMMIT: u64 = 8;
+/// Places that every commit may change beside those of edits: the root items of its own trees, which lie side by side; the
+/// root item of a subvolume; the items of a device and of a block group; its count of free ranges; quotas.
+pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 
 // The least nodes still have neighbours to merge with, and hold several records after a split.
 const _: () = assert!(pointers_least(NODE_BYTES_MIN) >= 30 && records_least(NODE_BYTES_MIN) >= 25);
@@ -56,10 +57,8 @@ pub(crate) struct Shape {
     pub node_bytes: u64,
     /// Nodes of all trees together.
     pub used_nodes: u64,
-    /// Trees that are open.
-    pub trees: u64,
-    /// The level of the highest root among them; 0 for a leaf.
-    pub level_max: u8,
+    /// How many open trees have their root on each level; 0 is a leaf.
+    pub roots: [u64; TREE_LEVELS_MAX as usize],
 }
 
 impl Shape {
@@ -69,12 +68,11 @@ impl Shape {
         let each = pointers_least(self.node_bytes).max(2);
         let mut below = self.used_nodes;
         let mut sum = 0_u64;
-        for level in 1..TREE_LEVELS_MAX {
+        for (level, roots) in self.roots.iter().enumerate().skip(1) {
             below = below.quotient(each);
-            if below == 0 && level > self.level_max {
-                break;
-            }
-            sum = sum.exact_add(places.min(below.exact_add(self.trees)));
+            let is_passed = self.roots.iter().skip(level).skip(1).any(|roots| *roots > 0);
+            let passed = if is_passed { below.exact_add(1) } else { 0 };
+            sum = sum.exact_add(places.min(passed.exact_add(*roots)));
         }
         sum
     }
@@ -129,6 +127,14 @@ mod tests {
         levels
     }
 
+    /// A tree of this height, and `trees` in all: the others have one level less.
+    fn one_root(level_max: u8, trees: u64) -> [u64; TREE_LEVELS_MAX as usize] {
+        let mut roots = [0; TREE_LEVELS_MAX as usize];
+        roots[usize::from(level_max.saturating_sub(1))] += trees - 1;
+        roots[usize::from(level_max)] += 1;
+        roots
+    }
+
     fn nodes_least(node_bytes: u64, level: u8) -> u64 {
         levels_of_least(node_bytes, level)
             .iter()
@@ -143,8 +149,7 @@ mod tests {
                 let shape = Shape {
                     node_bytes,
                     used_nodes: nodes_least(node_bytes, level_max),
-                    trees: 1,
-                    level_max,
+                    roots: one_root(level_max, 1),
                 };
                 let levels = u64::from(level_max);
                 assert!(shape.above_leaves(1) >= levels, "{shape:?}");
@@ -171,8 +176,7 @@ mod tests {
                 let shape = Shape {
                     node_bytes,
                     used_nodes: nodes_least(node_bytes, level_max),
-                    trees: 9,
-                    level_max,
+                    roots: one_root(level_max, 9),
                 };
                 let reserve = RESERVED_NODES.max(shape.used_nodes / 16);
                 assert!(shape.edited_nodes(PLACES) <= reserve, "{reserve} for {shape:?}");
@@ -186,8 +190,7 @@ mod tests {
         let shape = |used_nodes, level_max| Shape {
             node_bytes: 16384,
             used_nodes,
-            trees: 9,
-            level_max,
+            roots: one_root(level_max, 9),
         };
         for places in 0..200 {
             for level in 0..TREE_LEVELS_MAX {

@@ -28,9 +28,9 @@ pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// Items that a new inode takes at most: inode, name, two entries, three attributes, the directory, an orphan item or
-/// a symlink's target.
-const CREATE_ITEMS: u64 = 9;
+/// Places that a new inode takes at most: its own items, which lie side by side (two, as three attributes and a symlink's
+/// target may be large), two entries, the directory, and an orphan item.
+const CREATE_PLACES: u64 = 6;
 
 /// Mode and owner of an inode to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl WritableFilesystem {
     /// # Errors
     /// As [`WritableFilesystem::create`].
     pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
-        let location = self.operate_beside_data(Need::places(CREATE_ITEMS), |operation| {
+        let location = self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_directory(directory)?;
             operation.require_adding(directory, &parent)?;
             let inherited_attributes = operation.inherited_attributes(directory, &parent, REGULAR, new)?;
@@ -228,7 +228,7 @@ impl WritableFilesystem {
         plan: Plan<'_>,
     ) -> Result<Location> {
         check_name(name)?;
-        self.operate_beside_data(Need::places(CREATE_ITEMS), |operation| {
+        self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
             let inherited_attributes =
                 operation.inherited_attributes(directory, &parent, plan.type_bits, new)?;
