@@ -3,6 +3,8 @@
 mod advisories;
 #[cfg(test)]
 mod architecture;
+#[cfg(test)]
+mod clamps;
 mod dist;
 mod docs;
 mod faults;
