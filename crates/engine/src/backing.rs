@@ -23,6 +23,7 @@
 use super::block_groups::{Purpose, Share};
 use super::running::Running;
 use buttress_device::IoError;
+use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
 use buttress_fs::error::{Error, Result};
 
@@ -167,7 +168,7 @@ impl Running {
 
 fn pieces_of(start: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = start.saturating_add(length);
-    let step = usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX);
+    let step = PIECE_BYTES.narrow::<usize>();
     (start..end)
         .step_by(step)
         .map(move |at| (at, PIECE_BYTES.min(end.saturating_sub(at))))

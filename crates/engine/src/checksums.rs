@@ -6,6 +6,7 @@
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
 use super::running::Running;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::{Corruption, Result};
 
@@ -33,8 +34,11 @@ impl Running {
     /// The most bytes of sums in one item.
     fn checksum_item_limit(&self) -> usize {
         // Two item headers and one sum less than a leaf holds, as the kernel has it.
-        let room = usize::try_from(self.core.format.node_bytes)
-            .unwrap_or(0)
+        let room = self
+            .core
+            .format
+            .node_bytes
+            .narrow::<usize>()
             .saturating_sub(101 + 2 * 25);
         let unit = self.checksum_bytes();
         room.checked_div(unit)
@@ -53,9 +57,7 @@ impl Running {
 
     fn sums_of_bytes(&self, bytes: u64) -> usize {
         let count = bytes.checked_div(self.core.sector_bytes()).unwrap_or(0);
-        usize::try_from(count)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(self.checksum_bytes())
+        count.narrow::<usize>().saturating_mul(self.checksum_bytes())
     }
 
     /// The item that holds or precedes an address.

@@ -1,5 +1,6 @@
 //! The content of one file that waits to be written back: whole sectors, in order of their offset.
 
+use buttress_exact::{Exact as _, at_most, u64_of};
 use bytes::Bytes;
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ pub struct DirtyData {
 }
 
 fn length_of(piece: &[u8]) -> u64 {
-    u64::try_from(piece.len()).unwrap_or(u64::MAX)
+    u64_of(piece.len())
 }
 
 impl DirtyData {
@@ -29,7 +30,7 @@ impl DirtyData {
 
     /// The memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
-        let pieces = u64::try_from(self.pieces.len()).unwrap_or(u64::MAX);
+        let pieces = u64_of(self.pieces.len());
         self.bytes
             .saturating_add(pieces.saturating_mul(PIECE_OVERHEAD_BYTES))
     }
@@ -81,7 +82,7 @@ impl DirtyData {
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);
-            offset = offset.saturating_add(u64::try_from(taken).unwrap_or(u64::MAX));
+            offset = offset.saturating_add(u64_of(taken));
             bytes = bytes.get(taken..).unwrap_or_default();
         }
     }
@@ -105,7 +106,7 @@ impl DirtyData {
             .next()
             .map(|(start, _)| *start);
         if let Some((start, piece)) = self.pieces.range_mut(..=offset).next_back() {
-            let inside = usize::try_from(offset.saturating_sub(*start)).unwrap_or(usize::MAX);
+            let inside = at_most(offset.saturating_sub(*start), usize::MAX);
             let length = piece.len();
             if inside < length {
                 let place = piece.get_mut(inside..).unwrap_or_default();
@@ -121,7 +122,7 @@ impl DirtyData {
                 self.bytes = self
                     .bytes
                     .saturating_add(length_of(piece))
-                    .saturating_sub(u64::try_from(length).unwrap_or(u64::MAX));
+                    .saturating_sub(u64_of(length));
                 return taken;
             }
         }
@@ -129,10 +130,10 @@ impl DirtyData {
             .checked_div(sector_bytes)
             .unwrap_or(0)
             .saturating_mul(sector_bytes);
-        let lead = usize::try_from(offset.saturating_sub(start)).unwrap_or(0);
+        let lead = offset.saturating_sub(start).narrow::<usize>();
         let room = PIECE_BYTES.saturating_sub(lead);
         // All that comes at once, whole sectors of it: what grows is copied.
-        let sector = usize::try_from(sector_bytes).unwrap_or(1);
+        let sector = sector_bytes.narrow::<usize>();
         let filled = lead.saturating_add(bytes.len().min(room));
         let mut piece = Vec::with_capacity(filled.checked_next_multiple_of(sector).unwrap_or(filled));
         piece.resize(lead, 0);
@@ -148,8 +149,8 @@ impl DirtyData {
         let before = self.pieces.range(..offset).next_back();
         for (start, piece) in before.into_iter().chain(self.pieces.range(offset..end)) {
             let from = offset.max(*start);
-            let skip = usize::try_from(from.saturating_sub(*start)).unwrap_or(usize::MAX);
-            let at = usize::try_from(from.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let skip = at_most(from.saturating_sub(*start), piece.len());
+            let at = from.saturating_sub(offset).narrow::<usize>();
             let source = piece.get(skip..).unwrap_or_default();
             let place = buffer.get_mut(at..).unwrap_or_default();
             place.iter_mut().zip(source).for_each(|(to, from)| *to = *from);
@@ -160,7 +161,7 @@ impl DirtyData {
     pub fn remove(&mut self, range: &Range<u64>) -> u64 {
         let before = self.bytes;
         if let Some((start, piece)) = self.pieces.range_mut(..range.start).next_back() {
-            let keep = usize::try_from(range.start.saturating_sub(*start)).unwrap_or(usize::MAX);
+            let keep = at_most(range.start.saturating_sub(*start), piece.len());
             if keep < piece.len() {
                 let tail = piece.split_off(keep);
                 self.pieces.insert(range.start, tail);
@@ -169,7 +170,7 @@ impl DirtyData {
         let mut inside = self.pieces.split_off(&range.start);
         let mut after = inside.split_off(&range.end);
         if let Some((start, piece)) = inside.pop_last() {
-            let cut = usize::try_from(range.end.saturating_sub(start)).unwrap_or(usize::MAX);
+            let cut = at_most(range.end.saturating_sub(start), piece.len());
             if let Some(tail) = piece.get(cut..).filter(|tail| !tail.is_empty()) {
                 after.insert(range.end, tail.to_vec());
             }
@@ -190,10 +191,8 @@ impl DirtyData {
             .next_back()
             .map_or(range.start, |(start, _)| *start);
         for (at, piece) in self.pieces.range_mut(start..range.end) {
-            let from = usize::try_from(range.start.saturating_sub(*at)).unwrap_or(usize::MAX);
-            let to = usize::try_from(range.end.saturating_sub(*at))
-                .unwrap_or(usize::MAX)
-                .min(piece.len());
+            let from = at_most(range.start.saturating_sub(*at), piece.len());
+            let to = at_most(range.end.saturating_sub(*at), piece.len());
             if let Some(part) = piece.get_mut(from..to) {
                 part.fill(0);
             }
@@ -230,7 +229,7 @@ impl DirtyData {
     fn split(&mut self, at: u64) {
         let before = self.pieces.range_mut(..at).next_back();
         let tail = before.and_then(|(start, piece)| {
-            let keep = usize::try_from(at.saturating_sub(*start)).unwrap_or(usize::MAX);
+            let keep = at_most(at.saturating_sub(*start), piece.len());
             (keep < piece.len()).then(|| piece.split_off(keep))
         });
         self.pieces.extend(tail.map(|tail| (at, tail)));
@@ -260,7 +259,7 @@ fn append(
     sector_bytes: u64,
 ) -> usize {
     let gap = next.map_or(usize::MAX, |next| {
-        usize::try_from(next.saturating_sub(offset)).unwrap_or(usize::MAX)
+        at_most(next.saturating_sub(offset), usize::MAX)
     });
     let taken = bytes.len().min(room).min(gap);
     piece.extend_from_slice(bytes.get(..taken).unwrap_or_default());
@@ -270,7 +269,7 @@ fn append(
 
 /// Appends zeros up to the end of the sector.
 fn fill_sector(piece: &mut Vec<u8>, sector_bytes: u64) {
-    let sector_bytes = usize::try_from(sector_bytes).unwrap_or(1);
+    let sector_bytes = sector_bytes.narrow::<usize>();
     let whole = piece.len().checked_next_multiple_of(sector_bytes);
     piece.resize(whole.unwrap_or(piece.len()), 0);
 }

@@ -8,6 +8,7 @@
 
 use super::data_table::{FileId, FileState};
 use super::dirty_data::DirtyData;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, InodeItem};
 use buttress_locks::{Condvar, Mutex, Rank, RwLock, lock_class};
 use bytes::Bytes;
@@ -109,15 +110,15 @@ impl Waiting {
 
     /// Copies what is here of a range over `buffer`, which begins at `offset` of the file. Gives the parts that extents have.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
-        let end = offset.saturating_add(u64::try_from(buffer.len()).unwrap_or(u64::MAX));
+        let end = offset.saturating_add(u64_of(buffer.len()));
         let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();
         for (start, bytes) in &self.in_flight {
-            let piece_end = start.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+            let piece_end = start.saturating_add(u64_of(bytes.len()));
             let (from, to) = (offset.max(*start), end.min(piece_end));
             if from >= to {
                 continue;
             }
-            let inside = |at: u64, of: u64| usize::try_from(at.saturating_sub(of)).unwrap_or(usize::MAX);
+            let inside = |at: u64, of: u64| at.saturating_sub(of).narrow::<usize>();
             let source = bytes.get(inside(from, *start)..inside(to, *start));
             let place = buffer.get_mut(inside(from, offset)..inside(to, offset));
             if let (Some(place), Some(source)) = (place, source) {

@@ -10,6 +10,7 @@
 use super::block_groups::Group;
 use super::free_ranges::FreeRanges;
 use super::running::Running;
+use buttress_exact::Exact as _;
 use buttress_format::free_space::BITMAP_MAX_BYTES;
 use buttress_format::{ByteCount, FreeSpaceBitmap, FreeSpaceInfo, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::{Corruption, Error, Result};
@@ -396,7 +397,7 @@ impl Running {
         while first < group.end() {
             let length = range.min(group.end().saturating_sub(first));
             let sectors = length.checked_div(sector_bytes).unwrap_or(0);
-            let bytes = usize::try_from(sectors.div_ceil(8)).unwrap_or(0);
+            let bytes = sectors.div_ceil(8).narrow::<usize>();
             let mut bits = vec![0_u8; bytes];
             for (start, free_length) in free.iter() {
                 let from = start.max(first);
@@ -448,10 +449,7 @@ impl Running {
 }
 
 fn place(sector: u64) -> (usize, u8) {
-    (
-        usize::try_from(sector >> 3).unwrap_or(usize::MAX),
-        1_u8 << (sector & 7),
-    )
+    ((sector >> 3).narrow::<usize>(), 1_u8 << (sector & 7))
 }
 
 fn bit(bits: &[u8], sector: u64) -> bool {

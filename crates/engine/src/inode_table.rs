@@ -18,6 +18,7 @@ use crate::inodes::{INODES_MAX, InodeId, InodeState, LiveInode, LiveInodes, id_o
 use crate::known_names::KnownNames;
 use crate::log_state::LogState;
 use crate::running::Running;
+use buttress_exact::u64_of;
 use buttress_format::{
     DirItem, Generation, InodeItem, InodeNumber, ItemType, Key, ObjectId, Timestamp, TreeId,
 };
@@ -56,7 +57,7 @@ impl InodeTable {
 
     /// How many inode items wait to be written back.
     pub fn changed(&self) -> u64 {
-        u64::try_from(self.changed.len()).unwrap_or(u64::MAX)
+        u64_of(self.changed.len())
     }
 
     /// Where the items lie that wait to be written back, in order.

@@ -19,6 +19,7 @@ use super::pending_times::PendingTimes;
 use crate::file_content::FileContent;
 use crate::inherited::Inherited;
 use crate::log_state::LogState;
+use buttress_exact::Exact as _;
 use buttress_format::{InodeItem, InodeNumber, TreeId};
 use buttress_fs::location::Location;
 use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
@@ -155,7 +156,7 @@ impl LiveInodes {
             .rotate_left(32)
             .wrapping_add(inode.get())
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let index = usize::try_from(mixed >> (u64::BITS - SHARD_BITS)).unwrap_or(0);
+        let index = (mixed >> (u64::BITS - SHARD_BITS)).narrow::<usize>();
         #[allow(
             clippy::indexing_slicing,
             reason = "there is a shard for each index of so many bits"

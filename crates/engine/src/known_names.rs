@@ -10,6 +10,7 @@
 //!
 //! Memory is bounded; names that were asked for once go first.
 
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{FileKind, InodeNumber, TreeId};
 use buttress_fs::location::Location;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -65,9 +66,7 @@ struct NameWeight;
 
 impl Weighter<KnownName, Found> for NameWeight {
     fn weight(&self, known: &KnownName, _: &Found) -> u64 {
-        u64::try_from(known.name.len())
-            .unwrap_or(u64::MAX)
-            .saturating_add(NAME_OVERHEAD_BYTES)
+        u64_of(known.name.len()).saturating_add(NAME_OVERHEAD_BYTES)
     }
 }
 
@@ -83,7 +82,7 @@ impl Default for KnownNames {
         let usual_bytes = NAME_OVERHEAD_BYTES.saturating_add(USUAL_NAME_BYTES);
         let names = CAPACITY_BYTES.checked_div(usual_bytes).unwrap_or(1);
         Self(Cache::with(
-            usize::try_from(names).unwrap_or(usize::MAX),
+            names.narrow::<usize>(),
             CAPACITY_BYTES,
             NameWeight,
             BuildHasherDefault::default(),

@@ -9,6 +9,7 @@ use super::backing::wants_backing;
 use super::block_groups::{BlockGroups, Group, Purpose};
 use super::free_ranges::FreeRanges;
 use super::running::Running;
+use buttress_exact::Exact as _;
 use buttress_format::{
     BlockGroupItem, ExtentItem, FreeSpaceBitmap, FreeSpaceExtent, ItemType, Key, ObjectId, TreeId,
 };
@@ -81,7 +82,7 @@ fn add_bitmap(free: &mut FreeRanges, bitmap: &FreeSpaceBitmap<'_>, sector_bytes:
     let sectors = bitmap.length.get().checked_div(sector_bytes).unwrap_or(0);
     let mut run: Option<u64> = None;
     for sector in 0..=sectors {
-        let is_free = sector < sectors && bitmap.is_free(usize::try_from(sector).unwrap_or(usize::MAX));
+        let is_free = sector < sectors && bitmap.is_free(sector.narrow::<usize>());
         match (run, is_free) {
             (None, true) => run = Some(sector),
             (Some(first), false) => {

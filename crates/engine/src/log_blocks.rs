@@ -16,6 +16,7 @@ use crate::block_groups::{Found, Purpose, Share};
 use crate::reservation::Need;
 use crate::running::Running;
 use buttress_device::Device;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, Generation, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::EditableTree;
@@ -228,7 +229,7 @@ impl Running {
         places: &mut impl Iterator<Item = Place>,
     ) -> Result<()> {
         let node_bytes = self.core.node_bytes().get();
-        let mut used = Vec::with_capacity(usize::try_from(tree.unassigned_nodes()).unwrap_or(0));
+        let mut used = Vec::with_capacity(tree.unassigned_nodes().narrow::<usize>());
         let assigned = tree.for_each_unassigned(&mut |_, _| {
             let place = places
                 .next()

@@ -12,6 +12,7 @@ use super::waiting_names::WaitingNames;
 use crate::entry::Entry;
 use crate::fault_in::BLOCKS_AT_ONCE;
 use crate::running::OpenTree;
+use buttress_exact::u64_of;
 use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
 use buttress_fs::{Error, Location};
 use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,7 +132,7 @@ impl LiveTree {
     pub fn change_names<T>(&self, change: impl FnOnce(&mut WaitingNames) -> T) -> T {
         let mut names = self.0.names.write();
         let changed = change(&mut names);
-        let count = u64::try_from(names.count()).unwrap_or(u64::MAX);
+        let count = u64_of(names.count());
         self.0.names_waiting.store(count, Ordering::Release);
         changed
     }
