@@ -7,6 +7,7 @@ use buttress_engine::backing::of_host;
 use buttress_engine::block_groups::Purpose;
 use buttress_engine::data_extents::DataRange;
 use buttress_engine::reservation::Handle;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ChecksumType, Compression, Logical};
 use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::Result;
@@ -117,7 +118,7 @@ impl WritableFilesystem {
 
     fn start_sums(&self, writes: &[ExtentWrite]) -> Vec<Task<Vec<Sums>>> {
         let checksum_type = self.forest().block_format().checksum_type;
-        let sector_bytes = usize::try_from(self.forest().block_format().sector_bytes).unwrap_or(4096);
+        let sector_bytes = self.forest().block_format().sector_bytes.narrow::<usize>();
         let mut tasks = Vec::new();
         let mut batch: Vec<(Logical, Bytes)> = Vec::new();
         let mut batch_bytes = 0_usize;

@@ -7,6 +7,7 @@
 //! Source: btrfs(5), section "Compression".
 
 use super::content::Content;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::compression::{CompressionMethod, Compressor, looks_compressible};
 use buttress_format::{Compression, InodeFlags, InodeItem};
 use buttress_fs::error::Result;
@@ -70,7 +71,7 @@ impl NewExtent {
         let mut left = length;
         for part in core::mem::take(&mut self.parts) {
             let taken = left.min(length_of(&part));
-            let at = usize::try_from(taken).unwrap_or(usize::MAX);
+            let at = taken.narrow::<usize>();
             if at > 0 {
                 kept.push(part.slice(..at));
             }
@@ -108,7 +109,7 @@ impl NewExtent {
 }
 
 pub(super) fn length_of(bytes: &[u8]) -> u64 {
-    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+    u64_of(bytes.len())
 }
 
 thread_local! {
@@ -175,7 +176,7 @@ impl Content<'_> {
         let Some(plan) = plan else {
             return (plain_extents(run.iter().cloned()), false);
         };
-        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
+        let sector_bytes = self.sector_bytes.narrow::<usize>();
         let plan = *plan;
         let tasks: Vec<(u64, Bytes, Task<Outcome>)> = pieces(run)
             .into_iter()
@@ -229,7 +230,7 @@ fn compress(plan: &CompressionPlan, content: Bytes, sector_bytes: usize) -> Outc
 
 /// Cuts a run into pieces that are compressed one by one.
 fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
-    let most = usize::try_from(COMPRESSED_BYTES_MAX).unwrap_or(usize::MAX);
+    let most = COMPRESSED_BYTES_MAX.narrow::<usize>();
     let mut pieces = Vec::new();
     let mut begun: Option<(u64, BytesMut)> = None;
     for (start, bytes) in run {

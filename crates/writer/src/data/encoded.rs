@@ -8,6 +8,7 @@ use super::write_back::Insertion;
 use super::writing::FILE_BYTES_MAX;
 use crate::WritableFilesystem;
 use crate::data::allocation::writes_of;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{ByteCount, Compression, FileOffset, InodeFlags, InodeItem};
 use buttress_fs::error::{Defect, Error, Result};
@@ -121,7 +122,7 @@ impl Content<'_> {
             }
         };
         let bytes = extents.iter().fold(0_usize, |sum, extent| {
-            sum.saturating_add(usize::try_from(extent.length).unwrap_or(0))
+            sum.saturating_add(extent.length.narrow::<usize>())
         });
         self.filesystem.count_content(bytes);
         self.touch();
@@ -248,5 +249,5 @@ impl WritableFilesystem {
 }
 
 fn length_of_usize(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
+    u64_of(length)
 }

@@ -12,6 +12,7 @@ use super::write_back::{EXTENT_ITEMS, require_feature};
 use crate::WritableFilesystem;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataOwner;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
     InodeItem, Key,
@@ -135,7 +136,7 @@ impl WritableFilesystem {
             .files
             .iter()
             .fold(0, |sum, file| file.size.saturating_add(sum));
-        self.count_content(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.count_content(bytes.narrow::<usize>());
         self.release_data(written.reserved);
     }
 }
@@ -143,7 +144,7 @@ impl WritableFilesystem {
 impl WrittenFiles {
     /// How many items all of it takes.
     pub(crate) fn items(&self) -> u64 {
-        let extents = u64::try_from(self.placed.len()).unwrap_or(u64::MAX);
+        let extents = u64_of(self.placed.len());
         extents.saturating_mul(EXTENT_ITEMS)
     }
 

@@ -17,6 +17,7 @@ use crate::WritableFilesystem;
 use buttress_engine::data_table::FileState;
 use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::FileContent;
+use buttress_exact::u64_of;
 use buttress_format::InodeItem;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
@@ -187,7 +188,7 @@ impl Content<'_> {
         let (pieces, reserved) = match part {
             Some(range) => {
                 let pieces = self.file.waiting.write().begin_write_back_of(&range);
-                let length = |piece: &Bytes| u64::try_from(piece.len()).unwrap_or(u64::MAX);
+                let length = |piece: &Bytes| u64_of(piece.len());
                 let lengths = pieces.iter().map(|(_, piece)| length(piece));
                 let bytes = lengths.fold(0_u64, u64::saturating_add);
                 (pieces, bytes)

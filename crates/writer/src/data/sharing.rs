@@ -9,6 +9,7 @@ use super::writing::{FILE_BYTES_MAX, Source};
 use crate::WritableFilesystem;
 use crate::operations::Operation;
 use buttress_engine::reservation::Need;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileExtentBody, FileKind, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -187,7 +188,7 @@ fn copy_piece(
     part: Range<u64>,
 ) -> Result<()> {
     let length = part.end.saturating_sub(part.start);
-    let mut piece = vec![0; usize::try_from(length).unwrap_or(0)];
+    let mut piece = vec![0; length.narrow::<usize>()];
     read(
         source,
         target,
@@ -294,7 +295,7 @@ fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, shar
     let mut done = 0;
     while done < share.length {
         let length = share.length.saturating_sub(done).min(PIECE_BYTES);
-        let length_usize = usize::try_from(length).unwrap_or(0);
+        let length_usize = length.narrow::<usize>();
         let (mut one, mut other) = (vec![0; length_usize], vec![0; length_usize]);
         read(source, target, share.source.saturating_add(done), &mut one)?;
         target.read(share.target.saturating_add(done), &mut other)?;
@@ -315,7 +316,7 @@ impl Content<'_> {
             None => self.write_back()?,
         }
         if self.filesystem.lies_in_tree(from)? {
-            let mut content = vec![0; usize::try_from(share.length).unwrap_or(0)];
+            let mut content = vec![0; share.length.narrow::<usize>()];
             read(source, self, share.source, &mut content)?;
             return self.write(Source::CallAt(share.target), &content).map(drop);
         }

@@ -20,6 +20,7 @@ use crate::WritableFilesystem;
 use crate::operations::Operation;
 use buttress_device::Buffer;
 use buttress_engine::reservation::Need;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, InodeFlags, InodeItem, Logical};
 use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
@@ -172,7 +173,7 @@ impl WritableFilesystem {
             .iter()
             .map(|file| file.insertions.len())
             .fold(0, usize::saturating_add);
-        let count = |count: usize, items: u64| u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(items);
+        let count = |count: usize, items: u64| u64_of(count).saturating_mul(items);
         let items = count(extents, EXTENT_ITEMS).saturating_add(count(step.len(), FILE_ITEMS));
         self.operate(Need::promised(items), |operation| {
             operation.be_upkeep();
@@ -265,7 +266,7 @@ impl Content<'_> {
         if !is_plain || ranges == 0 || ranges > RANGES_MAX {
             return Ok(false);
         }
-        let size = usize::try_from(self.size()?).unwrap_or(usize::MAX);
+        let size = self.size()?.narrow::<usize>();
         Ok(!self.fits_inline(size) && self.compression_plan(item)?.is_none())
     }
 }
@@ -296,7 +297,7 @@ impl SmallFile<'_, '_> {
         let mut left = pieces.fold(0_usize, |sum, (_, piece)| sum.saturating_add(piece.len()));
         while left > 0 {
             let Some(next) = placed.next() else { return };
-            left = left.saturating_sub(usize::try_from(next.extent.length).unwrap_or(usize::MAX));
+            left = left.saturating_sub(next.extent.length.narrow::<usize>());
             self.insertions.push(Insertion::New(next));
         }
     }

@@ -1,6 +1,7 @@
 //! Checksums of content on its way to the checksum tree: those of a batch of extents, handed out to the steps that insert them.
 
 use super::write_back::Insertion;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::Logical;
 use core::ops::Range;
 
@@ -77,10 +78,10 @@ impl Sums {
     /// The checksums of a part; these begin at `start`.
     fn part(&self, start: u64, range: &Range<u64>) -> Self {
         let of_bytes = |bytes: u64| {
-            let whole = u64::try_from(self.sums.len()).unwrap_or(0);
+            let whole = u64_of(self.sums.len());
             let scaled = u128::from(bytes).saturating_mul(u128::from(whole));
             let at = scaled.checked_div(u128::from(self.bytes)).unwrap_or(0);
-            usize::try_from(at).unwrap_or(usize::MAX)
+            at.narrow::<usize>()
         };
         let (from, to) = (
             of_bytes(range.start.saturating_sub(start)),

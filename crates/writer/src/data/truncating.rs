@@ -6,6 +6,7 @@ use super::writing::FILE_BYTES_MAX;
 use crate::WritableFilesystem;
 use crate::operations::Operation;
 use buttress_engine::reservation::Need;
+use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, FileExtent, FileOffset, ItemType};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -99,9 +100,9 @@ impl Content<'_> {
     pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
         let at = self.align_down(part.start);
         if !self.look_at_dirty(|pending| pending.has(at)) {
-            let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
+            let mut sector = vec![0; self.sector_bytes.narrow::<usize>()];
             self.read_items(at, &mut sector)?;
-            let inside = |place: u64| usize::try_from(place.saturating_sub(at)).unwrap_or(usize::MAX);
+            let inside = |place: u64| place.saturating_sub(at).narrow::<usize>();
             let bytes = sector
                 .get(inside(part.start)..inside(part.end))
                 .unwrap_or_default();

@@ -20,6 +20,7 @@ use crate::operations::Operation;
 use buttress_engine::data_extents::DataOwner;
 use buttress_engine::pending_times::PendingTimes;
 use buttress_engine::reservation::Need;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_format::{
     ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeFlags,
@@ -181,9 +182,7 @@ impl Content<'_> {
         loop {
             let step = steps.next().unwrap_or_default();
             let is_last = steps.peek().is_none();
-            let items = u64::try_from(step.len())
-                .unwrap_or(u64::MAX)
-                .saturating_mul(EXTENT_ITEMS);
+            let items = u64_of(step.len()).saturating_mul(EXTENT_ITEMS);
             let own_sums = take_sums(&mut sums, step, is_last);
             self.filesystem
                 .operate(Need::promised(items.saturating_add(4)), |operation| {
@@ -297,7 +296,7 @@ impl Content<'_> {
     }
 
     fn inline_bytes_max(&self) -> usize {
-        let most = usize::try_from(self.filesystem.data().options.max_inline.get()).unwrap_or(usize::MAX);
+        let most = self.filesystem.data().options.max_inline.get().narrow::<usize>();
         most.min(inline_content_bytes_max(
             self.filesystem.forest().block_format().node_bytes,
         ))
@@ -305,7 +304,7 @@ impl Content<'_> {
 
     /// Whether so much content goes into the tree as it is. A whole sector does not.
     pub(super) fn fits_inline(&self, length: usize) -> bool {
-        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
+        let sector_bytes = self.sector_bytes.narrow::<usize>();
         let is_small = length <= self.inline_bytes_max() || buttress_faults::on("inline-limit-ignored");
         is_small && length < sector_bytes
     }
@@ -319,8 +318,8 @@ impl Content<'_> {
         plan: Option<&CompressionPlan>,
     ) -> Result<bool> {
         let most = self.inline_bytes_max();
-        let sector_bytes = usize::try_from(self.sector_bytes).unwrap_or(4096);
-        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        let sector_bytes = self.sector_bytes.narrow::<usize>();
+        let length = size.narrow::<usize>();
         let Some(content) = content.get(..length).filter(|content| !content.is_empty()) else {
             return Ok(false);
         };

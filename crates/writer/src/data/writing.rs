@@ -4,6 +4,7 @@ use super::content::Content;
 use super::items::is_inline;
 use crate::WritableFilesystem;
 use buttress_engine::dirty_data::DirtyData;
+use buttress_exact::{Exact as _, at_most, u64_of};
 use buttress_format::{FileExtent, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -91,7 +92,7 @@ impl WritableFilesystem {
     ) -> Result<()> {
         self.with_content(location, |file| {
             file.state.reserved = file.state.reserved.saturating_add(reserved);
-            let size = u64::try_from(content.len()).unwrap_or(u64::MAX);
+            let size = u64_of(content.len());
             self.count_content(content.len());
             let mut waiting = file.file.waiting.write();
             waiting.pending.take_first(content, file.sector_bytes);
@@ -199,7 +200,7 @@ impl Content<'_> {
             Source::CallAt(offset) | Source::Cache(offset) => offset,
             Source::CallAtEnd => size,
         };
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let length = u64_of(bytes.len());
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
         let Some(end) = end else {
             return Err(Error::Invalid {
@@ -261,7 +262,7 @@ impl Content<'_> {
         if self.look_at_dirty(|pending| pending.has(at)) || at >= self.size()? {
             return Ok(());
         }
-        let mut sector = vec![0; usize::try_from(self.sector_bytes).unwrap_or(0)];
+        let mut sector = vec![0; self.sector_bytes.narrow::<usize>()];
         self.read_items(at, &mut sector)?;
         self.change_dirty(|pending| pending.write(at, &sector, self.sector_bytes));
         Ok(())
@@ -281,11 +282,11 @@ impl Content<'_> {
     /// Reads what the file has, dirty data included.
     pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let rest = self.size()?.saturating_sub(offset);
-        let length = usize::try_from(rest).unwrap_or(usize::MAX).min(buffer.len());
+        let length = at_most(rest, buffer.len());
         let Some(buffer) = buffer.get_mut(..length) else {
             return Ok(0);
         };
-        let end = offset.saturating_add(u64::try_from(length).unwrap_or(0));
+        let end = offset.saturating_add(u64_of(length));
         let sectors = self.align_down(offset)..self.align_up(end);
         if self.look_at_dirty(|pending| pending.missing_bytes(&sectors)) > 0 {
             self.read_items(offset, buffer)?;

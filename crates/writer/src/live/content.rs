@@ -20,6 +20,7 @@ use buttress_engine::file_content::FileContent;
 use buttress_engine::inodes::{InodeState, LiveInode, id_of};
 use buttress_engine::pins::Hold;
 use buttress_engine::trees::LiveTree;
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, FileExtent, FileKind, FileOffset, InodeFlags, InodeItem, ItemType, Key, ObjectId, TreeId,
 };
@@ -74,7 +75,7 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::IsADirectory`], or that a byte of the range cannot be had.
     pub fn read_at(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        let batch_bytes = usize::try_from(READ_AT_BATCH).unwrap_or(usize::MAX);
+        let batch_bytes = READ_AT_BATCH.narrow::<usize>();
         let mut done = 0_usize;
         for part in buffer.chunks_mut(batch_bytes) {
             let at = offset.saturating_add(ByteCount::of(done));

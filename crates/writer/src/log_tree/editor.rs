@@ -6,6 +6,7 @@
 
 use super::batch::{Data, InodeBatch, Item};
 use crate::data::items::{Stored, is_inline};
+use buttress_exact::Exact as _;
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, DirItem, FileExtent, FileOffset, Generation, InodeItem,
     InodeNumber, ItemType, Key, Logical, ObjectId, TreeBlock, TreeId,
@@ -232,7 +233,7 @@ impl Editor<'_> {
                     .saturating_sub(key.offset)
                     .checked_div(sector_bytes)
                     .unwrap_or(0);
-                let sectors = usize::try_from(sectors).unwrap_or(usize::MAX);
+                let sectors = sectors.narrow::<usize>();
                 sectors.saturating_mul(sum_bytes).min(data.len())
             };
             if item_end == at.get() && data.len().saturating_add(sums.len()) > limit {

@@ -25,6 +25,7 @@ use super::statistics::{CommitCause, Counters, LogStatistics, count};
 use super::subvolume_log::{SubvolumeLog, collect};
 use super::writing::{LogRoots, Written};
 use crate::WritableFilesystem;
+use buttress_exact::u64_of;
 use buttress_format::{FileKind, FileOffset, Generation, InodeFlags, InodeNumber, TreeId};
 use buttress_fs::Location;
 use buttress_fs::error::Result;
@@ -166,7 +167,7 @@ impl WritableFilesystem {
     /// As for [`write_at`](Self::write_at) and [`fsync`](Self::fsync).
     pub fn write_durably_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<Synced> {
         self.write_at(location, offset, bytes)?;
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let length = u64_of(bytes.len());
         self.sync_range(
             location,
             offset..FileOffset::new(offset.get().saturating_add(length)),

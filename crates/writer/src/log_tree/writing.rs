@@ -15,6 +15,7 @@ use crate::WritableFilesystem;
 use buttress_engine::block_groups::Purpose;
 use buttress_engine::log_blocks::{Place, Spare};
 use buttress_engine::running::Running;
+use buttress_exact::Exact as _;
 use buttress_format::{
     ByteCount, Generation, InodeItem, InodeNumber, ItemType, Key, Logical, RootFlags, RootItem, Timestamp,
     TreeId, Uuid,
@@ -134,7 +135,7 @@ impl WritableFilesystem {
             .as_ref()
             .map_or(0, |roots| roots.tree.level());
         let count = of_logs.saturating_add(u64::from(roots_level)).saturating_add(1);
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let count = count.narrow::<usize>();
         // The tree of log roots may have to be split.
         let more = dirty().count().saturating_mul(2).saturating_add(4);
         if buttress_faults::on("log-over-durable-log")

@@ -15,6 +15,7 @@ use crate::data::EncodedExtent;
 use crate::data::encoded_files::WrittenFiles;
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
+use buttress_exact::u64_of;
 use buttress_format::{
     ByteCount, DirItem, FileKind, InodeItem, InodeNumber, InodeRefs, ItemError, Key, ObjectId, SubvolumeId,
 };
@@ -100,7 +101,7 @@ impl WritableFilesystem {
                 is_encoded: !file.encoded.is_empty(),
             })
             .collect();
-        let count = u64::try_from(parts.len()).unwrap_or(u64::MAX);
+        let count = u64_of(parts.len());
         let items = count
             .saturating_mul(ITEMS_OF_FILE)
             .saturating_add(written.items());
@@ -158,7 +159,7 @@ impl Operation<'_> {
             self.reach(tree, &[DirItem::index_key(directory.inode, index)])?;
         }
         let first = self.look().next_inode_number(tree)?;
-        let count = u64::try_from(parts.len()).unwrap_or(u64::MAX);
+        let count = u64_of(parts.len());
         let end = first
             .checked_add(count)
             .filter(|end| *end <= ObjectId::LAST_FREE.get());
@@ -297,5 +298,5 @@ impl Operation<'_> {
 }
 
 fn inode_of(first: u64, number: usize) -> InodeNumber {
-    InodeNumber::new(first.saturating_add(u64::try_from(number).unwrap_or(u64::MAX)))
+    InodeNumber::new(first.saturating_add(u64_of(number)))
 }

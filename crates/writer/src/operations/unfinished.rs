@@ -20,6 +20,7 @@ use crate::WritableFilesystem;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::reservation::Need;
 use buttress_engine::waiting_names::WaitingNames;
+use buttress_exact::u64_of;
 use buttress_format::{
     FileKind, Generation, InodeFlags, ItemType, Key, ObjectId, RootFlags, SubvolumeId, TreeId, Uuid, uuid_key,
 };
@@ -104,7 +105,7 @@ impl WritableFilesystem {
             check_name(&one.name)?;
             self.put_all_names(one.id)?;
         }
-        let count = u64::try_from(finished.len()).unwrap_or(u64::MAX);
+        let count = u64_of(finished.len());
         self.operate(Need::places(count.saturating_mul(SUBVOLUME_ITEMS)), |operation| {
             for one in finished {
                 operation.require_finishable(one)?;

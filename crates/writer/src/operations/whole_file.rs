@@ -8,6 +8,7 @@ use super::attributes::AttributeChanges;
 use super::create::{DIRECTORY, NewInode, Plan, REGULAR, of_directory, of_symlink};
 use crate::WritableFilesystem;
 use buttress_engine::reservation::Need;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::ByteCount;
 use buttress_format::limits::inline_content_bytes_max;
 use buttress_fs::NodeKind;
@@ -72,7 +73,7 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::NoSpace`]. [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn touch_directories(&self, directories: &[Location]) -> Result<()> {
-        let count = u64::try_from(directories.len()).unwrap_or(u64::MAX);
+        let count = u64_of(directories.len());
         self.operate(Need::places(count), |operation| {
             for directory in directories {
                 operation.require_unfinished(directory.subvolume)?;
@@ -92,8 +93,8 @@ impl WritableFilesystem {
             return 0;
         }
         let format = self.forest().block_format();
-        let most = usize::try_from(options.max_inline.get()).unwrap_or(usize::MAX);
-        let sector_bytes = usize::try_from(format.sector_bytes).unwrap_or(0);
+        let most = options.max_inline.get().narrow::<usize>();
+        let sector_bytes = format.sector_bytes.narrow::<usize>();
         most.min(inline_content_bytes_max(format.node_bytes))
             .min(sector_bytes.saturating_sub(1))
     }
