@@ -26,6 +26,7 @@ mod schedules;
 mod semver;
 mod soak;
 mod suites;
+mod targets;
 mod test;
 mod tools;
 mod tour_image;
@@ -64,6 +65,9 @@ cargo xtask CHORE
                        the field's own suites on mounts: a built tree of xfstests, compared with the kept table; programs of Debian
   faults [NAME…] [--list]
                        puts deliberate faults in, one at a time: each must be caught by the tests named for it
+  targets [--add] [--all] [TARGET…]
+                       checks a program that reads volumes for 32-bit, big-endian and other systems' targets; targets without a
+                       standard library are skipped: --add installs it, --all fails without it
   docs                 writes docs/commands.md from the command table
   dist [--target TRIPLE]
                        a release below target/dist: the static command, man pages, completions, a Debian package, sums
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         "semver" => semver::run(&rest),
         "soak" => soak::run(&rest),
         "suites" => suites::run(&rest),
+        "targets" => targets::run(&rest),
         "tour-image" => tour_image::make(),
         _ => {
             eprint!("{HELP}");

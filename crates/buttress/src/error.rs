@@ -208,7 +208,7 @@ impl Error {
     /// Adds the path, unless the error names one already.
     pub(crate) fn at(mut self, path: &[u8]) -> Self {
         if self.path.is_none() {
-            self.path = Some(crate::path::shown(path));
+            self.path = Some(buttress_fs::lookup::display_path(path));
         }
         self
     }
@@ -255,7 +255,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
             Some(path) if !self.names_its_path() => {
-                let name = buttress_fs::Name::from(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()));
+                let name = buttress_fs::Name::from(path.as_os_str().as_encoded_bytes());
                 write!(f, "{name}: {}", self.cause)
             }
             _ => self.cause.fmt(f),

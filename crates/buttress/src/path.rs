@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// A path inside a volume.
@@ -37,10 +36,10 @@ volume_path! {
     String: self => self.as_bytes();
     [u8]: self => self;
     Vec<u8>: self => self;
-    OsStr: self => self.as_bytes();
-    OsString: self => self.as_bytes();
-    Path: self => self.as_os_str().as_bytes();
-    PathBuf: self => self.as_os_str().as_bytes();
+    OsStr: self => self.as_encoded_bytes();
+    OsString: self => self.as_encoded_bytes();
+    Path: self => self.as_os_str().as_encoded_bytes();
+    PathBuf: self => self.as_os_str().as_encoded_bytes();
 }
 
 impl<const LENGTH: usize> VolumePath for [u8; LENGTH] {
@@ -74,11 +73,6 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
         .rposition(|byte| *byte == b'/')
         .map_or(0, |slash| slash.saturating_add(1));
     path.split_at_checked(start).unwrap_or((b"", path))
-}
-
-/// A path of the standard library with these bytes, for messages.
-pub(crate) fn shown(path: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(path))
 }
 
 #[cfg(test)]

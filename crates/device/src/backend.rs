@@ -8,6 +8,7 @@
 use buttress_exact::Exact as _;
 use std::fmt;
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 
 use crate::error::byte_length;
@@ -132,6 +133,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`write_at`](Self::write_at), and where the blocks cannot be shared: another file system
     /// ([`io::ErrorKind::CrossesDevices`]), one that cannot share, or ranges that are not whole blocks of it.
+    #[cfg(target_os = "linux")]
     fn share_from(
         &self,
         source: BorrowedFd<'_>,
@@ -145,6 +147,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// The file below, if reads and writes of this backend are nothing but those of a file: lets the io_uring engine
     /// submit them itself.
+    #[cfg(target_os = "linux")]
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
     }
@@ -160,6 +163,7 @@ pub enum Source {
 }
 
 /// What the io_uring engine needs to know of a file to read from it and write to it.
+#[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub struct RingTarget<'a> {
     /// The open file.
@@ -175,6 +179,7 @@ pub struct RingTarget<'a> {
 }
 
 /// Where a file's large writes go: another opening of the same file.
+#[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub struct LargeWriteTarget<'a> {
     /// It.

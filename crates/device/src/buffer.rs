@@ -12,6 +12,7 @@
 //! This and its parts are one of the places of the crate with `unsafe` (the others are named in `lib.rs`): the
 //! allocation itself, and seeing it as a slice.
 
+mod pages;
 mod pool;
 mod slabs;
 

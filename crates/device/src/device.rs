@@ -1,6 +1,7 @@
 //! A device as the layers above see it: bytes with a size, read singly or in batches.
 
 use std::fmt;
+#[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,9 @@ use crate::engine::threads::ThreadEngine;
 use crate::engine::{Engine, RunRequests};
 use crate::error::{IoError, Operation, byte_length};
 use crate::memory::MemoryBackend;
-use crate::overlay::{BaseState, VolatileOverlay};
+#[cfg(target_os = "linux")]
+use crate::overlay::BaseState;
+use crate::overlay::VolatileOverlay;
 use crate::partition::Offset;
 use crate::pending::{PendingRead, PendingWrite};
 use crate::queue::plug::Plug;
@@ -92,6 +95,7 @@ struct Inner {
     notices: Vec<String>,
     rotational: bool,
     /// What an overlay over it would remember: of files and block devices.
+    #[cfg(target_os = "linux")]
     base_state: Option<BaseState>,
 }
 
@@ -105,7 +109,10 @@ impl Device {
         let mut device = Self::build(opened.backend, options.engine, options);
         if let Some(inner) = Arc::get_mut(&mut device.inner) {
             inner.notices.extend(opened.notices);
-            inner.base_state = Some(opened.state);
+            #[cfg(target_os = "linux")]
+            {
+                inner.base_state = Some(opened.state);
+            }
         }
         Ok(device)
     }
@@ -188,6 +195,7 @@ impl Device {
                 engine,
                 max_request_bytes,
                 notices,
+                #[cfg(target_os = "linux")]
                 base_state: None,
             }),
         }
@@ -215,6 +223,7 @@ impl Device {
             max_request_bytes: MAX_REQUEST_BYTES,
             notices: Vec::new(),
             rotational,
+            #[cfg(target_os = "linux")]
             base_state: None,
         };
         Self {
@@ -240,6 +249,7 @@ impl Device {
         Self::with_backend(Arc::new(overlay), engine)
     }
 
+    #[cfg(target_os = "linux")]
     pub(crate) fn base_state(&self) -> Option<BaseState> {
         self.inner.base_state
     }
@@ -462,6 +472,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`write`](Self::write), and where the blocks cannot be shared: see [`Backend::share_from`].
+    #[cfg(target_os = "linux")]
     pub fn share_from(
         &self,
         source: BorrowedFd<'_>,

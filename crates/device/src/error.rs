@@ -94,11 +94,14 @@ impl IoError {
     /// Returns whether the request found no space: the host's disk is full, or a quota is used up.
     #[must_use]
     pub fn is_out_of_space(&self) -> bool {
-        matches!(self.errno, Some(libc::ENOSPC | libc::EDQUOT))
-            || matches!(
-                self.kind,
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
+        #[cfg(unix)]
+        if matches!(self.errno, Some(libc::ENOSPC | libc::EDQUOT)) {
+            return true;
+        }
+        matches!(
+            self.kind,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
     }
 
     /// Adds to a failure for want of space which file system has too little.

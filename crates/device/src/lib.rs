@@ -17,8 +17,11 @@
 //!
 //! Devices for tests are in the crate `buttress-lab`: simulated disks, injected faults, power cuts, gates, full hosts.
 //!
+//! On systems other than Linux, `portable/file.rs` takes the place of `file.rs`. It reads and writes image files at positions.
+//! Block devices, overlays in files, io_uring and `O_DIRECT` need Linux.
+//!
 //! This crate knows nothing of btrfs. Offsets are bytes on one device; layers above give them their own types.
-//! `unsafe` occurs in `arenas.rs`, `buffer.rs`, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
+//! `unsafe` occurs in `arenas.rs`, `buffer.rs` and its parts, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
 #![cfg_attr(
     test,
     allow(
@@ -42,17 +45,27 @@ mod copying;
 mod device;
 mod engine;
 mod error;
+#[cfg(target_os = "linux")]
+mod file;
+#[cfg(not(target_os = "linux"))]
+#[path = "portable/file.rs"]
 mod file;
 mod memory;
 pub mod overlay;
 mod partition;
 mod pending;
 pub mod placement;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+#[path = "portable/file.rs"]
+mod portable_file;
 mod queue;
 mod reader;
 mod schedule;
 
-pub use backend::{Backend, LargeWriteTarget, RingTarget, Source};
+pub use backend::{Backend, Source};
+#[cfg(target_os = "linux")]
+pub use backend::{LargeWriteTarget, RingTarget};
 pub use buffer::{ALIGNMENT_BYTES, Buffer};
 pub use clock::VirtualClock;
 pub use device::{DEFAULT_DEPTH, Device, MAX_REQUEST_BYTES, OpenOptions};

@@ -4,7 +4,7 @@
 //! elsewhere. Closed and opened again, the overlay is as its last flush left it, at least. In the end it is put into the
 //! base ([`apply`]) or thrown away, by deleting the side file.
 //!
-//! A [`VolatileOverlay`] keeps changes in memory instead.
+//! A [`VolatileOverlay`] keeps changes in memory instead. Side files need Linux.
 //!
 //! The side file's format is in `side`, and for users in docs/overlay.md. Invariants:
 //!
@@ -13,241 +13,24 @@
 //! - a block's bit is on disk only after the block is: a crash loses what was not flushed, as on any device;
 //! - applying may be interrupted, and begun again: until it is done the side file says so, and cannot be used otherwise.
 
+#[cfg(target_os = "linux")]
 mod apply;
+#[cfg(target_os = "linux")]
+mod persistent;
+#[cfg(target_os = "linux")]
 mod side;
 mod volatile;
 
+#[cfg(target_os = "linux")]
 pub use apply::{Applied, apply};
-use buttress_exact::Exact as _;
+#[cfg(target_os = "linux")]
+pub(crate) use persistent::Overlay;
+#[cfg(target_os = "linux")]
 pub use side::BLOCK_BYTES;
+#[cfg(target_os = "linux")]
+pub(crate) use side::BaseState;
 pub use volatile::VolatileOverlay;
 
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-
-use buttress_locks::unscheduled::{Mutex, RwLock};
-use buttress_locks::{Rank, lock_class};
-
-use crate::backend::Backend;
-use crate::buffer::Buffer;
-use crate::error::{byte_length, check_range, read_only};
-pub(crate) use side::BaseState;
-use side::SideFile;
-
-lock_class!(OrderLock, "order", Rank::new(92).over_device());
-lock_class!(MapLock, "map", Rank::LEAF);
-
-/// A base and its side file.
-#[derive(Debug)]
-pub(crate) struct Overlay {
-    name: String,
-    base: Arc<dyn Backend>,
-    side: SideFile,
-    writable: bool,
-    /// Which blocks the side file has.
-    map: RwLock<side::Map, MapLock>,
-    /// One flush at a time; and copying up a part of a block, which reads before it writes.
-    order: Mutex<(), OrderLock>,
-}
-
-/// A run of bytes that lie in one place.
-struct Run {
-    start: u64,
-    length: usize,
-    changed: bool,
-}
-
-impl Overlay {
-    /// Opens the side file at `path` over `base`, whose state is `state`; makes it where there is none and `writable`.
-    pub(crate) fn open(
-        base: Arc<dyn Backend>,
-        state: &BaseState,
-        path: &Path,
-        writable: bool,
-    ) -> io::Result<Self> {
-        let side = SideFile::open(path, state, writable)?;
-        let map = side.load_map()?;
-        Ok(Self {
-            name: format!("{} (overlay {})", base.name(), path.display()),
-            base,
-            side,
-            writable,
-            map: RwLock::new(map),
-            order: Mutex::new(()),
-        })
-    }
-
-    /// Splits `[start, start + length)` where it changes hands between base and side file.
-    fn runs(&self, start: u64, length: usize) -> Vec<Run> {
-        let map = self.map.read();
-        let end = start.exact_add(byte_length(length));
-        let mut runs: Vec<Run> = Vec::new();
-        let mut position = start;
-        while position < end {
-            let block = position.quotient(BLOCK_BYTES);
-            let next = block.exact_add(1).exact_mul(BLOCK_BYTES).min(end);
-            let changed = map.has(block);
-            let count = next.exact_sub(position).narrow();
-            match runs.last_mut() {
-                Some(last) if last.changed == changed => last.length = last.length.exact_add(count),
-                _ => runs.push(Run {
-                    start: position,
-                    length: count,
-                    changed,
-                }),
-            }
-            position = next;
-        }
-        runs
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let mut rest = buffer;
-        for run in self.runs(offset, rest.len()) {
-            let Some((part, after)) = rest.split_at_mut_checked(run.length) else {
-                return Err(crate::error::out_of_range(self.size_bytes()));
-            };
-            if run.changed {
-                self.side.read(run.start, part)?;
-            } else {
-                self.base.read_vectored_at(run.start, &mut [part])?;
-            }
-            rest = after;
-        }
-        Ok(())
-    }
-
-    fn check_write(&self, offset: u64, length: u64) -> io::Result<()> {
-        if !self.writable {
-            return Err(read_only());
-        }
-        check_range(self.size_bytes(), offset, length)
-    }
-
-    /// Brings the blocks into the side file that `[start, end)` covers in part only: those at its ends.
-    fn copy_up_ends(&self, start: u64, end: u64) -> io::Result<()> {
-        for at in [start, end] {
-            let block = at.quotient(BLOCK_BYTES);
-            let first = block.exact_mul(BLOCK_BYTES);
-            let inside = at != first && first < self.size_bytes();
-            if inside && !self.map.read().has(block) {
-                let length = self.size_bytes().exact_sub(first).min(BLOCK_BYTES);
-                let mut bytes = Buffer::zeroed(length.narrow());
-                self.base.read_vectored_at(first, &mut [&mut bytes[..]])?;
-                self.side.write(first, &bytes)?;
-                self.map.write().add(block..block.exact_add(1));
-            }
-        }
-        Ok(())
-    }
-
-    /// The blocks that `[start, end)` touches.
-    fn blocks(start: u64, end: u64) -> std::ops::Range<u64> {
-        start.quotient(BLOCK_BYTES)..end.div_ceil(BLOCK_BYTES)
-    }
-
-    /// Changes `[start, start + length)` of the side file by `change`, and marks its blocks.
-    fn change(&self, start: u64, length: u64, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        if length == 0 {
-            return Ok(());
-        }
-        let end = start.exact_add(length);
-        let whole = start.checked_rem(BLOCK_BYTES) == Some(0) && end.checked_rem(BLOCK_BYTES) == Some(0);
-        let alone = (!whole).then(|| self.order.lock());
-        if !whole {
-            self.copy_up_ends(start, end)?;
-        }
-        change()?;
-        drop(alone);
-        self.map.write().add(Self::blocks(start, end));
-        Ok(())
-    }
-}
-
-impl Backend for Overlay {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.base.size_bytes()
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.base.sector_bytes()
-    }
-
-    fn is_rotational(&self) -> bool {
-        self.base.is_rotational()
-    }
-
-    fn is_writable(&self) -> bool {
-        self.writable
-    }
-
-    fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()> {
-        let total = buffers
-            .iter()
-            .fold(0, |sum: u64, buffer| sum.exact_add(byte_length(buffer.len())));
-        check_range(self.size_bytes(), offset_bytes, total)?;
-        let mut offset = offset_bytes;
-        for buffer in buffers {
-            self.read(offset, buffer)?;
-            offset = offset.exact_add(byte_length(buffer.len()));
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
-        let length = byte_length(bytes.len());
-        self.check_write(offset_bytes, length)?;
-        self.change(offset_bytes, length, || self.side.write(offset_bytes, bytes))
-    }
-
-    /// The blocks first, then the map that makes them count.
-    fn flush(&self) -> io::Result<()> {
-        if !self.writable {
-            return Ok(());
-        }
-        let _alone = self.order.lock();
-        let dirty = self.map.write().take_dirty();
-        let flushed = self
-            .side
-            .sync()
-            .and_then(|()| self.side.write_map(&dirty))
-            .and_then(|()| self.side.sync());
-        if flushed.is_err() {
-            // The map on disk is older than the one in memory: a later flush has to write these parts again.
-            self.map.write().give_back(dirty);
-        }
-        flushed
-    }
-
-    fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.check_write(offset_bytes, length_bytes)?;
-        // Whole blocks that the side file has need not be kept there; what the base has stays.
-        let end = offset_bytes.exact_add(length_bytes);
-        let first = offset_bytes.div_ceil(BLOCK_BYTES);
-        let last = end.quotient(BLOCK_BYTES);
-        let start = first.exact_mul(BLOCK_BYTES);
-        // Clamp: a range inside one block covers none.
-        let length = last.exact_mul(BLOCK_BYTES).saturating_sub(start);
-        for run in self.runs(start, length.narrow()) {
-            if run.changed {
-                self.side.zero(run.start, byte_length(run.length))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
-        self.check_write(offset_bytes, length_bytes)?;
-        self.change(offset_bytes, length_bytes, || {
-            self.side.zero(offset_bytes, length_bytes)
-        })
-    }
-}
-
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests;

@@ -4,7 +4,9 @@
 //! may be bound to one processor (servers of mounts have such threads). What is true of the process is true of its first thread, which
 //! nobody binds otherwise than from outside.
 
+#[cfg(target_os = "linux")]
 use rustix::process::getpid;
+#[cfg(target_os = "linux")]
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use std::sync::OnceLock;
 use std::thread;
@@ -18,12 +20,14 @@ pub fn processors() -> usize {
 
 /// Lets this thread run where the process may. Where the system does not say or allow that, it stays where it is.
 pub fn run_anywhere() {
+    #[cfg(target_os = "linux")]
     if let Ok(all) = sched_getaffinity(Some(getpid())) {
         let _ = sched_setaffinity(None, &all);
     }
 }
 
 #[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use rustix::thread::CpuSet;

@@ -16,7 +16,6 @@ use buttress_format::printable::Printable;
 use buttress_format::{ByteCount, ErrorKind, FileOffset, Logical, SubvolumeId, TreeId};
 use buttress_volume::WriteRefusal;
 use core::fmt;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,7 +37,7 @@ impl fmt::Display for Name {
 
 /// A path in a message.
 fn shown(path: &Path) -> Printable<'_> {
-    Printable(path.as_os_str().as_bytes())
+    Printable(path.as_os_str().as_encoded_bytes())
 }
 
 impl fmt::Debug for Name {

@@ -18,7 +18,6 @@ use buttress_format::{
     ByteCount, FileKind, FileOffset, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash,
 };
 use buttress_tree::{ReadAhead, Tree};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 /// The longest name of an entry.
@@ -77,8 +76,18 @@ struct Walk<'a, N> {
     asked: &'a [u8],
 }
 
-fn display_path(bytes: &[u8]) -> PathBuf {
-    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+/// Returns a path of the volume as one of the standard library, for messages.
+///
+/// Paths of systems other than Unix are Unicode. There U+FFFD takes the place of bytes that are not UTF-8.
+#[must_use]
+pub fn display_path(bytes: &[u8]) -> PathBuf {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt as _;
+        PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
+    }
+    #[cfg(not(unix))]
+    PathBuf::from(String::from_utf8_lossy(bytes).into_owned())
 }
 
 fn names_of(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {

@@ -9,7 +9,9 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+#[cfg(target_os = "linux")]
 use std::fs::File;
+#[cfg(target_os = "linux")]
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
@@ -22,6 +24,7 @@ const OLDEST_READING: Duration = Duration::from_micros(200);
 const SHORTEST_ASKED: Duration = Duration::from_millis(1);
 
 std::thread_local! {
+    #[cfg(target_os = "linux")]
     static SCHEDSTAT: Option<File> = File::open("/proc/thread-self/schedstat").ok();
     static READING: Cell<Option<Reading>> = const { Cell::new(None) };
 }
@@ -108,6 +111,7 @@ pub(crate) fn measure_run_delay(on: bool) {
 }
 
 /// For how long this thread was ready to run and did not.
+#[cfg(target_os = "linux")]
 fn run_delay() -> Option<Duration> {
     SCHEDSTAT
         .try_with(|file| {
@@ -119,7 +123,14 @@ fn run_delay() -> Option<Duration> {
         .flatten()
 }
 
+/// Other systems do not say.
+#[cfg(not(target_os = "linux"))]
+const fn run_delay() -> Option<Duration> {
+    None
+}
+
 /// The run delay in the text of a `schedstat`: time on a processor, run delay, both in nanoseconds, and how often it ran.
+#[cfg(any(target_os = "linux", test))]
 fn run_delay_in(text: &str) -> Option<Duration> {
     let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanos))
@@ -142,6 +153,7 @@ mod tests {
 
     /// More threads than processors, all of them at work: each waits for no longer than it took, and its time has both.
     #[test]
+    #[cfg_attr(miri, ignore = "the run delay comes from /proc")]
     fn a_run_delay_is_a_part_of_the_time() {
         let threads = std::thread::available_parallelism().unwrap().get() * 3;
         measure_run_delay(true);

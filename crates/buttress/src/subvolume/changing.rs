@@ -144,7 +144,7 @@ impl Subvolume {
                 Ok(true) => {}
                 Ok(false) => {
                     let error = buttress_fs::Error::NotADirectory {
-                        path: crate::path::shown(part),
+                        path: buttress_fs::lookup::display_path(part),
                     };
                     return Err(error.into());
                 }

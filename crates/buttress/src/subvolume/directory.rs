@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use buttress_format::FileKind;
 use buttress_fs::{Filesystem, Location, Metadata, Name, WalkItem};
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
+#[cfg(not(unix))]
+use std::ffi::OsString;
 
 /// The entries of a directory, without `.` and `..`. What cannot be read is an item that says so; the listing goes on
 /// behind it where it can.
@@ -30,6 +31,8 @@ impl Iterator for ReadDir {
         };
         Some(Ok(DirectoryEntry {
             view: self.view.clone(),
+            #[cfg(not(unix))]
+            unicode_name: String::from_utf8_lossy(&entry.name).into_owned().into(),
             name: entry.name,
             kind: entry.kind,
             target: entry.target,
@@ -42,15 +45,26 @@ impl Iterator for ReadDir {
 pub struct DirectoryEntry {
     view: Filesystem,
     name: Vec<u8>,
+    /// The name with U+FFFD for bytes that are not UTF-8.
+    #[cfg(not(unix))]
+    unicode_name: OsString,
     kind: FileKind,
     target: Location,
 }
 
 impl DirectoryEntry {
     /// The name. It comes from the volume: escape it before it goes to a terminal, as [`DirectoryEntry::shown`] does.
+    ///
+    /// Names of systems other than Unix are Unicode. There U+FFFD takes the place of bytes that are not UTF-8;
+    /// [`DirectoryEntry::name_bytes`] has the name as it is.
     #[must_use]
     pub fn name(&self) -> &OsStr {
-        OsStr::from_bytes(&self.name)
+        #[cfg(unix)]
+        {
+            std::os::unix::ffi::OsStrExt::from_bytes(&self.name)
+        }
+        #[cfg(not(unix))]
+        &self.unicode_name
     }
 
     /// The name's bytes.

@@ -8,14 +8,12 @@
 //! would keep them, in as many arenas as there are threads that write: with requests of many sizes, hundreds of MiB.
 
 use buttress_exact::Exact as _;
-use std::alloc::{Layout, handle_alloc_error};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::{Block, Home};
+use super::{ALIGNMENT_BYTES, Block, Home, pages};
 
 /// Blocks are whole multiples of this. What is not written to takes up no memory.
 const STEP_BYTES: usize = 128 << 10;
@@ -95,7 +93,7 @@ impl Idle {
     }
 }
 
-/// Pages of this process. Invariant: `start` was mapped with `capacity` bytes, is owned by this value alone, and all
+/// Pages of this process. Invariant: `start` was taken from [`pages`] with `capacity` bytes, is owned by this value alone, and all
 /// bytes are initialised: the system's pages are zero.
 struct Allocation {
     start: NonNull<u8>,
@@ -106,16 +104,11 @@ struct Allocation {
 unsafe impl Send for Allocation {}
 
 impl Allocation {
-    /// Zeroed memory; `capacity` is not zero.
+    /// Zeroed memory; `capacity` is a multiple of [`STEP_BYTES`], and not zero.
     fn new(capacity: usize) -> Self {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), capacity, protection, MapFlags::PRIVATE) };
-        match start.ok().and_then(|start| NonNull::new(start.cast())) {
-            Some(start) => Self { start, capacity },
-            // As `Vec` does when memory runs out.
-            // Clamp: the error names a size, and none is that large.
-            None => handle_alloc_error(Layout::from_size_align(capacity, 1).unwrap_or(Layout::new::<u8>())),
+        Self {
+            start: pages::take(capacity, ALIGNMENT_BYTES),
+            capacity,
         }
     }
 
@@ -139,9 +132,8 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, unmapped only here. It cannot fail for a mapping that exists, and there is
-        // nothing to be done if it does.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.capacity) };
+        // SAFETY: `new` took it with this length and alignment, and this value alone owned it.
+        unsafe { pages::give_back(self.start, self.capacity, ALIGNMENT_BYTES) }
     }
 }
 

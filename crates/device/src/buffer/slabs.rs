@@ -6,19 +6,16 @@
 //! in slabs of [`SLAB_BYTES`]: one class for each power of two, shared by all threads. A slab that is used nowhere goes
 //! back to the system, but for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
 //!
-//! Slabs come from the system itself: a global allocator would clear them at once, page by page, and might keep what is
-//! given back.
+//! Slabs come from the system itself ([`pages`]).
 //!
 //! Invariant: a place is either in its slab's list of free places or owned by exactly one [`Block`].
 
 use buttress_exact::Exact as _;
-use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::{ALIGNMENT_BYTES, Block, Home};
+use super::{ALIGNMENT_BYTES, Block, Home, pages};
 
 /// The largest block that lies in a slab: that of the largest tree block.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
@@ -76,32 +73,9 @@ impl Mapping {
     /// Zero pages, which take up memory when they are first written to: all at once with `huge_pages`, where the system
     /// has one to give.
     fn new(huge_pages: bool) -> Self {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let span_bytes = SLAB_BYTES.exact_mul(2);
-        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
-        let span = unsafe { mmap_anonymous(std::ptr::null_mut(), span_bytes, protection, MapFlags::PRIVATE) };
-        let Some(span) = span.ok().and_then(|span| NonNull::new(span.cast::<u8>())) else {
-            handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>())
-        };
-        // An aligned slab begins in the first half of the span; what lies before and behind it is given back.
-        let before_bytes = span.align_offset(SLAB_BYTES).min(SLAB_BYTES);
-        let behind_bytes = SLAB_BYTES.exact_sub(before_bytes);
-        // SAFETY: `before_bytes + SLAB_BYTES + behind_bytes` is the length of the span, so both addresses lie in it or
-        // at its end, and the parts given back are of this mapping and of no use to anyone yet.
-        let start = unsafe {
-            let start = span.add(before_bytes);
-            if before_bytes > 0 {
-                let _ = munmap(span.as_ptr().cast(), before_bytes);
-            }
-            if behind_bytes > 0 {
-                let _ = munmap(start.add(SLAB_BYTES).as_ptr().cast(), behind_bytes);
-            }
-            start
-        };
+        let start = pages::take(SLAB_BYTES, SLAB_BYTES);
         if huge_pages {
-            // SAFETY: advice on pages of our own, which says nothing about their content. Without it small pages serve
-            // as well, so it may fail.
-            let _ = unsafe { madvise(start.as_ptr().cast(), SLAB_BYTES, Advice::LinuxHugepage) };
+            pages::prefer_huge_pages(start, SLAB_BYTES);
         }
         Self { start }
     }
@@ -109,9 +83,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, unmapped only here; a slab is dropped when all its places are free.
-        // It cannot fail for a mapping that exists, and there is nothing to be done if it does.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), SLAB_BYTES) };
+        // SAFETY: `new` took it with this length and alignment. A slab is dropped when all its places are free.
+        unsafe { pages::give_back(self.start, SLAB_BYTES, SLAB_BYTES) }
     }
 }
 
@@ -257,9 +230,11 @@ mod tests {
         let slots = CLASS.slots();
         let mut held: Vec<Block> = Vec::new();
         let mut state = 1_u64;
-        for round in 0..20_000 {
+        // Miri interprets, so it runs fewer rounds.
+        let rounds = if cfg!(miri) { 4000 } else { 20_000 };
+        for round in 0..rounds {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let grows = round < 8_000 || (round < 12_000 && state >> 63 == 0);
+            let grows = round < rounds * 2 / 5 || (round < rounds * 3 / 5 && state >> 63 == 0);
             if grows || held.is_empty() {
                 held.push(CLASS.take());
             } else {
@@ -310,7 +285,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel::<Buffer>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                for number in 0..2000_u32 {
+                for number in 0..if cfg!(miri) { 50 } else { 2000_u32 } {
                     let mut buffer = Buffer::uncleared(4096);
                     buffer.fill(number as u8);
                     sender.send(buffer).unwrap();

@@ -30,6 +30,7 @@ lock_class!(QueueLock, "queue", Rank::LEAF);
 lock_class!(WorkersLock, "workers", Rank::LEAF);
 
 /// Copying as much as this into the page cache takes about as long as waking workers and waiting for them.
+#[cfg(target_os = "linux")]
 const COPIED_BYTES: u64 = 512 << 10;
 
 #[derive(Debug)]
@@ -123,6 +124,7 @@ impl RunRequests for ThreadEngine {
         self.shared.start_workers(wanted, self.shared.depth);
     }
 
+    #[cfg(target_os = "linux")]
     fn is_small_copy(&self, total_bytes: u64, largest_bytes: u64) -> bool {
         total_bytes <= COPIED_BYTES
             && self.shared.core.backend.ring_target().is_some_and(|target| {

@@ -1,10 +1,11 @@
 //! Overlays against a byte vector, over bases that must not change.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use proptest::prelude::*;
 
+use super::side::SideFile;
 use super::*;
 use crate::device::{Device, OpenOptions};
 use crate::partition::Offset;

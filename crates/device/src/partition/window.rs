@@ -4,10 +4,13 @@
 
 use std::io;
 use std::ops::Range;
+#[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::backend::{Backend, RingTarget, Source};
+#[cfg(target_os = "linux")]
+use crate::backend::RingTarget;
+use crate::backend::{Backend, Source};
 use crate::error::check_range;
 
 /// The bytes `range` of `whole`. Invariant: `range` lies within `whole`, so that an offset that was checked
@@ -90,6 +93,7 @@ impl Backend for Window {
             .write_vectored_at(self.place(offset_bytes, length)?, parts)
     }
 
+    #[cfg(target_os = "linux")]
     fn share_from(
         &self,
         source: BorrowedFd<'_>,
@@ -133,6 +137,7 @@ impl Backend for Window {
             .zero(self.place(offset_bytes, length_bytes)?, length_bytes)
     }
 
+    #[cfg(target_os = "linux")]
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         let target = self.whole.ring_target()?;
         Some(RingTarget {

@@ -16,11 +16,8 @@ use buttress_format::{
 use buttress_fs::directory::is_valid_name;
 use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_fs::location::Location;
-use buttress_fs::lookup::NAME_LIMIT;
+use buttress_fs::lookup::{NAME_LIMIT, display_path};
 use buttress_tree::error::Cause;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
 
 /// The index of a subvolume's entry, if what its parent records of it is the entry `name` of this directory.
 pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<u64>> {
@@ -33,7 +30,7 @@ pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8])
 /// An entry that is not there.
 pub(super) fn not_found(name: &[u8]) -> Error {
     Error::NotFound {
-        path: PathBuf::from(OsStr::from_bytes(name)),
+        path: display_path(name),
     }
 }
 

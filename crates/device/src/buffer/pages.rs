@@ -1,0 +1,110 @@
+//! Zeroed memory from the system, in whole pages.
+//!
+//! On Linux it is mapped: a global allocator would clear it at once, page by page, and might keep what is given back. On other
+//! systems, and under Miri, the global allocator provides it.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Returns `bytes` zero bytes whose address is a multiple of `alignment_bytes`, a power of two. `bytes` is not zero, and a
+/// multiple of `alignment_bytes`. Ends the process if the system has no memory left, as `Vec` does.
+pub(super) fn take(bytes: usize, alignment_bytes: usize) -> NonNull<u8> {
+    match system::take(bytes, alignment_bytes) {
+        Some(start) => start,
+        // Clamp: the error names a size, and no size is that large.
+        None => {
+            handle_alloc_error(Layout::from_size_align(bytes, alignment_bytes).unwrap_or(Layout::new::<u8>()))
+        }
+    }
+}
+
+/// Gives memory back to the system.
+///
+/// # Safety
+/// [`take`] returned `start` for the same `bytes` and `alignment_bytes`, and nothing uses the memory any more.
+pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, alignment_bytes: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { system::give_back(start, bytes, alignment_bytes) }
+}
+
+/// Asks for huge pages in memory that is about to be used as a whole. The system may have none.
+pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
+    system::prefer_huge_pages(start, bytes);
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod system {
+    use std::ptr::NonNull;
+
+    use buttress_exact::Exact as _;
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    /// What every mapping's address is a multiple of, at least.
+    const PAGE_BYTES: usize = 4096;
+
+    pub(super) fn take(bytes: usize, alignment_bytes: usize) -> Option<NonNull<u8>> {
+        let spare_bytes = match alignment_bytes > PAGE_BYTES {
+            true => alignment_bytes,
+            false => 0,
+        };
+        let span_bytes = bytes.checked_add(spare_bytes)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        let span = unsafe { mmap_anonymous(std::ptr::null_mut(), span_bytes, protection, MapFlags::PRIVATE) };
+        let span = NonNull::new(span.ok()?.cast::<u8>())?;
+        if spare_bytes == 0 {
+            return Some(span);
+        }
+        // Aligned memory begins in the spare part of the span at the latest. The rest is given back.
+        let before_bytes = span.align_offset(alignment_bytes).min(spare_bytes);
+        let after_bytes = spare_bytes.exact_sub(before_bytes);
+        // SAFETY: `before_bytes + bytes + after_bytes` is the length of the span, so both addresses are in it or at its
+        // end. The parts given back are of this mapping, and nothing uses them yet.
+        unsafe {
+            let start = span.add(before_bytes);
+            if before_bytes > 0 {
+                let _ = munmap(span.as_ptr().cast(), before_bytes);
+            }
+            if after_bytes > 0 {
+                let _ = munmap(start.add(bytes).as_ptr().cast(), after_bytes);
+            }
+            Some(start)
+        }
+    }
+
+    pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, _alignment_bytes: usize) {
+        // SAFETY: the caller promises that this is a whole mapping without users. Unmapping cannot fail for one, and there is
+        // nothing to be done if it does.
+        let _ = unsafe { munmap(start.as_ptr().cast(), bytes) };
+    }
+
+    pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: advice on pages of this process, which says nothing about their content. Small pages serve as well, so
+        // it may fail.
+        let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+mod system {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    pub(super) fn take(bytes: usize, alignment_bytes: usize) -> Option<NonNull<u8>> {
+        let layout = Layout::from_size_align(bytes, alignment_bytes).ok()?;
+        if bytes == 0 {
+            return None;
+        }
+        // SAFETY: the layout has a size.
+        NonNull::new(unsafe { alloc_zeroed(layout) })
+    }
+
+    pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, alignment_bytes: usize) {
+        if let Ok(layout) = Layout::from_size_align(bytes, alignment_bytes) {
+            // SAFETY: the caller promises that `take` returned it for this layout, and that nothing uses it.
+            unsafe { dealloc(start.as_ptr(), layout) }
+        }
+    }
+
+    pub(super) const fn prefer_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+}
