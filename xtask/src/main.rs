@@ -14,6 +14,7 @@ mod fuzz;
 mod licences;
 #[cfg(test)]
 mod locks;
+mod miri;
 mod nightly;
 mod own_files;
 #[cfg(test)]
@@ -68,6 +69,9 @@ cargo xtask CHORE
   targets [--add] [--all] [TARGET…]
                        checks a program that reads volumes for 32-bit, big-endian and other systems' targets; targets without a
                        standard library are skipped: --add installs it, --all fails without it
+  miri [--all] [PACKAGE]
+                       runs tests of the crates with unsafe code under Miri; without a nightly toolchain that has Miri they are
+                       skipped: --all fails then
   docs                 writes docs/commands.md from the command table
   dist [--target TRIPLE]
                        a release below target/dist: the static command, man pages, completions, a Debian package, sums
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
         "schedules" => schedules::run(&rest),
         "semver" => semver::run(&rest),
         "soak" => soak::run(&rest),
+        "miri" => miri::run(&rest),
         "suites" => suites::run(&rest),
         "targets" => targets::run(&rest),
         "tour-image" => tour_image::make(),

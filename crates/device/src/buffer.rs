@@ -207,7 +207,7 @@ mod tests {
             let buffer = Buffer::zeroed(length);
             assert_eq!(buffer.len(), length);
             assert_eq!(buffer.as_ptr().addr() % ALIGNMENT_BYTES, 0);
-            assert!(buffer.iter().all(|byte| *byte == 0));
+            assert_eq!(buffer[..], vec![0; length]);
         }
         assert!(Buffer::zeroed(0).is_empty());
     }
@@ -216,7 +216,7 @@ mod tests {
     fn zeroed_clears_what_an_earlier_buffer_left() {
         for _ in 0..100 {
             let mut buffer = Buffer::zeroed(12_288);
-            assert!(buffer.iter().all(|byte| *byte == 0));
+            assert_eq!(buffer[..], [0; 12_288]);
             buffer.fill(0xff);
         }
     }

@@ -81,7 +81,7 @@ fn name_of<const N: usize>(name: &[u8]) -> Result<[u8; N]> {
 }
 
 /// Passes `input` to the ioctl `NUMBER`, which reads a `T`.
-fn set<const NUMBER: u32, T>(file: &File, input: T) -> Result<()> {
+fn set<const NUMBER: Opcode, T>(file: &File, input: T) -> Result<()> {
     // SAFETY: each ioctl here is paired with the layout that it reads, all of it plain numbers and bytes.
     unsafe { ioctl(file, Setter::<NUMBER, T>::new(input)) }
 }
@@ -212,7 +212,7 @@ pub type Data = [u8; 4096];
 
 /// An ioctl by its number, with its data.
 struct Numbered<'a> {
-    number: u32,
+    number: Opcode,
     data: &'a mut Data,
 }
 
@@ -239,7 +239,7 @@ unsafe impl Ioctl for Numbered<'_> {
 ///
 /// # Errors
 /// The kernel's; `E2BIG` for one that the data has no space for.
-pub fn numbered(file: &File, number: u32, data: &mut Data) -> Result<i32> {
+pub fn numbered(file: &File, number: Opcode, data: &mut Data) -> Result<i32> {
     let bytes = (number >> 16) & 0x3fff;
     if bytes > 4096 {
         return Err(Errno::TOOBIG);

@@ -258,6 +258,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no io_uring")]
     fn a_ring_takes_commands_to_its_device_and_nothing_else() {
         let Some((_device, mut ring)) = ring() else { return };
         ring.enable().unwrap();
@@ -276,6 +277,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no io_uring")]
     fn what_is_no_fuse_device_brings_nothing() {
         let Some((_device, mut ring)) = ring() else { return };
         ring.enable().unwrap();
@@ -286,6 +288,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no io_uring")]
     fn a_registration_says_where_the_memory_is() {
         let Some((_device, ring)) = ring() else { return };
         let entry = ring.command(REGISTER, 0);

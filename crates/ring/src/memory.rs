@@ -155,3 +155,71 @@ impl Drop for Memory {
         let _ = unsafe { munmap(self.mapping.as_ptr(), length) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::types;
+
+    const ROOM: usize = 8192;
+
+    /// Writes to head and payload as the kernel does: by the addresses of the registration.
+    fn receive(memory: &mut Memory, at: usize, bytes: &[u8], payload: &[u8]) {
+        let [head, room] = memory.parts.as_ref();
+        assert!(bytes.len() <= head.iov_len.checked_sub(at).unwrap() && payload.len() <= room.iov_len);
+        // SAFETY: both ranges are in the memory (asserted), which has no other user now.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), head.iov_base.cast::<u8>().add(at), bytes.len());
+            std::ptr::copy_nonoverlapping(payload.as_ptr(), room.iov_base.cast(), payload.len());
+        }
+    }
+
+    #[test]
+    fn request_and_answer_lie_where_the_registration_points() {
+        let mut memory = Memory::new(ROOM).unwrap();
+        let mut head = [0; size_of::<Head>()];
+        head[..HEAD_BYTES].fill(1);
+        head[HEAD_BYTES..2 * HEAD_BYTES].fill(2);
+        head[2 * HEAD_BYTES + 8..][..8].copy_from_slice(&77_u64.to_ne_bytes());
+        head[2 * HEAD_BYTES + 16..][..4].copy_from_slice(&5_u32.to_ne_bytes());
+        receive(&mut memory, 0, &head, b"bytes");
+        assert_eq!(memory.commit_id(), 77);
+        let request = memory.request();
+        assert_eq!(
+            (request.head, request.arguments),
+            (&[1; HEAD_BYTES][..], &[2; HEAD_BYTES][..])
+        );
+        assert_eq!((request.payload_bytes, &request.payload[..5]), (5, &b"bytes"[..]));
+        let last = request.payload.last_mut().unwrap();
+        *last = 9;
+        memory.answer(&[3; ANSWER_HEAD_BYTES], ROOM).unwrap();
+        assert_eq!(memory.request().payload[ROOM - 1], 9);
+        let place = memory.head();
+        assert_eq!(place.head[..ANSWER_HEAD_BYTES], [3; ANSWER_HEAD_BYTES]);
+        assert_eq!((place.head[ANSWER_HEAD_BYTES], place.payload_bytes), (1, 8192));
+    }
+
+    #[test]
+    fn lengths_beyond_the_room_do_not_count() {
+        let mut memory = Memory::new(ROOM).unwrap();
+        receive(&mut memory, 2 * HEAD_BYTES + 16, &u32::MAX.to_ne_bytes(), b"");
+        assert_eq!(memory.request().payload_bytes, ROOM);
+        assert!(memory.answer(&[0; ANSWER_HEAD_BYTES], ROOM + 1).is_err());
+        assert!(Memory::new(usize::MAX).is_err());
+    }
+
+    #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "the crate io-uring writes to a flexible array by a reference to its first, empty part"
+    )]
+    fn command_carries_the_address_of_both_parts() {
+        let memory = Memory::new(ROOM).unwrap();
+        let entry = memory.told_by(UringCmd80::new(types::Fd(0), 1));
+        // SAFETY: an entry is 128 bytes without padding.
+        let bytes: [u8; 128] = unsafe { std::mem::transmute(entry) };
+        let address = u64::from_ne_bytes(bytes[16..24].try_into().unwrap());
+        assert_eq!(address, memory.parts.as_ptr().addr() as u64);
+        assert_eq!(bytes[LENGTH_AT..LENGTH_AT + 4], 2_u32.to_ne_bytes());
+    }
+}

@@ -292,7 +292,7 @@ mod tests {
                 }
             });
             for (number, buffer) in receiver.into_iter().enumerate() {
-                assert!(buffer.iter().all(|byte| *byte == number as u8));
+                assert_eq!(buffer[..], [number as u8; 4096]);
             }
         });
     }
