@@ -4,18 +4,20 @@ use crate::run::{cargo, root};
 use std::collections::BTreeSet;
 
 /// Packages that only archives, plans and streams need.
-const NOT_FOR_READING: [&str; 7] = [
+const NOT_FOR_READING: [&str; 9] = [
     "toml",
     "regex",
     "lzma-rust2",
     "bzip2",
     "serde_json",
+    "flate2",
+    "pulp",
     "buttress-sources",
     "buttress-check",
 ];
 
-/// The most packages of others that a program compiles which reads one file.
-const READING_MAX: usize = 62;
+/// The most packages of others in the tree of a program that reads one file. Two versions of a package count twice.
+const READING_MAX: usize = 45;
 
 /// The packages that the library is built of with these features.
 fn packages(features: &str) -> BTreeSet<String> {
@@ -56,9 +58,9 @@ fn a_program_that_reads_compiles_no_archives() {
         .filter(|name| names.contains(*name))
         .collect();
     assert!(unwanted.is_empty(), "{unwanted:?}");
-    let foreign: Vec<_> = names
+    let foreign: Vec<_> = reading
         .iter()
-        .filter(|name| !name.starts_with("buttress"))
+        .filter(|package| !package.starts_with("buttress"))
         .collect();
     assert!(
         foreign.len() <= READING_MAX,

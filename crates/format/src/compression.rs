@@ -36,8 +36,8 @@ use core::cell::RefCell;
 /// Decoders that are kept from one extent to the next. Made as they are first needed.
 #[derive(Default)]
 pub struct Decompressor {
-    zlib: Option<flate2::Decompress>,
-    zstd: Option<::zstd::zstd_safe::DCtx<'static>>,
+    zlib: Option<zlib_rs::Inflate>,
+    zstd: Option<zstd_safe::DCtx<'static>>,
     lzo_sector: Vec<u8>,
 }
 

@@ -1,5 +1,7 @@
 //! SHA-256 of sectors: sixteen side by side where the processor has AVX-512, else one after another.
 //!
+//! The sixteen lanes need the feature `sha256-lanes`. Without it, sectors are computed one after another.
+//!
 //! A digest is a chain of rounds, each of which waits for the one before, also with the processor's own instructions for
 //! it. Of sixteen sectors the chains do not wait for each other: each has a lane of the vectors, and one pass over the
 //! rounds takes all of them on ([`lanes`]). What is left over goes by `sha2`, one sector after another.
@@ -8,7 +10,7 @@ use sha2::Digest as _;
 
 /// Appends the digests of the consecutive sectors of `data` to `out`. The last sector may be cut short.
 pub(super) fn compute_sectors(data: &[u8], sector_bytes: usize, out: &mut Vec<u8>) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
     let data = lanes::compute_sectors(data, sector_bytes, out);
     for sector in data.chunks(sector_bytes) {
         out.extend_from_slice(&sha2::Sha256::digest(sector));
@@ -18,7 +20,7 @@ pub(super) fn compute_sectors(data: &[u8], sector_bytes: usize, out: &mut Vec<u8
 /// Sixteen digests at once, with AVX-512.
 ///
 /// Source: FIPS 180-4: functions in section 4.1.2, constants in 4.2.2, start values in 5.3.3, padding in 5.1.1, rounds in 6.2.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
 mod lanes {
     #![allow(
         clippy::indexing_slicing,
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
     fn sixteens_are_taken_where_the_processor_can() {
         let data = vec![3; 35 * 512];
         let mut out = Vec::new();

@@ -8,10 +8,10 @@
 //!
 //! Source: btrfs(5), section "Compression": limits, levels and their defaults.
 
-use super::{lzo, lzo1x};
+use super::{lzo, lzo1x, zlib};
 use crate::file_extent::{COMPRESSED_EXTENT_BYTES_MAX, Compression};
-use ::zstd::zstd_safe::{CCtx, CParameter, ResetDirective};
-use flate2::{Compress, FlushCompress, Status};
+use zlib_rs::{Deflate, DeflateFlush, Status};
+use zstd_safe::{CCtx, CParameter, ResetDirective};
 
 /// An algorithm and how hard it tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ impl core::str::FromStr for CompressionMethod {
 /// Encoders that are kept from one extent to the next. Made as they are first needed.
 #[derive(Default)]
 pub struct Compressor {
-    zlib: Option<(i8, Compress)>,
+    zlib: Option<(i8, Deflate)>,
     zstd: Option<CCtx<'static>>,
     lzo: Option<lzo1x::Encoder>,
 }
@@ -172,12 +172,12 @@ impl Compressor {
                 encoder
             }
             other => {
-                let wanted = flate2::Compression::new(u32::try_from(level).ok()?);
-                &mut other.insert((level, Compress::new(wanted, true))).1
+                let deflate = Deflate::new(i32::from(level), true, zlib::WINDOW_BITS);
+                &mut other.insert((level, deflate)).1
             }
         };
         let mut stored = vec![0; limit_bytes];
-        let status = encoder.compress(content, &mut stored, FlushCompress::Finish);
+        let status = encoder.compress(content, &mut stored, DeflateFlush::Finish);
         if !matches!(status, Ok(Status::StreamEnd)) {
             return None;
         }

@@ -6,10 +6,13 @@
 //! Source: RFC 1950, section 2.2 (header); RFC 1951 (deflate).
 
 use super::CompressionError;
-use flate2::{Decompress, FlushDecompress, Status};
+use zlib_rs::{Inflate, InflateFlush, Status};
+
+/// The largest window that deflate has: 32 KiB.
+pub(super) const WINDOW_BITS: u8 = 15;
 
 pub(super) fn decompress(
-    decoder: &mut Option<Decompress>,
+    decoder: &mut Option<Inflate>,
     stored: &[u8],
     out: &mut [u8],
 ) -> Result<usize, CompressionError> {
@@ -17,9 +20,9 @@ pub(super) fn decompress(
         return Err(CompressionError::ZlibHeader { header: 0 });
     };
     check_header(u16::from_be_bytes(*header))?;
-    let decoder = decoder.get_or_insert_with(|| Decompress::new(false));
+    let decoder = decoder.get_or_insert_with(|| Inflate::new(false, WINDOW_BITS));
     decoder.reset(false);
-    let status = decoder.decompress(deflated, out, FlushDecompress::Finish);
+    let status = decoder.decompress(deflated, out, InflateFlush::Finish);
     let content_bytes = decoder.total_out();
     match status {
         Err(_) => Err(CompressionError::ZlibDamaged {

@@ -6,7 +6,7 @@
 //! Source: RFC 8878; the window: btrfs(5), section "Compression".
 
 use super::CompressionError;
-use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
 /// 2 to this power is the largest window.
 const WINDOW_LOG_MAX: u32 = 17;
