@@ -6,6 +6,8 @@ use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::FileContent;
 use buttress_engine::pending_times::PendingTimes;
 use buttress_engine::trees::LiveTree;
+use buttress_exact::Exact as _;
+use buttress_exact::defect::take;
 use buttress_format::{FileKind, InodeFlags, InodeItem};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
@@ -143,20 +145,27 @@ impl Content<'_> {
             }
             reserved => reserved?,
         }
-        self.state.reserved = self.state.reserved.saturating_add(bytes);
+        self.state.reserved = self.state.reserved.exact_add(bytes);
         Ok(())
     }
 
-    /// Lets go of promised room.
+    /// Releases space that is reserved for content. A file that releases more than it has reserved is a defect, and writing
+    /// stops.
     pub(super) fn release(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.state.reserved);
-        if bytes > 0 {
-            if !buttress_faults::on("ledger-promise-released-twice") {
-                self.state.reserved = self.state.reserved.saturating_sub(bytes);
-            }
-            if !buttress_faults::on("ledger-promise-kept") {
-                self.filesystem.release_data(bytes);
-            }
+        if bytes == 0 {
+            return;
+        }
+        let mut rest = self.state.reserved;
+        let what = "a file releases more space than is reserved for its content";
+        if let Err(defect) = take(&mut rest, bytes, what) {
+            self.filesystem.forest().volume().stop_writing(&defect);
+            return;
+        }
+        if !buttress_faults::on("ledger-promise-released-twice") {
+            self.state.reserved = rest;
+        }
+        if !buttress_faults::on("ledger-promise-kept") {
+            self.filesystem.release_data(bytes);
         }
     }
 
@@ -168,13 +177,14 @@ impl Content<'_> {
         result
     }
 
+    /// Returns the start of the sector that holds an offset.
     pub(super) fn align_down(&self, at: u64) -> u64 {
-        at.checked_div(self.sector_bytes)
-            .unwrap_or(0)
-            .saturating_mul(self.sector_bytes)
+        at.exact_sub(at.remainder(self.sector_bytes))
     }
 
+    /// Returns an offset if a sector begins there, else the end of its sector.
     pub(super) fn align_up(&self, at: u64) -> u64 {
+        // Clamp: the largest offset stands for the end of every file.
         at.checked_next_multiple_of(self.sector_bytes).unwrap_or(u64::MAX)
     }
 }
