@@ -31,8 +31,7 @@ impl DirtyData {
     /// The memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
         let pieces = u64_of(self.pieces.len());
-        self.bytes
-            .saturating_add(pieces.saturating_mul(PIECE_OVERHEAD_BYTES))
+        self.bytes.exact_add(pieces.exact_mul(PIECE_OVERHEAD_BYTES))
     }
 
     /// Returns whether nothing is dirty.
@@ -82,7 +81,7 @@ impl DirtyData {
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);
-            offset = offset.saturating_add(u64_of(taken));
+            offset = offset.exact_add(u64_of(taken));
             bytes = bytes.get(taken..).unwrap_or_default();
         }
     }
@@ -117,28 +116,26 @@ impl DirtyData {
                 return taken;
             }
             if inside == length && length < PIECE_BYTES {
-                let room = PIECE_BYTES.saturating_sub(length);
+                let room = PIECE_BYTES.exact_sub(length);
                 let taken = append(piece, bytes, room, offset, next, sector_bytes);
-                self.bytes = self
-                    .bytes
-                    .saturating_add(length_of(piece))
-                    .saturating_sub(u64_of(length));
+                let grown = match buttress_faults::on("dirty-bytes-counted-again") {
+                    true => length_of(piece),
+                    false => length_of(piece).exact_sub(u64_of(length)),
+                };
+                self.bytes = self.bytes.exact_add(grown);
                 return taken;
             }
         }
-        let start = offset
-            .checked_div(sector_bytes)
-            .unwrap_or(0)
-            .saturating_mul(sector_bytes);
-        let lead = offset.saturating_sub(start).narrow::<usize>();
-        let room = PIECE_BYTES.saturating_sub(lead);
+        let lead = offset.remainder(sector_bytes).narrow::<usize>();
+        let start = offset.exact_sub(u64_of(lead));
+        let room = PIECE_BYTES.exact_sub(lead);
         // All that comes at once, whole sectors of it: what grows is copied.
         let sector = sector_bytes.narrow::<usize>();
-        let filled = lead.saturating_add(bytes.len().min(room));
+        let filled = lead.exact_add(bytes.len().min(room));
         let mut piece = Vec::with_capacity(filled.checked_next_multiple_of(sector).unwrap_or(filled));
         piece.resize(lead, 0);
         let taken = append(&mut piece, bytes, room, offset, next, sector_bytes);
-        self.bytes = self.bytes.saturating_add(length_of(&piece));
+        self.bytes = self.bytes.exact_add(length_of(&piece));
         self.pieces.insert(start, piece);
         taken
     }
@@ -176,11 +173,8 @@ impl DirtyData {
             }
         }
         self.pieces.append(&mut after);
-        self.bytes = self
-            .pieces
-            .values()
-            .fold(0, |sum, piece| sum.saturating_add(length_of(piece)));
-        before.saturating_sub(self.bytes)
+        self.bytes = self.counted();
+        before.exact_sub(self.bytes)
     }
 
     /// Makes what waits of a range zeros.
@@ -199,6 +193,14 @@ impl DirtyData {
         }
     }
 
+    /// Returns the length of all pieces, in bytes.
+    fn counted(&self) -> u64 {
+        self.pieces
+            .values()
+            .map(|piece| length_of(piece))
+            .fold(0, u64::exact_add)
+    }
+
     /// Takes everything out.
     pub fn take(&mut self) -> Vec<(u64, Bytes)> {
         self.bytes = 0;
@@ -215,10 +217,8 @@ impl DirtyData {
         self.split(range.end);
         let mut inside = self.pieces.split_off(&range.start);
         self.pieces.append(&mut inside.split_off(&range.end));
-        let taken = inside
-            .values()
-            .fold(0, |sum: u64, piece| sum.saturating_add(length_of(piece)));
-        self.bytes = self.bytes.saturating_sub(taken);
+        let taken = inside.values().map(|piece| length_of(piece));
+        self.bytes = self.bytes.exact_sub(taken.fold(0, u64::exact_add));
         inside
             .into_iter()
             .map(|(start, piece)| (start, Bytes::from(piece)))
@@ -239,7 +239,9 @@ impl DirtyData {
     pub fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
         let newer = self.take();
         for (start, piece) in pieces {
-            self.bytes = self.bytes.saturating_add(length_of(&piece));
+            if !buttress_faults::on("dirty-bytes-restored-uncounted") {
+                self.bytes = self.bytes.exact_add(length_of(&piece));
+            }
             self.pieces.insert(start, Vec::from(piece));
         }
         for (start, piece) in newer {

@@ -113,12 +113,12 @@ impl Waiting {
         let end = offset.saturating_add(u64_of(buffer.len()));
         let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();
         for (start, bytes) in &self.in_flight {
-            let piece_end = start.saturating_add(u64_of(bytes.len()));
+            let piece_end = start.exact_add(u64_of(bytes.len()));
             let (from, to) = (offset.max(*start), end.min(piece_end));
             if from >= to {
                 continue;
             }
-            let inside = |at: u64, of: u64| at.saturating_sub(of).narrow::<usize>();
+            let inside = |at: u64, of: u64| at.exact_sub(of).narrow::<usize>();
             let source = bytes.get(inside(from, *start)..inside(to, *start));
             let place = buffer.get_mut(inside(from, offset)..inside(to, offset));
             if let (Some(place), Some(source)) = (place, source) {

@@ -3,6 +3,7 @@
 //! Ranges are disjoint, do not touch, and are kept by start and by length, so that the next free byte after a place and
 //! the largest range are both found without a scan.
 
+use buttress_exact::Exact as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Free ranges `[start, start + length)` by logical address, in bytes.
@@ -58,14 +59,16 @@ impl FreeRanges {
         if length > 0 {
             self.by_start.insert(start, length);
             self.by_length.insert((length, start));
-            self.total = self.total.saturating_add(length);
+            self.total = self.total.exact_add(length);
         }
     }
 
     fn take_out(&mut self, start: u64) -> Option<u64> {
         let length = self.by_start.remove(&start)?;
         self.by_length.remove(&(length, start));
-        self.total = self.total.saturating_sub(length);
+        if !buttress_faults::on("free-total-keeps-taken") {
+            self.total = self.total.exact_sub(length);
+        }
         Some(length)
     }
 
@@ -89,7 +92,7 @@ impl FreeRanges {
             self.take_out(next);
             end = end.max(next_end);
         }
-        self.put(first, end.saturating_sub(first));
+        self.put(first, end.exact_sub(first));
     }
 
     /// How many bytes of a range are free.
@@ -118,10 +121,16 @@ impl FreeRanges {
                 continue;
             }
             self.take_out(first);
-            self.put(first, start.saturating_sub(first));
-            self.put(end.max(first), first_end.saturating_sub(end));
+            // Clamp: the range may begin or end outside of what is removed.
+            let (before, after) = (start.saturating_sub(first), first_end.saturating_sub(end));
+            let after_start = match buttress_faults::on("free-rest-from-start") {
+                true => first,
+                false => end.max(first),
+            };
+            self.put(first, before);
+            self.put(after_start, after);
         }
-        before.saturating_sub(self.total)
+        before.exact_sub(self.total)
     }
 
     /// Takes a run whose start and length are multiples of `unit_bytes`: `wanted` bytes if there is a place for them, else

@@ -6,6 +6,7 @@
 //! others. A reader that stays for a thousand commits keeps what it sees, not what came and went since.
 
 use super::block_groups::BlockGroups;
+use buttress_exact::Exact as _;
 use buttress_format::Generation;
 use buttress_fs::error::Defect;
 use buttress_locks::atomic::{AtomicU64, Ordering};
@@ -37,7 +38,10 @@ impl Readers {
     pub fn hold(self: &Arc<Self>, generation: Generation) -> Hold {
         let mut held = self.held.lock();
         let count = held.entry(generation).or_default();
-        *count = count.saturating_add(1);
+        *count = match buttress_faults::on("pins-second-reader-uncounted") {
+            true => 1,
+            false => count.exact_add(1),
+        };
         Hold {
             readers: Arc::clone(self),
             generation,
@@ -72,7 +76,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let mut held = self.readers.held.lock();
         if let Some(count) = held.get_mut(&self.generation) {
-            *count = count.saturating_sub(1);
+            *count = count.exact_sub(1);
             if *count == 0 {
                 held.remove(&self.generation);
                 // What the running transaction frees waits for its commit in any case.
@@ -120,7 +124,7 @@ pub struct Pins {
 impl Pins {
     /// A range was freed in the transaction `freed` that had been allocated in `allocated`.
     pub fn add(&mut self, freed: Generation, start: u64, length: u64, allocated: Generation) {
-        self.bytes = self.bytes.saturating_add(length);
+        self.bytes = self.bytes.exact_add(length);
         self.waiting.entry(freed).or_default().push(Pinned {
             start,
             length,
@@ -161,7 +165,9 @@ impl Pins {
             ranges.retain(|pinned| {
                 let stays = pinned.is_needed(*freed, &held);
                 if !stays {
-                    self.bytes = self.bytes.saturating_sub(pinned.length);
+                    if !buttress_faults::on("pins-bytes-keep-released") {
+                        self.bytes = self.bytes.exact_sub(pinned.length);
+                    }
                     released.push((pinned.start, pinned.length));
                 }
                 stays
@@ -176,7 +182,7 @@ impl Pins {
         self.waiting
             .range(..=durable)
             .flat_map(|(_, ranges)| ranges)
-            .fold(0, |sum, pinned| sum.saturating_add(pinned.length))
+            .fold(0, |sum: u64, pinned| sum.exact_add(pinned.length))
     }
 }
 
@@ -197,12 +203,40 @@ mod tests {
         pins.add(generation(11), 4096, 4096, generation(5));
         pins.add(generation(12), 8192, 4096, generation(5));
         assert_eq!(pins.release(generation(12), &readers), vec![]);
-        assert_eq!(pins.held_by_readers_bytes(generation(12)), 8192);
+        assert_eq!(
+            (pins.held_by_readers_bytes(generation(12)), pins.bytes),
+            (8192, 8192)
+        );
         drop(old);
         assert_eq!(pins.release(generation(12), &readers), vec![(4096, 4096)]);
         drop(newer);
         assert_eq!(pins.release(generation(11), &readers), vec![]);
         assert_eq!(pins.release(generation(12), &readers), vec![(8192, 4096)]);
+        assert_eq!(pins.bytes, 0);
+    }
+
+    #[test]
+    fn second_reader_of_a_state_keeps_its_ranges() {
+        let readers = Arc::new(Readers::default());
+        let mut pins = Pins::default();
+        let (first, second) = (readers.hold(generation(10)), readers.hold(generation(10)));
+        pins.add(generation(11), 4096, 4096, generation(5));
+        drop(first);
+        assert_eq!(pins.release(generation(12), &readers), vec![]);
+        drop(second);
+        assert_eq!(pins.release(generation(12), &readers), vec![(4096, 4096)]);
+    }
+
+    #[test]
+    fn first_reader_of_a_state_outlives_later_ones() {
+        let readers = Arc::new(Readers::default());
+        let first = readers.hold(generation(10));
+        for _ in 0..3 {
+            drop(readers.hold(generation(10)));
+            assert_eq!(readers.generations(), [generation(10)]);
+        }
+        drop(first);
+        assert_eq!(readers.generations(), []);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Invariant: what files have reserved and what is here are together what the running transaction has reserved.
 
 use super::running::{Core, Running};
+use buttress_exact::Exact as _;
 use buttress_fs::error::Error;
 use buttress_fs::error::defect::take;
 use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,10 +48,17 @@ impl ReservedAhead {
         let _always = self
             .bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |ahead| {
-                kept = bytes.min(batch.saturating_sub(ahead));
+                kept = match buttress_faults::on("ahead-keeps-all") {
+                    true => bytes,
+                    // Clamp: a refill may make the batch smaller than what is here.
+                    false => bytes.min(batch.saturating_sub(ahead)),
+                };
                 ahead.checked_add(kept)
             });
-        bytes.saturating_sub(kept)
+        if buttress_faults::on("ahead-rest-forgotten") {
+            return 0;
+        }
+        bytes.exact_sub(kept)
     }
 
     /// What is here.
@@ -93,11 +101,11 @@ impl Running {
     /// Reserves a batch ahead, where there is plenty.
     pub fn reserve_ahead(&mut self) {
         let free = self.free_for_data();
-        let part = free.checked_div(PART_OF_FREE).unwrap_or(0);
+        let part = free.quotient(PART_OF_FREE);
         let sector_bytes = self.core.sector_bytes();
         let batch = part.min(BATCH_BYTES_MAX);
-        let batch = batch.saturating_sub(batch.checked_rem(sector_bytes).unwrap_or(0));
-        let reserved = self.core.reserved_data_bytes.saturating_add(batch);
+        let batch = batch.exact_sub(batch.remainder(sector_bytes));
+        let reserved = self.core.reserved_data_bytes.exact_add(batch);
         if reserved > free >> 1 {
             return;
         }

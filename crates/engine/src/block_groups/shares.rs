@@ -130,15 +130,22 @@ impl Group {
             }
             Share::Trimming => {
                 let what = "more of a block group becomes free after trimming than was trimmed";
+                let length = match buttress_faults::on("ledger-trimmed-never-falls") {
+                    true => 0,
+                    false => length,
+                };
                 take(&mut self.trimming_bytes, length, what).map_err(|_| self.told(what))?;
             }
             Share::Used => {
                 // What was used when the volume was opened is what its item says.
-                self.used = self.used.checked_sub(length).ok_or(Corruption::GroupUsedTooLow {
+                let rest = self.used.checked_sub(length).ok_or(Corruption::GroupUsedTooLow {
                     group: Logical::new(self.start),
                     used: ByteCount::new(self.used),
                     freed: ByteCount::new(length),
                 })?;
+                if !buttress_faults::on("ledger-used-never-falls") {
+                    self.used = rest;
+                }
             }
             Share::Pinned => {
                 let what = "more is released of a block group than was pinned";
@@ -310,6 +317,8 @@ mod tests {
     fn a_range_goes_from_free_to_free_and_the_shares_add_up() {
         let mut groups = groups(0, LENGTH);
         for (from, to) in [
+            (Share::Free, Share::Trimming),
+            (Share::Trimming, Share::Free),
             (Share::Free, Share::Allocated),
             (Share::Allocated, Share::Used),
             (Share::Used, Share::Pinned),

@@ -78,4 +78,70 @@ pub(super) const FAULTS: &[Fault] = &[
         "du shows more for a file than it has, and check finds the inode damaged.",
         &[BYTE_VECTORS, TO_THE_KERNEL],
     ),
+    harms(
+        "dirty-bytes-counted-again",
+        "A file that grows counts its dirty data many times: writers wait for write-back that has nothing to do.",
+        &[engine("dirty_data::tests::pieces_agree_with_a_list_of_sectors")],
+    ),
+    harms(
+        "dirty-bytes-restored-uncounted",
+        "Dirty data whose write-back failed is not counted: memory grows past its budget.",
+        &[engine("dirty_data::tests::pieces_agree_with_a_list_of_sectors")],
+    ),
+    harms(
+        "ahead-keeps-all",
+        "Space that deleted content releases stays reserved, and the volume says that it is full.",
+        &[engine(
+            "reserved_ahead::tests::what_is_taken_was_there_and_no_more_than_a_batch_is_kept",
+        )],
+    ),
+    harms(
+        "ahead-rest-forgotten",
+        "Space that a write releases stays promised for good, and the volume fills up by itself.",
+        &[engine(
+            "reserved_ahead::tests::what_is_taken_was_there_and_no_more_than_a_batch_is_kept",
+        )],
+    ),
+    harms(
+        "free-total-keeps-taken",
+        "A block group says that space is free which files took: the last of it is promised twice.",
+        &[engine("free_ranges::tests::agrees_with_a_set")],
+    ),
+    loses(
+        "free-rest-from-start",
+        "Space that was allocated becomes free again: two files get it.",
+        &[
+            engine("free_ranges::tests::agrees_with_a_set"),
+            engine("block_groups::shares::tests::what_is_taken_or_given_twice_is_told_with_its_numbers"),
+        ],
+    ),
+    loses(
+        "pins-second-reader-uncounted",
+        "One of two readers of a snapshot ends, and space that the other still reads is written over.",
+        &[
+            engine("pins::tests::second_reader_of_a_state_keeps_its_ranges"),
+            engine("pins::tests::first_reader_of_a_state_outlives_later_ones"),
+        ],
+    ),
+    harms(
+        "pins-bytes-keep-released",
+        "The next commit ends with a defect, and the volume becomes read-only.",
+        &[engine(
+            "pins::tests::a_reader_keeps_what_was_freed_after_its_state",
+        )],
+    ),
+    harms(
+        "ledger-used-never-falls",
+        "Files are deleted, and df shows no more free space.",
+        &[engine(
+            "block_groups::shares::tests::a_range_goes_from_free_to_free_and_the_shares_add_up",
+        )],
+    ),
+    harms(
+        "ledger-trimmed-never-falls",
+        "Space that fstrim discarded stays in use until the volume is opened again.",
+        &[engine(
+            "block_groups::shares::tests::a_range_goes_from_free_to_free_and_the_shares_add_up",
+        )],
+    ),
 ];
