@@ -9,6 +9,7 @@ use crate::operations::NewInode;
 use crate::operations::tests::volume::{Image, ROOT, open_with};
 use buttress_engine::data_options::DataOptions;
 use buttress_format::{ByteCount, FileOffset};
+use buttress_fs::error::Error;
 use buttress_fs::location::Location;
 
 const NEW: NewInode = NewInode::of_root(0o644);
@@ -70,4 +71,21 @@ fn small_memory() -> DataOptions {
         delalloc_bytes_max: ByteCount::new(1 << 20),
         ..DataOptions::default()
     }
+}
+
+#[test]
+fn file_that_releases_more_than_it_reserved_stops_writing() {
+    let Some(image) = Image::make(&[]) else { return };
+    let filesystem = open(&image, DataOptions::default());
+    let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
+    filesystem.write_at(file, offset(0), &[7; 5000]).unwrap();
+    let released = filesystem.with_content(file, |content| {
+        content.release(3 * 4096);
+        Ok(content.state.reserved)
+    });
+    assert_eq!(released.unwrap(), 2 * 4096);
+    let error = filesystem.commit().unwrap_err();
+    assert!(matches!(error, Error::WritingStopped { .. }), "{error}");
+    assert!(error.to_string().contains("sum 8192, less 12288"), "{error}");
+    filesystem.abandon();
 }
