@@ -23,7 +23,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `stages` | what the writer does in a commit |
-//! | `retry` | look-ups that wait for no device |
+//! | `retry`, `look` | look-ups that wait for no device; look-ups without edits |
 //! | `pending_log`, `log_blocks` | the log that waits at opening; where blocks of logs lie |
 //! | `opening` | what may be written and what is refused by name |
 //! | `reservation`, `reserved_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
@@ -94,6 +94,7 @@ pub mod known_names;
 mod loading;
 pub mod log_blocks;
 pub mod log_state;
+pub mod look;
 mod memory;
 mod need;
 pub mod opening;

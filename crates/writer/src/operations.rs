@@ -6,6 +6,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `access` | what is looked up before the first edit |
 //! | [`create`] | files, directories, nodes, symlinks, unnamed files |
 //! | [`link`] | names that come and go: link, unlink, rmdir |
 //! | [`rename`] | rename in all its forms |
@@ -24,14 +25,15 @@
 //!
 //! # How an operation runs
 //!
-//! First everything is looked up and checked; only then does it edit. An error before the first edit leaves everything as
-//! it was. An error after it (a tree block that cannot be read) leaves half an operation in memory: that must never be
-//! committed, so writing stops, and what was not committed is lost.
+//! An operation begins as an `Access`: look-ups and checks, and no edits. A look is an `Access` alone. An `Operation` consumes
+//! one and adds edits. An error before the first edit leaves everything as it was. An error after it (a tree block that cannot be
+//! read) leaves half an operation in memory. No commit may write that, so writing stops, and changes since the last commit are
+//! lost.
 //!
-//! No device is waited for under the edit lock: before its first edit an operation finds tree blocks only in memory. Where
-//! one is not there, the lock is let go, the block is read, and the operation is retried. So what it does before the
-//! first edit may be done several times (`Operation::begin` is for what must not), and it goes to where it is going to
-//! edit while it still can (`Operation::reach`).
+//! No operation waits for a device under the edit lock. Before its first edit it finds tree blocks only in memory. If one is
+//! missing, `attempt` releases the lock, reads the block, and retries. So an operation may do everything before its first edit
+//! several times (`Operation::begin` is for what must not), and goes to the places of its edits while it still can
+//! (`Access::reach`).
 //!
 //! # Permissions
 //!
@@ -42,6 +44,7 @@
 //!
 //! Times, sizes, link counts, change counters and the order of names are kept as the kernel keeps them.
 
+mod access;
 pub mod access_times;
 pub mod attributes;
 pub mod create;
@@ -60,6 +63,7 @@ pub(crate) mod tests;
 pub mod unfinished;
 mod whole_file;
 
+pub(crate) use access::Access;
 pub use access_times::{AccessPolicy, AccessTimes};
 pub use attributes::AttributeChanges;
 pub use buttress_fs::NodeKind;
@@ -74,35 +78,56 @@ pub use unfinished::{FinishedSubvolume, Received};
 pub use whole_file::NewKind;
 
 use crate::WritableFilesystem;
-use buttress_engine::checksums::checksum_key;
 use buttress_engine::reservation::{Handle, Need};
 use buttress_engine::retry::{Looked, Retry};
 use buttress_engine::running::Running;
 use buttress_engine::steps::StepsLock;
-use buttress_format::{
-    ByteCount, FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, RootItem, SubvolumeId,
-    Timestamp, TreeId,
-};
+use buttress_format::{ByteCount, InodeItem};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::{Excused, RwLockWriteGuard};
-use buttress_tree::{NonBlocking, OwnedItem, Tree};
-use std::path::PathBuf;
+use core::ops::{Deref, DerefMut};
 
-/// One operation while it holds the edit lock. See the module.
+/// One operation while it holds the edit lock: read access, and edits. See the module.
 pub(crate) struct Operation<'a> {
-    handle: Handle<'a>,
-    now: Timestamp,
-    /// Held from the first edit: live look-ups see all of the operation, or nothing.
-    steps: Option<RwLockWriteGuard<'a, (), StepsLock>>,
-    /// Whether anything was edited: from there on an error is not the caller's.
-    changed: bool,
-    /// While nothing was: it can be retried, so a block that is not in memory is read without the lock.
-    resident_only: Option<NonBlocking>,
+    access: Access<'a>,
+    edits: Option<Edits<'a>>,
     /// Whether it is nobody's change, but what an earlier one left to do.
     is_upkeep: bool,
-    /// What is looked for is going to be edited after a snapshot of this subvolume.
-    pub(crate) follows_snapshot_of: Option<SubvolumeId>,
+}
+
+/// What an operation has from its first edit on, or from what must not be done twice.
+struct Edits<'a> {
+    _whole: Steps<'a>,
+    /// Whether anything was edited: from there on an error is not the caller's.
+    any: bool,
+}
+
+/// Held from the beginning of edits to their end: live look-ups see all of the operation, or nothing.
+type Steps<'a> = Option<RwLockWriteGuard<'a, (), StepsLock>>;
+
+impl<'a> From<Access<'a>> for Operation<'a> {
+    fn from(access: Access<'a>) -> Self {
+        Self {
+            access,
+            edits: None,
+            is_upkeep: false,
+        }
+    }
+}
+
+impl<'a> Deref for Operation<'a> {
+    type Target = Access<'a>;
+
+    fn deref(&self) -> &Access<'a> {
+        &self.access
+    }
+}
+
+impl DerefMut for Operation<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.access
+    }
 }
 
 impl WritableFilesystem {
@@ -112,7 +137,12 @@ impl WritableFilesystem {
         need: Need,
         body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.attempt(|| self.start(need), body)
+        self.attempt(
+            || self.start(need),
+            body,
+            |operation: &Operation<'_>| operation.may_retry(),
+            |operation, result| self.end(operation, result),
+        )
     }
 
     /// Runs an operation as [`operate`](Self::operate). If its worst case does not fit beside dirty data, writes that back and retries.
@@ -131,9 +161,24 @@ impl WritableFilesystem {
         }
     }
 
-    /// Looks at the running transaction with what operations have for that. Nothing may be edited.
-    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
-        self.attempt(|| Ok(self.start_to_look()), body)
+    /// Runs an operation that changes nothing but what is in memory, such as which inodes are held. It needs no space.
+    pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
+        self.attempt(
+            || Ok(self.start_to_look()),
+            body,
+            |operation: &Operation<'_>| operation.may_retry(),
+            |operation, result| self.end(operation, result),
+        )
+    }
+
+    /// Looks at the running transaction with what operations have for that.
+    pub(crate) fn look<T>(&self, body: impl FnMut(&mut Access<'_>) -> Result<T>) -> Result<T> {
+        self.attempt(
+            || Ok(self.start_to_look()),
+            body,
+            |access: &Access<'_>| access.may_retry(),
+            |_, result| result,
+        )
     }
 
     /// Runs an operation under a lock that is held already: once, reading what it needs.
@@ -143,37 +188,45 @@ impl WritableFilesystem {
         body: impl FnOnce(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
         let _excused = Excused::from_device_rule();
-        let mut operation = Operation::new(handle, None);
+        let mut operation = Operation::from(Access::reading(handle));
         let result = body(&mut operation);
         self.end(operation, result)
     }
 
-    fn attempt<'a, T>(
+    /// Runs `body` with access to the running transaction. If it misses a block that it may not read, reads the block without
+    /// the lock and runs it again: the one reason for that.
+    fn attempt<'a, A: From<Access<'a>>, T>(
         &'a self,
         start: impl Fn() -> Result<Handle<'a>>,
-        mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
+        mut body: impl FnMut(&mut A) -> Result<T>,
+        may_retry: impl Fn(&A) -> bool,
+        end: impl Fn(A, Result<T>) -> Result<T>,
     ) -> Result<T> {
         let mut retry = Retry::default();
         loop {
-            let mut operation = Operation::new(start()?, Some(NonBlocking::hold()));
-            let result = body(&mut operation);
-            let wants_block = result
+            let mut access = A::from(Access::resident_only(start()?));
+            let result = body(&mut access);
+            let misses_block = result
                 .as_ref()
                 .is_err_and(|error| error.missing_block().is_some());
-            if !wants_block || operation.resident_only.is_none() {
-                return self.end(operation, result);
+            if !misses_block || !may_retry(&access) {
+                return end(access, result);
             }
-            drop(operation);
+            drop(access);
             match retry.after(self.forest(), result) {
                 Looked::Done(result) => return result,
                 Looked::Again => {}
-                Looked::Futile => return self.operate_on(start()?, body),
+                Looked::Futile => break,
             }
         }
+        let _excused = Excused::from_device_rule();
+        let mut access = A::from(Access::reading(start()?));
+        let result = body(&mut access);
+        end(access, result)
     }
 
     fn end<T>(&self, operation: Operation<'_>, result: Result<T>) -> Result<T> {
-        let is_half_done = operation.changed;
+        let is_half_done = operation.edits.as_ref().is_some_and(|edits| edits.any);
         if is_half_done && result.is_ok() && !operation.is_upkeep {
             // While the lock is held: a commit counts what it has.
             self.count_change();
@@ -189,33 +242,33 @@ impl WritableFilesystem {
 }
 
 impl<'a> Operation<'a> {
-    fn new(handle: Handle<'a>, resident_only: Option<NonBlocking>) -> Self {
-        Self {
-            now: handle.now(),
-            handle,
-            steps: None,
-            changed: false,
-            resident_only,
-            is_upkeep: false,
-            follows_snapshot_of: None,
-        }
-    }
-}
-
-impl Operation<'_> {
     /// The running transaction, to be edited.
     pub(crate) fn edit(&mut self) -> &mut Running {
-        self.changed = true;
-        self.begin()
+        self.begun().any = true;
+        self.access.transaction_mut()
     }
 
     /// The running transaction, for what must not be done twice: from here on the operation is not retried.
     pub(crate) fn begin(&mut self) -> &mut Running {
-        self.resident_only = None;
-        if self.steps.is_none() && !buttress_faults::on("live-operation-half-seen") {
-            self.steps = Some(self.handle.steps().write());
-        }
-        &mut self.handle
+        self.begun();
+        self.access.transaction_mut()
+    }
+
+    fn begun(&mut self) -> &mut Edits<'a> {
+        let access = &mut self.access;
+        access.retry_no_more();
+        self.edits.get_or_insert_with(|| {
+            let whole = !buttress_faults::on("live-operation-half-seen");
+            Edits {
+                _whole: whole.then(|| access.steps().write()),
+                any: false,
+            }
+        })
+    }
+
+    /// The running transaction, to take room for data. That is no edit: an error is the caller's.
+    pub(crate) fn ledgers(&mut self) -> &mut Running {
+        self.access.transaction_mut()
     }
 
     /// Says that this is nobody's change: when it is lost, it is done again at the next opening, or counted otherwise.
@@ -223,162 +276,24 @@ impl Operation<'_> {
         self.is_upkeep = true;
     }
 
-    /// Goes to where these keys are or would be, so that edits there find their way in memory.
-    pub(crate) fn reach(&mut self, tree: TreeId, keys: &[Key]) -> Result<()> {
-        let follows_snapshot = self.follows_snapshot_of.is_some_and(|of| of.tree() == tree);
-        keys.iter().try_for_each(|key| {
-            if follows_snapshot {
-                self.handle.reach_after_snapshot(tree, key)
-            } else {
-                self.handle.reach(tree, key)
-            }
-        })
-    }
-
-    /// Goes to where the checksums of new data are going to be.
-    pub(crate) fn reach_checksums(&mut self, logical: Logical) -> Result<()> {
-        self.reach(TreeId::CHECKSUM, &[checksum_key(logical.get())])
-    }
-
-    /// The running transaction, to be looked at.
-    pub(crate) fn look(&mut self) -> &mut Running {
-        &mut self.handle
-    }
-
-    pub(crate) fn get(&mut self, tree: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
-        self.handle.get(tree, key)
-    }
-
-    pub(crate) fn view_of(&mut self, tree: TreeId) -> Result<Tree> {
-        self.handle.view(tree)
-    }
-
-    pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
-        self.handle.inode(location)
-    }
-
     pub(crate) fn change_inode(
         &mut self,
         location: Location,
         change: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let now = self.now;
+        let now = self.now();
         let running = self.edit();
         running.touch_root(location.subvolume.tree(), now)?;
         running.change_inode(location, change)
     }
 
-    pub(crate) fn generation(&self) -> Generation {
-        self.handle.running_generation()
-    }
-
-    /// The time of the operation: one for all that it changes.
-    pub(crate) const fn now(&self) -> Timestamp {
-        self.now
-    }
-
-    pub(crate) fn node_bytes(&self) -> u32 {
-        self.handle.core.format.node_bytes
-    }
-
-    pub(crate) fn has(&self, feature: Incompat) -> bool {
-        self.handle.core.has(feature)
-    }
-
     /// Refuses when an edit at its worst does not fit: for operations that did not ask for room when they started.
     pub(super) fn require_space(&mut self, need: Need) -> Result<()> {
         // A chunk that was made for room is there when the operation is retried.
-        if self.handle.reserve_space(need)? {
+        if self.access.transaction_mut().reserve_space(need)? {
             return Ok(());
         }
         Err(self.look().no_metadata_space(need))
-    }
-
-    /// Refuses subvolumes that were deleted: what is still there of their trees only waits to be dropped.
-    pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
-        let references = match self.look().root_item(subvolume.tree()) {
-            Ok(item) => item.references,
-            Err(Error::TreeNotFound { .. }) => 0,
-            Err(error) => return Err(error),
-        };
-        if references == 0 && !self.is_unfinished(subvolume)? {
-            return Err(Error::SubvolumeNotFound { subvolume });
-        }
-        Ok(())
-    }
-
-    /// Whether a subvolume is being made that nobody sees yet. Inode flags forbid nothing in there.
-    pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
-        match self.look().open_tree(subvolume.tree()) {
-            Ok(open) => Ok(open.tree.is_unfinished()),
-            // It was dropped.
-            Err(Error::TreeNotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Refuses read-only subvolumes, and deleted ones.
-    pub(crate) fn require_writable(&mut self, location: Location) -> Result<()> {
-        let subvolume = location.subvolume;
-        self.require_subvolume(subvolume)?;
-        let open = self.look().open_tree(subvolume.tree())?;
-        if open.item.as_ref().is_some_and(RootItem::is_read_only) {
-            return Err(Error::ReadOnlySubvolume { subvolume });
-        }
-        open.tree.know_writable();
-        Ok(())
-    }
-
-    /// The inode of a directory that is still there.
-    pub(super) fn require_directory(&mut self, directory: Location) -> Result<InodeItem> {
-        let item = self.inode(directory)?;
-        if item.kind() != FileKind::Directory {
-            return Err(Error::NotADirectory {
-                path: PathBuf::from(directory.to_string()),
-            });
-        }
-        if item.nlink == 0 {
-            return Err(Error::InodeNotFound { location: directory });
-        }
-        Ok(item)
-    }
-
-    /// Refuses directories to which no names can be added.
-    pub(super) fn require_adding(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
-        if item.flags.contains(InodeFlags::IMMUTABLE) && !self.is_unfinished(directory.subvolume)? {
-            return Err(Error::NotPermitted {
-                location: directory,
-                why: "it is immutable",
-            });
-        }
-        self.require_writable(directory)
-    }
-
-    /// Refuses directories from which no names can be taken.
-    pub(super) fn require_removing(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
-        self.require_adding(directory, item)?;
-        if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished(directory.subvolume)? {
-            return Err(Error::NotPermitted {
-                location: directory,
-                why: "names can only be added to it",
-            });
-        }
-        Ok(())
-    }
-
-    /// Refuses inodes that must keep their names and attributes.
-    pub(super) fn require_changeable(&mut self, location: Location, item: &InodeItem) -> Result<()> {
-        let why = if item.flags.contains(InodeFlags::IMMUTABLE) {
-            "it is immutable"
-        } else if item.flags.contains(InodeFlags::APPEND) {
-            "it is append-only"
-        } else {
-            return Ok(());
-        };
-        if self.is_unfinished(location.subvolume)? {
-            return Ok(());
-        }
-        Err(Error::NotPermitted { location, why })
     }
 
     /// Counts a name that a directory got.
@@ -414,7 +329,7 @@ impl Operation<'_> {
         changes: u64,
         size: impl FnOnce(u64) -> u64,
     ) -> Result<()> {
-        let now = self.now;
+        let now = self.now();
         self.change_inode(directory, |item| {
             item.size = ByteCount::new(size(item.size.get()));
             item.sequence = item.sequence.wrapping_add(changes);
@@ -425,7 +340,7 @@ impl Operation<'_> {
 
     /// Counts a change of an inode's attributes or names.
     pub(super) fn touch_inode(&mut self, location: Location) -> Result<()> {
-        let now = self.now;
+        let now = self.now();
         self.change_inode(location, |item| {
             if !buttress_faults::on("inode-change-counter-kept") {
                 item.sequence = item.sequence.wrapping_add(1);

@@ -5,6 +5,7 @@
 
 use super::content::Content;
 use super::items::Stored;
+use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataRange;
 use buttress_format::{ByteCount, Compression, FileExtent, FileExtentBody, InodeFlags, InodeItem, Logical};
@@ -29,7 +30,7 @@ pub(super) fn may_be_in_place(item: &InodeItem) -> bool {
         .intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC)
 }
 
-impl Operation<'_> {
+impl Access<'_> {
     /// The parts of `range` that may be overwritten where they lie, in order.
     pub(super) fn in_place_parts(
         &mut self,
@@ -74,7 +75,9 @@ impl Operation<'_> {
         }
         Ok(parts)
     }
+}
 
+impl Operation<'_> {
     /// Makes preallocated room whose content was written a regular part of the file.
     pub(super) fn mark_written(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let tree = location.subvolume.tree();

@@ -4,6 +4,7 @@
 //! reference, splitting adds one, removing drops one. What an item counts for in the inode's `nbytes` is its length in the
 //! file, for inline content its size; holes count nothing.
 
+use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_format::{
@@ -134,11 +135,44 @@ pub(crate) fn hole(range: &Range<u64>, generation: buttress_format::Generation) 
     }
 }
 
-impl Operation<'_> {
+impl Access<'_> {
+    /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.
+    pub(crate) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
+        if buttress_faults::on("in-place-into-shared") {
+            return Ok(true);
+        }
+        let tree = location.subvolume.tree();
+        let last_snapshot = self.look().root_item(tree)?.last_snapshot;
+        if stored.extent.generation <= last_snapshot {
+            return Ok(false);
+        }
+        let Some(disk) = stored.disk() else {
+            return Ok(false);
+        };
+        let references = self.look().data_references(disk)?;
+        if references <= 1 {
+            return Ok(true);
+        }
+        // An extent in which parts were written has several items of this file.
+        let owner = stored.owner(tree, location.inode);
+        let mut at = owner.offset.min(stored.start);
+        let end = owner.offset.saturating_add(stored.extent.ram_bytes.get());
+        let mut own = 0_u64;
+        while at < end
+            && let Some(next) = self.extent_from(location, at)?
+            && next.start < end
+        {
+            let is_same = next.disk() == Some(disk) && next.owner(tree, location.inode) == owner;
+            own = own.saturating_add(u64::from(is_same));
+            at = next.end;
+        }
+        Ok(own == references)
+    }
+
     /// The item that covers `at`, or the first one after it.
     pub(crate) fn extent_from(&mut self, location: Location, at: u64) -> Result<Option<Stored>> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core.format.sector_bytes;
+        let sector_bytes = self.look().core().format.sector_bytes;
         let wanted = FileExtent::key(location.inode, FileOffset::new(at));
         let is_ours = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
         // Nothing begins before the first byte.
@@ -158,7 +192,9 @@ impl Operation<'_> {
             .map(|item| Stored::parse(tree, &item.key(), item.data(), sector_bytes))
             .transpose()
     }
+}
 
+impl Operation<'_> {
     /// Goes to where the file's items for both ends of a range are or would be.
     pub(crate) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
@@ -218,7 +254,7 @@ impl Operation<'_> {
     /// Removes the items that begin in the range; none of them reaches past it.
     fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core.format.sector_bytes;
+        let sector_bytes = self.look().core().format.sector_bytes;
         let key = |at| FileExtent::key(location.inode, FileOffset::new(at));
         let mut removed: Vec<Result<Stored>> = Vec::new();
         self.edit()
@@ -276,39 +312,6 @@ impl Operation<'_> {
         let mut counted = Ok(());
         self.change_inode(location, |item| counted = change_bytes(item, more, less))?;
         Ok(counted?)
-    }
-
-    /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.
-    pub(crate) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
-        if buttress_faults::on("in-place-into-shared") {
-            return Ok(true);
-        }
-        let tree = location.subvolume.tree();
-        let last_snapshot = self.look().root_item(tree)?.last_snapshot;
-        if stored.extent.generation <= last_snapshot {
-            return Ok(false);
-        }
-        let Some(disk) = stored.disk() else {
-            return Ok(false);
-        };
-        let references = self.look().data_references(disk)?;
-        if references <= 1 {
-            return Ok(true);
-        }
-        // An extent in which parts were written has several items of this file.
-        let owner = stored.owner(tree, location.inode);
-        let mut at = owner.offset.min(stored.start);
-        let end = owner.offset.saturating_add(stored.extent.ram_bytes.get());
-        let mut own = 0_u64;
-        while at < end
-            && let Some(next) = self.extent_from(location, at)?
-            && next.start < end
-        {
-            let is_same = next.disk() == Some(disk) && next.owner(tree, location.inode) == owner;
-            own = own.saturating_add(u64::from(is_same));
-            at = next.end;
-        }
-        Ok(own == references)
     }
 }
 

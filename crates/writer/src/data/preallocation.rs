@@ -4,6 +4,7 @@ use super::content::Content;
 use super::items::Stored;
 use super::writing::FILE_BYTES_MAX;
 use crate::WritableFilesystem;
+use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_engine::reservation::Need;
@@ -228,7 +229,7 @@ impl Content<'_> {
     }
 }
 
-impl Operation<'_> {
+impl Access<'_> {
     /// The first part of a range that has no space on disk.
     fn next_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<Range<u64>>> {
         let mut at = range.start;
@@ -250,7 +251,9 @@ impl Operation<'_> {
         }
         Ok(None)
     }
+}
 
+impl Operation<'_> {
     /// Gives the first gap of a range room, or a part of it; gives where that ends.
     fn fill_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<u64>> {
         let Some(gap) = self.next_gap(location, range)? else {
@@ -258,9 +261,9 @@ impl Operation<'_> {
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
         // What others were promised is not taken.
-        self.look().reserve_data(wanted)?;
-        self.look().release_data(wanted);
-        let disk = self.look().allocate_data(ByteCount::new(wanted))?;
+        self.ledgers().reserve_data(wanted)?;
+        self.ledgers().release_data(wanted);
+        let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
         // It is taken: from here on nothing is retried.
         self.begin();
         let end = gap.start.saturating_add(disk.length.get());

@@ -17,6 +17,7 @@ use super::in_place::may_be_in_place;
 use super::sums::{Sums, sums_of};
 use super::write_back::{EXTENT_ITEMS, Insertion, Pieces, STEP_EXTENTS, is_of_gone_file, runs};
 use crate::WritableFilesystem;
+use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_device::Buffer;
 use buttress_engine::reservation::Need;
@@ -248,7 +249,7 @@ fn count_of_step(files: &[SmallFile<'_, '_>]) -> usize {
 
 impl Content<'_> {
     /// The file's inode, if it is still there.
-    fn item_if_there(&self, operation: &mut Operation<'_>) -> Result<Option<InodeItem>> {
+    fn item_if_there(&self, operation: &mut Access<'_>) -> Result<Option<InodeItem>> {
         match self.require_still_there(operation) {
             Ok(item) => Ok(Some(item)),
             Err(error) if is_of_gone_file(&error) => Ok(None),

@@ -172,7 +172,7 @@ fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>)
         operation.count_bytes(location, 0, gone)?;
     }
     let size = operation.inode(location)?.size.get();
-    let sector_bytes = u64::from(operation.look().core.format.sector_bytes);
+    let sector_bytes = u64::from(operation.look().core().format.sector_bytes);
     let size_end = size.checked_next_multiple_of(sector_bytes).unwrap_or(size);
     if range.start < size_end {
         operation.fill_holes(location, &(range.start..range.end.min(size_end)))?;

@@ -16,6 +16,7 @@ use super::in_place::{InPlace, may_be_in_place};
 use super::items::{Stored, change_bytes};
 use super::sums::{Sums, take_sums};
 use crate::WritableFilesystem;
+use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataOwner;
 use buttress_engine::pending_times::PendingTimes;
@@ -80,7 +81,7 @@ impl WritableFilesystem {
 
 impl Content<'_> {
     /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.
-    pub(super) fn require_still_there(&self, operation: &mut Operation<'_>) -> Result<InodeItem> {
+    pub(super) fn require_still_there(&self, operation: &mut Access<'_>) -> Result<InodeItem> {
         operation.require_subvolume(self.location.subvolume)?;
         operation.inode(self.location)
     }

@@ -20,7 +20,7 @@ use super::gathering::Gathered;
 use super::inode_set::InodeSet;
 use super::statistics::CommitCause;
 use super::subvolume_log::SubvolumeLog;
-use crate::operations::Operation;
+use crate::operations::Access;
 use buttress_engine::removed_names::RemovedName;
 use buttress_format::{
     ByteCount, FileKind, Generation, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, ItemError, ItemType,
@@ -67,7 +67,7 @@ pub(super) enum Collected {
 
 /// The walk over what belongs together.
 pub(super) struct Collector<'a, 'b> {
-    pub(super) operation: &'a mut Operation<'b>,
+    pub(super) operation: &'a mut Access<'b>,
     pub(super) log: &'a SubvolumeLog,
     pub(super) subvolume: SubvolumeId,
     pub(super) generation: Generation,
@@ -105,7 +105,7 @@ pub(super) type Walk<T = ()> = Result<T, Stop>;
 
 impl<'a, 'b> Collector<'a, 'b> {
     pub(super) fn new(
-        operation: &'a mut Operation<'b>,
+        operation: &'a mut Access<'b>,
         log: &'a SubvolumeLog,
         subvolume: SubvolumeId,
         generation: Generation,
@@ -138,7 +138,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     pub(super) fn collect(mut self, inode: InodeNumber) -> Walk<Batch> {
         let tree = self.tree();
         self.require_log_of_subvolume()?;
-        let names = self.operation.look().names.of(tree);
+        let names = self.operation.look().names().of(tree);
         if names.is_some_and(|names| names.is_full()) {
             return Err(Stop::Commit(CommitCause::ManyNames));
         }
@@ -307,7 +307,7 @@ impl<'a, 'b> Collector<'a, 'b> {
             if parent.replace(*directory) != Some(*directory) {
                 self.reach(*directory)?;
             }
-            let changes = self.operation.look().names.of(tree);
+            let changes = self.operation.look().names().of(tree);
             let others: Vec<RemovedName> = changes.map_or_else(Vec::new, |changes| {
                 let others = changes.under(*directory, name);
                 others
@@ -319,7 +319,7 @@ impl<'a, 'b> Collector<'a, 'b> {
                 self.let_go(&other)?;
             }
         }
-        let changes = self.operation.look().names.of(tree);
+        let changes = self.operation.look().names().of(tree);
         let lost: Vec<RemovedName> = changes.map_or_else(Vec::new, |changes| {
             let lost = changes.of_inode(inode);
             lost.filter(|lost| lost.is_committed).cloned().collect()
@@ -341,7 +341,7 @@ impl<'a, 'b> Collector<'a, 'b> {
             let Some(item) = self.living(at)? else {
                 return Ok(());
             };
-            let changes = self.operation.look().names.of(tree);
+            let changes = self.operation.look().names().of(tree);
             let is_moved = changes.is_some_and(|changes| changes.of_inode(at).next().is_some());
             if item.generation == self.generation || is_moved {
                 self.want(at, Extent::Existence);

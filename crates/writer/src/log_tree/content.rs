@@ -25,7 +25,7 @@ const EXTENTS_MAX: usize = 1 << 16;
 impl Collector<'_, '_> {
     /// Collects the content of a file or symlink.
     pub(super) fn content(&mut self, inode: InodeNumber, item: &InodeItem) -> Walk {
-        let sector_bytes = self.operation.look().core.sector_bytes();
+        let sector_bytes = self.operation.look().core().sector_bytes();
         let size_end = item
             .size
             .get()
@@ -40,7 +40,7 @@ impl Collector<'_, '_> {
             let mut logged: Vec<Item> = Vec::new();
             let mut at = range.start;
             for (key, data) in items {
-                let sector_bytes = self.operation.look().core.format.sector_bytes;
+                let sector_bytes = self.operation.look().core().format.sector_bytes;
                 let stored = Stored::parse(self.tree(), &key, &data, sector_bytes)?;
                 covered.start = covered.start.min(stored.start);
                 covered.end = covered.end.max(stored.end);
@@ -68,7 +68,7 @@ impl Collector<'_, '_> {
         let changed = self
             .operation
             .look()
-            .inodes
+            .inodes()
             .look_at_log(location, self.generation, |log| log.changed.clone());
         let Some(mut changed) = changed else {
             return core::iter::once(whole).collect();
@@ -82,7 +82,7 @@ impl Collector<'_, '_> {
     /// The items of a file that lie in a range or reach into it.
     fn extents_in(&mut self, inode: InodeNumber, range: &Range<u64>) -> Walk<Vec<Item>> {
         let tree = self.tree();
-        let sector_bytes = self.operation.look().core.format.sector_bytes;
+        let sector_bytes = self.operation.look().core().format.sector_bytes;
         let start = FileExtent::key(inode, FileOffset::new(range.start));
         let open = self.operation.look().open_tree(tree)?.tree.clone();
         let mut from = start;
@@ -136,12 +136,9 @@ impl Collector<'_, '_> {
             _ => (slice.disk, slice.disk_bytes),
         };
         let end = start.saturating_add(length);
-        let running = self.operation.look();
-        let (sector_bytes, checksum_type) = (
-            running.core.format.sector_bytes,
-            running.core.format.checksum_type,
-        );
-        let tree = running.open_tree(TreeId::CHECKSUM)?.tree.clone();
+        let format = &self.operation.look().core().format;
+        let (sector_bytes, checksum_type) = (format.sector_bytes, format.checksum_type);
+        let tree = self.operation.look().open_tree(TreeId::CHECKSUM)?.tree.clone();
         let before = tree.at_or_before(&ChecksumItem::key(start))?;
         let from = before
             .map(|item| item.key())

@@ -13,7 +13,7 @@ impl Collector<'_, '_> {
     /// The entries that a directory got and lost.
     pub(super) fn entries(&mut self, directory: InodeNumber, item: &InodeItem) -> Walk {
         let tree = self.tree();
-        let changes = self.operation.look().names.of(tree);
+        let changes = self.operation.look().names().of(tree);
         if changes.is_some_and(|changes| changes.has_subvolume(directory)) {
             return Err(Stop::Commit(CommitCause::SubvolumeMoved));
         }
@@ -30,7 +30,7 @@ impl Collector<'_, '_> {
         let state = self
             .operation
             .look()
-            .inodes
+            .inodes()
             .look_at_log(location, self.generation, |log| {
                 (log.first_index, log.last_logged_index)
             });

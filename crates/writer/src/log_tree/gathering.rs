@@ -175,7 +175,7 @@ impl Collector<'_, '_> {
         };
         let tree = self.tree();
         let most = inodes.len().saturating_mul(2).saturating_add(PASSED_MAX);
-        let changed = self.operation.look().inodes.changed_items(tree, *first..=*last);
+        let changed = self.operation.look().inodes().changed_items(tree, *first..=*last);
         for (looked_at, (inode, item)) in changed.enumerate() {
             if looked_at >= most {
                 return items.clear();

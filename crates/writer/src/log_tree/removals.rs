@@ -65,7 +65,7 @@ impl Collector<'_, '_> {
         }
         // It is gone under its other names, too: with some of them it never was.
         let tree = self.tree();
-        let names = self.operation.look().names.of(tree);
+        let names = self.operation.look().names().of(tree);
         let others: Vec<RemovedName> = names.map_or_else(Vec::new, |names| {
             let others = names.of_inode(removed.inode);
             others
@@ -90,7 +90,7 @@ impl Collector<'_, '_> {
 
     pub(super) fn names_of_directory(&mut self, directory: InodeNumber, since: usize) -> Vec<RemovedName> {
         let tree = self.tree();
-        let names = self.operation.look().names.of(tree);
+        let names = self.operation.look().names().of(tree);
         names.map_or_else(Vec::new, |names| {
             names.of_directory(directory, since).cloned().collect()
         })

@@ -157,7 +157,8 @@ impl Replay<'_, '_> {
 
     /// The inode, if the subvolume has it.
     fn find_inode(&mut self, inode: InodeNumber) -> Result<Option<InodeItem>> {
-        match self.operation.inode(self.at(inode)) {
+        let location = self.at(inode);
+        match self.operation.inode(location) {
             Ok(item) => Ok(Some(item)),
             Err(Error::InodeNotFound { .. }) => Ok(None),
             Err(error) => Err(error),

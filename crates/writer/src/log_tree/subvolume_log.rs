@@ -6,7 +6,7 @@ use super::editor::{Editor, LogContext};
 use super::gathering::Gathered;
 use super::inode_set::InodeSet;
 use super::statistics::CommitCause;
-use crate::operations::Operation;
+use crate::operations::Access;
 use buttress_engine::log_state::Logged;
 use buttress_format::{BlockFormat, FileKind, Generation, InodeFlags, InodeItem, InodeNumber};
 use buttress_fs::Location;
@@ -111,7 +111,7 @@ impl SubvolumeLog {
 
 /// What is new of an inode, if anything is. Notes what is going to be logged.
 pub(super) fn collect(
-    operation: &mut Operation<'_>,
+    operation: &mut Access<'_>,
     log: &mut SubvolumeLog,
     location: Location,
     only_data: bool,
@@ -123,7 +123,7 @@ pub(super) fn collect(
         return Ok(Collected::Committed);
     }
     if item.transid < generation {
-        let is_durable = item.transid <= operation.look().core.durable;
+        let is_durable = item.transid <= operation.look().core().durable;
         return Ok(match is_durable {
             true => Collected::Committed,
             false => Collected::Committing,
@@ -136,7 +136,7 @@ pub(super) fn collect(
             ..SubvolumeLog::default()
         };
     }
-    if operation.look().core.has_new_chunk {
+    if operation.look().core().has_new_chunk {
         return Ok(Collected::Commit(CommitCause::NewChunk));
     }
     if log.is_broken {
@@ -162,7 +162,7 @@ pub(super) fn collect(
 
 /// The batch in which an inode was logged as it is.
 fn logged_already(
-    operation: &mut Operation<'_>,
+    operation: &mut Access<'_>,
     log: &SubvolumeLog,
     location: Location,
     item: &InodeItem,
@@ -174,7 +174,7 @@ fn logged_already(
     let generation = operation.generation();
     let state = operation
         .look()
-        .inodes
+        .inodes()
         .look_at_log(location, generation, |state| {
             let logged = state.logged.as_deref().cloned();
             logged.filter(|_| state.changed.is_empty())
@@ -193,7 +193,7 @@ fn logged_already(
 
 /// Notes what the log is going to have of the inodes of a batch. Nothing is looked up any more after this, so it is not done
 /// twice.
-fn mark(operation: &mut Operation<'_>, location: Location, batch: &Batch) {
+fn mark(operation: &mut Access<'_>, location: Location, batch: &Batch) {
     let generation = batch.generation;
     for (inode, of_inode) in batch.inodes.iter() {
         let at = Location::new(location.subvolume, inode);
@@ -201,7 +201,7 @@ fn mark(operation: &mut Operation<'_>, location: Location, batch: &Batch) {
             continue;
         };
         let last_index = of_inode.entries.last().map(|(key, _)| key.offset);
-        operation.look().inodes.with_log_state(at, generation, |state| {
+        operation.look().with_log_state(at, generation, |state| {
             state.changed = Default::default();
             let batch = u64::MAX;
             state.logged = Some(Box::new(Logged { item, batch }));

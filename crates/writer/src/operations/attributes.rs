@@ -238,7 +238,7 @@ impl Operation<'_> {
         } else if had_property {
             self.remove_xattr_item(location, COMPRESSION_NAME)?;
         }
-        self.look().inodes.set_inherited(location, None);
+        self.look().inodes().set_inherited(location, None);
         self.touch_inode(location)?;
         self.change_inode(location, |item| item.flags = flags)
     }

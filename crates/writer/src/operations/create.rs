@@ -5,6 +5,7 @@
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2), btrfs(5).
 
+use super::Access;
 use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
 use super::orphan::OpenInode;
@@ -214,7 +215,7 @@ impl WritableFilesystem {
             operation.reach(tree, &[OrphanItem::key(ObjectId::MAX)])?;
             let location =
                 operation.insert_inode(directory, None, &inherited_attributes, Plan::of_type(REGULAR))?;
-            operation.look().inodes.hold(location);
+            operation.look().inodes().hold(location);
             Ok(location)
         })?;
         Ok(OpenInode::held(self.clone(), location))
@@ -234,6 +235,14 @@ impl WritableFilesystem {
                 operation.inherited_attributes(directory, &parent, plan.type_bits, new)?;
             operation.make_named(directory, name, &inherited_attributes, plan)
         })
+    }
+}
+
+impl Access<'_> {
+    /// Goes to where the items of a new inode are going to be.
+    pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
+        let number = self.look().next_inode_number(tree)?;
+        self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
     }
 }
 
@@ -275,12 +284,6 @@ impl Operation<'_> {
         self.insert_entry(directory, name, entry, index)?;
         self.grow_directory(directory, name)?;
         Ok(location)
-    }
-
-    /// Goes to where the items of a new inode are going to be.
-    pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
-        let number = self.look().next_inode_number(tree)?;
-        self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
     }
 
     /// Puts the items of a new inode into the tree: with a name and its index in the directory, or as an orphan.

@@ -6,6 +6,7 @@
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF", "INODE_EXTREF", "ROOT_REF".
 
+use super::Access;
 use super::Operation;
 use buttress_engine::entry::{Entry, Target, entry_in};
 use buttress_format::limits::item_bytes_max;
@@ -55,9 +56,35 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
     })
 }
 
-impl Operation<'_> {
-    fn broken(tree: TreeId, error: ItemError) -> Error {
-        Corruption::Item { tree, error }.into()
+impl Access<'_> {
+    /// Goes to where a new entry is going to be, by name and by index.
+    pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
+        let index = self.look().next_index(directory)?;
+        if self.defers_names(directory.subvolume)? {
+            let key = DirItem::index_key(directory.inode, index);
+            return self.reach(directory.subvolume.tree(), &[key]);
+        }
+        self.reach_entry(directory, name, index)
+    }
+
+    /// Whether new names of this subvolume wait.
+    pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
+        Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
+    }
+
+    /// Goes to an entry, by name and by index.
+    ///
+    /// The directory's next index is known from then on. Were it looked up after the last name was removed, the next one would get
+    /// that one's index; in the log, over a last commit that still has the old name, Linux takes that for an error, and does not mount.
+    pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
+        if !buttress_faults::on("directory-index-of-removed-name") {
+            self.look().next_index(directory)?;
+        }
+        let keys = [
+            DirItem::index_key(directory.inode, index),
+            DirItem::key(directory.inode, name),
+        ];
+        self.reach(directory.subvolume.tree(), &keys)
     }
 
     /// The entry of this name, or `None`.
@@ -91,10 +118,11 @@ impl Operation<'_> {
         }
         tree.waiting_name(directory, &DirItem::key(directory.inode, name), name)
     }
+}
 
-    /// Whether new names of this subvolume wait.
-    pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
-        Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
+impl Operation<'_> {
+    fn broken(tree: TreeId, error: ItemError) -> Error {
+        Corruption::Item { tree, error }.into()
     }
 
     /// The entry of this name, which is to go or to move. Refuses one that waits although the tree has another of this name: it
@@ -124,31 +152,6 @@ impl Operation<'_> {
         Err(Error::HashCollision {
             name: Name::from(name),
         })
-    }
-
-    /// Goes to where a new entry is going to be, by name and by index.
-    pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
-        let index = self.look().next_index(directory)?;
-        if self.defers_names(directory.subvolume)? {
-            let key = DirItem::index_key(directory.inode, index);
-            return self.reach(directory.subvolume.tree(), &[key]);
-        }
-        self.reach_entry(directory, name, index)
-    }
-
-    /// Goes to an entry, by name and by index.
-    ///
-    /// The directory's next index is known from then on. Were it looked up after the last name was removed, the next one would get
-    /// that one's index; in the log, over a last commit that still has the old name, Linux takes that for an error, and does not mount.
-    pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
-        if !buttress_faults::on("directory-index-of-removed-name") {
-            self.look().next_index(directory)?;
-        }
-        let keys = [
-            DirItem::index_key(directory.inode, index),
-            DirItem::key(directory.inode, name),
-        ];
-        self.reach(directory.subvolume.tree(), &keys)
     }
 
     /// Goes to all that goes with a name of an inode, from the first of the inode's items to the end of them, which may lie in

@@ -3,6 +3,7 @@
 //!
 //! Source: btrfs(5), section "File attributes"; acl(5); inode(7) on set-group-id directories.
 
+use super::Access;
 use super::Operation;
 use super::create::NewInode;
 use buttress_engine::inherited::Inherited;
@@ -31,10 +32,26 @@ pub(super) struct NewInodeAttributes {
     pub(super) xattrs: Vec<(&'static [u8], Vec<u8>)>,
 }
 
+impl Access<'_> {
+    /// The value of an attribute, or `None`.
+    pub(crate) fn xattr(&mut self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let tree = location.subvolume.tree();
+        let key = DirItem::xattr_key(location.inode, name);
+        let Some(item) = self.get(tree, &key)? else {
+            return Ok(None);
+        };
+        let mut entries =
+            DirItems::parse(&key, item.data()).map_err(|error| Corruption::Item { tree, error })?;
+        Ok(entries
+            .find(|entry| entry.name == name)
+            .map(|entry| entry.data.to_vec()))
+    }
+}
+
 impl Operation<'_> {
     /// What the directory's attributes give to new inodes.
     fn inherited(&mut self, directory: Location) -> Result<Arc<Inherited>> {
-        if let Some(known) = self.look().inodes.inherited(directory) {
+        if let Some(known) = self.look().inodes().inherited(directory) {
             return Ok(known);
         }
         let default_acl = match self.xattr(directory, DEFAULT_NAME)? {
@@ -51,23 +68,9 @@ impl Operation<'_> {
             compression,
         });
         self.look()
-            .inodes
+            .inodes()
             .set_inherited(directory, Some(Arc::clone(&inherited)));
         Ok(inherited)
-    }
-
-    /// The value of an attribute, or `None`.
-    pub(crate) fn xattr(&mut self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let tree = location.subvolume.tree();
-        let key = DirItem::xattr_key(location.inode, name);
-        let Some(item) = self.get(tree, &key)? else {
-            return Ok(None);
-        };
-        let mut entries =
-            DirItems::parse(&key, item.data()).map_err(|error| Corruption::Item { tree, error })?;
-        Ok(entries
-            .find(|entry| entry.name == name)
-            .map(|entry| entry.data.to_vec()))
     }
 
     /// What a new inode of `kind_bits` (the type bits of its mode) in `directory` is given.
@@ -93,7 +96,7 @@ impl Operation<'_> {
         }
         let mut flags = inherited_flags(parent.flags, kind);
         if kind == FileKind::Regular {
-            flags.insert(self.handle.filesystem().data().options.flags_of_new_files());
+            flags.insert(self.data_options().flags_of_new_files());
         }
         let mut inherited_attributes = NewInodeAttributes {
             mode,
@@ -111,7 +114,7 @@ impl Operation<'_> {
     /// on, since what is made in them has, at the end, the attributes that it has elsewhere.
     pub(super) fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
         let is_file = FileKind::from_mode(kind_bits) == Some(FileKind::Regular);
-        let options = self.handle.filesystem().data().options;
+        let options = self.data_options();
         NewInodeAttributes {
             mode: kind_bits | (new.mode & MODE_PERMISSION_MASK),
             uid: new.uid,

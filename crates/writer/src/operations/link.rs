@@ -126,7 +126,7 @@ impl Operation<'_> {
             });
         }
         self.require_changeable(inode, item)?;
-        if item.nlink == 0 && !self.look().inodes.is_held(inode) {
+        if item.nlink == 0 && !self.look().inodes().is_held(inode) {
             return Err(Error::InodeNotFound { location: inode });
         }
         if item.nlink >= LINKS_MAX {
@@ -203,7 +203,7 @@ impl Operation<'_> {
         let is_new_directory = self.inode(directory)?.generation == generation;
         let first_index = self
             .look()
-            .inodes
+            .inodes()
             .look_at_log(directory, generation, |log| log.first_index);
         let first_index = first_index.flatten();
         let removed = RemovedName {
@@ -225,7 +225,7 @@ impl Operation<'_> {
         // Looked up while the inode is there: a number is not given twice in one transaction.
         self.look().next_inode_number(inode.subvolume.tree())?;
         let index = self.reach_name(directory, name, inode)?;
-        let is_held = self.look().inodes.is_held(inode);
+        let is_held = self.look().inodes().is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
             // Its own side of the name goes with its other items.
             self.remove_entry(directory, name, index)?;

@@ -51,7 +51,7 @@ impl OpenInode {
 
 impl Drop for OpenInode {
     fn drop(&mut self) {
-        let is_orphan = self.filesystem.look(|operation| {
+        let is_orphan = self.filesystem.note(|operation| {
             let is_last = operation.begin().inodes.release(self.location);
             // A deleted subvolume goes with all that it holds.
             operation.require_subvolume(self.location.subvolume)?;
@@ -79,9 +79,9 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], also for one without names that nobody holds.
     pub fn open_inode(&self, location: Location) -> Result<OpenInode> {
-        self.look(|operation| {
+        self.note(|operation| {
             let item = operation.inode(location)?;
-            if item.nlink == 0 && !operation.look().inodes.is_held(location) {
+            if item.nlink == 0 && !operation.look().inodes().is_held(location) {
                 return Err(Error::InodeNotFound { location });
             }
             operation.begin().inodes.hold(location);
@@ -202,7 +202,7 @@ impl WritableFilesystem {
                 Err(Error::InodeNotFound { .. }) => None,
                 Err(error) => return Err(error),
             };
-            Ok((operation.look().inodes.is_held(location), nlink))
+            Ok((operation.look().inodes().is_held(location), nlink))
         })?;
         if is_held {
             return Ok(false);
@@ -256,7 +256,7 @@ impl Operation<'_> {
     /// bytes of `nbytes` those stood for.
     fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
         let tree = location.subvolume.tree();
-        let sector_bytes = self.look().core.format.sector_bytes;
+        let sector_bytes = self.look().core().format.sector_bytes;
         let mut extents = Vec::new();
         let mut broken = None;
         self.edit().remove_range(tree, from..end, &mut |key, data| {

@@ -297,7 +297,7 @@ impl Operation<'_> {
 
     fn forget_inherited(&mut self, location: Location, name: &[u8]) {
         if [DEFAULT_NAME, COMPRESSION_NAME].contains(&name) {
-            self.look().inodes.set_inherited(location, None);
+            self.look().inodes().set_inherited(location, None);
         }
     }
 }

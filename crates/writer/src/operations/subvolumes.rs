@@ -6,6 +6,7 @@
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for what is refused.
 
+use super::Access;
 use super::Operation;
 use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
@@ -238,18 +239,7 @@ impl WritableFilesystem {
     }
 }
 
-impl Operation<'_> {
-    /// Goes to where a new subvolume is going to be written down.
-    fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
-        self.reach_new_entry(directory, name)?;
-        self.reach_new_inode(TreeId::ROOT)?;
-        let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
-        self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
-        let group = QgroupId::new(id.get());
-        self.reach(TreeId::QUOTA, &[QgroupInfo::key(group), QgroupLimit::key(group)])?;
-        self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
-    }
-
+impl Access<'_> {
     /// Goes to what a snapshot reads of its source.
     pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
@@ -272,6 +262,19 @@ impl Operation<'_> {
         Ok(())
     }
 
+    /// Goes to where a new subvolume is going to be written down.
+    fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
+        self.reach_new_entry(directory, name)?;
+        self.reach_new_inode(TreeId::ROOT)?;
+        let id = SubvolumeId::new(self.look().next_inode_number(TreeId::ROOT)?);
+        self.reach(TreeId::ROOT, &root_reference_keys(id, directory.subvolume))?;
+        let group = QgroupId::new(id.get());
+        self.reach(TreeId::QUOTA, &[QgroupInfo::key(group), QgroupLimit::key(group)])?;
+        self.reach(TreeId::UUID, &[uuid_key(new.uuid, ItemType::UUID_KEY_SUBVOL)])
+    }
+}
+
+impl Operation<'_> {
     /// Gives the root directory of a new subvolume what it inherits.
     fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
@@ -305,7 +308,7 @@ impl Operation<'_> {
 
     /// The key of the entry that names the default subvolume.
     fn key_of_default(&mut self) -> Key {
-        let superblock = self.look().core.forest.volume().superblock();
+        let superblock = self.look().core().forest.volume().superblock();
         let directory = InodeNumber::new(superblock.root_dir_objectid.get());
         DirItem::key(directory, DEFAULT_NAME)
     }

@@ -13,6 +13,7 @@
 //! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes
 //! [`defer_names`]: WritableFilesystem::defer_names
 
+use super::Access;
 use super::Operation;
 use super::entries::check_name;
 use super::subvolumes::SUBVOLUME_ITEMS;
@@ -160,14 +161,23 @@ impl WritableFilesystem {
     }
 }
 
-impl Operation<'_> {
+impl Access<'_> {
+    pub(super) fn require_unfinished(&mut self, id: SubvolumeId) -> Result<()> {
+        if self.is_unfinished(id)? {
+            return Ok(());
+        }
+        Err(Error::SubvolumeNotFound { subvolume: id })
+    }
+
     /// Goes to where an unfinished subvolume is going to be written down.
     fn reach_unfinished(&mut self) -> Result<()> {
         self.reach_new_inode(TreeId::ROOT)?;
         let id = self.look().next_inode_number(TreeId::ROOT)?;
         self.reach(TreeId::ROOT, &[orphan_key(id)])
     }
+}
 
+impl Operation<'_> {
     /// Has nobody see a subvolume that was just made.
     fn hide(&mut self, id: SubvolumeId) -> Result<()> {
         let running = self.edit();
@@ -176,13 +186,6 @@ impl Operation<'_> {
         item.received_uuid = Uuid::nil();
         running.open_tree(id.tree())?.tree.set_unfinished(true);
         running.put(TreeId::ROOT, &orphan_key(id.get()), &[])
-    }
-
-    pub(super) fn require_unfinished(&mut self, id: SubvolumeId) -> Result<()> {
-        if self.is_unfinished(id)? {
-            return Ok(());
-        }
-        Err(Error::SubvolumeNotFound { subvolume: id })
     }
 
     fn require_finishable(&mut self, finished: &FinishedSubvolume) -> Result<()> {

@@ -11,6 +11,7 @@
 
 use buttress_engine::cow::Form;
 use buttress_engine::freezing::Prepared;
+use buttress_engine::look::Look;
 use buttress_engine::running::{OpenTree, Running};
 use buttress_engine::trees::LiveTree;
 use buttress_format::{
@@ -115,17 +116,17 @@ pub(crate) fn add_uuids(running: &mut Running, id: SubvolumeId) -> Result<()> {
 
 /// The root block of a subvolume as it is being committed, or was committed last.
 pub(crate) fn committed_root(
-    running: &mut Running,
+    mut look: Look<'_>,
     subvolume: SubvolumeId,
     committing: Option<&Prepared>,
 ) -> Result<TreeBlock> {
     let tree = subvolume.tree();
-    let checksum_type = running.core.format.checksum_type;
+    let checksum_type = look.reborrow().core().format.checksum_type;
     if let Some(root) = committing.and_then(|prepared| prepared.root_block(tree, checksum_type)) {
         return Ok(root);
     }
-    let root = *running.view(tree)?.root();
-    Ok(running.core.forest.read_block(&BlockPointer::root(&root))?)
+    let root = *look.reborrow().view(tree)?.root();
+    Ok(look.core().forest.read_block(&BlockPointer::root(&root))?)
 }
 
 /// Takes a new tree in: its root item is in the root tree at once, so that its id is taken.

@@ -19,7 +19,7 @@ impl Replay<'_, '_> {
     pub(super) fn cut(&mut self, inode: InodeNumber) -> Result<()> {
         let location = self.at(inode);
         let size = self.operation.inode(location)?.size.get();
-        let sector_bytes = self.operation.look().core.sector_bytes();
+        let sector_bytes = self.operation.look().core().sector_bytes();
         let end = size.checked_next_multiple_of(sector_bytes).unwrap_or(u64::MAX);
         let gone = self.operation.drop_range(location, &(end..u64::MAX))?;
         self.count(inode, 0, gone)
@@ -43,7 +43,7 @@ impl Replay<'_, '_> {
         {
             return Ok(());
         }
-        let sector_bytes = self.operation.look().core.format.sector_bytes;
+        let sector_bytes = self.operation.look().core().format.sector_bytes;
         let logged = FileExtent::parse(&key, item.data(), sector_bytes).map_err(broken)?;
         let stored = Stored::parse(tree, &key, item.data(), sector_bytes)?;
         let gone = self
@@ -93,7 +93,7 @@ impl Replay<'_, '_> {
 
     /// What the log has of the checksums between two addresses.
     fn logged_sums(&mut self, start: Logical, end: Logical) -> Result<Vec<(Logical, Vec<u8>)>> {
-        let format = &self.operation.look().core.format;
+        let format = &self.operation.look().core().format;
         let (sector_bytes, checksum_type) = (format.sector_bytes, format.checksum_type);
         // The item that begins before the range may reach into it.
         let mut cursor = self.log.cursor(ReadAhead::None);

@@ -260,7 +260,8 @@ impl Replay<'_, '_> {
 
     /// Whether the directory has this entry, by name.
     fn has_entry(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
-        let found = self.operation.find_entry(self.at(named.parent), &named.name)?;
+        let parent = self.at(named.parent);
+        let found = self.operation.find_entry(parent, &named.name)?;
         Ok(found.is_some_and(|entry| entry.target == Target::Inode(inode)))
     }
 }

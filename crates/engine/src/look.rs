@@ -1,0 +1,146 @@
+//! A look at the running transaction: what operations read under the edit lock, without any edit.
+//!
+//! [`Running`] has look-ups and edits. A look has the look-ups alone, so code that gets a look cannot edit a tree: that is
+//! an error of the compiler. Look-ups open trees, so a look borrows the transaction for itself.
+//!
+//! What is only in memory can change through a look: which inodes are held, what a directory gives to new inodes, and what
+//! logs know. No commit writes that.
+
+use super::data_extents::DataRange;
+use super::inode_table::InodeTable;
+use super::log_state::LogState;
+use super::need::Need;
+use super::removed_names::NameChanges;
+use super::running::{Core, OpenTree, Running};
+use buttress_format::{Generation, Key, RootItem, TreeId};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use buttress_tree::{EditableTree, OwnedItem, Tree};
+
+/// A look at the running transaction.
+#[derive(Debug)]
+pub struct Look<'a>(&'a mut Running);
+
+impl<'a> Look<'a> {
+    /// Looks at this transaction.
+    pub const fn new(running: &'a mut Running) -> Self {
+        Self(running)
+    }
+
+    /// Looks again later: a look-up ends a look.
+    pub const fn reborrow(&mut self) -> Look<'_> {
+        Look(self.0)
+    }
+
+    /// Returns what all trees have in common: format, features, generations, devices.
+    #[must_use]
+    pub fn core(self) -> &'a Core {
+        &self.0.core
+    }
+
+    /// Returns the names that went in this transaction.
+    #[must_use]
+    pub fn names(self) -> &'a NameChanges {
+        &self.0.names
+    }
+
+    /// Returns the inodes in use.
+    #[must_use]
+    pub fn inodes(self) -> &'a InodeTable {
+        &self.0.inodes
+    }
+
+    /// Returns a tree. Opens it if nobody has.
+    ///
+    /// # Errors
+    /// [`Error::TreeNotFound`], and that a block cannot be read.
+    pub fn open_tree(self, id: TreeId) -> Result<&'a OpenTree> {
+        self.0.open_tree(id).map(|open| &*open)
+    }
+
+    /// Returns the root item of a tree, with the changes of this transaction.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree).
+    pub fn root_item(self, id: TreeId) -> Result<&'a RootItem> {
+        self.0.root_item(id)
+    }
+
+    /// Returns the tree as it is now.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree).
+    pub fn view(self, id: TreeId) -> Result<Tree> {
+        self.0.view(id)
+    }
+
+    /// Returns the last item at or before a key.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree).
+    pub fn at_or_before(self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.at_or_before(id, key)
+    }
+
+    /// Returns the first item at or after a key.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree).
+    pub fn at_or_after(self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        self.0.at_or_after(id, key)
+    }
+
+    /// Returns the number that the next new inode or subvolume of a tree gets.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree), and if no number is left.
+    pub fn next_inode_number(self, tree: TreeId) -> Result<u64> {
+        self.0.next_inode_number(tree)
+    }
+
+    /// Returns the index that the next name in a directory gets.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree).
+    pub fn next_index(self, directory: Location) -> Result<u64> {
+        self.0.next_index(directory)
+    }
+
+    /// Returns the next index in a directory by its tree alone.
+    ///
+    /// # Errors
+    /// As [`open_tree`](Self::open_tree).
+    pub fn next_index_in_tree(self, directory: Location) -> Result<u64> {
+        self.0.next_index_in_tree(directory)
+    }
+
+    /// Returns how many references an extent of data has.
+    ///
+    /// # Errors
+    /// That a block cannot be read.
+    pub fn data_references(self, extent: DataRange) -> Result<u64> {
+        self.0.data_references(extent)
+    }
+
+    /// Returns the error of an edit without space.
+    #[must_use]
+    pub fn no_metadata_space(self, need: Need) -> Error {
+        self.0.no_metadata_space(need)
+    }
+
+    /// Returns an empty log for a subvolume.
+    #[must_use]
+    pub fn new_log(self, generation: Generation) -> EditableTree {
+        self.0.new_log(generation)
+    }
+
+    /// Changes what logs know of an inode.
+    pub fn with_log_state<T>(
+        self,
+        location: Location,
+        generation: Generation,
+        change: impl FnOnce(&mut LogState) -> T,
+    ) -> T {
+        self.0.inodes.with_log_state(location, generation, change)
+    }
+}

@@ -1,0 +1,221 @@
+//! Read access to the running transaction: what an operation has before its first edit, and a look has at all.
+//!
+//! An [`Access`] holds the edit lock. It has no edits: [`Operation`] is made from one, consumes it, and adds them. So a
+//! look that edits is an error of the compiler.
+//!
+//! A missing block ends a look-up with an error as long as the access [`waits for no device`](Access::may_retry): the
+//! caller then reads the block without the lock and retries.
+
+use buttress_engine::checksums::checksum_key;
+use buttress_engine::data_options::DataOptions;
+use buttress_engine::look::Look;
+use buttress_engine::reservation::Handle;
+use buttress_engine::running::Running;
+use buttress_engine::steps::Steps;
+use buttress_format::{
+    FileKind, Generation, Incompat, InodeFlags, InodeItem, Key, Logical, RootItem, SubvolumeId, Timestamp,
+    TreeId,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use buttress_tree::{NonBlocking, OwnedItem, Tree};
+use std::path::PathBuf;
+
+#[cfg(doc)]
+use super::Operation;
+
+/// Read access to the running transaction, under the edit lock. See the module.
+pub(crate) struct Access<'a> {
+    handle: Handle<'a>,
+    now: Timestamp,
+    /// Held while look-ups take only blocks that are in memory.
+    resident_only: Option<NonBlocking>,
+    /// What is looked for is going to be edited after a snapshot of this subvolume.
+    pub(crate) follows_snapshot_of: Option<SubvolumeId>,
+}
+
+impl<'a> Access<'a> {
+    /// Access whose look-ups read no block. It may be retried.
+    pub(super) fn resident_only(handle: Handle<'a>) -> Self {
+        Self::new(handle, Some(NonBlocking::hold()))
+    }
+
+    /// Access whose look-ups read what they need.
+    pub(super) fn reading(handle: Handle<'a>) -> Self {
+        Self::new(handle, None)
+    }
+
+    fn new(handle: Handle<'a>, resident_only: Option<NonBlocking>) -> Self {
+        Self {
+            now: handle.now(),
+            handle,
+            resident_only,
+            follows_snapshot_of: None,
+        }
+    }
+
+    /// The running transaction, for the edits of the operation that this access was consumed by.
+    pub(super) fn transaction_mut(&mut self) -> &mut Running {
+        &mut self.handle
+    }
+
+    /// The options of file data.
+    pub(super) fn data_options(&self) -> &DataOptions {
+        &self.handle.filesystem().data().options
+    }
+
+    /// The lock that keeps live look-ups from an operation half done.
+    pub(super) fn steps(&self) -> &'a Steps {
+        self.handle.steps()
+    }
+}
+
+impl Access<'_> {
+    /// Whether a look-up that misses a block may be retried.
+    pub(super) const fn may_retry(&self) -> bool {
+        self.resident_only.is_some()
+    }
+
+    /// From here on nothing is retried: look-ups read what they need.
+    pub(super) fn retry_no_more(&mut self) {
+        self.resident_only = None;
+    }
+
+    /// Goes to where these keys are or would be, so that edits there find their way in memory.
+    pub(crate) fn reach(&mut self, tree: TreeId, keys: &[Key]) -> Result<()> {
+        let follows_snapshot = self.follows_snapshot_of.is_some_and(|of| of.tree() == tree);
+        keys.iter().try_for_each(|key| {
+            if follows_snapshot {
+                self.handle.reach_after_snapshot(tree, key)
+            } else {
+                self.handle.reach(tree, key)
+            }
+        })
+    }
+
+    /// Goes to where the checksums of new data are going to be.
+    pub(crate) fn reach_checksums(&mut self, logical: Logical) -> Result<()> {
+        self.reach(TreeId::CHECKSUM, &[checksum_key(logical.get())])
+    }
+
+    /// Returns the look-ups of the running transaction.
+    pub(crate) fn look(&mut self) -> Look<'_> {
+        Look::new(&mut self.handle)
+    }
+
+    pub(crate) fn get(&mut self, tree: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
+        self.handle.get(tree, key)
+    }
+
+    pub(crate) fn view_of(&mut self, tree: TreeId) -> Result<Tree> {
+        self.handle.view(tree)
+    }
+
+    pub(crate) fn inode(&mut self, location: Location) -> Result<InodeItem> {
+        self.handle.inode(location)
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        self.handle.running_generation()
+    }
+
+    /// The time of the operation: one for all that it changes.
+    pub(crate) const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub(crate) fn node_bytes(&self) -> u32 {
+        self.handle.core.format.node_bytes
+    }
+
+    pub(crate) fn has(&self, feature: Incompat) -> bool {
+        self.handle.core.has(feature)
+    }
+
+    /// Refuses subvolumes that were deleted: what is still there of their trees only waits to be dropped.
+    pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
+        let references = match self.look().root_item(subvolume.tree()) {
+            Ok(item) => item.references,
+            Err(Error::TreeNotFound { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        if references == 0 && !self.is_unfinished(subvolume)? {
+            return Err(Error::SubvolumeNotFound { subvolume });
+        }
+        Ok(())
+    }
+
+    /// Whether a subvolume is being made that nobody sees yet. Inode flags forbid nothing in there.
+    pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
+        match self.look().open_tree(subvolume.tree()) {
+            Ok(open) => Ok(open.tree.is_unfinished()),
+            // It was dropped.
+            Err(Error::TreeNotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses read-only subvolumes, and deleted ones.
+    pub(crate) fn require_writable(&mut self, location: Location) -> Result<()> {
+        let subvolume = location.subvolume;
+        self.require_subvolume(subvolume)?;
+        let open = self.look().open_tree(subvolume.tree())?;
+        if open.item.as_ref().is_some_and(RootItem::is_read_only) {
+            return Err(Error::ReadOnlySubvolume { subvolume });
+        }
+        open.tree.know_writable();
+        Ok(())
+    }
+
+    /// The inode of a directory that is still there.
+    pub(super) fn require_directory(&mut self, directory: Location) -> Result<InodeItem> {
+        let item = self.inode(directory)?;
+        if item.kind() != FileKind::Directory {
+            return Err(Error::NotADirectory {
+                path: PathBuf::from(directory.to_string()),
+            });
+        }
+        if item.nlink == 0 {
+            return Err(Error::InodeNotFound { location: directory });
+        }
+        Ok(item)
+    }
+
+    /// Refuses directories to which no names can be added.
+    pub(super) fn require_adding(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
+        if item.flags.contains(InodeFlags::IMMUTABLE) && !self.is_unfinished(directory.subvolume)? {
+            return Err(Error::NotPermitted {
+                location: directory,
+                why: "it is immutable",
+            });
+        }
+        self.require_writable(directory)
+    }
+
+    /// Refuses directories from which no names can be taken.
+    pub(super) fn require_removing(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
+        self.require_adding(directory, item)?;
+        if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished(directory.subvolume)? {
+            return Err(Error::NotPermitted {
+                location: directory,
+                why: "names can only be added to it",
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses inodes that must keep their names and attributes.
+    pub(super) fn require_changeable(&mut self, location: Location, item: &InodeItem) -> Result<()> {
+        let why = if item.flags.contains(InodeFlags::IMMUTABLE) {
+            "it is immutable"
+        } else if item.flags.contains(InodeFlags::APPEND) {
+            "it is append-only"
+        } else {
+            return Ok(());
+        };
+        if self.is_unfinished(location.subvolume)? {
+            return Ok(());
+        }
+        Err(Error::NotPermitted { location, why })
+    }
+}
