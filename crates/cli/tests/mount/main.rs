@@ -21,6 +21,7 @@ mod mounting;
 mod options;
 mod power_cuts;
 mod programs;
+mod read_only;
 mod remount_times;
 mod resync;
 mod scrub;

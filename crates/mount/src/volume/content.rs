@@ -33,10 +33,16 @@ impl MountedVolume {
             return Err(Errno::NOSYS);
         }
         if mode.write {
-            self.writer()?;
+            // In the order of the kernel's permission checks.
+            let writer = self.writer()?;
             let flags = self.metadata(location)?.flags;
-            let must_append = flags.contains(InodeFlags::APPEND) && (!mode.append || mode.truncate);
-            if flags.contains(InodeFlags::IMMUTABLE) || must_append {
+            if flags.contains(InodeFlags::IMMUTABLE) {
+                return Err(Errno::PERM);
+            }
+            writer
+                .require_writable_subvolume(location)
+                .map_err(|error| self.failed(&error))?;
+            if flags.contains(InodeFlags::APPEND) && (!mode.append || mode.truncate) {
                 return Err(Errno::PERM);
             }
         }

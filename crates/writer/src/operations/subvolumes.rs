@@ -39,6 +39,18 @@ pub enum ReceivedUuid {
 }
 
 impl WritableFilesystem {
+    /// Refuses what lies in a read-only subvolume, or in a deleted one.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlySubvolume`], [`Error::SubvolumeNotFound`].
+    pub fn require_writable_subvolume(&self, location: Location) -> Result<()> {
+        let tree = self.live_trees().get(location.subvolume.tree());
+        if tree.is_some_and(|tree| tree.is_known_writable()) {
+            return Ok(());
+        }
+        self.look(|access| access.require_writable(location))
+    }
+
     /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the mode of its root directory,
     /// which gets the property of compression of the root of the subvolume that `directory` is in.
     ///
