@@ -1,9 +1,9 @@
-//! A backend at whose gate requests wait, and a thread that can be watched: for tests of what may happen between two
+//! A backend with a gate that holds requests, and a thread that can be watched: for tests of what may happen between two
 //! requests.
 //!
-//! A test closes the gate for some requests, lets one thread run up to it, starts another, and asks whether that one comes
-//! to an end or waits for the first. Nothing here is decided by how long something takes: a thread that sleeps while all
-//! that it could wait for is the other thread waits for it.
+//! A test closes the gate for some requests and lets one thread run up to it. It starts another thread, which then ends or
+//! waits for the first. No time decides: a thread that sleeps waits for the other thread if nothing else is left to wait for.
+//! [`SetOnDrop`] ends the loops of other threads when a test ends or panics.
 //!
 //! Clamps: of a laboratory for tests, whose images are compared as a whole.
 
