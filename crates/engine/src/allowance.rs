@@ -1,53 +1,116 @@
-//! What an edit asked for, compared with what it took: an assertion of builds with debug assertions.
+//! The nodes that an edit or a commit may take, compared with the nodes that it took: assertions of debug builds.
 //!
-//! An edit that takes more than it asked for may leave a commit without space, which loses the transaction. So the end of
-//! each edit compares both. A commit compares its own nodes with what was reserved ([`super::converging`]).
+//! An edit that takes more than its need may leave a commit without space, which loses the transaction. The end of each
+//! edit compares both ([`Allowance`]). A commit compares its nodes with its reservation ([`CommitAllowance`]).
 //!
-//! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) are compared with all of their places,
-//! although they asked for fewer.
+//! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may take all of their places, although they
+//! reserve fewer.
 
 use super::reservation::Need;
 use super::running::Running;
 use super::worst_case::PLACES_OF_COMMIT;
+use buttress_exact::{Exact as _, u64_of};
 
-/// What an edit may take, and where it began: for the assertion that it asked for enough.
+/// The nodes that an edit may take, and the state at its start.
+#[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     need: Need,
     nodes_before: u64,
-    nodes_most: u64,
+    nodes_max: u64,
     groups_before: usize,
 }
 
+#[cfg(debug_assertions)]
 impl Allowance {
     pub(crate) fn of(need: Need, running: &Running) -> Self {
         let (shape, nodes_before) = running.shape();
         Self {
             need,
             nodes_before,
-            nodes_most: shape.edited_nodes(need.places),
+            nodes_max: shape.edited_nodes(need.places),
             groups_before: running.core.groups.iter().count(),
         }
     }
 
-    /// Requires that the edit took no more nodes than it asked for. A chunk that was made for data is the commit's.
+    /// Requires that the edit took no more nodes than it may. The nodes of a new data chunk belong to the commit.
     pub(crate) fn check(self, running: &Running) {
         let (shape, nodes) = running.shape();
-        let chunks = running
-            .core
-            .groups
-            .iter()
-            .count()
-            .saturating_sub(self.groups_before);
-        let of_chunks = u64::try_from(chunks)
-            .unwrap_or(u64::MAX)
-            .saturating_mul(shape.edited_nodes(PLACES_OF_COMMIT));
+        let groups = running.core.groups.iter().count();
+        // No edit removes a block group.
+        let chunks = u64_of(groups.exact_sub(self.groups_before));
+        let chunk_nodes = chunks.exact_mul(shape.edited_nodes(PLACES_OF_COMMIT));
+        // Clamp: an edit may free new nodes, and the tree then has fewer.
         let taken = nodes.saturating_sub(self.nodes_before);
         assert!(
-            taken <= self.nodes_most.saturating_add(of_chunks),
-            "an edit took {taken} nodes and asked for {}: {:?}, {shape:?}",
-            self.nodes_most,
+            taken <= self.nodes_max.exact_add(chunk_nodes),
+            "an edit took {taken} nodes and may take {}: {:?}, {shape:?}",
+            self.nodes_max,
             self.need,
         );
+    }
+}
+
+/// The nodes that a commit may take. Release builds record nothing.
+#[derive(Debug, Default)]
+pub(crate) struct CommitAllowance {
+    /// The nodes with addresses of all commits, at the start of this one.
+    addressed_before: Option<u64>,
+    /// The largest number of nodes that a slice reserved for the whole commit.
+    nodes_max: u64,
+    /// The rest of the work at the last release of the lock.
+    left: Option<Work>,
+}
+
+/// The rest of a commit's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Work {
+    nodes: u64,
+    references: usize,
+    inodes: u64,
+}
+
+impl Work {
+    fn of(running: &Running) -> Self {
+        Self {
+            nodes: running.shape().1,
+            references: running.core.references.len(),
+            inodes: running.inodes.changed(),
+        }
+    }
+}
+
+impl CommitAllowance {
+    /// Records the reservation at the start of a slice, unless nobody edited since the last one.
+    pub(crate) fn slice_starts(&mut self, running: &Running) {
+        if !cfg!(debug_assertions) || self.left == Some(Work::of(running)) {
+            return;
+        }
+        let reserved = running.nodes_of_commit();
+        self.nodes_max = self.nodes_max.max(self.taken(running).exact_add(reserved));
+    }
+
+    /// Records the rest of the work at the end of a slice.
+    pub(crate) fn slice_ends(&mut self, running: &Running) {
+        if cfg!(debug_assertions) {
+            self.left = Some(Work::of(running));
+        }
+    }
+
+    /// Requires that the commit took no more nodes than it may.
+    pub(crate) fn check(&mut self, running: &Running) {
+        if cfg!(debug_assertions) {
+            let taken = self.taken(running);
+            assert!(
+                taken <= self.nodes_max,
+                "a commit took {taken} nodes and may take {}",
+                self.nodes_max
+            );
+        }
+    }
+
+    fn taken(&mut self, running: &Running) -> u64 {
+        let now = running.core.nodes_addressed;
+        now.exact_sub(*self.addressed_before.get_or_insert(now))
     }
 }

@@ -13,6 +13,7 @@
 //!
 //! A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
 
+use super::allowance::CommitAllowance;
 use super::block_groups::Purpose;
 use super::converging::Convergence;
 use super::fault_in::FaultIn;
@@ -172,6 +173,7 @@ impl Engine {
     fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<'_, T>> {
         let mut reads = FaultIn::default();
         let mut convergence = Convergence::default();
+        let mut allowance = CommitAllowance::default();
         let mut slices = 0_usize;
         let has_company = self.has_company();
         // Where others work beside it, syncs are not kept waiting before there is nothing left to settle.
@@ -189,8 +191,9 @@ impl Engine {
             let in_place = in_place.unwrap_or_else(|| self.data().in_place.write());
             let durable = handle.core.durable;
             let may_freeze = no_logs.is_some();
+            allowance.slice_starts(&handle);
             let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice, may_freeze);
-            handle.note_left(&mut convergence);
+            allowance.slice_ends(&handle);
             // Its references were still waiting; now some are in the trees.
             self.shared.forget_view();
             let prepared = match prepared? {
@@ -202,7 +205,10 @@ impl Engine {
                 }
                 Preparation::Paused => continue,
                 Preparation::NothingToDo | Preparation::Settled => None,
-                Preparation::Frozen(prepared) => Some(prepared),
+                Preparation::Frozen(prepared) => {
+                    allowance.check(&handle);
+                    Some(prepared)
+                }
             };
             let Some(no_logs) = no_logs.take() else {
                 drop(handle);
@@ -235,7 +241,6 @@ impl Engine {
         slice: &Slice,
         may_freeze: bool,
     ) -> Result<Preparation> {
-        handle.expect_nodes(convergence);
         self.data()
             .balance(handle.core.reserved_data_bytes, &handle.core.ahead)?;
         while handle.inodes.changed() > 0 {
@@ -251,10 +256,7 @@ impl Engine {
         // Nothing that a reader sees changes from here on until the lock is let go of.
         drop(self.shared.give_view(handle));
         match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
-            None => {
-                handle.check_expected(convergence);
-                handle.freeze(self.forest().volume())
-            }
+            None => handle.freeze(self.forest().volume()),
             Some(preparation) => Ok(preparation),
         }
     }

@@ -56,20 +56,6 @@ pub struct Convergence {
     rounds: usize,
     /// Whether the round found something to do.
     is_busy: bool,
-    /// How many nodes of all commits had addresses when this one began.
-    addressed_before: Option<u64>,
-    /// The most nodes that a slice expected the whole commit to take.
-    nodes_expected: u64,
-    /// What waited when the lock was released last.
-    left: Option<Waiting>,
-}
-
-/// What a commit still has to record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waiting {
-    nodes: u64,
-    references: usize,
-    inodes: u64,
 }
 
 /// How a call of converging ended.
@@ -124,42 +110,6 @@ impl Running {
         let left = ByteCount::of(self.core.references.len()).get();
         let defect = Defect::new("a commit did not come to rest").with("references", left);
         Err(defect.with("rounds", ROUNDS_MAX as i128).into())
-    }
-
-    /// Notes how many nodes the commit will take by the reservation's arithmetic: when it begins, and when others edited
-    /// while the lock was released.
-    pub fn expect_nodes(&self, at: &mut Convergence) {
-        if at.left == Some(self.waiting()) {
-            return;
-        }
-        let before = *at.addressed_before.get_or_insert(self.core.nodes_addressed);
-        let taken = self.core.nodes_addressed.saturating_sub(before);
-        let expected = taken.saturating_add(self.nodes_of_commit());
-        at.nodes_expected = at.nodes_expected.max(expected);
-    }
-
-    /// Notes what waits while the lock is released.
-    pub fn note_left(&self, at: &mut Convergence) {
-        at.left = Some(self.waiting());
-    }
-
-    fn waiting(&self) -> Waiting {
-        Waiting {
-            nodes: self.shape().1,
-            references: self.core.references.len(),
-            inodes: self.inodes.changed(),
-        }
-    }
-
-    /// Requires that the commit took no more nodes than was expected.
-    pub fn check_expected(&self, at: &Convergence) {
-        let before = at.addressed_before.unwrap_or(self.core.nodes_addressed);
-        let taken = self.core.nodes_addressed.saturating_sub(before);
-        debug_assert!(
-            taken <= at.nodes_expected,
-            "a commit took {taken} nodes, where {} were reserved",
-            at.nodes_expected
-        );
     }
 
     fn pause(&mut self, at: &mut Convergence, why: Converged) -> Converged {

@@ -27,7 +27,7 @@
 //! | `pending_log`, `log_blocks` | the log that waits at opening; where blocks of logs lie |
 //! | `opening` | what may be written and what is refused by name |
 //! | `reservation`, `reserved_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
-//! | `need`, `worst_case`, `allowance` | what an edit asks for; the most nodes that edits take; what an edit asked for against what it took |
+//! | `need`, `worst_case`, `allowance` | an edit's need; the most nodes of an edit; the nodes it took, compared with its need |
 //! | `cow` | what copying a tree block means for references |
 //! | `extent_tree`, `quotas` | reference counts are applied; quotas are kept right, or marked |
 //! | `backing` | space of the host for metadata, reserved ahead |
@@ -65,7 +65,6 @@
     )
 )]
 
-#[cfg(debug_assertions)]
 mod allowance;
 mod background;
 pub mod backing;

@@ -116,8 +116,8 @@ impl DirtyMemory {
         came.saturating_mul(2).clamp(rest >> 2, rest >> 1)
     }
 
-    /// What is held now, beside content.
-    #[cfg(any(test, feature = "testing"))]
+    /// Returns the bytes that are held now, without content.
+    #[cfg(feature = "testing")]
     pub(crate) fn held(&self) -> ByteCount {
         let (dirty, frozen) = (&self.dirty_bytes, &self.frozen_bytes);
         ByteCount::new(

@@ -10,7 +10,7 @@ use super::backing::Backing;
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
-use super::{EditLock, Engine};
+use super::{EditLock, Engine, TrimmingLock};
 #[cfg(debug_assertions)]
 use crate::allowance::Allowance;
 pub use crate::need::{Claim, Need};
@@ -18,6 +18,7 @@ use crate::steps::Steps;
 use crate::trees::LiveTree;
 use crate::waiting_names::WAITING_NAME_BYTES;
 use crate::worst_case::{PLACES_OF_COMMIT, Shape};
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, Incompat, Timestamp};
 use buttress_fs::error::{Error, Result};
 use buttress_locks::MutexGuard;
@@ -47,6 +48,19 @@ const OTHER_PLACES: u64 = 32;
 /// The least number of nodes in the reserve.
 pub(crate) const RESERVED_NODES: u64 = 192;
 
+/// The space for metadata until the next commit.
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    /// The need and the reserve.
+    all_bytes: u64,
+    /// The part that must have space on the host.
+    backed_bytes: u64,
+}
+
+/// The lock that no trim has: free space is free ([`super::trimming`]).
+#[derive(Debug)]
+pub struct NoTrim<'a>(#[expect(dead_code, reason = "a guard")] MutexGuard<'a, (), TrimmingLock>);
+
 /// An edit of the running transaction: holds the edit lock until it is dropped.
 ///
 /// Everything done through one handle is in the same commit. Nothing that waits for a device may be done while one is
@@ -55,7 +69,7 @@ pub(crate) const RESERVED_NODES: u64 = 192;
 pub struct Handle<'a> {
     running: MutexGuard<'a, Running, EditLock>,
     filesystem: &'a Engine,
-    /// What the edit asked for.
+    /// The need of the edit.
     #[cfg(debug_assertions)]
     allowance: Option<Allowance>,
 }
@@ -92,23 +106,20 @@ impl<'a> Handle<'a> {
 }
 
 impl Handle<'_> {
-    /// Notes what the edit asked for.
-    #[cfg_attr(
-        not(debug_assertions),
-        expect(
-            clippy::needless_pass_by_ref_mut,
-            clippy::unused_self,
-            reason = "an assertion"
-        )
-    )]
+    /// Records the need of the edit, for the assertion at its end.
+    #[cfg(debug_assertions)]
     fn allow(&mut self, need: Need) {
-        #[cfg(debug_assertions)]
-        {
-            self.allowance = Some(Allowance::of(need, &self.running));
-        }
-        #[cfg(not(debug_assertions))]
-        let _ = need;
+        self.allowance = Some(Allowance::of(need, &self.running));
     }
+
+    /// Records nothing: this build has no assertions.
+    #[cfg(not(debug_assertions))]
+    #[expect(
+        clippy::needless_pass_by_ref_mut,
+        clippy::unused_self,
+        reason = "debug builds record"
+    )]
+    const fn allow(&mut self, _need: Need) {}
 
     /// The time, by the clock that was given when the volume was opened.
     pub fn now(&self) -> Timestamp {
@@ -150,7 +161,21 @@ impl Engine {
                 self.commit_metadata()?;
             }
         }
-        let _nothing_trimmed = self.shared.trimming.lock();
+        self.start_without_trim(&self.hold_off_trims(), need)
+    }
+
+    /// Waits for the trim in progress, and lets none begin until the caller drops the guard. The caller must not commit
+    /// meanwhile: a commit may discard, which takes the same lock.
+    pub fn hold_off_trims(&self) -> NoTrim<'_> {
+        NoTrim(self.shared.trimming.lock())
+    }
+
+    /// Starts an edit that no trim keeps space from. Commits nothing.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_without_trim(&self, _no_trim: &NoTrim<'_>, need: Need) -> Result<Handle<'_>> {
+        self.require_writing()?;
         let (mut handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
         if found {
             handle.allow(need);
@@ -216,7 +241,7 @@ impl Engine {
         }
         let mut handle = match self.reserve_data_once(bytes) {
             Err(Error::NoSpace { .. }) if !buttress_faults::on("space-of-trim-unawaited") => {
-                let _nothing_trimmed = self.shared.trimming.lock();
+                let _no_trim = self.hold_off_trims();
                 self.reserve_data_once(bytes)?
             }
             reserved => reserved?,
@@ -288,49 +313,47 @@ impl Running {
             )
     }
 
-    /// Returns the shape of the trees, and how many of their nodes have no address yet.
+    /// Returns the shape of the trees, and the number of their nodes without an address.
     pub(crate) fn shape(&self) -> (Shape, u64) {
         let node_bytes = self.core.node_bytes().get();
         let used_bytes = self.core.groups.room(Purpose::Metadata).used_bytes;
         let mut shape = Shape {
             node_bytes,
-            used_nodes: used_bytes.checked_div(node_bytes).unwrap_or(0),
+            used_nodes: used_bytes.quotient(node_bytes),
             ..Shape::default()
         };
         let mut nodes = 0_u64;
         for tree in core::iter::once(&self.core.extent.tree).chain(self.trees.values().map(|open| &open.tree))
         {
             let (level, unassigned) = tree.level_and_unassigned_nodes();
-            if let Some(roots) = shape.roots.get_mut(usize::from(level)) {
-                *roots = roots.saturating_add(1);
-            }
-            nodes = nodes.saturating_add(unassigned);
+            shape.add_root(level);
+            nodes = nodes.exact_add(unassigned);
         }
         (shape, nodes)
     }
 
-    /// Nodes that a commit allocates now, at most.
-    pub fn nodes_of_commit(&self) -> u64 {
+    /// Returns the largest number of nodes that a commit allocates now.
+    pub(crate) fn nodes_of_commit(&self) -> u64 {
         self.nodes_at_commit(Need::promised(0))
     }
 
-    /// Nodes that a commit would allocate now, at most: those of `need`, those that have no address, and those that recording
-    /// them takes. The unit of each sum is explained in [`super::worst_case`].
+    /// Returns the largest number of nodes that a commit would allocate now: the nodes of `need`, the nodes without an address,
+    /// and the nodes that record both. [`super::worst_case`] explains the sums.
     fn nodes_at_commit(&self, need: Need) -> u64 {
         let (shape, nodes) = self.shape();
-        let nodes = nodes.saturating_add(need.nodes(&shape));
-        // Each sector of dirty data becomes an item in a leaf of its own. Records of extents and checksums lie closer together.
+        let nodes = nodes.exact_add(need.nodes(&shape));
+        if buttress_faults::on("commit-expects-only-edits") {
+            return nodes;
+        }
+        // Each sector of dirty data becomes an item in a leaf of its own. Records of extents and checksums are denser.
         let data = match need.claim {
             Claim::Reserved => 0,
-            Claim::Ordinary | Claim::Freeing => self
-                .core
-                .reserved_data_bytes
-                .checked_div(self.core.sector_bytes())
-                .unwrap_or(0),
+            Claim::Ordinary | Claim::Freeing => {
+                self.core.reserved_data_bytes.quotient(self.core.sector_bytes())
+            }
         };
-        let records_of_data = data.div_ceil(DATA_RECORDS_A_LEAF);
         // A reference changes a leaf of the extent tree and one of the free-space tree.
-        let references = ByteCount::of(self.core.references.len()).get();
+        let references = u64_of(self.core.references.len());
         let places = [
             references,
             references,
@@ -338,20 +361,15 @@ impl Running {
             self.inodes.changed(),
             self.core.unrecorded_ranges,
         ];
-        // A commit copies a node once, whatever changes it.
-        let copies = places
-            .iter()
-            .fold(0_u64, |sum, places| sum.saturating_add(shape.copies(*places)))
-            .min(shape.used_nodes);
-        if buttress_faults::on("commit-expects-only-edits") {
-            return nodes;
-        }
-        let extents = nodes.saturating_add(references).saturating_add(data);
+        // A commit copies each node at most once.
+        let copies = places.map(|places| shape.copies(places));
+        let copies = copies.into_iter().fold(0, u64::exact_add).min(shape.used_nodes);
+        let extents = nodes.exact_add(references).exact_add(data);
         nodes
-            .saturating_add(copies)
-            .saturating_add(records_of_data)
-            .saturating_add(shape.leaves_of_records(extents))
-            .saturating_add(shape.edited_nodes(PLACES_OF_COMMIT))
+            .exact_add(copies)
+            .exact_add(data.div_ceil(DATA_RECORDS_A_LEAF))
+            .exact_add(shape.leaves_of_records(extents))
+            .exact_add(shape.edited_nodes(PLACES_OF_COMMIT))
     }
 
     /// Returns the space kept for edits that free space. In mixed block groups most of the total is data.
@@ -379,30 +397,29 @@ impl Running {
             .clamp(SPARED_BYTES_MIN, SPARED_BYTES_MAX)
     }
 
-    /// What metadata may need of block groups until the next commit, the reserve included.
+    /// Returns the bytes that metadata may need of block groups until the next commit, with the reserve.
     pub fn metadata_reservation_bytes(&self, need: Need) -> u64 {
-        let reserve = match need.claim {
+        self.reservation(need).all_bytes
+    }
+
+    /// Returns the part of the reservation that must have space on the host. Of the reserve it includes the need of a few edits
+    /// that free space.
+    pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
+        self.reservation(need).backed_bytes
+    }
+
+    fn reservation(&self, need: Need) -> Reservation {
+        let node_bytes = self.core.node_bytes().get();
+        let bytes = self.nodes_at_commit(need).exact_mul(node_bytes);
+        let reserve_bytes = match need.claim {
             Claim::Ordinary => self.reserve_bytes(),
             Claim::Freeing | Claim::Reserved => 0,
         };
-        self.nodes_at_commit(need)
-            .saturating_mul(self.core.node_bytes().get())
-            .saturating_add(reserve)
-    }
-
-    /// Returns the part of the reservation that must have space on the host. Of the reserve it includes only what a few
-    /// edits that free space take.
-    pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
-        let node_bytes = self.core.node_bytes().get();
-        let reserve = match need.claim {
-            Claim::Ordinary => self
-                .reserve_bytes()
-                .min(node_bytes.saturating_mul(RESERVED_NODES)),
-            Claim::Freeing | Claim::Reserved => 0,
-        };
-        self.nodes_at_commit(need)
-            .saturating_mul(node_bytes)
-            .saturating_add(reserve)
+        let backed_reserve_bytes = reserve_bytes.min(node_bytes.exact_mul(RESERVED_NODES));
+        Reservation {
+            all_bytes: bytes.exact_add(reserve_bytes),
+            backed_bytes: bytes.exact_add(backed_reserve_bytes),
+        }
     }
 
     /// Whether the need fits into block groups, with space on the host. Makes chunks while it does not fit.
@@ -413,9 +430,10 @@ impl Running {
         };
         loop {
             let room = self.core.groups.room(Purpose::Metadata);
-            let backed = wanted(self.backed_reservation_bytes(need));
-            let lacking = backed.saturating_sub(room.free_bytes);
-            if lacking == 0 && room.with_unbacked() >= wanted(self.metadata_reservation_bytes(need)) {
+            let reservation = self.reservation(need);
+            // Clamp: more may be free than is wanted.
+            let lacking = wanted(reservation.backed_bytes).saturating_sub(room.free_bytes);
+            if lacking == 0 && room.with_unbacked() >= wanted(reservation.all_bytes) {
                 return Ok(true);
             }
             if self.core.give_up_reserved_ahead() {

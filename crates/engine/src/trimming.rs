@@ -13,8 +13,8 @@
 //! Invariants:
 //! - Nobody writes to a range between 2 and 4: it is not free.
 //! - Space that was promised stays: a trim takes at most what is free beside the promises, and at most `BYTES_AT_ONCE`.
-//! - A trim causes no [`Error::NoSpace`]. Whoever finds no space takes the lock `trimming`, under which a trim holds nothing,
-//!   and looks again.
+//! - A trim causes no [`Error::NoSpace`]. An edit that finds no space takes the lock `trimming`, under which a trim holds
+//!   nothing, and retries.
 //! - What the last commit's superblock leads to is not free ([`super::pins`]), and neither is what superblocks lie behind.
 //!
 //! In block groups whose addresses need space of the host, a discarded range loses that space and becomes unbacked
@@ -304,7 +304,7 @@ impl Running {
             .into_iter()
             .filter(|purpose| group.serves(*purpose));
         let rooms = served.clone().map(|purpose| room(self.core.groups.room(purpose)));
-        // The room may be smaller than the promises: those of metadata include a reserve.
+        // Clamp: the promises of metadata include a reserve, and may be larger than the room.
         served.fold(rooms.min().unwrap_or(0), |spare, purpose| {
             spare.saturating_sub(promised(purpose))
         })

@@ -40,17 +40,27 @@ pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 // The least nodes still have neighbours to merge with, and hold several records after a split.
 const _: () = assert!(pointers_least(NODE_BYTES_MIN) >= 30 && records_least(NODE_BYTES_MIN) >= 25);
 
+/// The bytes of a node for items or pointers. Invariant: no node of an open volume is smaller than [`NODE_BYTES_MIN`].
+const fn room(node_bytes: u64) -> u64 {
+    assert!(
+        node_bytes >= NODE_BYTES_MIN,
+        "a node is smaller than the format allows"
+    );
+    // Exact: asserted.
+    node_bytes.saturating_sub(HEADER_BYTES)
+}
+
 /// The least number of pointers that a node holds on average: a quarter of its room.
 const fn pointers_least(node_bytes: u64) -> u64 {
-    node_bytes.saturating_sub(HEADER_BYTES) / POINTER_BYTES / 4
+    room(node_bytes) / POINTER_BYTES / 4
 }
 
 /// The least number of extent records in a leaf after it was split.
 const fn records_least(node_bytes: u64) -> u64 {
-    node_bytes.saturating_sub(HEADER_BYTES) / EXTENT_RECORD_BYTES / 2
+    room(node_bytes) / EXTENT_RECORD_BYTES / 2
 }
 
-/// What is known of the trees of a volume.
+/// The size and the heights of a volume's trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// The size of a node.
@@ -62,10 +72,19 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Counts a tree with its root on this level.
+    pub(crate) fn add_root(&mut self, level: u8) {
+        let roots = self.roots.get_mut(usize::from(level));
+        debug_assert!(roots.is_some(), "a root on level {level}");
+        if let Some(roots) = roots {
+            *roots = roots.exact_add(1);
+        }
+    }
+
     /// Nodes above the leaves on the paths to so many places.
     #[must_use]
     pub(crate) fn above_leaves(&self, places: u64) -> u64 {
-        let each = pointers_least(self.node_bytes).max(2);
+        let each = pointers_least(self.node_bytes);
         let mut below = self.used_nodes;
         let mut sum = 0_u64;
         for (level, roots) in self.roots.iter().enumerate().skip(1) {
@@ -91,17 +110,15 @@ impl Shape {
         }
         let above = self.above_leaves(places);
         places
-            .saturating_mul(LEAVES_A_PLACE)
-            .saturating_add(above.saturating_mul(2))
-            .saturating_add(1)
+            .exact_mul(LEAVES_A_PLACE)
+            .exact_add(above.exact_mul(2))
+            .exact_add(1)
     }
 
     /// New leaves for so many new records of extents, which lie together; two trees record each.
     #[must_use]
     pub(crate) fn leaves_of_records(&self, extents: u64) -> u64 {
-        extents
-            .div_ceil(records_least(self.node_bytes).max(1))
-            .saturating_mul(2)
+        extents.div_ceil(records_least(self.node_bytes)).exact_mul(2)
     }
 }
 

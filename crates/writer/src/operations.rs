@@ -78,6 +78,7 @@ pub use unfinished::{FinishedSubvolume, Received};
 pub use whole_file::NewKind;
 
 use crate::WritableFilesystem;
+use buttress_engine::freezing::Prepared;
 use buttress_engine::reservation::{Handle, Need};
 use buttress_engine::retry::{Looked, Retry};
 use buttress_engine::running::Running;
@@ -86,6 +87,7 @@ use buttress_format::{ByteCount, InodeItem};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::{Excused, RwLockWriteGuard};
+use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
 /// One operation while it holds the edit lock: read access, and edits. See the module.
@@ -101,6 +103,15 @@ struct Edits<'a> {
     _whole: Steps<'a>,
     /// Whether anything was edited: from there on an error is not the caller's.
     any: bool,
+}
+
+/// How far an operation came.
+#[derive(Clone, Copy)]
+enum Progress {
+    /// It left everything as it was, and may run again.
+    NotBegun,
+    /// It began its edits.
+    Begun,
 }
 
 /// Held from the beginning of edits to their end: live look-ups see all of the operation, or nothing.
@@ -132,17 +143,23 @@ impl DerefMut for Operation<'_> {
 
 impl WritableFilesystem {
     /// Runs an operation under the edit lock. See the module on how often `body` may be run.
+    ///
+    /// An operation may look for more space than its need, as preallocation does. If it finds none, a trim may hold that
+    /// space: the operation runs once more without one.
     pub(crate) fn operate<T>(
         &self,
         need: Need,
-        body: impl FnMut(&mut Operation<'_>) -> Result<T>,
+        mut body: impl FnMut(&mut Operation<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.attempt(
-            || self.start(need),
-            body,
-            |operation: &Operation<'_>| operation.may_retry(),
-            |operation, result| self.end(operation, result),
-        )
+        match self.run(|| self.start(need), &mut body) {
+            (Err(Error::NoSpace { .. }), Progress::NotBegun)
+                if !buttress_faults::on("space-of-trim-unawaited") =>
+            {
+                let no_trim = self.hold_off_trims();
+                self.run(|| self.start_without_trim(&no_trim, need), body).0
+            }
+            (result, _) => result,
+        }
     }
 
     /// Runs an operation as [`operate`](Self::operate). If its worst case does not fit beside dirty data, writes that back and retries.
@@ -163,12 +180,27 @@ impl WritableFilesystem {
 
     /// Runs an operation that changes nothing but what is in memory, such as which inodes are held. It needs no space.
     pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
-        self.attempt(
-            || Ok(self.start_to_look()),
+        self.run(|| Ok(self.start_to_look()), body).0
+    }
+
+    fn run<'a, T>(
+        &'a self,
+        start: impl Fn() -> Result<Handle<'a>>,
+        body: impl FnMut(&mut Operation<'a>) -> Result<T>,
+    ) -> (Result<T>, Progress) {
+        let progress = Cell::new(Progress::NotBegun);
+        let result = self.attempt(
+            start,
             body,
-            |operation: &Operation<'_>| operation.may_retry(),
-            |operation, result| self.end(operation, result),
-        )
+            |operation: &Operation<'a>| operation.may_retry(),
+            |operation, result| {
+                if operation.edits.is_some() {
+                    progress.set(Progress::Begun);
+                }
+                self.end(operation, result)
+            },
+        );
+        (result, progress.get())
     }
 
     /// Looks at the running transaction with what operations have for that.
@@ -191,6 +223,33 @@ impl WritableFilesystem {
         let mut operation = Operation::from(Access::reading(handle));
         let result = body(&mut operation);
         self.end(operation, result)
+    }
+
+    /// Runs an operation on the state that a commit freezes, before anybody edits it. If its need finds no space, a trim may
+    /// hold that space, or a commit may free some: waits for both and tries once more.
+    pub(super) fn operate_at_commit<T>(
+        &self,
+        need: Need,
+        body: impl Fn(&mut Operation<'_>, Option<&Prepared>) -> Result<T>,
+    ) -> Result<T> {
+        let once = || {
+            let (_, done) = self.commit_for_snapshot(|handle, committing| {
+                self.operate_on(handle, |operation| {
+                    operation.require_space(need)?;
+                    body(operation, committing)
+                })
+            })?;
+            done
+        };
+        match once() {
+            Err(Error::NoSpace { .. })
+                if self.require_writing().is_ok() && !buttress_faults::on("space-of-trim-unawaited") =>
+            {
+                drop(self.start(need)?);
+                once()
+            }
+            done => done,
+        }
     }
 
     /// Runs `body` with access to the running transaction. If it misses a block that it may not read, reads the block without

@@ -10,6 +10,7 @@ use super::Operation;
 use crate::WritableFilesystem;
 use buttress_engine::reservation::Need;
 use buttress_engine::trees::LiveTree;
+use buttress_exact::u64_of;
 use buttress_format::limits::item_bytes_max;
 use buttress_format::{DirItems, InodeNumber, Key, SubvolumeId};
 use buttress_fs::error::{Corruption, Error, Name, Result};
@@ -72,7 +73,7 @@ impl WritableFilesystem {
             let places: Vec<(Key, Key)> = keys.iter().map(|key| (*key, *key)).collect();
             self.fault_in_places(subvolume.tree(), &places)?;
             for part in keys.chunks(NAMES_AT_ONCE) {
-                let need = Need::places(u64::try_from(part.len()).unwrap_or(u64::MAX));
+                let need = Need::places(u64_of(part.len()));
                 let refused = self.operate(need, |operation| operation.put_names(subvolume, &tree, part))?;
                 if refused.is_some() {
                     return Ok(refused);

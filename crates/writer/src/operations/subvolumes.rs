@@ -94,18 +94,14 @@ impl WritableFilesystem {
             operation.reach_new_subvolume(directory, name, &new)?;
             operation.reach_source(source)
         })?;
-        let (_, id) = self.commit_for_snapshot(|handle, committing| {
-            self.operate_on(handle, |operation| {
-                operation.require_space(need)?;
-                operation.require_new_entry(directory, name)?;
-                operation.require_subvolume(source)?;
-                let root = making::committed_root(operation.look(), source, committing)?;
-                let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, read_only)?;
-                operation.name_subvolume(directory, name, id)?;
-                Ok(id)
-            })
+        let id = self.operate_at_commit(need, |operation, committing| {
+            operation.require_new_entry(directory, name)?;
+            operation.require_subvolume(source)?;
+            let root = making::committed_root(operation.look(), source, committing)?;
+            let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, read_only)?;
+            operation.name_subvolume(directory, name, id)?;
+            Ok(id)
         })?;
-        let id = id?;
         self.commit_metadata()?;
         Ok(id)
     }

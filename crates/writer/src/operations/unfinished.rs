@@ -80,17 +80,13 @@ impl WritableFilesystem {
             operation.reach_unfinished()?;
             operation.reach_source(source)
         })?;
-        let (_, id) = self.commit_for_snapshot(|handle, committing| {
-            self.operate_on(handle, |operation| {
-                operation.require_space(need)?;
-                operation.require_subvolume(source)?;
-                let root = making::committed_root(operation.look(), source, committing)?;
-                let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
-                operation.hide(id)?;
-                Ok(id)
-            })
-        })?;
-        id
+        self.operate_at_commit(need, |operation, committing| {
+            operation.require_subvolume(source)?;
+            let root = making::committed_root(operation.look(), source, committing)?;
+            let id = making::make_snapshot_tree(operation.edit(), source, &root, &new, false)?;
+            operation.hide(id)?;
+            Ok(id)
+        })
     }
 
     /// Makes subvolumes that were begun here what others are: read-only, with a name, found by their uuids. All of them at

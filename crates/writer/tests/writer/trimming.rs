@@ -14,9 +14,10 @@ use buttress_fs::{Error, Location, OpenOptions};
 use buttress_lab::gate::{GatedBackend, Request, SetOnDrop, WatchedThread};
 use buttress_mkfs::{self as mkfs, Identity};
 use buttress_writer::operations::NewInode;
-use buttress_writer::{Trimmed, WritableFilesystem, WriteOptions};
+use buttress_writer::{AllocateMode, Trimmed, WritableFilesystem, WriteOptions};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const DEVICE_BYTES: usize = 192 << 20;
@@ -186,9 +187,32 @@ fn short_ranges_and_other_addresses_are_left_alone() {
     filesystem.close().unwrap();
 }
 
-/// A trim holds all that no chunk has. A writer that needs a chunk waits for it.
+/// A trim holds the space of no chunk. An edit that needs a chunk waits for it, whatever needs the chunk: dirty data,
+/// preallocation, a snapshot.
 #[test]
 fn a_trim_causes_no_want_of_space() {
+    let written = edits_beside_trim(|filesystem, number| {
+        write(filesystem, &format!("{number}"), STAYS, 2 << 20).map(drop)
+    });
+    let preallocated = edits_beside_trim(|filesystem, number| {
+        let file = filesystem.create(ROOT, format!("{number}").as_bytes(), &NewInode::of_root(0o600))?;
+        let all = FileOffset::MIN..FileOffset::new(2 << 20);
+        filesystem.allocate(file, all, AllocateMode::Allocate)
+    });
+    assert!(written > 30 && preallocated > 30, "{written} {preallocated}");
+    let snapshots = edits_beside_trim(|filesystem, number| {
+        let source = SubvolumeId::TOP_LEVEL;
+        let name = format!("{number}");
+        filesystem.snapshot(source, ROOT, name.as_bytes(), true).map(drop)
+    });
+    assert!(snapshots > 300, "{snapshots}");
+}
+
+/// Repeats the edit until it fails, beside a trim that is held up until the edit waits. Returns how many succeeded.
+#[track_caller]
+fn edits_beside_trim(
+    edit: impl Fn(&WritableFilesystem, usize) -> Result<(), Error> + Send + 'static,
+) -> usize {
     let disks = Disks::new(1, Profile::Single, Profile::Dup);
     let gate = GatedBackend::new(Arc::clone(&disks.0[0]) as Arc<dyn Backend>);
     let device = Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
@@ -199,19 +223,30 @@ fn a_trim_causes_no_want_of_space() {
     let of = filesystem.clone();
     let trim = WatchedThread::start(move || of.trim(ALL, ByteCount::ZERO).unwrap()).unwrap();
     gate.wait_for_arrivals(1);
-    let of = filesystem.clone();
+    let done = Arc::new(AtomicUsize::new(0));
+    let (of, counter) = (filesystem.clone(), Arc::clone(&done));
     let fill = WatchedThread::start(move || {
-        (0_usize..)
-            .find(|number| write(&of, &format!("{number}"), STAYS, 2 << 20).is_err())
-            .unwrap_or(0)
+        while edit(&of, counter.load(Ordering::Relaxed)).is_ok() {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
     })
     .unwrap();
-    let waits = fill.comes_to_wait();
+    // A thread also sleeps while others work for its commit: then it has made an edit soon.
+    let waits = loop {
+        let edits = done.load(Ordering::Relaxed);
+        let waits = fill.comes_to_wait();
+        std::thread::sleep(Duration::from_millis(20));
+        if !waits || edits == done.load(Ordering::Relaxed) {
+            break waits;
+        }
+    };
     gate.open();
     trim.join().unwrap();
-    let files = fill.join().unwrap();
-    assert!(waits && files > 30, "waits: {waits}, {files} files");
+    fill.join().unwrap();
+    let edits = done.load(Ordering::Relaxed);
+    assert!(waits, "{edits} edits, and none waited");
     filesystem.close().unwrap();
+    edits
 }
 
 #[test]
