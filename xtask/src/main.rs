@@ -1,6 +1,7 @@
 //! The project's own chores: `cargo xtask CHORE`.
 
 mod advisories;
+mod api;
 #[cfg(test)]
 mod architecture;
 #[cfg(test)]
@@ -75,6 +76,7 @@ cargo xtask CHORE
   docs                 writes docs/commands.md from the command table
   dist [--target TRIPLE]
                        a release below target/dist: the static command, man pages, completions, a Debian package, sums
+  api [--write]        compares the library's public items with crates/buttress/api.txt, or writes that list
   semver [--baseline-rev REVISION]
                        whether the library's interface fits its version, by cargo-semver-checks
   tour-image           makes the volume that `buttress tour` shows (needs root)
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
     let chore = words.next().unwrap_or_default();
     let rest: Vec<String> = words.collect();
     let done = match chore.as_str() {
+        "api" => api::run(&rest),
         "test" => test::run(&rest),
         "dist" => dist::run(&rest),
         "docs" => docs::run(),
