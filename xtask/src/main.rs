@@ -4,6 +4,7 @@ mod advisories;
 mod api;
 #[cfg(test)]
 mod architecture;
+mod bench;
 #[cfg(test)]
 mod clamps;
 mod dist;
@@ -53,7 +54,8 @@ cargo xtask CHORE
   licences [--advisories]
                        checks every dependency's licence and source against deny.toml, and the published advisories where their
                        database is on this machine; with --advisories fetches it, and fails where it cannot be had
-  bench NAME [WORDS]   benchmarks, both sides in one run: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
+  bench [--write] NAME [WORDS]
+                       benchmarks, both sides in one run; with --write the tables go into docs/performance.md: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
                        mount, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
@@ -97,7 +99,7 @@ fn main() -> ExitCode {
         "faults" => faults::run(&rest),
         "nightly" => nightly::run(&rest),
         "licences" => licences::run(&rest),
-        "bench" => run::bench(&rest),
+        "bench" => bench::run(&rest),
         "fuzz" => fuzz::run(&rest),
         "schedules" => schedules::run(&rest),
         "semver" => semver::run(&rest),

@@ -38,22 +38,3 @@ pub(crate) fn target() -> Result<PathBuf> {
         None => root()?.join("target"),
     })
 }
-
-/// Runs a benchmark: `NAME [WORDS]`.
-pub(crate) fn bench(words: &[String]) -> Result<()> {
-    crate::tools::install_missing();
-    run(cargo()?.args([
-        "build",
-        "--release",
-        "--quiet",
-        "-p",
-        "buttress-cli",
-        "-p",
-        "buttress-bench",
-    ]))?;
-    let mut command = Command::new(target()?.join("release/buttress-bench"));
-    if let Some(folder) = crate::tools::newer_progs()? {
-        command.env("BUTTRESS_PROGS", folder);
-    }
-    run(command.args(words).current_dir(root()?))
-}

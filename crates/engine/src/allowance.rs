@@ -6,10 +6,14 @@
 //! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may take all of their places, although they
 //! reserve fewer.
 
+#[cfg(debug_assertions)]
 use super::reservation::Need;
 use super::running::Running;
+#[cfg(debug_assertions)]
 use super::worst_case::PLACES_OF_COMMIT;
-use buttress_exact::{Exact as _, u64_of};
+use buttress_exact::Exact as _;
+#[cfg(debug_assertions)]
+use buttress_exact::u64_of;
 
 /// The nodes that an edit may take, and the state at its start.
 #[cfg(debug_assertions)]
