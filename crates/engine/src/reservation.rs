@@ -17,7 +17,7 @@ pub use crate::need::{Claim, Need};
 use crate::steps::Steps;
 use crate::trees::LiveTree;
 use crate::waiting_names::WAITING_NAME_BYTES;
-use crate::worst_case::{PLACES_OF_COMMIT, Shape};
+use crate::worst_case::{PLACES_OF_COMMIT, Roots, Shape};
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, Incompat, Timestamp};
 use buttress_fs::error::{Error, Result};
@@ -317,19 +317,18 @@ impl Running {
     pub(crate) fn shape(&self) -> (Shape, u64) {
         let node_bytes = self.core.node_bytes().get();
         let used_bytes = self.core.groups.room(Purpose::Metadata).used_bytes;
-        let mut shape = Shape {
-            node_bytes,
-            used_nodes: used_bytes.quotient(node_bytes),
-            ..Shape::default()
-        };
+        let mut roots = Roots::default();
         let mut nodes = 0_u64;
         for tree in core::iter::once(&self.core.extent.tree).chain(self.trees.values().map(|open| &open.tree))
         {
             let (level, unassigned) = tree.level_and_unassigned_nodes();
-            shape.add_root(level);
+            roots.add(level);
             nodes = nodes.exact_add(unassigned);
         }
-        (shape, nodes)
+        (
+            Shape::new(node_bytes, used_bytes.quotient(node_bytes), roots),
+            nodes,
+        )
     }
 
     /// Returns the largest number of nodes that a commit allocates now.
@@ -363,7 +362,7 @@ impl Running {
         ];
         // A commit copies each node at most once.
         let copies = places.map(|places| shape.copies(places));
-        let copies = copies.into_iter().fold(0, u64::exact_add).min(shape.used_nodes);
+        let copies = copies.into_iter().fold(0, u64::exact_add).min(shape.used_nodes());
         let extents = nodes.exact_add(references).exact_add(data);
         nodes
             .exact_add(copies)

@@ -60,40 +60,68 @@ const fn records_least(node_bytes: u64) -> u64 {
     room(node_bytes) / EXTENT_RECORD_BYTES / 2
 }
 
-/// The size and the heights of a volume's trees.
+/// The number of open trees with their root on each level; level 0 is a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// The size of a node.
-    pub node_bytes: u64,
-    /// Nodes of all trees together.
-    pub used_nodes: u64,
-    /// How many open trees have their root on each level; 0 is a leaf.
-    pub roots: [u64; TREE_LEVELS_MAX as usize],
-}
+pub(crate) struct Roots([u64; TREE_LEVELS_MAX as usize]);
 
-impl Shape {
+impl Roots {
     /// Counts a tree with its root on this level.
-    pub(crate) fn add_root(&mut self, level: u8) {
-        let roots = self.roots.get_mut(usize::from(level));
+    pub(crate) fn add(&mut self, level: u8) {
+        let roots = self.0.get_mut(usize::from(level));
         debug_assert!(roots.is_some(), "a root on level {level}");
         if let Some(roots) = roots {
             *roots = roots.exact_add(1);
         }
     }
+}
+
+/// The size and the heights of a volume's trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    node_bytes: u64,
+    /// Nodes of all trees together.
+    used_nodes: u64,
+    /// The largest number of nodes on each level above the leaves, from level 1.
+    above_max: [u64; TREE_LEVELS_MAX as usize - 1],
+}
+
+impl Shape {
+    /// Every reservation makes one, so a level without nodes costs no division.
+    #[must_use]
+    pub(crate) fn new(node_bytes: u64, used_nodes: u64, roots: Roots) -> Self {
+        let each = pointers_least(node_bytes);
+        let mut above_max = [0; TREE_LEVELS_MAX as usize - 1];
+        let mut below = used_nodes;
+        let top = roots.0.iter().rposition(|roots| *roots > 0).unwrap_or(0);
+        let levels = above_max.iter_mut().zip(roots.0.iter().skip(1)).take(top);
+        for (level, (nodes, roots)) in levels.enumerate() {
+            below = below.quotient(each);
+            // A level below the highest root also has nodes that are no roots.
+            let passed = if level.exact_add(1) < top {
+                below.exact_add(1)
+            } else {
+                0
+            };
+            *nodes = passed.exact_add(*roots);
+        }
+        Self {
+            node_bytes,
+            used_nodes,
+            above_max,
+        }
+    }
+
+    /// Nodes of all trees together.
+    #[must_use]
+    pub(crate) const fn used_nodes(&self) -> u64 {
+        self.used_nodes
+    }
 
     /// Nodes above the leaves on the paths to so many places.
     #[must_use]
     pub(crate) fn above_leaves(&self, places: u64) -> u64 {
-        let each = pointers_least(self.node_bytes);
-        let mut below = self.used_nodes;
-        let mut sum = 0_u64;
-        for (level, roots) in self.roots.iter().enumerate().skip(1) {
-            below = below.quotient(each);
-            let is_passed = self.roots.iter().skip(level).skip(1).any(|roots| *roots > 0);
-            let passed = if is_passed { below.exact_add(1) } else { 0 };
-            sum = sum.exact_add(places.min(passed.exact_add(*roots)));
-        }
-        sum
+        let levels = self.above_max.iter();
+        levels.fold(0, |sum, nodes| sum.exact_add(places.min(*nodes)))
     }
 
     /// Copies of nodes for edits at so many places, without splits.
@@ -145,11 +173,20 @@ mod tests {
     }
 
     /// A tree of this height, and `trees` in all: the others have one level less.
-    fn one_root(level_max: u8, trees: u64) -> [u64; TREE_LEVELS_MAX as usize] {
+    fn one_root(level_max: u8, trees: u64) -> Roots {
         let mut roots = [0; TREE_LEVELS_MAX as usize];
         roots[usize::from(level_max.saturating_sub(1))] += trees - 1;
         roots[usize::from(level_max)] += 1;
-        roots
+        Roots(roots)
+    }
+
+    /// The smallest volume with `trees` trees, of which one has this height.
+    fn smallest(node_bytes: u64, level_max: u8, trees: u64) -> Shape {
+        Shape::new(
+            node_bytes,
+            nodes_least(node_bytes, level_max),
+            one_root(level_max, trees),
+        )
     }
 
     fn nodes_least(node_bytes: u64, level: u8) -> u64 {
@@ -163,11 +200,7 @@ mod tests {
     fn every_height_has_paths_for_every_place() {
         for node_bytes in SIZES {
             for level_max in 0..TREE_LEVELS_MAX {
-                let shape = Shape {
-                    node_bytes,
-                    used_nodes: nodes_least(node_bytes, level_max),
-                    roots: one_root(level_max, 1),
-                };
+                let shape = smallest(node_bytes, level_max, 1);
                 let levels = u64::from(level_max);
                 assert!(shape.above_leaves(1) >= levels, "{shape:?}");
                 assert!(shape.copies(1) > levels, "{shape:?}");
@@ -190,11 +223,7 @@ mod tests {
         const PLACES: u64 = 22;
         for node_bytes in SIZES {
             for level_max in 0..TREE_LEVELS_MAX {
-                let shape = Shape {
-                    node_bytes,
-                    used_nodes: nodes_least(node_bytes, level_max),
-                    roots: one_root(level_max, 9),
-                };
+                let shape = smallest(node_bytes, level_max, 9);
                 let reserve = RESERVED_NODES.max(shape.used_nodes / 16);
                 assert!(shape.edited_nodes(PLACES) <= reserve, "{reserve} for {shape:?}");
             }
@@ -204,11 +233,7 @@ mod tests {
     /// Edits grow with places, levels and trees, and never beyond what the places need on every level.
     #[test]
     fn needs_grow_with_what_they_are_of() {
-        let shape = |used_nodes, level_max| Shape {
-            node_bytes: 16384,
-            used_nodes,
-            roots: one_root(level_max, 9),
-        };
+        let shape = |used_nodes, level_max| Shape::new(16384, used_nodes, one_root(level_max, 9));
         for places in 0..200 {
             for level in 0..TREE_LEVELS_MAX {
                 let (less, more) = (shape(1000, level), shape(1_000_000, level));
