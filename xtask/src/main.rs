@@ -24,6 +24,7 @@ mod packages;
 #[cfg(test)]
 mod pages;
 mod programs;
+mod prose;
 mod run;
 mod schedules;
 mod semver;
@@ -79,6 +80,7 @@ cargo xtask CHORE
   dist [--target TRIPLE]
                        a release below target/dist: the static command, man pages, completions, a Debian package, sums
   api [--write]        compares the library's public items with crates/buttress/api.txt, or writes that list
+  prose [AREA [KIND]]  counts hard sentences, given-up words and long names by area, or lists those of an area
   semver [--baseline-rev REVISION]
                        whether the library's interface fits its version, by cargo-semver-checks
   tour-image           makes the volume that `buttress tour` shows (needs root)
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         "licences" => licences::run(&rest),
         "bench" => bench::run(&rest),
         "fuzz" => fuzz::run(&rest),
+        "prose" => prose::run(&rest),
         "schedules" => schedules::run(&rest),
         "semver" => semver::run(&rest),
         "soak" => soak::run(&rest),

@@ -92,6 +92,7 @@ impl Shape {
         let each = pointers_least(node_bytes);
         let mut above_max = [0; TREE_LEVELS_MAX as usize - 1];
         let mut below = used_nodes;
+        // Clamp: without an open tree there is no level.
         let top = roots.0.iter().rposition(|roots| *roots > 0).unwrap_or(0);
         let levels = above_max.iter_mut().zip(roots.0.iter().skip(1)).take(top);
         for (level, (nodes, roots)) in levels.enumerate() {
