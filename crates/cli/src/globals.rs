@@ -48,7 +48,7 @@ pub enum Engine {
 pub enum Rescue {
     /// Take an older root from the superblock's backups when the newest cannot be read.
     UseBackupRoot,
-    /// Go on without trees whose root cannot be read.
+    /// Ignore trees whose root cannot be read.
     #[value(alias = "ibadroots")]
     IgnoreBadRoots,
     /// Do not verify data checksums.
@@ -155,7 +155,7 @@ pub struct Globals {
     /// Keep changes in this file beside the image, which stays as it is; reads see them, too
     #[arg(id = "global-overlay", long = "overlay", value_name = "FILE")]
     pub overlay: Option<PathBuf>,
-    /// Where the volume begins in the image: a byte offset, or part=N for a GPT or MBR partition
+    /// Start of the volume in the image: a byte offset, or part=N for a GPT or MBR partition
     #[arg(id = "global-offset", long = "offset", value_name = "BYTES|part=N")]
     pub offset: Option<Offset>,
     /// Bytes of memory for the cache [default: 256M]
@@ -167,16 +167,16 @@ pub struct Globals {
     /// Take the subvolume with this id as the root of paths
     #[arg(id = "global-subvolid", long = "subvolid", value_name = "ID")]
     pub subvolume_id: Option<u64>,
-    /// Go on with devices missing, where the profile allows it
+    /// Open the volume with devices missing, if the profile allows it
     #[arg(id = "global-degraded", long = "degraded")]
     pub degraded: bool,
-    /// What of a damaged volume to do without: usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, all
+    /// Parts of a damaged volume to ignore: usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, all
     #[arg(id = "global-rescue", long = "rescue", value_name = "OPTION[:OPTION…]", value_parser = parse_rescue)]
     pub rescue: Vec<RescueList>,
     /// Open with O_DIRECT, past the page cache
     #[arg(id = "global-direct", long = "direct")]
     pub direct: bool,
-    /// What carries out reads [default: threads]
+    /// Engine for reads [default: threads]
     #[arg(id = "global-engine", long = "engine", value_name = "ENGINE")]
     pub engine: Option<Engine>,
 }

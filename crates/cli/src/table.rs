@@ -195,7 +195,7 @@ pub const ROWS: &[Row] = &[
     ),
     group(
         "scrub",
-        "Read every copy and all parity, and mend what is bad",
+        "Read every copy and all parity, and repair the bad ones",
         commands::scrub::ROWS,
     ),
     group(

@@ -30,7 +30,7 @@ pub struct Compression {
     /// Do not descend into nested subvolumes
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// What to look at
+    /// The files and directories to count
     #[arg(value_name = "IMAGE[:/path]")]
     target: OsString,
 }

@@ -51,7 +51,7 @@ pub struct Cp {
         conflicts_with = "no_target_directory"
     )]
     target_directory: Option<OsString>,
-    /// What to copy, then where to; IMAGE:/path is in a volume, anything else on the host
+    /// The sources, then the destination; IMAGE:/path is in a volume, anything else on the host
     #[arg(value_name = "SOURCE… DESTINATION", required = true)]
     places: Vec<OsString>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Flags {
     /// Copy symbolic links as links, also those that are named
     #[arg(short = 'P', long)]
     no_dereference: bool,
-    /// The same, and let names of one file be names of one file in the copy
+    /// Copy as -P does, and keep hard links
     #[arg(short = 'd')]
     no_dereference_and_links: bool,
     /// Leave what is there already as it is

@@ -46,7 +46,7 @@ use side::{Root, Side};
 /// Show what differs between two directory trees
 #[derive(Args, Debug)]
 pub struct Diff {
-    /// What is not to be compared
+    /// Leave these out of the comparison
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     ignore: Vec<Aspect>,
     /// Compare where holes are, too

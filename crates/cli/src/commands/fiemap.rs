@@ -48,7 +48,7 @@ pub struct Shown {
     /// A line for each extent, with its flags
     #[arg(short = 'v')]
     extents: bool,
-    /// What the extents come to, by kind
+    /// Print the sums of the extents, by kind
     #[arg(long, conflicts_with = "extents")]
     summary: bool,
 }

@@ -35,7 +35,7 @@ pub struct Ls {
     /// Do not list what nested subvolumes hold
     #[arg(long)]
     one_file_system: bool,
-    /// What to list
+    /// The files and directories to list
     #[arg(value_name = "IMAGE[:/path]", required = true)]
     targets: Vec<OsString>,
 }
@@ -43,10 +43,10 @@ pub struct Ls {
 /// How a listing looks; also that of `stream ls`.
 #[derive(Args, Clone, Debug)]
 pub(in crate::commands) struct Look {
-    /// One file a line with mode, links, owner, group, size and time
+    /// Print mode, links, owner, group, size and time of each file
     #[arg(short = 'l')]
     long: bool,
-    /// The same as -l; owners are always numbers
+    /// Print as -l does, with numbers for owners
     #[arg(short = 'n', long)]
     numeric_uid_gid: bool,
     /// List directories recursively
@@ -67,7 +67,7 @@ pub(in crate::commands) struct Look {
     /// With -l, print sizes as 1.5K, 23M
     #[arg(short = 'h', long)]
     human_readable: bool,
-    /// One name a line (it always is)
+    /// Print a name on each line (always so)
     #[arg(short = '1')]
     one: bool,
     /// How times are printed

@@ -19,7 +19,7 @@ use crate::table::Subcommand;
 /// Write man pages, one for each command, into a directory
 #[derive(Args, Debug)]
 pub struct Man {
-    /// Where to write them; made if it is missing
+    /// Directory for the pages; created if it is missing
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

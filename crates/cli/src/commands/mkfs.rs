@@ -30,12 +30,13 @@ mod wishes;
 
 /// Make a volume on images or devices
 ///
-/// An image file that does not exist is made: sparse, and of 16 GiB unless --size says otherwise. When the command fails,
-/// it is removed again. Whatever the devices hold is lost; one that seems to hold something needs -f.
+/// An image file that does not exist is made: sparse, and of 16 GiB unless --size says otherwise. When the
+/// command fails, it is removed again. The devices lose their content; a device that seems to hold data
+/// needs -f.
 ///
-/// With --rootdir the volume holds what a directory holds: nothing is mounted, and no privilege is needed. An image file
-/// that does not exist is then made as small as possible, unless --size says otherwise. The same content and options give
-/// the same bytes, if -U, SOURCE_DATE_EPOCH and DETERMINISTIC_SEED=1 are given.
+/// With --rootdir the volume holds what a directory holds: nothing is mounted, and no privilege is needed.
+/// An image file that does not exist is then made as small as possible, unless --size says otherwise. Equal
+/// content and options give equal bytes, if -U, SOURCE_DATE_EPOCH and DETERMINISTIC_SEED=1 are given.
 #[derive(Args, Debug)]
 #[command(version, display_name = "buttress mkfs")]
 pub struct Mkfs {
@@ -78,8 +79,8 @@ pub struct Mkfs {
     /// The device's uuid, on one device [default: a random one]
     #[arg(long, value_name = "UUID")]
     device_uuid: Option<Uuid>,
-    /// Use so much of each device; image files that do not exist are made of this size; auto: as little as possible [default:
-    /// all of a device; 16G for an image, auto with --rootdir]
+    /// Use this much of each device, and create image files with this size. `auto` uses as little as
+    /// possible [default: all of a device; 16G for an image, auto with --rootdir]
     #[arg(short, long, visible_alias = "size", value_name = "SIZE", value_parser = size)]
     byte_count: Option<SizeWish>,
     #[command(flatten)]

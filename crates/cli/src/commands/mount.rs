@@ -44,15 +44,17 @@ pub use unmounting::Umount;
 
 /// Mount a volume on a directory, without root
 ///
-/// Read-only, unless `-o rw` asks for more. Options are those of btrfs(5) and mount(8), joined by commas: ro, rw, subvol=PATH,
-/// subvolid=ID, compress or compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum, degraded,
-/// rescue=OPTION:OPTION…, device=PATH, offset=BYTES|part=N, commit=SECONDS, noatime,
-/// strictatime, nodiratime, uid=ID and gid=ID (all files are shown as
-/// theirs), fakeroot (as root's), allow_other, suid or nosuid, dev or nodev, noexec, writeback_cache (the kernel keeps what is
-/// written until a file is synced or closed, and errors come then).
+/// The mount is read-only without `-o rw`. The options have the names of btrfs(5) and mount(8), and commas join them.
+/// For the volume: subvol=PATH, subvolid=ID, device=PATH, offset=BYTES|part=N, degraded, rescue=OPTION:OPTION….
+/// For changes: ro, rw, compress, compress=ALGORITHM:LEVEL, compress-force=…, max_inline=SIZE, nodatacow, nodatasum,
+/// commit=SECONDS, writeback_cache. For access: uid=ID, gid=ID, fakeroot, allow_other, suid, nosuid, dev, nodev, noexec,
+/// noatime, strictatime, nodiratime.
 ///
-/// What was written is durable when a program has synced it, some 30 seconds later, a second after the last file was closed, and
-/// when `buttress umount` returns.
+/// `uid=ID` and `gid=ID` show all files as owned by this user and group, `fakeroot` as owned by root. With
+/// `writeback_cache` the kernel keeps written data until a file is synced or closed, and reports errors then.
+///
+/// Written data is durable after a sync by a program, after the commit interval of 30 seconds, a second
+/// after the last file is closed, and when `buttress umount` returns.
 #[derive(Args, Debug)]
 pub struct Mount {
     /// Options, joined by commas; may be repeated

@@ -51,12 +51,12 @@ pub struct Receive {
         value_parser = parse_size
     )]
     keep_partial: Option<u64>,
-    /// Go on with what is kept, of the stream of this NAME where several are: the input is what `send --resume` makes with the
-    /// receiver's token, or the whole stream again. Where nothing is kept, the stream is received from its beginning. Keeps what
-    /// there is when it is cut off again
+    /// Continue the kept part of a stream; NAME chooses among several. The input is the output of `send
+    /// --resume` with the receiver's token, or the whole stream again. If no part is kept, the stream is
+    /// received from its beginning. A further interruption keeps the part again
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     resume: Option<OsString>,
-    /// Print the token that `send --resume` goes on with: one line for each stream that is kept. With --resume it is printed
+    /// Print the token for `send --resume`: one line for each kept stream. With --resume it is printed
     /// before the stream is read, so that it can reach a sender that waits for it
     #[arg(long)]
     token: bool,
@@ -98,7 +98,7 @@ impl Subcommand for Receive {
         ),
         example(
             "buttress receive --token backup.img:/",
-            "Says where a stream that was cut off goes on, for `send --resume`",
+            "Prints where an interrupted stream continues, for `send --resume`",
         ),
     ];
 

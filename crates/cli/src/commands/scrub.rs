@@ -35,7 +35,7 @@ const STATUS_ENDING: &str = ".scrub-status";
 /// Nothing is running, or there is nothing to go on with.
 const NOTHING: u8 = 2;
 
-/// Not all could be mended.
+/// Some damage could not be repaired.
 const UNCORRECTABLE: u8 = 3;
 
 /// The exit codes of `start` and `resume`.

@@ -33,8 +33,8 @@ pub struct Send {
     /// The snapshots; they must be read-only
     #[arg(value_name = "IMAGE:/snapshot", required = true)]
     snapshots: Vec<OsString>,
-    /// Write to this file instead of standard output. It gets its name when all of it is there; what there is of a stream
-    /// that was cut off is kept beside it, and --resume goes on with that
+    /// Write to this file instead of standard output. The file gets its name when it is complete. The part
+    /// of an interrupted stream is kept beside it, and --resume continues that part
     #[arg(short = 'f', long = "output", value_name = "FILE")]
     file: Option<PathBuf>,
     /// The receiver has this snapshot: send what differs. It may be in another image of the same history
@@ -60,10 +60,11 @@ pub struct Send {
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample",
         conflicts_with_all = ["file", "omit_ends"])]
     estimate: Option<How>,
-    /// Go on with a send that was cut off: what it printed when it ended, or what `receive --token` says. The last number
-    /// of the former is how many bytes the receiver has; put the true one there. With -f, what was kept beside the file is
-    /// continued; where nothing was, the file itself; with a receiver's token the rest goes to the file. `-` reads the token
-    /// from standard input: a receiver in a pipe both ways prints it there
+    /// Continue an interrupted send. The token is the one that the send printed at its end, or that
+    /// `receive --token` prints. The last number of the former is how many bytes the receiver has; put the
+    /// true one there. With -f, what was kept beside the file is continued; where nothing was, the file
+    /// itself; with a receiver's token the rest goes to the file. `-` reads the token from standard input:
+    /// a receiver in a pipe both ways prints it there
     #[arg(long, value_name = "TOKEN", conflicts_with = "estimate")]
     resume: Option<Resume>,
     /// How the trees are read ahead

@@ -12,16 +12,17 @@ use crate::shell::Session;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Look at a volume and change it in a session, one word with its arguments a line; `help` lists the words
+/// Inspect and change a volume in a session, one command a line; `help` lists the commands
 ///
-/// At a terminal lines are edited, Tab completes words and paths, and earlier lines are recalled: they are kept in
-/// $XDG_STATE_HOME/buttress/shell_history, or in the file that BUTTRESS_HISTORY names; an empty one switches that off.
-/// Ctrl-C clears the line, or cancels the word that runs; Ctrl-D leaves.
+/// At a terminal, lines can be edited, Tab completes commands and paths, and earlier lines can be recalled.
+/// The history file is $XDG_STATE_HOME/buttress/shell_history, or the file in BUTTRESS_HISTORY; if that is
+/// empty, there is none. Ctrl-C clears the line, or cancels the running command; Ctrl-D leaves.
 ///
-/// Leaving commits what was done: by `quit`, at the end of the lines, after a word that failed, on SIGTERM and SIGHUP, and
-/// without a terminal also on SIGINT. `sync` commits at once, and so does the session itself every 30 seconds. `abort`
-/// leaves without, and a second signal ends the session at once: both drop what was done since the last commit. Whatever
-/// is dropped, or committed otherwise than by the end of a script, is said with its amount.
+/// Leaving commits the changes: by `quit`, at the end of the input, after a command that failed, on SIGTERM
+/// and SIGHUP, and without a terminal also on SIGINT. `sync` commits at once, and the session commits every
+/// 30 seconds. `abort` and a second signal end the session and drop the changes since the last commit. The
+/// session reports how many changes it drops. It also reports how many it commits, except at the end of a
+/// script.
 #[derive(Args, Debug)]
 pub struct Shell {
     /// Open the volume for writing
@@ -43,7 +44,7 @@ impl Subcommand for Shell {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress shell backup.img",
-            "Begins a session that looks at a volume",
+            "Begins a session that reads a volume",
         ),
         example(
             "buttress shell -w new.img -c 'snapshot / /monday'",

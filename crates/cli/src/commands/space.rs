@@ -37,12 +37,12 @@ use crate::target::Target;
 
 /// Show what subvolumes, snapshots and directories take up, alone and together
 ///
-/// Without a path there is a line for each subvolume; with one, for each entry of the directory. All figures are
-/// exact and need no quotas: "on disk" is everything that can be reached, each extent once; "exclusive" is what
-/// nobody else uses and what would come back on deleting it alone.
+/// Without a path there is a line for each subvolume; with one, for each entry of the directory. All
+/// figures are exact and need no quotas. "On disk" counts each reachable extent once; "exclusive" is what
+/// no other subvolume or entry uses: deleting this one alone frees it.
 #[derive(Args, Debug)]
 pub struct Space {
-    /// What would come back on deleting exactly these subvolumes together: paths or ids
+    /// Show the space that deleting exactly these subvolumes together frees: paths or ids
     #[arg(
         long,
         value_name = "SUBVOLUME",

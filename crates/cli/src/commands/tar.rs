@@ -45,7 +45,7 @@ pub struct Tar {
     /// Which times to record, all with nanoseconds
     #[arg(long, value_name = "WHICH", default_value = "all")]
     times: Times,
-    /// What to archive
+    /// The files and directories to archive
     #[arg(value_name = "IMAGE[:/path]")]
     source: OsString,
 }

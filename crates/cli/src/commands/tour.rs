@@ -33,7 +33,7 @@ use steps::Tour;
 /// Do every main job once on a volume made from a directory, and show what each did and how long it took
 #[derive(Args, Debug)]
 pub struct TourCommand {
-    /// The directory to make a volume from (`target` and `.git` in it are left out), or a volume to look at
+    /// The directory to make a volume from (without `target` and `.git`), or a volume to inspect
     #[arg(value_name = "DIRECTORY|IMAGE", default_value = ".")]
     place: OsString,
     /// Keep the volume that was made, to try things on

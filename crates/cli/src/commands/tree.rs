@@ -39,7 +39,7 @@ pub struct Tree {
     /// Do not descend into nested subvolumes
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// What to draw
+    /// The directories to draw
     #[arg(value_name = "IMAGE[:/path]")]
     target: OsString,
 }

@@ -211,25 +211,25 @@ impl UnitFlags {
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Units")]
 pub struct ShortUnitFlags {
-    /// The same as --raw
+    /// Short for --raw
     #[arg(short = 'b', overrides_with_all = SHORT_BYTES)]
     pub raw_short: bool,
-    /// The same as --human-readable
+    /// Short for --human-readable
     #[arg(short = 'h', overrides_with_all = SHORT_FRIENDLY)]
     pub human_short: bool,
-    /// The same as --si
+    /// Short for --si
     #[arg(short = 'H', overrides_with_all = SHORT_BASES)]
     pub si_short: bool,
-    /// The same as --kbytes
+    /// Short for --kbytes
     #[arg(short = 'k', overrides_with_all = SHORT_FIXED)]
     pub kbytes_short: bool,
-    /// The same as --mbytes
+    /// Short for --mbytes
     #[arg(short = 'm', overrides_with_all = SHORT_FIXED)]
     pub mbytes_short: bool,
-    /// The same as --gbytes
+    /// Short for --gbytes
     #[arg(short = 'g', overrides_with_all = SHORT_FIXED)]
     pub gbytes_short: bool,
-    /// The same as --tbytes
+    /// Short for --tbytes
     #[arg(short = 't', overrides_with_all = SHORT_FIXED)]
     pub tbytes_short: bool,
 }

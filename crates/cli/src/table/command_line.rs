@@ -19,8 +19,8 @@ Paths inside a volume are written IMAGE:/path, where IMAGE is an image file or a
 of a volume beyond the first are given with --device. Groups and commands can be shortened as long as they
 stay unambiguous: `buttress sub list IMAGE`.
 
-Exit codes: 0 all of it was done, 1 it failed or something was lost, 2 the command line is wrong;
-`diff`: 0 the same, 1 different, 2 trouble; `check`: 0 nothing found, 1 something, 2 it could not check;
+Exit codes: 0 success, 1 failure or loss, 2 wrong command line.
+`diff`: 0 the same, 1 different, 2 trouble. `check`: 0 nothing found, 1 something, 2 it could not check.
 `scrub`: 2 there is nothing to resume or to cancel, 3 there are uncorrectable errors; `replace`: 2 there is nothing to cancel.";
 
 /// How much of the command line is made at once.

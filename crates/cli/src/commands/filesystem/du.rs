@@ -38,7 +38,7 @@ pub struct Du {
     /// Do not descend into nested subvolumes
     #[arg(long)]
     one_file_system: bool,
-    /// What to look at
+    /// The files and directories to count
     #[arg(value_name = "IMAGE[:/path]", required = true)]
     targets: Vec<OsString>,
 }

@@ -26,7 +26,7 @@ impl Subcommand for Sync {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem sync backup.img",
-        "Drops deleted subvolumes and commits; a damaged primary superblock is written anew",
+        "Drops deleted subvolumes and commits; rewrites a damaged primary superblock",
     )];
 
     fn uses(&self) -> Uses {

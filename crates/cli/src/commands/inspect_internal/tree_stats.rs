@@ -30,7 +30,7 @@ use layout::Layout;
 pub struct TreeStats {
     #[command(flatten)]
     units: UnitFlags,
-    /// The same as --raw
+    /// Short for --raw
     #[arg(short = 'b', overrides_with_all = BYTES)]
     bytes: bool,
     /// Only the tree with this id

@@ -47,7 +47,7 @@ pub(super) struct BuildArguments {
     /// Make the volume, and an image file, as small as possible
     #[arg(long)]
     shrink: bool,
-    /// Leave so much room in a volume that is as small as possible
+    /// Leave this much free space in a volume of the smallest size
     #[arg(long, visible_alias = "shrink-slack-size", value_name = "SIZE", value_parser = parse_size)]
     slack: Option<u64>,
     /// Content that is there several times is stored once: whole files, and equal parts of 512 KiB (128 KiB compressed)

@@ -40,7 +40,7 @@ struct Flags {
     /// Which users of the sources become which of the volume: the first of the volume, the first of the sources, how many
     #[arg(long, value_name = "TO:FROM:COUNT,...", conflicts_with = "all_root")]
     uid_map: Option<IdMap>,
-    /// The same for groups [default: as for users]
+    /// Map groups in this way [default: as for users]
     #[arg(
         long,
         value_name = "TO:FROM:COUNT,...",

@@ -24,8 +24,8 @@ use crate::writing::Writing;
 
 /// Give up a replacement that runs, or was interrupted: the device stays
 ///
-/// One that runs is stopped first; its devices are those that it was started with. The target need not be there; where it is,
-/// its superblocks are wiped.
+/// A running replacement is stopped first; its devices are those that it was started with. The target may
+/// be missing. If it is present, its superblocks are wiped.
 #[derive(Args, Debug)]
 pub(super) struct Cancel {
     /// The status file of one that runs, if it is not IMAGE.replace-status

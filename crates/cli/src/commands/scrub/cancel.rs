@@ -19,7 +19,7 @@ use crate::manual::{Example, ExitCode, example};
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Stop a scrub that is running; `scrub resume` goes on with it
+/// Stop a running scrub; `scrub resume` continues it
 #[derive(Args, Debug)]
 pub(super) struct Cancel {
     /// The status file, if it is not IMAGE.scrub-status

@@ -19,7 +19,7 @@ pub(super) struct Options {
     /// Print statistics of each device (with -B)
     #[arg(short = 'd')]
     pub(super) per_device: bool,
-    /// Only read: nothing is mended
+    /// Only read; repair nothing
     #[arg(short = 'r')]
     pub(super) read_only: bool,
     /// Print all counters, not the summary (with -B)

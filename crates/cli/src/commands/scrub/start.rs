@@ -21,21 +21,22 @@ use crate::output::{stdout, terminal};
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Read every copy and all parity of a volume, and mend what is bad
+/// Read every copy and all parity of a volume, and repair the bad ones
 ///
-/// Superblocks, tree blocks, data and parity are read, compared, and rewritten from another copy or from parity where they
-/// are bad. What cannot be mended is listed with every place that was tried, and with the files that it belongs to. The volume is not
-/// mounted, or IMAGE is a directory on which `buttress mount` mounted it: then its server does it, beside those who use it.
+/// Superblocks, tree blocks, data and parity are read, compared, and rewritten from another copy or from
+/// parity where they are bad. A list shows what could not be repaired, with every place that was tried and
+/// the files that it belongs to. The volume must not be mounted, or IMAGE must be a directory on which
+/// `buttress mount` mounted it: then its server scrubs while the volume is in use.
 #[derive(Args, Debug)]
 pub(super) struct Start {
-    /// Begin anew, whatever the status file says, also where it cannot be read
+    /// Start from the beginning, whatever the status file holds, even if it cannot be read
     #[arg(short = 'f')]
     force: bool,
     #[command(flatten)]
     options: Options,
 }
 
-/// Go on with a scrub that was cancelled or interrupted
+/// Continue a scrub that was cancelled or interrupted
 #[derive(Args, Debug)]
 pub(super) struct Resume {
     #[command(flatten)]
@@ -48,7 +49,7 @@ impl Subcommand for Start {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress scrub start -B backup.img",
-            "Reads every copy, mends what is bad, and prints what was found",
+            "Reads every copy, repairs the bad ones, and prints a summary",
         ),
         example(
             "buttress scrub start -Bd --device second.img first.img",
@@ -56,7 +57,7 @@ impl Subcommand for Start {
         ),
         example(
             "buttress scrub start -B --overlay changes.overlay backup.img",
-            "Tries what would be mended: the image stays as it is",
+            "Repairs into an overlay: the image stays as it is",
         ),
         example(
             "buttress scrub start --limit 50M /mnt",
@@ -103,7 +104,7 @@ impl Subcommand for Resume {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress scrub resume -B backup.img",
-        "Goes on where a scrub was stopped",
+        "Continues a stopped scrub",
     )];
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;
 

@@ -22,7 +22,8 @@ use crate::table::Subcommand;
 /// Write an incremental stream so that it builds on another snapshot with the same content
 #[derive(Args, Debug)]
 pub(super) struct Rebase {
-    /// Build on the last snapshot that this stream makes. That it has the content of the parent up to now is not looked at
+    /// Build on the last snapshot that this stream makes. The command does not verify that it has the
+    /// content of the previous parent
     #[arg(long, value_name = "FILE")]
     onto: OsString,
     /// Write to this file instead of standard output

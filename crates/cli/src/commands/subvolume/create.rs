@@ -19,7 +19,7 @@ pub struct Create {
     /// Make missing directories above, too
     #[arg(short, long)]
     parents: bool,
-    /// Where the subvolumes are to be, all in one volume
+    /// Paths of the new subvolumes, all in one volume
     #[arg(value_name = "IMAGE:/PATH", required = true)]
     targets: Vec<OsString>,
 }

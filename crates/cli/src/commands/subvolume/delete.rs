@@ -39,7 +39,7 @@ impl Subcommand for Delete {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume delete new.img:/home-monday",
-            "Deletes a snapshot and gives back its space",
+            "Deletes a snapshot and frees its space",
         ),
         example("buttress subvolume delete -i 257 new.img", "The same, by its id"),
     ];

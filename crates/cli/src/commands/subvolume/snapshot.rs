@@ -24,7 +24,7 @@ pub struct Snapshot {
     /// The subvolume
     #[arg(value_name = "IMAGE:/SOURCE")]
     source: OsString,
-    /// Where the snapshot is to be: a new name, or a directory that it gets the source's name in
+    /// Path of the snapshot: a new name, or a directory in which it gets the source's name
     #[arg(value_name = "IMAGE:/PATH")]
     destination: OsString,
 }
