@@ -9,8 +9,8 @@
 use crate::Scale;
 use crate::fsync::{Amounts, Calls, Image, Ours, job};
 use anyhow::{Result, bail};
-use buttress::DeviceOptions;
-use buttress::fs::Location;
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::Location;
 use buttress_device::{Backend, Device, VirtualClock};
 use buttress_lab::Model;
 use buttress_oracle::tools::{newest, run};

@@ -11,13 +11,14 @@ pub(crate) mod holds;
 
 use crate::Scale;
 use anyhow::{Context, Result, anyhow};
-use buttress::device::{Backend, Device, Engine, MemoryBackend};
-use buttress::format::{SubvolumeId, Timestamp, Uuid};
-use buttress::fs::Location;
-use buttress::mkfs::{self, Identity};
-use buttress::writer::operations::{NewInode, RenameMode, SetXattr};
-use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, FileOffset, OpenOptions};
+use buttress::unstable::device::{Backend, Engine, MemoryBackend};
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::mkfs;
+use buttress::unstable::mkfs::Identity;
+use buttress::unstable::writer::{
+    WritableFilesystem, WriteOptions, operations::NewInode, operations::RenameMode, operations::SetXattr,
+};
+use buttress::{ByteCount, Device, FileOffset, SubvolumeId, Timestamp, Uuid};
 use exclusive::Exclusive;
 use std::cell::RefCell;
 use std::sync::Arc;

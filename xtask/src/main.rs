@@ -34,6 +34,8 @@ mod targets;
 mod test;
 mod tools;
 mod tour_image;
+#[cfg(test)]
+mod unstable;
 
 use std::process::ExitCode;
 

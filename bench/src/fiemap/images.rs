@@ -3,10 +3,10 @@
 use crate::Scale;
 use crate::images::{kept, kept_unmounted};
 use anyhow::Result;
-use buttress::device::{Device, OpenOptions as DeviceOptions};
-use buttress::writer::operations::NewInode;
-use buttress::writer::{AllocateMode, WritableFilesystem, WriteOptions};
-use buttress::{FileOffset, Location, OpenOptions, SubvolumeId};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{AllocateMode, Device, FileOffset, SubvolumeId};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;

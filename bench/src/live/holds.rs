@@ -8,9 +8,9 @@
 use super::{FILE_BYTES, ROOT, open_with};
 use crate::Scale;
 use anyhow::{Result, anyhow};
-use buttress::writer::WriteOptions;
-use buttress::writer::operations::{NewInode, RenameMode};
-use buttress::{ByteCount, FileOffset, Location, Progress};
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::{WriteOptions, operations::NewInode, operations::RenameMode};
+use buttress::{ByteCount, FileOffset, Progress};
 use buttress_locks::{Stopwatch, Taken, figures as locks};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

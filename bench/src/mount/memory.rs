@@ -4,8 +4,8 @@
 //! read as zeros: a large file costs what FUSE costs, not memory.
 
 use anyhow::Result;
-use buttress::format::InodeFlags;
-use buttress::fs::Location;
+use buttress::unstable::format::InodeFlags;
+use buttress::unstable::fs::Location;
 use buttress::{
     AllocateMode, ByteCount, Environment as _, FileKind, Generation, InodeNumber, Metadata, NodeKind,
     SubvolumeId, SystemEnvironment, Timestamp,

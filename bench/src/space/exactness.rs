@@ -2,10 +2,11 @@
 //! and tree block gets a bit for every subvolume that reaches it. What sharing would spare is done in full.
 
 use anyhow::{Context, Result, ensure};
-use buttress::accounts::Accounts as _;
-use buttress::accounts::space::accounting::{Occupied, Options};
-use buttress::format::{FileExtent, FileExtentBody, ItemType};
-use buttress::{ByteCount, Filesystem, Logical, OpenOptions, Progress, ReadAhead, SubvolumeId};
+use buttress::unstable::accounts::{Accounts as _, space::accounting::Occupied, space::accounting::Options};
+use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType, Logical};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::tree::ReadAhead;
+use buttress::{ByteCount, Progress, SubvolumeId};
 use buttress_device::Device;
 use std::collections::HashMap;
 use std::path::Path;

@@ -3,11 +3,10 @@
 use crate::Scale;
 use crate::measure::Run;
 use anyhow::{Result, bail};
-use buttress::format::Compression;
-use buttress::format::compression::CompressionMethod;
-use buttress::writer::operations::NewInode;
-use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{Device, DeviceOptions, FileOffset, Follow, Location, OpenOptions, Progress, SubvolumeId};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Follow, Location, OpenOptions};
+use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{Compression, CompressionMethod, Device, FileOffset, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{newest, run};

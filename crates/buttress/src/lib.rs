@@ -127,7 +127,7 @@
 //! # What is stable
 //!
 //! This crate's own types are. The layers below (trees, addresses, devices, the bytes on disk as types) are there with the
-//! feature `unstable`, each under its name, and can change with any version.
+//! feature `unstable`, in a module of that name, and can change with any version.
 #![forbid(unsafe_code)]
 
 /// The program in the README compiles.
@@ -175,34 +175,27 @@ pub use buttress_stream::send::Summary as SendSummary;
 #[cfg(feature = "write")]
 pub use buttress_writer::{AllocateMode, CommitCause, Environment, LogStatistics, SystemEnvironment};
 
-#[cfg(all(feature = "unstable", feature = "build"))]
-pub use buttress_build as build;
-#[cfg(all(feature = "unstable", feature = "check"))]
-pub use buttress_check as check;
-#[cfg(all(feature = "unstable", feature = "write"))]
-pub use buttress_mkfs as mkfs;
-#[cfg(all(feature = "unstable", feature = "scrub"))]
-pub use buttress_scrub as scrub;
-#[cfg(all(feature = "unstable", feature = "sources"))]
-pub use buttress_sources as sources;
-#[cfg(all(feature = "unstable", feature = "stream"))]
-pub use buttress_stream as stream;
-#[cfg(all(feature = "unstable", feature = "write"))]
-pub use buttress_writer as writer;
+/// The layers below, each under its name. They can change with any version.
 #[cfg(feature = "unstable")]
-pub use {
-    buttress_accounts as accounts, buttress_device as device, buttress_format as format, buttress_fs as fs,
-    buttress_locks as locks, buttress_tree as tree, buttress_volume as logical_volume,
-};
-#[cfg(feature = "unstable")]
-pub use {
-    buttress_device::OpenOptions as DeviceOptions,
-    buttress_format::{DeviceId, Key, Logical, ObjectId, Physical, Superblock, TreeId},
-    buttress_fs::{
-        Chunk, Content, Corruption, DirEntry, FileAttributes, FileExtents, FileRange, FileReader, Filesystem,
-        Follow, InodeRecord, Location, OpenOptions, RangeKind, WalkEntry, WalkError, WalkItem, WalkOptions,
-        WalkOrder,
-    },
-    buttress_tree::{ReadAhead, Tree},
-    buttress_volume::Rescue,
-};
+pub mod unstable {
+    pub use buttress_accounts as accounts;
+    #[cfg(feature = "build")]
+    pub use buttress_build as build;
+    #[cfg(feature = "check")]
+    pub use buttress_check as check;
+    pub use buttress_device as device;
+    pub use buttress_format as format;
+    pub use buttress_fs as fs;
+    pub use buttress_locks as locks;
+    #[cfg(feature = "write")]
+    pub use buttress_mkfs as mkfs;
+    #[cfg(feature = "scrub")]
+    pub use buttress_scrub as scrub;
+    #[cfg(feature = "sources")]
+    pub use buttress_sources as sources;
+    #[cfg(feature = "stream")]
+    pub use buttress_stream as stream;
+    pub use buttress_tree as tree;
+    pub use buttress_volume as volume;
+    pub use buttress_writer as writer;
+}

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use buttress::format::compression::CompressionMethod;
+use buttress::CompressionMethod;
 
 /// An algorithm, and how hard it tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl FromStr for Method {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::format::Compression;
+    use buttress::Compression;
 
     #[test]
     fn algorithms_and_levels() {

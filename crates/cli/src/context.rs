@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anstyle::AnsiColor;
 use anyhow::Result;
-use buttress::fs::Progress;
+use buttress::Progress;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use buttress::fs::Error;
+use buttress::unstable::fs::Error;
 use rustix::io::Errno;
 
 /// Whether nothing that comes after this error can succeed: there is no space left, nothing can be written any more, or the
@@ -38,7 +38,7 @@ pub fn ends_the_job(error: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
     use anyhow::Context as _;
-    use buttress::format::ByteCount;
+    use buttress::ByteCount;
 
     #[test]
     fn a_lack_of_room_ends_a_job_and_a_single_bad_file_does_not() {

@@ -29,9 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use buttress::format::{ByteCount, FileKind};
-use buttress::fs::directory::is_valid_name;
-use buttress::fs::{Location, Progress, WalkEntry, WalkItem};
+use buttress::unstable::fs::{Location, WalkEntry, WalkItem, directory::is_valid_name};
+use buttress::{ByteCount, FileKind, Progress};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use attributes::Refusals;

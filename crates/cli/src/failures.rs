@@ -1,8 +1,8 @@
 //! Devices that fail while a command changes a volume: each is told once, in a session after the word that met it, else when
 //! the command ends.
 
-use buttress::fs::Notice;
-use buttress::logical_volume::Notice as VolumeNotice;
+use buttress::Notice;
+use buttress::unstable::volume::Notice as VolumeNotice;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;

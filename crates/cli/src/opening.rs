@@ -13,13 +13,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::device::{
-    Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
+use buttress::unstable::device::{
+    Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
 };
-use buttress::format::{ByteCount, SubvolumeId};
-use buttress::fs::{Filesystem, Follow, Location, Notice, OpenOptions};
-use buttress::logical_volume::{DevicesError, Rescue};
-use buttress::writer::open_replayed;
+use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress::unstable::volume::{DevicesError, Rescue};
+use buttress::unstable::writer::open_replayed;
+use buttress::{ByteCount, Device, Notice, SubvolumeId};
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -118,9 +118,9 @@ impl Context {
 
 /// Whether a volume cannot be opened because devices of it are missing.
 pub(crate) fn lacks_devices(error: &anyhow::Error) -> bool {
-    use buttress::logical_volume::Error as VolumeError;
-    let is_it = |error: &buttress::fs::Error| match error {
-        buttress::fs::Error::Volume(VolumeError::Devices(error)) => {
+    use buttress::unstable::volume::Error as VolumeError;
+    let is_it = |error: &buttress::unstable::fs::Error| match error {
+        buttress::unstable::fs::Error::Volume(VolumeError::Devices(error)) => {
             matches!(**error, DevicesError::Missing(_))
         }
         _ => false,
@@ -129,7 +129,7 @@ pub(crate) fn lacks_devices(error: &anyhow::Error) -> bool {
 }
 
 /// The error of opening a volume, with what to do where devices are missing.
-fn advised(error: buttress::fs::Error) -> anyhow::Error {
+fn advised(error: buttress::unstable::fs::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     if !lacks_devices(&error) {
         return error;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use buttress::fs::Progress;
+use buttress::Progress;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::json;
 

@@ -5,9 +5,9 @@
 //! stop the removal with an error that says so.
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::FileKind;
-use buttress::fs::{DirEntry, Location, Progress};
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::fs::{DirEntry, Location};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{FileKind, Progress};
 
 use crate::exit::Advice;
 
@@ -41,7 +41,7 @@ pub fn remove_all(
         if level.entries.is_empty() {
             let view = filesystem.view();
             let batch = view.read_dir(level.directory)?.take(BATCH_ENTRIES);
-            level.entries = batch.collect::<buttress::fs::Result<_>>()?;
+            level.entries = batch.collect::<buttress::unstable::fs::Result<_>>()?;
         }
         let here = level.directory;
         if let Some(entry) = level.entries.pop() {

@@ -10,7 +10,7 @@
 //! Not as GNU cp: below the directory that is copied, no link in the destination is followed; it is replaced. The volume may
 //! be hostile, or the destination another user's, and what is written through such a link could be anywhere.
 
-use buttress::format::FileKind;
+use buttress::FileKind;
 
 /// See the module. The default is that of a plain `cp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

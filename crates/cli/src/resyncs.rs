@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use buttress::format::{ByteCount, DeviceId, Generation};
-use buttress::fs::Progress;
-use buttress::scrub::resync::devices_behind;
-use buttress::scrub::{Error, Resync, ResyncOptions, Resynced, ResyncedDevice};
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::format::DeviceId;
+use buttress::unstable::scrub::{
+    Error, Resync, ResyncOptions, Resynced, ResyncedDevice, resync::devices_behind,
+};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{ByteCount, Generation, Progress};
 use buttress_mount::volume::Log;
 use parking_lot::{Condvar, Mutex};
 
@@ -202,7 +203,7 @@ impl Resyncs {
     /// instead and continues within the limit. What the other one did counts as done by this call.
     ///
     /// # Errors
-    /// As for [`Resync::run`]; [`buttress::fs::Error::Cancelled`] also once the volume is being closed.
+    /// As for [`Resync::run`]; [`buttress::unstable::fs::Error::Cancelled`] also once the volume is being closed.
     pub fn run(
         &self,
         writer: &WritableFilesystem,
@@ -227,7 +228,7 @@ impl Resyncs {
                 }
             }
             if state.is_over {
-                return (before, Err(buttress::fs::Error::Cancelled.into()));
+                return (before, Err(buttress::unstable::fs::Error::Cancelled.into()));
             }
             state.last = None;
             state.under_way = Some(progress.clone());

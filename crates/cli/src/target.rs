@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use buttress::format::SubvolumeId;
+use buttress::SubvolumeId;
 use serde_json::{Map, Value};
 
 use crate::output::json::insert_name;

@@ -12,14 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use buttress::device::OpenOptions as DeviceOptions;
-use buttress::format::{ByteCount, ChecksumType, SubvolumeId, Timestamp, Uuid};
-use buttress::fs::{Follow, Location, Progress};
-use buttress::scrub::resync::devices_behind;
-use buttress::scrub::{Healer, Resync, ResyncOptions};
-use buttress::writer::DataOptions;
-use buttress::writer::operations::{AttributeChanges, NewInode};
-use buttress::writer::{Environment, SystemEnvironment, Uncommitted, WritableFilesystem, WriteOptions};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Follow, Location};
+use buttress::unstable::scrub::{Healer, Resync, ResyncOptions, resync::devices_behind};
+use buttress::unstable::writer::{
+    DataOptions, Uncommitted, WritableFilesystem, WriteOptions, operations::AttributeChanges,
+    operations::NewInode,
+};
+use buttress::{
+    ByteCount, ChecksumType, Environment, Progress, SubvolumeId, SystemEnvironment, Timestamp, Uuid,
+};
 use rustix::fs::Mode;
 
 use crate::context::Context;

@@ -52,9 +52,8 @@ use crate::vfs::{
     OpenMode, Opened, ReadHow, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, HeldBack, NewTime};
-use buttress::fs::{Filesystem, Location};
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::AccessPolicy;
+use buttress::unstable::fs::{Filesystem, Location};
+use buttress::unstable::writer::{WritableFilesystem, operations::AccessPolicy};
 use buttress::{AllocateMode, Metadata, Timestamp};
 use cleaner::Cleaner;
 pub use control::Peek;
@@ -135,7 +134,7 @@ pub struct MountedVolume {
     doomed: OnceLock<Doomed>,
     ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     /// How the end went that who unmounted waited for, until somebody takes it. A leaf.
-    ended: Mutex<Option<core::result::Result<(), buttress::fs::Error>>>,
+    ended: Mutex<Option<core::result::Result<(), buttress::unstable::fs::Error>>>,
 }
 
 impl fmt::Debug for MountedVolume {

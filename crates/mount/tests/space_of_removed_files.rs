@@ -5,7 +5,8 @@
     reason = "tests state what must hold"
 )]
 
-use buttress::{Device, Location, Volume};
+use buttress::unstable::fs::Location;
+use buttress::{Device, Volume};
 use buttress_mount::vfs::{Errno, HandleId, NewNode, NodeId, OpenMode, Vfs as _};
 use buttress_mount::volume::{Access, MountedVolume, Showing};
 use std::sync::Arc;

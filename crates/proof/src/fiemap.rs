@@ -13,12 +13,11 @@ pub mod of_kernel;
 pub mod of_writer;
 
 use anyhow::{Context, Result, ensure};
-use buttress::accounts::Maps as _;
-use buttress::accounts::{FiemapExtent, FiemapFlags};
-use buttress::format::{FileExtent, ItemType, Key, Logical, TreeId};
-use buttress::fs::RangeKind;
-use buttress::tree::ReadAhead;
-use buttress::{FileOffset, Filesystem, Location, OpenOptions};
+use buttress::unstable::accounts::Maps as _;
+use buttress::unstable::format::{FileExtent, ItemType, Key, Logical, TreeId};
+use buttress::unstable::fs::{Filesystem, Location, OpenOptions, RangeKind};
+use buttress::unstable::tree::ReadAhead;
+use buttress::{FiemapExtent, FiemapFlags, FileOffset};
 use buttress_oracle::loop_device::Mount;
 use rustix::fs::SeekFrom;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -71,9 +70,9 @@ fn filler_name(number: u64, filler: u64) -> String {
 
 /// Compares all files of the unmounted volume on `image`.
 pub fn compare(image: &Path) -> Result<Compared> {
-    let filesystem = OpenOptions::new(vec![buttress::device::Device::open(
+    let filesystem = OpenOptions::new(vec![buttress::Device::open(
         image,
-        &buttress::device::OpenOptions::default(),
+        &buttress::unstable::device::OpenOptions::default(),
     )?])
     .open()?;
     let users = users_of(&filesystem)?;
@@ -209,7 +208,7 @@ fn sectors_of(map: &[Plain]) -> Result<Sectors> {
 }
 
 /// The sectors of a file that lie in extents with two users.
-fn shared_sectors(file: &buttress::fs::File, users: &Users) -> Result<HashSet<u64>> {
+fn shared_sectors(file: &buttress::unstable::fs::File, users: &Users) -> Result<HashSet<u64>> {
     let mut shared = HashSet::new();
     for range in file.extents()? {
         let range = range?;
@@ -226,7 +225,7 @@ fn shared_sectors(file: &buttress::fs::File, users: &Users) -> Result<HashSet<u6
 }
 
 /// A part of the map is what the whole map says of that part.
-fn compare_part(file: &buttress::fs::File, map: &[FiemapExtent]) -> Result<()> {
+fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Result<()> {
     let Some(middle) = map.get(map.len() / 2) else {
         return Ok(());
     };
@@ -260,7 +259,7 @@ fn compare_part(file: &buttress::fs::File, map: &[FiemapExtent]) -> Result<()> {
 }
 
 /// Seeks from every boundary, and from beside it.
-fn compare_seeks(file: &buttress::fs::File, place: &Path, map: &[Plain]) -> Result<()> {
+fn compare_seeks(file: &buttress::unstable::fs::File, place: &Path, map: &[Plain]) -> Result<()> {
     let opened = File::open(place)?;
     let size = file.size().get();
     let boundaries = map

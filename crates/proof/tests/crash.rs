@@ -9,12 +9,12 @@
 //! does).
 
 use anyhow::{Context, Result, ensure};
-use buttress::device::{Device, Engine, MemoryBackend};
-use buttress::format::block_group::Profile;
-use buttress::fs::Error;
-use buttress::mkfs::{Feature, Options};
-use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, OpenOptions};
+use buttress::unstable::device::{Engine, MemoryBackend};
+use buttress::unstable::format::block_group::Profile;
+use buttress::unstable::fs::{Error, OpenOptions};
+use buttress::unstable::mkfs::{Feature, Options};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{ByteCount, Device};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::fs::{Content, File, Follow};
+use buttress::unstable::fs::{Content, File, Follow};
 use clap::Args;
 
 use crate::context::Context;

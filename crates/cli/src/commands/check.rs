@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::check::{Finding, Options, Report, Reported, Step, Totals, Value as Field, check_with};
-use buttress::format::ByteCount;
-use buttress::fs::Progress;
+use buttress::unstable::check::{
+    Finding, Options, Report, Reported, Step, Totals, Value as Field, check_with,
+};
+use buttress::{ByteCount, Progress};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

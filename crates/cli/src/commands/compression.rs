@@ -4,13 +4,17 @@
 //! little of it they use. *Referenced* is what the files cover, each by itself, so that what is shared counts several
 //! times. Inline content counts at every reference. Only one pass over what the subvolumes share is made.
 
-use buttress::accounts::Accounts as _;
+use buttress::unstable::accounts::Accounts as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::space::accounting::{Extents, Files, Occupied, Options, References};
-use buttress::fs::{Follow, Progress};
+use buttress::Progress;
+use buttress::unstable::accounts::{
+    space::accounting::Extents, space::accounting::Files, space::accounting::Occupied,
+    space::accounting::Options, space::accounting::References,
+};
+use buttress::unstable::fs::Follow;
 use clap::Args;
 use serde_json::{Map, Value};
 

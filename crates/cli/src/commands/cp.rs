@@ -17,8 +17,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::fs::Follow;
-use buttress::writer::DataOptions;
+use buttress::unstable::fs::Follow;
+use buttress::unstable::writer::DataOptions;
 use clap::Args;
 use serde_json::json;
 

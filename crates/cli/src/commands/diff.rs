@@ -30,7 +30,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::fs::{ChangedInodes, Follow, Progress};
+use buttress::Progress;
+use buttress::unstable::fs::{ChangedInodes, Follow};
 use clap::{Args, ValueEnum};
 
 use crate::context::{Context, allow_deep_trees};

@@ -8,15 +8,14 @@ pub mod columns;
 pub mod filefrag;
 pub mod summary;
 
-use buttress::accounts::Maps as _;
+use buttress::unstable::accounts::Maps as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::{Fiemap, FiemapExtent, FiemapFlags};
-use buttress::format::{ByteCount, FileKind, FileOffset};
-use buttress::fs::{Filesystem, Follow, Location, Progress};
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::fs::{Filesystem, Follow, Location};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{ByteCount, Fiemap, FiemapExtent, FiemapFlags, FileKind, FileOffset, Progress};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -247,7 +246,7 @@ impl<'a> Printer<'a> {
 }
 
 fn print_lines(
-    mut extents: impl Iterator<Item = buttress::fs::Result<FiemapExtent>>,
+    mut extents: impl Iterator<Item = buttress::unstable::fs::Result<FiemapExtent>>,
     report: &mut Filefrag,
     progress: &Progress,
     out: &mut impl Write,
@@ -271,7 +270,7 @@ fn print_lines(
 
 fn summarised(
     sizes: Sizes,
-    extents: impl Iterator<Item = buttress::fs::Result<FiemapExtent>>,
+    extents: impl Iterator<Item = buttress::unstable::fs::Result<FiemapExtent>>,
 ) -> Result<Summary> {
     let mut summary = Summary::new(sizes);
     for extent in extents {
@@ -285,7 +284,7 @@ fn as_json(name: &[u8], extent: &FiemapExtent) -> Value {
     insert_name(&mut object, "path", name);
     object.insert("offset".into(), extent.offset.get().into());
     object.insert("length".into(), extent.length.get().into());
-    let address = extent.address.map(buttress::format::Logical::get);
+    let address = extent.address.map(buttress::unstable::format::Logical::get);
     object.insert("logical".into(), address.map_or(Value::Null, Value::from));
     let has = |(flag, name): &(FiemapFlags, &'static str)| extent.flags.contains(*flag).then_some(*name);
     object.insert(

@@ -9,10 +9,10 @@ pub mod trim;
 pub mod usage;
 
 use anyhow::Result;
-use buttress::accounts::Accounts as _;
-use buttress::accounts::Space;
-use buttress::format::BlockGroupFlags;
-use buttress::fs::Filesystem;
+use buttress::Space;
+use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::format::BlockGroupFlags;
+use buttress::unstable::fs::Filesystem;
 
 use crate::context::Context;
 use crate::table::{Row, leaf};
@@ -39,5 +39,5 @@ pub(crate) fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Spa
 
 /// `single`, `DUP`, `RAID1`, …
 pub(crate) fn profile_name(flags: BlockGroupFlags) -> &'static str {
-    flags.profile().map_or("unknown", buttress::format::Profile::name)
+    flags.profile().map_or("unknown", buttress::Profile::name)
 }

@@ -10,7 +10,7 @@ mod listing;
 use std::ffi::OsString;
 
 use anyhow::Result;
-use buttress::fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
+use buttress::unstable::fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
 
 use crate::context::{Context, Stdout};
@@ -224,7 +224,7 @@ impl Ls {
             return Ok(());
         }
         let link = match entry.metadata().kind {
-            buttress::format::FileKind::Symlink => match entry.link_target() {
+            buttress::FileKind::Symlink => match entry.link_target() {
                 Ok(link) => link,
                 Err(error) => {
                     let place = format!("{}: {}", target.display(), entry.path().escape_ascii());

@@ -8,9 +8,8 @@ use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::format::compression::CompressionMethod;
-use buttress::fs::Progress;
-use buttress::sources::manifest::write::{Lost, Options, write};
+use buttress::unstable::sources::{manifest::write::Lost, manifest::write::Options, manifest::write::write};
+use buttress::{CompressionMethod, Progress};
 use clap::Args;
 
 use crate::compression::Method;

@@ -6,12 +6,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::build::derived_uuid;
-use buttress::device::{Device, OpenOptions as DeviceOptions};
-use buttress::format::{ByteCount, ChecksumType, Profile, Uuid};
-use buttress::logical_volume::signatures;
-use buttress::mkfs::{self, Feature, Identity, Made, Options};
-use buttress::writer::Environment;
+use buttress::unstable::build::derived_uuid;
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::mkfs;
+use buttress::unstable::mkfs::{Feature, Identity, Made, Options};
+use buttress::unstable::volume::signatures;
+use buttress::{ByteCount, ChecksumType, Device, Environment, Profile, Uuid};
 use clap::Args;
 
 use crate::context::Context;

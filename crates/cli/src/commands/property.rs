@@ -11,9 +11,8 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result};
-use buttress::fs::property::COMPRESSION_NAME;
-use buttress::fs::{Filesystem, Follow, Location};
-use buttress::writer::operations::{ReceivedUuid, SetXattr};
+use buttress::unstable::fs::{Filesystem, Follow, Location, property::COMPRESSION_NAME};
+use buttress::unstable::writer::{operations::ReceivedUuid, operations::SetXattr};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::stream::{Decoder, Streams};
+use buttress::unstable::stream::{Decoder, Streams};
 use clap::Args;
 
 use crate::context::Context;
@@ -138,7 +138,7 @@ impl Subcommand for Receive {
         }
         if !self.dump {
             // What one thread takes for others to free would stay in arenas of its own.
-            buttress::device::arenas::share_one();
+            buttress::unstable::device::arenas::share_one();
             return volume::receive(&self, context);
         }
         if self.target.is_some() {

@@ -15,14 +15,14 @@ mod ncdu;
 mod rows;
 mod table;
 
-use buttress::accounts::Accounts as _;
+use buttress::unstable::accounts::Accounts as _;
 use buttress_exact::u64_of;
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
-use buttress::accounts::space::accounting::{Accounting, Options};
-use buttress::format::FileKind;
-use buttress::fs::{Filesystem, Follow, Location, Progress, SubvolumeInfo};
+use buttress::unstable::accounts::{space::accounting::Accounting, space::accounting::Options};
+use buttress::unstable::fs::{Filesystem, Follow, Location};
+use buttress::{FileKind, Progress, SubvolumeInfo};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::format::{FileKind, Timestamp};
-use buttress::fs::{Follow, InodeRecord, Xattr};
+use buttress::unstable::fs::{Follow, InodeRecord};
+use buttress::{FileKind, Timestamp, Xattr};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

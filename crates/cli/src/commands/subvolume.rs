@@ -12,8 +12,8 @@ pub mod snapshot;
 pub mod sync;
 
 use anyhow::{Context as _, Result};
-use buttress::format::SubvolumeId;
-use buttress::fs::Follow;
+use buttress::SubvolumeId;
+use buttress::unstable::fs::Follow;
 
 use crate::context::Context;
 use crate::exit::Advice;

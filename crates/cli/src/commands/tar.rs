@@ -12,8 +12,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::format::{FileKind, Timestamp};
-use buttress::fs::{Content, FileReader, Follow, Progress, RangeKind, WalkEntry, WalkItem, WalkOptions};
+use buttress::unstable::fs::{Content, FileReader, Follow, RangeKind, WalkEntry, WalkItem, WalkOptions};
+use buttress::{FileKind, Progress, Timestamp};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;
@@ -284,7 +284,7 @@ impl Archiver<'_> {
         }
     }
 
-    fn lost(&self, path: &[u8], error: buttress::fs::Error) {
+    fn lost(&self, path: &[u8], error: buttress::unstable::fs::Error) {
         let place = format!("{}: {}", self.target.display(), path.escape_ascii());
         self.context.lost(&anyhow::Error::new(error).context(place));
     }

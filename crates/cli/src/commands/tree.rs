@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::format::FileKind;
-use buttress::fs::{DirEntry, Follow, Location};
+use buttress::FileKind;
+use buttress::unstable::fs::{DirEntry, Follow, Location};
 use clap::Args;
 use serde_json::{Map, Value};
 
@@ -211,7 +211,7 @@ impl Drawing<'_> {
         }
     }
 
-    fn lost(&self, path: &[u8], error: buttress::fs::Error) {
+    fn lost(&self, path: &[u8], error: buttress::unstable::fs::Error) {
         let error = Err::<(), _>(error).with_context(|| format!("/{}", path.escape_ascii()));
         if let Err(error) = error {
             self.context.lost(&error);

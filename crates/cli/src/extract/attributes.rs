@@ -20,8 +20,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
-use buttress::format::Timestamp;
-use buttress::fs::{WalkEntry, Xattr};
+use buttress::unstable::fs::WalkEntry;
+use buttress::{Timestamp, Xattr};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
@@ -328,7 +328,7 @@ fn timespec(time: Timestamp) -> Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::fs::Progress;
+    use buttress::Progress;
     use std::fs::{self, File};
     use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::format::FileKind;
-use buttress::fs::WalkEntry;
-use buttress::fs::directory::is_valid_name;
+use buttress::FileKind;
+use buttress::unstable::fs::{WalkEntry, directory::is_valid_name};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 

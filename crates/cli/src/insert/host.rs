@@ -8,9 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::format::{FileKind, FileOffset, Timestamp};
-use buttress::fs::inode::kind_of_mode;
-use buttress::fs::{DeviceNumber, Xattr};
+use buttress::unstable::fs::inode::kind_of_mode;
+use buttress::{DeviceNumber, FileKind, FileOffset, Timestamp, Xattr};
 use bytes::Bytes;
 use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;

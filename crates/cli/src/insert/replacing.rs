@@ -1,8 +1,8 @@
 //! What is there already, when something is made in a volume: see [`crate::replacing`] for the rules.
 
 use anyhow::{Result, bail};
-use buttress::format::FileKind;
-use buttress::fs::{DirEntry, Error, Follow, Location, Metadata};
+use buttress::unstable::fs::{DirEntry, Error, Follow, Location};
+use buttress::{FileKind, Metadata};
 
 use super::{Facts, Inserter};
 use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};

@@ -1,8 +1,10 @@
 //! From a volume: another one, or the one that is being changed.
 
 use anyhow::Result;
-use buttress::format::FileKind;
-use buttress::fs::{Content, FileReader, Follow, InodeRecord, Location, WalkEntry, WalkItem, WalkOptions};
+use buttress::FileKind;
+use buttress::unstable::fs::{
+    Content, FileReader, Follow, InodeRecord, Location, WalkEntry, WalkItem, WalkOptions,
+};
 
 use super::{Facts, Inserter, Piece, Source, refuse_directory};
 use crate::context::Context;

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress::format::FileKind;
-use buttress::fs::Follow;
+use buttress::FileKind;
+use buttress::unstable::fs::Follow;
 use clap::Command;
 use rustyline::completion::{Completer, Pair};
 use rustyline::highlight::Highlighter;

@@ -221,7 +221,7 @@ fn with_unknown_command(stream: &[u8]) -> Vec<u8> {
     let (before, after) = stream.split_at(17 + 10 + first);
     let mut unknown = vec![0_u8; 10];
     unknown[4] = 99;
-    let sum = buttress::format::crc32c(0, &unknown);
+    let sum = buttress::unstable::format::crc32c(0, &unknown);
     unknown[6..].copy_from_slice(&sum.to_le_bytes());
     [before, &unknown, after].concat()
 }

@@ -10,11 +10,12 @@
 
 use crate::support;
 
-use buttress::device::Device;
-use buttress::fs::{Filesystem, OpenOptions, Progress};
-use buttress::stream::send::resume::{Digest, Token};
-use buttress::stream::send::{Error, Options, Snapshot, send};
-use buttress::stream::{Command, Decoder};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::stream::{
+    Command, Decoder, send::Error, send::Options, send::Snapshot, send::resume::Digest, send::resume::Token,
+    send::send,
+};
+use buttress::{Device, Progress};
 use std::io::{self, Read, Write};
 use std::process::{Command as Process, Stdio};
 use support::{buttress, failure, image, inside, json};
@@ -242,7 +243,7 @@ fn a_cancelled_send_says_so() {
     progress.cancel();
     let error = send(&first, &Options::default(), &mut Vec::new(), &progress).unwrap_err();
     assert!(
-        matches!(error, Error::Filesystem(buttress::fs::Error::Cancelled)),
+        matches!(error, Error::Filesystem(buttress::unstable::fs::Error::Cancelled)),
         "{error}"
     );
 }

@@ -169,7 +169,7 @@ fn fault(arrived: &[u8]) -> Option<String> {
         return Some("a line feed in a name".into());
     }
     let is_fine = |character: char| {
-        matches!(character, '\n' | '\t') || buttress::format::printable::is_printable(character)
+        matches!(character, '\n' | '\t') || buttress::unstable::format::printable::is_printable(character)
     };
     match String::from_utf8(rest) {
         Ok(text) => text

@@ -13,7 +13,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use buttress::format::{ChecksumType, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use buttress::ChecksumType;
+use buttress::unstable::format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use support::{Volume, buttress, failure, stdout};
 
 /// Where fields of a superblock lie.

@@ -15,7 +15,7 @@
 
 use crate::mounting;
 
-use buttress::device::{Backend, Engine, MemoryBackend};
+use buttress::unstable::device::{Backend, Engine, MemoryBackend};
 use buttress::{CheckOptions, Device, Environment, FileKind, Progress, Subvolume, Timestamp, Uuid, Volume};
 use buttress_lab::crash::{CrashLab, History, Outcome};
 use buttress_mount::fuse::{self, MountOptions, Session};
@@ -76,7 +76,7 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
     let opening = Volume::options().write(true).environment(Arc::new(Hurried));
     let volume = opening.open_devices(vec![device(lab.device(new))]).unwrap();
     let writer = volume.writable_filesystem().unwrap().clone();
-    let root = buttress::Location::root_of(writer.view().default_subvolume().unwrap());
+    let root = buttress::unstable::fs::Location::root_of(writer.view().default_subvolume().unwrap());
     let served = Arc::new(MountedVolume::new(
         Access::Writing(writer),
         root,

@@ -3,8 +3,8 @@
 use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume, resolved};
 use crate::vfs::{Changes, Errno, NewTime, Result, SetHow};
-use buttress::fs::Location;
-use buttress::writer::operations::{AttributeChanges, SetXattr};
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::{operations::AttributeChanges, operations::SetXattr};
 use buttress::{ByteCount, FileKind, Metadata};
 use core::sync::atomic::Ordering;
 

@@ -1,7 +1,7 @@
 //! Gives back the space of subvolumes that were deleted, in the background: those of this mount, and those that an earlier one left.
 
 use buttress::Progress;
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::writer::WritableFilesystem;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;

@@ -14,9 +14,9 @@
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};
 use crate::vfs::{Copied, Errno, HandleId, OpenMode, Opened, ReadHow, Result, SeekTo};
-use buttress::accounts::Maps as _;
-use buttress::format::InodeFlags;
-use buttress::fs::{File, Location};
+use buttress::unstable::accounts::Maps as _;
+use buttress::unstable::format::InodeFlags;
+use buttress::unstable::fs::{File, Location};
 use buttress::{AllocateMode, ByteCount, FileKind, FileOffset};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -151,7 +151,10 @@ impl MountedVolume {
 
     /// Makes a call that takes space. That of files which were removed comes back when the kernel lets go of them, and it does that after
     /// their removal has returned: a call that finds no space waits for it a little.
-    fn with_space<T>(&self, call: impl Fn() -> core::result::Result<T, buttress::fs::Error>) -> Result<T> {
+    fn with_space<T>(
+        &self,
+        call: impl Fn() -> core::result::Result<T, buttress::unstable::fs::Error>,
+    ) -> Result<T> {
         for (step, pause) in PAUSES_MS.into_iter().enumerate() {
             let gone = self.nodes.gone();
             match call() {

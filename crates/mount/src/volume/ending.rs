@@ -18,7 +18,7 @@ impl MountedVolume {
     ///
     /// # Errors
     /// If the last commit failed.
-    pub fn leave(&self) -> Result<(), buttress::fs::Error> {
+    pub fn leave(&self) -> Result<(), buttress::unstable::fs::Error> {
         if let Some(ended) = self.ended.lock().take() {
             return ended;
         }

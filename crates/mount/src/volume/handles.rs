@@ -1,8 +1,8 @@
 //! What is open.
 
 use crate::vfs::{Errno, HandleId, NodeId, OpenMode, Result};
-use buttress::fs::Location;
-use buttress::locks::{Rank, RwLock, lock_class};
+use buttress::unstable::fs::Location;
+use buttress::unstable::locks::{Rank, RwLock, lock_class};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::collections::hash_map::Entry;

@@ -5,7 +5,7 @@
 //! While files come and go there is no such commit: the one that the commit interval brings is enough.
 
 use super::handles::Handles;
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::writer::WritableFilesystem;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use parking_lot::Mutex;

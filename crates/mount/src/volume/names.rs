@@ -6,9 +6,8 @@ use super::{Access, MountedVolume};
 use crate::vfs::{
     Caller, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, RenameHow, Result,
 };
-use buttress::fs::directory::ReadDir;
-use buttress::fs::{DirEntry, Location};
-use buttress::writer::operations::{NewInode, OpenInode, RenameMode};
+use buttress::unstable::fs::{DirEntry, Location, directory::ReadDir};
+use buttress::unstable::writer::{operations::NewInode, operations::OpenInode, operations::RenameMode};
 use buttress::{FileKind, Metadata};
 use parking_lot::Mutex;
 

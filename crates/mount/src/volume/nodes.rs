@@ -9,8 +9,8 @@
 //! The locks are leaves: inodes are let go of, which may remove them, outside.
 
 use crate::vfs::NodeId;
-use buttress::fs::Location;
-use buttress::writer::operations::OpenInode;
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::operations::OpenInode;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 
 use super::MountedVolume;
 use crate::vfs::{Result, Stale};
-use buttress::fs::{Filesystem, Location};
+use buttress::unstable::fs::{Filesystem, Location};
 use buttress::{InodeNumber, SubvolumeId};
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ impl SubvolumeNames {
     ///
     /// # Errors
     /// That the root tree cannot be read.
-    pub fn of(view: &Filesystem) -> core::result::Result<Self, buttress::fs::Error> {
+    pub fn of(view: &Filesystem) -> core::result::Result<Self, buttress::unstable::fs::Error> {
         let places = view.subvolumes()?.into_iter().filter_map(|found| {
             let place = found.place?;
             Some((found.id, place.parent, place.directory, place.name))

@@ -18,7 +18,7 @@
 use super::MountedVolume;
 use crate::vfs::{Changes, Errno, Result};
 use buttress::Metadata;
-use buttress::fs::Location;
+use buttress::unstable::fs::Location;
 
 /// Returns `refused` if `location` is a placeholder.
 pub(super) fn refuse_placeholder(location: Location, refused: Errno) -> Result<()> {

@@ -8,9 +8,9 @@
 use super::{Access, MountedVolume};
 use crate::vfs::{Errno, Result, Statistics};
 use buttress::ByteCount;
-use buttress::accounts::Accounts as _;
-use buttress::fs::Filesystem;
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::writer::WritableFilesystem;
 
 impl MountedVolume {
     /// Returns the space of the volume as it is now.
@@ -44,7 +44,7 @@ impl MountedVolume {
         })
     }
 
-    fn space(view: &Filesystem) -> core::result::Result<Statistics, buttress::fs::Error> {
+    fn space(view: &Filesystem) -> core::result::Result<Statistics, buttress::unstable::fs::Error> {
         let space = view.space()?;
         let totals = space.totals();
         let block_bytes = view.sector_bytes();

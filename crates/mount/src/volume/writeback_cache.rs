@@ -22,8 +22,8 @@
 use super::MountedVolume;
 use super::control::needs_content;
 use crate::vfs::{Caller, Changes, HeldBack, Looks, NewTime, Result, Stale};
-use buttress::fs::Location;
-use buttress::writer::operations::AttributeChanges;
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::operations::AttributeChanges;
 use buttress::{ByteCount, FileKind, Metadata};
 use core::fmt;
 use core::sync::atomic::Ordering;

@@ -4,11 +4,10 @@ use super::observation::sorted;
 use crate::writing::content::Change;
 use crate::writing::model::Model;
 use crate::writing::operation::{Made, Operation};
-use buttress::format::ErrorKind;
-use buttress::fs::{Error, Result};
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::OpenInode;
-use buttress::{FileOffset, Location, SubvolumeId};
+use buttress::unstable::format::ErrorKind;
+use buttress::unstable::fs::{Error, Location, Result};
+use buttress::unstable::writer::{WritableFilesystem, operations::OpenInode};
+use buttress::{FileOffset, SubvolumeId};
 use std::fmt;
 
 /// A call.

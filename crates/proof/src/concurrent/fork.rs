@@ -1,6 +1,6 @@
 //! A device whose changes are its own, over one that stays as it is: many can begin with the same bytes.
 
-use buttress::device::Backend;
+use buttress::unstable::device::Backend;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -110,7 +110,7 @@ impl Backend for Forked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::device::MemoryBackend;
+    use buttress::unstable::device::MemoryBackend;
 
     #[test]
     fn a_fork_changes_by_itself() {

@@ -4,8 +4,9 @@ use super::agreement;
 use super::call::{Names, Stat, at, runs, stat};
 use crate::writing::model::{Inode, Model};
 use anyhow::{Context, Result, bail};
-use buttress::writer::WritableFilesystem;
-use buttress::{FileKind, FileOffset, Location, SubvolumeId};
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{FileKind, FileOffset, SubvolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,14 +2,12 @@
 
 use super::{FILLERS, filler_name};
 use anyhow::{Context, Result};
-use buttress::device::{Device, OpenOptions as DeviceOptions};
-use buttress::format::Compression;
-use buttress::format::compression::CompressionMethod;
-use buttress::fs::Error;
-use buttress::writer::DataOptions;
-use buttress::writer::operations::NewInode;
-use buttress::writer::{AllocateMode, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, FileOffset, Location, OpenOptions, Progress, SubvolumeId};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Error, Location, OpenOptions};
+use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{
+    AllocateMode, ByteCount, Compression, CompressionMethod, Device, FileOffset, Progress, SubvolumeId,
+};
 use buttress_oracle::content::Random;
 use buttress_oracle::tools::{newest, run};
 use std::fs::File;

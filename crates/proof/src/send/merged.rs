@@ -35,11 +35,11 @@ fn with_other_uuid(stream: &Path, to: &Path) -> Result<()> {
         match &mut command {
             Command::Subvolume { uuid, path, .. } => {
                 encoder.header(&mut out);
-                *uuid = buttress::format::Uuid::from_bytes([0x77; 16]);
+                *uuid = buttress::Uuid::from_bytes([0x77; 16]);
                 *path = b"copy";
             }
             Command::Clone { source_uuid, .. } => {
-                *source_uuid = buttress::format::Uuid::from_bytes([0x77; 16]);
+                *source_uuid = buttress::Uuid::from_bytes([0x77; 16]);
             }
             _ => {}
         }

@@ -6,8 +6,11 @@
 use super::compare::{intersection, same_but_for_times_of_directories, same_content, same_sharing, union};
 use super::tree::{BLOCK_BYTES, Tree, add_places, of_snapshot};
 use anyhow::{Context, Result, ensure};
-use buttress::check::{self, check};
-use buttress::{Device, DeviceOptions, Location, OpenOptions, SubvolumeId};
+use buttress::unstable::check;
+use buttress::unstable::check::check;
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::{Device, SubvolumeId};
 use buttress_fs::Progress;
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::history::History;

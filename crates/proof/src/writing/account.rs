@@ -4,7 +4,7 @@ use super::model::{Model, Target};
 use super::operation::drawing::is_of_one_hash;
 use super::operation::{Made, Operation};
 use anyhow::{Result, ensure};
-use buttress::Filesystem;
+use buttress::unstable::fs::Filesystem;
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -2,9 +2,9 @@
 
 use super::model::{Inode, Model};
 use super::newborn::share_extents;
-use buttress::fs::FileAttributes;
-use buttress::writer::{AllocateMode, WritableFilesystem};
-use buttress::{ByteCount, FileOffset, Location};
+use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{AllocateMode, ByteCount, FileOffset};
 use buttress_oracle::content::Random;
 use std::fmt;
 use std::sync::Arc;
@@ -213,7 +213,11 @@ impl Change {
     }
 
     /// Makes the change on the volume.
-    pub fn write(&self, filesystem: &WritableFilesystem, file: Location) -> buttress::fs::Result<()> {
+    pub fn write(
+        &self,
+        filesystem: &WritableFilesystem,
+        file: Location,
+    ) -> buttress::unstable::fs::Result<()> {
         let range = |offset: u64, length: u64| FileOffset::new(offset)..FileOffset::new(offset + length);
         match self {
             Self::Write(offset, bytes) => filesystem.write_at(file, FileOffset::new(*offset), bytes),

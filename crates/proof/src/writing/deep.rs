@@ -2,8 +2,7 @@
 
 use super::fill::TOP;
 use anyhow::Result;
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::{NewInode, SetXattr};
+use buttress::unstable::writer::{WritableFilesystem, operations::NewInode, operations::SetXattr};
 
 /// The directory of the files.
 pub const DIRECTORY: &[u8] = b"deep";

@@ -3,11 +3,12 @@
 use super::comparing::{kernels_view_with, manifest};
 use super::volume::{devices, write_images};
 use anyhow::{Context, Result, ensure};
-use buttress::check::{self, Grade, check};
-use buttress::device::Backend;
-use buttress::format::block_group::BlockGroupFlags;
-use buttress::format::{DeviceId, DeviceStatistics, Profile, TreeId};
-use buttress::{Filesystem, OpenOptions, Progress};
+use buttress::unstable::check;
+use buttress::unstable::check::{Grade, check};
+use buttress::unstable::device::Backend;
+use buttress::unstable::format::{DeviceId, DeviceStatistics, TreeId, block_group::BlockGroupFlags};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::{Profile, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::manifest::expect_equal;
 use buttress_oracle::tools::{newest, run};

@@ -1,10 +1,9 @@
 //! Volumes that are filled until there is no space.
 
 use anyhow::{Result, ensure};
-use buttress::fs::Error;
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::{NewInode, SetXattr};
-use buttress::{FileOffset, Location, SubvolumeId};
+use buttress::unstable::fs::{Error, Location};
+use buttress::unstable::writer::{WritableFilesystem, operations::NewInode, operations::SetXattr};
+use buttress::{FileOffset, SubvolumeId};
 use buttress_oracle::content::Random;
 
 /// The root of a volume.

@@ -13,10 +13,9 @@ use super::access_list::AccessList;
 use super::content::Change;
 use super::model::Model;
 use anyhow::{Context, Result, ensure};
-use buttress::fs::FileAttributes;
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::OpenInode;
-use buttress::{Location, SubvolumeId};
+use buttress::SubvolumeId;
+use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::unstable::writer::{WritableFilesystem, operations::OpenInode};
 
 /// A change. Directories are named by where they are, so that a change can be told from its text alone.
 #[derive(Clone, Debug)]
@@ -108,7 +107,7 @@ impl Operation {
             }
             (false, Err(error)) => {
                 ensure!(
-                    error.kind() == buttress::format::ErrorKind::Caller,
+                    error.kind() == buttress::unstable::format::ErrorKind::Caller,
                     "{self} is refused by {error}, which is no fault of the caller"
                 );
                 Ok(Made::Refused)

@@ -3,7 +3,7 @@
 use super::state::{describe, first_difference};
 use super::volume::{devices, open_checked};
 use anyhow::{Context, Result, ensure};
-use buttress::OpenOptions;
+use buttress::unstable::fs::OpenOptions;
 use buttress_lab::crash::{History, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Mutex;

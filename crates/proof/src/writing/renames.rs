@@ -2,7 +2,8 @@
 
 use super::model::{Inode, Model, Target};
 use super::operation::{Mode, Operation};
-use buttress::{InodeNumber, Location, SubvolumeId};
+use buttress::unstable::fs::Location;
+use buttress::{InodeNumber, SubvolumeId};
 
 /// Whether `inside` is `directory` or lies below it.
 fn is_below(model: &Model, inside: Location, directory: u64) -> bool {

@@ -2,12 +2,13 @@
 
 use super::comparing::{kernels_view, manifest};
 use anyhow::{Context, Result, ensure};
-use buttress::check::{self, Finding, Report, check};
-use buttress::device::{Backend, Device, Engine, MemoryBackend};
-use buttress::format::{Timestamp, Uuid};
-use buttress::mkfs::{self, Identity};
-use buttress::writer::{Environment, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, DeviceOptions, Filesystem, OpenOptions, Progress};
+use buttress::unstable::check::{Finding, Report, check};
+use buttress::unstable::device::{Backend, Engine, MemoryBackend, OpenOptions as DeviceOptions};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::mkfs::Identity;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::unstable::{check, mkfs};
+use buttress::{ByteCount, Device, Environment, Progress, Timestamp, Uuid};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::expect_equal;

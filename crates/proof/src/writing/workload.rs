@@ -5,13 +5,15 @@
 //! caller's own errors is a failure. Some inodes are held open for a while, also after their last name went.
 
 use anyhow::{Context, Result};
-use buttress::format::{ByteCount, ErrorKind, FileOffset, Timestamp};
-use buttress::fs::{DeviceNumber, Error, FileAttributes};
-use buttress::writer::operations::{
-    AttributeChanges, NewInode, NodeKind, OpenInode, ReceivedUuid, RenameMode, SetXattr,
+use buttress::unstable::format::ErrorKind;
+use buttress::unstable::fs::{Error, FileAttributes, Location};
+use buttress::unstable::writer::{
+    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::OpenInode,
+    operations::ReceivedUuid, operations::RenameMode, operations::SetXattr,
 };
-use buttress::writer::{AllocateMode, WritableFilesystem};
-use buttress::{FileKind, Location, Progress, SubvolumeId};
+use buttress::{
+    AllocateMode, ByteCount, DeviceNumber, FileKind, FileOffset, NodeKind, Progress, SubvolumeId, Timestamp,
+};
 use buttress_oracle::content::Random;
 
 /// Random operations on one volume.

@@ -7,11 +7,13 @@ use super::operation::{Made, Operation, can_be_drawn};
 use super::twin::Twin;
 use super::volume::{devices, made_by_progs, write_images};
 use anyhow::{Context, Result};
-use buttress::device::{Backend, MemoryBackend};
-use buttress::mkfs;
-use buttress::writer::operations::{AttributeChanges, OpenInode};
-use buttress::writer::{DataOptions, Environment, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, Location, OpenOptions, SubvolumeId, Timestamp};
+use buttress::unstable::device::{Backend, MemoryBackend};
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::mkfs;
+use buttress::unstable::writer::{
+    DataOptions, WritableFilesystem, WriteOptions, operations::AttributeChanges, operations::OpenInode,
+};
+use buttress::{ByteCount, Environment, SubvolumeId, Timestamp};
 use buttress_oracle::content::Random;
 use buttress_oracle::volumes::scratch;
 use std::collections::{BTreeMap, VecDeque};

@@ -7,7 +7,7 @@ use crate::open;
 use crate::theirs::{Judge, judges};
 use anyhow::{Context, Result, ensure};
 use buttress::Progress;
-use buttress::check::{Note, Options, check};
+use buttress::unstable::check::{Note, Options, check};
 use buttress_hostile::plants::{self, Plant};
 use buttress_oracle::needs::{Missing, REFERENCE_PROGS};
 use buttress_oracle::volumes::scratch;

@@ -6,8 +6,9 @@
 
 use crate::{case, open, text};
 use anyhow::{Context, Result, ensure};
-use buttress::check::{Options, check};
-use buttress::{Progress, TreeId};
+use buttress::Progress;
+use buttress::unstable::check::{Options, check};
+use buttress::unstable::format::TreeId;
 use buttress_hostile::editor::Editor;
 use buttress_hostile::seeds;
 use buttress_oracle::content::Random;

@@ -7,7 +7,7 @@ use crate::open;
 use crate::theirs::{Verdict, newest_judges};
 use anyhow::{Result, bail, ensure};
 use buttress::Progress;
-use buttress::check::{Options, Report, check};
+use buttress::unstable::check::{Options, Report, check};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::run;
 use std::fs::File;

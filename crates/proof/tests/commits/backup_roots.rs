@@ -2,11 +2,12 @@
 //! trees are destroyed opens from the newest that is left, with what it held then.
 
 use anyhow::{Context, Result, ensure};
-use buttress::format::Profile;
-use buttress::mkfs::Options;
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::NewInode;
-use buttress::{ByteCount, Filesystem, Location, Notice, OpenOptions, Rescue, SubvolumeId, Superblock};
+use buttress::unstable::format::Superblock;
+use buttress::unstable::fs::{Filesystem, Location, OpenOptions};
+use buttress::unstable::mkfs::Options;
+use buttress::unstable::volume::Rescue;
+use buttress::unstable::writer::{WritableFilesystem, operations::NewInode};
+use buttress::{ByteCount, Notice, Profile, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing};
 

@@ -2,13 +2,13 @@
 //! of an old state sees while others write.
 
 use anyhow::{Context, Result, ensure};
-use buttress::device::{Backend, MemoryBackend};
-use buttress::format::compression::CompressionMethod;
-use buttress::format::{Compression, Incompat, ItemType, Profile};
-use buttress::mkfs::Options;
-use buttress::writer::operations::NewInode;
-use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{FileOffset, Location, OpenOptions, ReadAhead, SubvolumeId, TreeId};
+use buttress::unstable::device::{Backend, MemoryBackend};
+use buttress::unstable::format::{Incompat, ItemType, TreeId};
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::mkfs::Options;
+use buttress::unstable::tree::ReadAhead;
+use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{Compression, CompressionMethod, FileOffset, Profile, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{FILE_BYTES, Filling};
@@ -22,7 +22,7 @@ const BYTES: usize = 128 << 20;
 fn with_unnamed_file() -> Result<(
     Backends,
     WritableFilesystem,
-    buttress::writer::operations::OpenInode,
+    buttress::unstable::writer::operations::OpenInode,
 )> {
     let backends = empty(&[BYTES], &Options::default())?;
     let filesystem = open_for_writing(&backends)?;

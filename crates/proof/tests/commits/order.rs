@@ -6,12 +6,12 @@
 //! Of writes through a ring strace sees only when they are submitted, not where they go: there the order alone is judged.
 
 use anyhow::{Context, Result, ensure};
-use buttress::device::Engine;
-use buttress::format::Profile;
-use buttress::mkfs::{self, Identity, Options};
-use buttress::writer::operations::NewInode;
-use buttress::writer::{Environment, SystemEnvironment, WritableFilesystem, WriteOptions};
-use buttress::{Device, DeviceOptions, FileOffset, Location, OpenOptions, SubvolumeId};
+use buttress::unstable::device::{Engine, OpenOptions as DeviceOptions};
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::mkfs;
+use buttress::unstable::mkfs::{Identity, Options};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{Device, Environment, FileOffset, Profile, SubvolumeId, SystemEnvironment};
 use buttress_oracle::needs::{Missing, missing};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::harness::{Case, Outcome};

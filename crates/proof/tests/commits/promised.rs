@@ -7,11 +7,11 @@
 //! | create | | fsync of the subvolume, or of the directory that it is in |
 
 use anyhow::{Context, Result, ensure};
-use buttress::device::{Device, Engine};
-use buttress::mkfs::Options;
-use buttress::writer::operations::NewInode;
-use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{FileOffset, Location, OpenOptions, SubvolumeId};
+use buttress::unstable::device::Engine;
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::mkfs::Options;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{Device, FileOffset, SubvolumeId};
 use buttress_lab::crash::{CrashLab, Outcome as Losses};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Ticking, empty, open_after_crash};

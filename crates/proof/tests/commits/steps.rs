@@ -10,15 +10,16 @@
 //! inodes and of directories, and the offset in an entry that leads to a subvolume, which says nothing.
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress::format::{
-    DirItems, FileExtent, FileExtentBody, InodeItem, ItemType, RootItem, Superblock, TreeId, Uuid,
+use buttress::unstable::format::{
+    DirItems, FileExtent, FileExtentBody, InodeItem, ItemType, Key, Physical, RootItem, Superblock, TreeId,
 };
-use buttress::writer::operations::{AttributeChanges, NewInode, NodeKind, RenameMode, SetXattr};
-use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{
-    ByteCount, FileKind, FileOffset, Filesystem, Follow, Generation, Key, Location, OpenOptions, Physical,
-    ReadAhead, SubvolumeId, Timestamp,
+use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress::unstable::tree::ReadAhead;
+use buttress::unstable::writer::{
+    WritableFilesystem, WriteOptions, operations::AttributeChanges, operations::NewInode,
+    operations::RenameMode, operations::SetXattr,
 };
+use buttress::{ByteCount, FileKind, FileOffset, Generation, NodeKind, SubvolumeId, Timestamp, Uuid};
 use buttress_oracle::ioctls;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{kernel_missing, newest, run};
@@ -300,7 +301,7 @@ fn steps_of_subvolumes() -> Vec<Step> {
             by_kernel: |top| Ok(ioctls::set_read_only(&File::open(top.join("empty"))?, true)?),
             here: |filesystem| {
                 let id = subvolume(filesystem, "empty")?;
-                let received = buttress::writer::operations::ReceivedUuid::Refuse;
+                let received = buttress::unstable::writer::operations::ReceivedUuid::Refuse;
                 Ok(filesystem.set_read_only(id, true, received)?)
             },
         },

@@ -5,10 +5,8 @@
 //! `BUTTRESS_CONCURRENT_CALLS` go elsewhere, and deeper.
 
 use anyhow::Result;
-use buttress::ByteCount;
-use buttress::format::Compression;
-use buttress::format::compression::CompressionMethod;
-use buttress::writer::DataOptions;
+use buttress::unstable::writer::DataOptions;
+use buttress::{ByteCount, Compression, CompressionMethod};
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::concurrent::{Plan, run};
 use buttress_proof::harness::{Case, Outcome, run as run_cases};

@@ -1,10 +1,13 @@
 //! Random operations and syncs in the crash laboratory, and what there was after each.
 
 use anyhow::{Context, Result};
-use buttress::device::{Device, Engine};
-use buttress::writer::operations::{NewInode, RenameMode, SetXattr};
-use buttress::writer::{AllocateMode, DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, CompressionMethod, FileOffset, Location, OpenOptions, SubvolumeId};
+use buttress::unstable::device::Engine;
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::writer::{
+    DataOptions, WritableFilesystem, WriteOptions, operations::NewInode, operations::RenameMode,
+    operations::SetXattr,
+};
+use buttress::{AllocateMode, ByteCount, CompressionMethod, Device, FileOffset, SubvolumeId};
 use buttress_lab::crash::CrashLab;
 use buttress_oracle::content::Random;
 use buttress_proof::writing::volume::{Backends, Ticking};
@@ -195,7 +198,10 @@ fn step(
 }
 
 fn is_no_space(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(buttress::fs::Error::NoSpace { .. }))
+    matches!(
+        error.downcast_ref(),
+        Some(buttress::unstable::fs::Error::NoSpace { .. })
+    )
 }
 
 pub(crate) fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
@@ -206,7 +212,7 @@ pub(crate) fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
     let filesystem = OpenOptions::new(recorded.collect()).open()?;
     let compression = seed
         .is_multiple_of(3)
-        .then_some(CompressionMethod::new(buttress::format::Compression::Lzo));
+        .then_some(CompressionMethod::new(buttress::Compression::Lzo));
     let options = WriteOptions {
         environment: Arc::new(Ticking::default()),
         data: DataOptions {

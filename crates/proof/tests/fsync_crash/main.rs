@@ -24,11 +24,11 @@ mod recovering;
 mod threads;
 
 use anyhow::Result;
-use buttress::format::block_group::Profile;
-use buttress::mkfs::{Feature, Options};
-use buttress::writer::AllocateMode;
-use buttress::writer::operations::NewInode;
-use buttress::{FileOffset, Location, SubvolumeId};
+use buttress::unstable::format::block_group::Profile;
+use buttress::unstable::fs::Location;
+use buttress::unstable::mkfs::{Feature, Options};
+use buttress::unstable::writer::operations::NewInode;
+use buttress::{AllocateMode, FileOffset, SubvolumeId};
 use buttress_oracle::seeds::budget;
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::writing::volume::{Backends, empty, open_checked_but_for_holes, open_for_writing};
@@ -98,7 +98,7 @@ fn fill(base: &Backends) -> Result<()> {
             let range = FileOffset::new(at)..FileOffset::new(at + piece);
             match filesystem.allocate(filler, range, AllocateMode::AllocateKeepSize) {
                 Ok(()) => at += piece,
-                Err(buttress::fs::Error::NoSpace { .. }) => break,
+                Err(buttress::unstable::fs::Error::NoSpace { .. }) => break,
                 Err(error) => return Err(error.into()),
             }
         }

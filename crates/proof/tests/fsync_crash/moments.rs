@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use buttress::FileOffset;
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::writer::WritableFilesystem;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::TOP;

@@ -2,9 +2,10 @@
 //! cut in the middle of the replay.
 
 use anyhow::{Context, Result, ensure};
-use buttress::OpenOptions;
-use buttress::device::{Device, Engine};
-use buttress::writer::{WritableFilesystem, WriteOptions};
+use buttress::Device;
+use buttress::unstable::device::Engine;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::Random;

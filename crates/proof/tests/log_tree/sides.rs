@@ -2,10 +2,12 @@
 
 use crate::script::Line;
 use anyhow::{Context, Result, bail};
-use buttress::fs::{DeviceNumber, FileAttributes};
-use buttress::writer::operations::{AttributeChanges, NewInode, NodeKind, OpenInode, RenameMode, SetXattr};
-use buttress::writer::{AllocateMode, WritableFilesystem};
-use buttress::{ByteCount, FileOffset, Location, SubvolumeId, Timestamp};
+use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::unstable::writer::{
+    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::OpenInode,
+    operations::RenameMode, operations::SetXattr,
+};
+use buttress::{AllocateMode, ByteCount, DeviceNumber, FileOffset, NodeKind, SubvolumeId, Timestamp};
 use buttress_oracle::history::apply::apply;
 use buttress_oracle::history::operation::{Operation, Origin, Span, Special};
 use std::ffi::OsStr;

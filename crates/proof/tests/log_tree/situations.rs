@@ -1,6 +1,6 @@
 //! The situations. Each sentence says what would be lost or wrong without the rule that it is about.
 
-use buttress::writer::CommitCause;
+use buttress::CommitCause;
 
 /// A situation: what is committed, and then what is done, up to syncs after which nothing else happens.
 #[derive(Clone, Copy, Debug)]

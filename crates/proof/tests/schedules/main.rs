@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::Result;
-use buttress::writer::AllocateMode;
-use buttress::{ByteCount, Location};
+use buttress::unstable::fs::Location;
+use buttress::{AllocateMode, ByteCount};
 use buttress_proof::concurrent::call::Call;
 use buttress_proof::concurrent::schedules::{Plan, Scene, Stage, TOP, explore};
 use buttress_proof::writing::content::Change;

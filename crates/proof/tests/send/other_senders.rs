@@ -3,11 +3,10 @@
 
 use super::broken::{DEVICE_BYTES, names};
 use anyhow::{Context, Result, ensure};
-use buttress::format::send::{COMMAND_HEADER_BYTES, Version};
-use buttress::format::{FileOffset, Generation, InodeFlags, InodeNumber, Timestamp, Uuid};
-use buttress::fs::FileAttributes;
-use buttress::mkfs;
-use buttress::{Location, Progress, SubvolumeId};
+use buttress::unstable::format::{InodeFlags, send::COMMAND_HEADER_BYTES, send::Version};
+use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::unstable::mkfs;
+use buttress::{FileOffset, Generation, InodeNumber, Progress, SubvolumeId, Timestamp, Uuid};
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::send::compare::same_but_for_times_of_directories;

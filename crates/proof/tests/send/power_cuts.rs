@@ -6,9 +6,9 @@
 
 use super::broken::{DEVICE_BYTES, content, golden, kept, names, take, take_keeping};
 use anyhow::{Context, Result, ensure};
-use buttress::OpenOptions;
-use buttress::format::RootFlags;
-use buttress::mkfs;
+use buttress::unstable::format::RootFlags;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::mkfs;
 use buttress_lab::crash::{CrashLab, History, Outcome as Kept};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;
@@ -42,14 +42,14 @@ impl Read for Committing<'_> {
 }
 
 /// What a volume shows: every path with all that its inode has, but not what root items say.
-fn shown(filesystem: &buttress::Filesystem) -> Result<String> {
+fn shown(filesystem: &buttress::unstable::fs::Filesystem) -> Result<String> {
     let all = describe(filesystem)?;
     let is_path = |line: &&str| !line.starts_with("subvolume ") && !line.starts_with("deleted subvolume ");
     Ok(all.lines().filter(is_path).collect::<Vec<_>>().join("\n"))
 }
 
 /// How many subvolumes are being made, as far as the volume says.
-fn unfinished(filesystem: &buttress::Filesystem) -> Result<u64> {
+fn unfinished(filesystem: &buttress::unstable::fs::Filesystem) -> Result<u64> {
     let all = filesystem.subvolumes()?;
     let found = all
         .iter()

@@ -8,9 +8,10 @@
 mod making;
 use super::broken::{DEVICE_BYTES, content};
 use anyhow::{Context, Result, ensure};
-use buttress::format::send::Version;
-use buttress::mkfs;
-use buttress::{Location, Progress, SubvolumeId};
+use buttress::unstable::format::send::Version;
+use buttress::unstable::fs::Location;
+use buttress::unstable::mkfs;
+use buttress::{Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};

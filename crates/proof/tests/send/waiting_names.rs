@@ -3,10 +3,10 @@
 
 use super::broken::{DEVICE_BYTES, content, names, take};
 use anyhow::{Context, Result, ensure};
-use buttress::format::send::Version;
-use buttress::format::{FileOffset, Generation, Timestamp, Uuid};
-use buttress::mkfs;
-use buttress::{Location, SubvolumeId};
+use buttress::unstable::format::send::Version;
+use buttress::unstable::fs::Location;
+use buttress::unstable::mkfs;
+use buttress::{FileOffset, Generation, SubvolumeId, Timestamp, Uuid};
 use buttress_oracle::content::{Random, names_of_one_hash};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};

@@ -2,10 +2,14 @@
 //! what each reaches is put into sets one by one.
 
 use anyhow::{Context, Result, ensure};
-use buttress::accounts::Accounts as _;
-use buttress::accounts::space::accounting::{Accounting, Occupied, Options, Parts, Share};
-use buttress::format::{FileExtent, FileExtentBody, InodeNumber, ItemType, Logical, TreeId};
-use buttress::{FileKind, Filesystem, Location, Progress, ReadAhead, SubvolumeId, WalkItem, WalkOptions};
+use buttress::unstable::accounts::{
+    Accounts as _, space::accounting::Accounting, space::accounting::Occupied, space::accounting::Options,
+    space::accounting::Parts, space::accounting::Share,
+};
+use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType, Logical, TreeId};
+use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions};
+use buttress::unstable::tree::ReadAhead;
+use buttress::{FileKind, InodeNumber, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use std::collections::{BTreeMap, BTreeSet};
 

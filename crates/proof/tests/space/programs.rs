@@ -2,11 +2,9 @@
 
 use crate::volumes::open;
 use anyhow::{Context, Result, ensure};
-use buttress::accounts::Accounts as _;
-use buttress::accounts::space::accounting::{Options, Share};
-use buttress::format::InodeNumber;
-use buttress::fs::SubvolumeInfo;
-use buttress::{Filesystem, Location, Progress, WalkItem, WalkOptions};
+use buttress::unstable::accounts::{Accounts as _, space::accounting::Options, space::accounting::Share};
+use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions};
+use buttress::{InodeNumber, Progress, SubvolumeInfo};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::missing;
 use buttress_oracle::skip::skips;

@@ -4,10 +4,9 @@
 use crate::counting;
 use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
-use buttress::accounts::Accounts as _;
-use buttress::accounts::space::accounting::{Options, Share};
-use buttress::fs::Error;
-use buttress::{Filesystem, Progress, SubvolumeId};
+use buttress::unstable::accounts::{Accounts as _, space::accounting::Options, space::accounting::Share};
+use buttress::unstable::fs::{Error, Filesystem};
+use buttress::{Progress, SubvolumeId};
 use buttress_oracle::history::subvolume;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{buttress, kernel_missing, run};

@@ -2,11 +2,11 @@
 
 use crate::{counting, deleting, programs};
 use anyhow::{Context, Result};
-use buttress::format::compression::CompressionMethod;
-use buttress::format::{Compression, Profile};
-use buttress::mkfs::{Feature, Options};
-use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{Device, DeviceOptions, Filesystem, OpenOptions};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::mkfs::{Feature, Options};
+use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions};
+use buttress::{Compression, CompressionMethod, Device, Profile};
 use buttress_oracle::history::{Made, Strictness, random};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;

@@ -6,14 +6,14 @@ mod durability;
 mod names;
 
 use super::model::{Inode, Model, Times};
-use buttress::format::compression::CompressionMethod;
-use buttress::format::{Compression, SubvolumeId, Uuid};
-use buttress::fs::Location;
-use buttress::mkfs::Options;
-use buttress::writer::DataOptions;
-use buttress::writer::operations::{AccessPolicy, AccessTimes};
-use buttress::writer::{Environment, WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, FileKind, OpenOptions, Timestamp};
+use buttress::unstable::fs::{Location, OpenOptions};
+use buttress::unstable::mkfs::Options;
+use buttress::unstable::writer::{
+    DataOptions, WritableFilesystem, WriteOptions, operations::AccessPolicy, operations::AccessTimes,
+};
+use buttress::{
+    ByteCount, Compression, CompressionMethod, Environment, FileKind, SubvolumeId, Timestamp, Uuid,
+};
 use buttress_oracle::content::Random;
 use buttress_proof::writing::volume::{Backends, devices, empty};
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! The model of the times: which times a call sets, and which of them a crash may bring back.
 
-use buttress::Timestamp;
-use buttress::fs::Location;
-use buttress::writer::operations::{AccessPolicy, AccessTimes};
-use buttress::{FileKind, Metadata};
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::{operations::AccessPolicy, operations::AccessTimes};
+use buttress::{FileKind, Metadata, Timestamp};
 use std::collections::BTreeMap;
 
 /// All four times of an inode.

@@ -10,10 +10,9 @@ mod several;
 
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, ensure};
-use buttress::Progress;
-use buttress::format::Profile;
-use buttress::logical_volume::{DeviceErrors, DeviceSlot};
-use buttress::mkfs::Options;
+use buttress::unstable::mkfs::Options;
+use buttress::unstable::volume::{DeviceErrors, DeviceSlot};
+use buttress::{Profile, Progress};
 use buttress_lab::Fault;
 use buttress_lab::crash::CrashLab;
 use buttress_oracle::seeds::budget;

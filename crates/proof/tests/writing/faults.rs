@@ -5,10 +5,9 @@
 
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, bail, ensure};
-use buttress::Progress;
-use buttress::format::block_group::BlockGroupFlags;
-use buttress::format::{ErrorKind, Profile};
-use buttress::mkfs::Options;
+use buttress::unstable::format::{ErrorKind, block_group::BlockGroupFlags};
+use buttress::unstable::mkfs::Options;
+use buttress::{Profile, Progress};
 use buttress_lab::Fault;
 use buttress_lab::crash::CrashLab;
 use buttress_oracle::seeds::budget;
@@ -51,7 +50,7 @@ fn fail(mut subject: Subject, device: usize, fault: &Fault, recorded: &Recorded)
         }
     };
     let error = failure
-        .downcast_ref::<buttress::fs::Error>()
+        .downcast_ref::<buttress::unstable::fs::Error>()
         .with_context(|| format!("an error of another kind: {failure:#}"))?;
     ensure!(
         error.kind() == ErrorKind::Io,

@@ -2,10 +2,9 @@
 //! `NoSpace` ever fails, deleting always works, and the space comes back.
 
 use anyhow::{Result, ensure};
-use buttress::Progress;
-use buttress::format::Profile;
-use buttress::mkfs::{Feature, Options};
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::mkfs::{Feature, Options};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{Profile, Progress};
 use buttress_oracle::seeds::budget;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{Filling, make_source};

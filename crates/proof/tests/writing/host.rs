@@ -5,13 +5,11 @@
 //! The host becomes full at writes that a seed draws from those of the run (`BUTTRESS_HOST_SEED`, `BUTTRESS_HOST_CUTS`).
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress::device::{Backend, Device, Engine};
-use buttress::format::Profile;
-use buttress::fs::Error;
-use buttress::mkfs::{Feature, Options};
-use buttress::writer::operations::NewInode;
-use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{FileOffset, Filesystem, Location, OpenOptions};
+use buttress::unstable::device::{Backend, Engine};
+use buttress::unstable::fs::{Error, Filesystem, Location, OpenOptions};
+use buttress::unstable::mkfs::{Feature, Options};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{Device, FileOffset, Profile};
 use buttress_lab::SparseBackend;
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};

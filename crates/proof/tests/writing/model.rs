@@ -6,11 +6,9 @@
 //! commit; as that lets go of what is held, the run may be another.
 
 use anyhow::{Context, Result};
-use buttress::ByteCount;
-use buttress::format::compression::CompressionMethod;
-use buttress::format::{ChecksumType, Compression, Profile};
-use buttress::mkfs::{Feature, Options};
-use buttress::writer::DataOptions;
+use buttress::unstable::mkfs::{Feature, Options};
+use buttress::unstable::writer::DataOptions;
+use buttress::{ByteCount, ChecksumType, Compression, CompressionMethod, Profile};
 use buttress_oracle::seeds::budget;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, progs_missing};

@@ -4,12 +4,12 @@
 
 use super::rounds::{change_here, open, then_the_kernel};
 use anyhow::{Context, Result, bail, ensure};
-use buttress::format::{
-    BlockGroupFlags, ByteCount, ItemType, Key, Logical, Physical, Profile, SUPERBLOCK_OFFSETS, Timestamp,
-    TreeId, Uuid,
+use buttress::unstable::format::{
+    BlockGroupFlags, ItemType, Key, Logical, Physical, SUPERBLOCK_OFFSETS, TreeId,
 };
-use buttress::mkfs::{Feature, Identity, Options};
-use buttress::writer::{WritableFilesystem, WriteOptions};
+use buttress::unstable::mkfs::{Feature, Identity, Options};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{ByteCount, Profile, Timestamp, Uuid};
 use buttress_mkfs::old::{self, OldChunk};
 use buttress_mkfs::options::Missing;
 use buttress_oracle::btrfs_check::btrfs_check;
@@ -300,7 +300,7 @@ fn expect_reserved_is_free(images: &[PathBuf]) -> Result<()> {
     let mut extents = Vec::new();
     for item in filesystem
         .tree(TreeId::EXTENT)?
-        .range(Key::MIN..=Key::MAX, buttress::ReadAhead::None)
+        .range(Key::MIN..=Key::MAX, buttress::unstable::tree::ReadAhead::None)
     {
         let key = item?.key();
         match key.item_type {

@@ -3,10 +3,9 @@
 //! and both sides see the same.
 
 use anyhow::{Context, Result};
-use buttress::format::Compression;
-use buttress::format::compression::CompressionMethod;
-use buttress::writer::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{Filesystem, OpenOptions, Progress};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions};
+use buttress::{Compression, CompressionMethod, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::{Random, random_tree};
 use buttress_oracle::history::{Made, Strictness, random, subvolume};

@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::fs::{Follow, Location, Progress};
+use buttress::Progress;
+use buttress::unstable::fs::{Follow, Location};
 
 use super::total::{self, Counting};
 use super::{How, JustMade, TargetDirectory, last_name};

@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::fs::{Location, Progress, WalkOptions};
+use buttress::Progress;
+use buttress::unstable::fs::{Location, WalkOptions};
 
 use super::total::{Counting, Source};
 use super::{How, JustMade, TargetDirectory, last_name};

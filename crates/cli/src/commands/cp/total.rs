@@ -7,9 +7,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use buttress::format::{ByteCount, FileKind};
-use buttress::fs::inode::kind_of_mode;
-use buttress::fs::{Filesystem, Location, Progress, WalkItem, WalkOptions};
+use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions, inode::kind_of_mode};
+use buttress::{ByteCount, FileKind, Progress};
 
 use crate::context::Context;
 use crate::host::HostFile;

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::format::ByteCount;
-use buttress::scrub::{Resync as Job, ResyncOptions, Resynced};
+use buttress::ByteCount;
+use buttress::unstable::scrub::{Resync as Job, ResyncOptions, Resynced};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ impl Subcommand for Resync {
 
 fn print(context: &Context, resynced: &Resynced, is_whole: bool) -> Result<()> {
     if context.json() {
-        let device = |device: &buttress::scrub::ResyncedDevice| {
+        let device = |device: &buttress::unstable::scrub::ResyncedDevice| {
             json!({
                 "device": device.name.to_string(),
                 "devid": device.device.get(),

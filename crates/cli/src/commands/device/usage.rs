@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::space::DeviceSpace;
-use buttress::format::{BlockGroupFlags, DeviceId, Profile};
-use buttress::fs::Filesystem;
+use buttress::Profile;
+use buttress::unstable::accounts::space::DeviceSpace;
+use buttress::unstable::format::{BlockGroupFlags, DeviceId};
+use buttress::unstable::fs::Filesystem;
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use anyhow::{Context as _, Result};
-use buttress::format::FileKind;
-use buttress::fs::{ChangedInodes, Location};
+use buttress::FileKind;
+use buttress::unstable::fs::{ChangedInodes, Location};
 
 use super::Aspect;
 use super::content::compare;

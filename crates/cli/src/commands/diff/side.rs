@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress::format::{FileKind, Generation, SubvolumeId, Timestamp};
-use buttress::fs::{FileRange, Filesystem, Location, RangeKind};
-use buttress::sources::tree::EntryTree;
+use buttress::unstable::fs::{FileRange, Filesystem, Location, RangeKind};
+use buttress::unstable::sources::tree::EntryTree;
+use buttress::{FileKind, Generation, SubvolumeId, Timestamp};
 
 use super::content::Segments;
 use super::host::{self, HostTree};

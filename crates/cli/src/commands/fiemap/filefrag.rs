@@ -6,8 +6,8 @@
 
 use std::io::{self, Write};
 
-use buttress::accounts::{FiemapExtent, FiemapFlags};
-use buttress::format::{ByteCount, Logical};
+use buttress::unstable::format::Logical;
+use buttress::{ByteCount, FiemapExtent, FiemapFlags};
 
 use super::FLAG_NAMES;
 use super::columns::Columns;
@@ -169,7 +169,7 @@ impl Filefrag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::format::FileOffset;
+    use buttress::FileOffset;
 
     fn extent((offset, address, length, flags): (u64, u64, u64, u32)) -> FiemapExtent {
         FiemapExtent {

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::{FiemapExtent, FiemapFlags};
+use buttress::{FiemapExtent, FiemapFlags};
 use serde_json::{Map, Value, json};
 
 use super::filefrag::{Filefrag, Sizes};

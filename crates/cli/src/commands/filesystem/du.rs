@@ -4,15 +4,16 @@
 //! shared* is what the files below an argument share with each other or with others, each extent counted once.
 //! Several names of a file count once.
 
-use buttress::accounts::Accounts as _;
+use buttress::unstable::accounts::Accounts as _;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Range;
 
 use anyhow::Result;
-use buttress::format::{ByteCount, FileKind, Logical};
-use buttress::fs::{Follow, Location, WalkItem, WalkOptions};
+use buttress::unstable::format::Logical;
+use buttress::unstable::fs::{Follow, Location, WalkItem, WalkOptions};
+use buttress::{ByteCount, FileKind};
 use clap::Args;
 use serde_json::{Map, Value};
 

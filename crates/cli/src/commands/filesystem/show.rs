@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::Superblock;
+use buttress::unstable::format::Superblock;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -67,7 +67,7 @@ impl Subcommand for Show {
         let superblock = filesystem.superblock();
         let mut devices = filesystem.volume().devices();
         devices.sort_by_key(|device| device.id());
-        let sizes = |item: Option<buttress::format::DeviceItem>| {
+        let sizes = |item: Option<buttress::unstable::format::DeviceItem>| {
             item.map_or((0, 0), |item| (item.total_bytes.get(), item.bytes_used.get()))
         };
         if context.json() {

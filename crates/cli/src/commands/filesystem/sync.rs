@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
-use buttress::fs::Progress;
+use buttress::Progress;
 use clap::Args;
 use serde_json::Value;
 

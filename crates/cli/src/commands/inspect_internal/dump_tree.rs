@@ -13,11 +13,13 @@ mod selection;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
-use buttress::format::{Incompat, Key, Logical, TreeId};
-use buttress::fs::Filesystem;
-use buttress::logical_volume::ExtentRead;
-use buttress::tree::{BlockOrder, ReadAhead, RootPointer, Tree};
+use buttress::unstable::format::{
+    Incompat, Key, Logical, TreeId, node::BlockProblem, node::DamagedBlock, node::Expectation,
+    node::TreeBlock,
+};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::tree::{BlockOrder, ReadAhead, RootPointer, Tree};
+use buttress::unstable::volume::ExtentRead;
 use clap::Args;
 
 use super::print::Options;

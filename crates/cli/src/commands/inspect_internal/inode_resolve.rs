@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::format::InodeNumber;
-use buttress::fs::{Follow, Location};
+use buttress::InodeNumber;
+use buttress::unstable::fs::{Follow, Location};
 use clap::Args;
 use serde_json::{Map, Value};
 

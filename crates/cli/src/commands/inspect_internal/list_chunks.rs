@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use buttress::format::{
+use buttress::unstable::format::{
     BlockGroupFlags, BlockGroupItem, Chunk, DeviceId, ItemType, Key, ObjectId, Physical, TreeId,
 };
-use buttress::fs::Filesystem;
-use buttress::tree::{ReadAhead, Tree};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::tree::{ReadAhead, Tree};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -168,7 +168,7 @@ fn block_group_tree(filesystem: &Filesystem) -> Result<Tree> {
     let separate = filesystem
         .superblock()
         .compat_ro
-        .contains(buttress::format::CompatRo::BLOCK_GROUP_TREE);
+        .contains(buttress::unstable::format::CompatRo::BLOCK_GROUP_TREE);
     Ok(filesystem.tree(if separate {
         TreeId::BLOCK_GROUP
     } else {

@@ -1,12 +1,12 @@
 //! `buttress inspect-internal logical-resolve`: the files that a logical address belongs to.
 
-use buttress::accounts::Accounts as _;
+use buttress::unstable::accounts::Accounts as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::accounts::DataReference;
-use buttress::format::Logical;
+use buttress::unstable::accounts::DataReference;
+use buttress::unstable::format::Logical;
 use clap::Args;
 use serde_json::{Map, Value};
 

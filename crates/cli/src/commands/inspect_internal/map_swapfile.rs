@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, bail, ensure};
-use buttress::format::{
-    BlockGroupFlags, Compression, FileExtent, FileExtentBody, FileKind, InodeFlags, InodeItem, ItemType, Key,
+use buttress::unstable::format::{
+    BlockGroupFlags, FileExtent, FileExtentBody, InodeFlags, InodeItem, ItemType, Key, Logical, Physical,
 };
-use buttress::fs::{Filesystem, Follow, Location};
-use buttress::tree::ReadAhead;
-use buttress::{ByteCount, Logical, Physical};
+use buttress::unstable::fs::{Filesystem, Follow, Location};
+use buttress::unstable::tree::ReadAhead;
+use buttress::{ByteCount, Compression, FileKind};
 use clap::Args;
 use serde_json::json;
 
@@ -117,7 +117,10 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
 }
 
 /// The one place of an address.
-fn place(filesystem: &Filesystem, logical: Logical) -> Result<(buttress::DeviceId, Physical)> {
+fn place(
+    filesystem: &Filesystem,
+    logical: Logical,
+) -> Result<(buttress::unstable::format::DeviceId, Physical)> {
     let volume = filesystem.volume();
     if let Some(chunk) = volume.chunk_map().find(logical) {
         let is_single = !chunk.flags().intersects(BlockGroupFlags::PROFILES);

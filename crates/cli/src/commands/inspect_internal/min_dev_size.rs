@@ -5,10 +5,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::TreeId;
-use buttress::format::{DeviceExtent, ItemType, Key, ObjectId, SUPERBLOCK_OFFSETS};
-use buttress::fs::Filesystem;
-use buttress::tree::ReadAhead;
+use buttress::unstable::format::{DeviceExtent, ItemType, Key, ObjectId, SUPERBLOCK_OFFSETS, TreeId};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::tree::ReadAhead;
 use clap::Args;
 use serde_json::json;
 

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use buttress::format::SubvolumeId;
-use buttress::fs::{Filesystem, Location};
+use buttress::SubvolumeId;
+use buttress::unstable::fs::{Filesystem, Location};
 
 /// Finds paths; the paths of subvolumes are remembered.
 #[derive(Debug)]

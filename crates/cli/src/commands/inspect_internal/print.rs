@@ -26,8 +26,7 @@ pub(super) mod superblock;
 pub(super) mod time;
 pub(super) mod value;
 
-use buttress::format::node::{Item, TreeBlock};
-use buttress::format::{ItemType, Key, ObjectId};
+use buttress::unstable::format::{ItemType, Key, ObjectId, node::Item, node::TreeBlock};
 
 use fields::Short;
 use sink::Sink;
@@ -227,7 +226,7 @@ fn named_only(sink: &mut impl Sink, item_type: ItemType) {
 )]
 mod tests {
     use super::*;
-    use buttress::format::superblock::{SUPERBLOCK_BYTES, Superblock};
+    use buttress::unstable::format::{superblock::SUPERBLOCK_BYTES, superblock::Superblock};
 
     const OPTIONS: Options = Options {
         hide_names: false,

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use buttress::format::{ItemType, TreeId};
-use buttress::fs::Filesystem;
-use buttress::tree::{BlockOrder, ReadAhead, Visit};
+use buttress::unstable::format::{ItemType, TreeId};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::tree::{BlockOrder, ReadAhead, Visit};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn measure(context: &Context, filesystem: &Filesystem, id: TreeId, with_content:
     let mut layout = Layout::new(root.logical.get(), filesystem.superblock().node_bytes, root.level);
     let mut inline_bytes = 0u64;
     // Every figure is a sum over nodes or over leaves: no order of keys is needed.
-    let visits: &mut dyn Iterator<Item = buttress::tree::Result<Visit>> = if with_content {
+    let visits: &mut dyn Iterator<Item = buttress::unstable::tree::Result<Visit>> = if with_content {
         &mut tree.blocks_by_address()
     } else {
         &mut tree.blocks_in(BlockOrder::DepthDownTo(1), ReadAhead::sweep())
@@ -143,7 +143,7 @@ fn measure(context: &Context, filesystem: &Filesystem, id: TreeId, with_content:
 }
 
 /// Bytes of file content in the items of a leaf.
-fn inline_content_bytes(leaf: &buttress::format::node::TreeBlock) -> u64 {
+fn inline_content_bytes(leaf: &buttress::unstable::format::node::TreeBlock) -> u64 {
     const KIND_OFFSET: usize = FILE_EXTENT_INLINE_OFFSET - 1;
     leaf.items()
         .filter(|item| item.key.item_type == ItemType::EXTENT_DATA && item.data.get(KIND_OFFSET) == Some(&0))

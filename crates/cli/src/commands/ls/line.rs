@@ -1,7 +1,7 @@
 //! One entry of a listing.
 
-use buttress::format::FileKind;
-use buttress::fs::InodeRecord;
+use buttress::FileKind;
+use buttress::unstable::fs::InodeRecord;
 use serde_json::{Map, Value, json};
 
 use crate::commands::stat::kind_name;

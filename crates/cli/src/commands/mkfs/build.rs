@@ -7,13 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::build::{
+use buttress::unstable::build::{
     BuildOptions, Compress, DirectorySource, EntryPath, Error as BuildError, ImageBuilder, Owners, Size,
     SubvolumeMark,
 };
-use buttress::device::{Device, OpenOptions as DeviceOptions};
-use buttress::format::{ByteCount, InodeFlags};
-use buttress::mkfs::{Made, Options};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::format::InodeFlags;
+use buttress::unstable::mkfs::{Made, Options};
+use buttress::{ByteCount, Device};
 use clap::Args;
 
 use super::sources::{OpenedSources, SourceArguments};
@@ -323,7 +324,7 @@ impl Mkfs {
         &self,
         volume: Options,
         size: Size,
-        latest_time: Option<buttress::format::Timestamp>,
+        latest_time: Option<buttress::Timestamp>,
     ) -> Result<BuildOptions> {
         let build = &self.build;
         Ok(BuildOptions {

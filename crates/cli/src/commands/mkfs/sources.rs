@@ -7,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::build::{DirectorySource, EntryPath, ImageBuilder, Source};
-use buttress::format::Timestamp;
-use buttress::fs::Progress;
-use buttress::sources::adapters::{Exclude, FileContexts, IdMap, Mapped};
-use buttress::sources::manifest::VolumeWishes;
-use buttress::sources::{Layers, Manifest, oci};
+use buttress::unstable::build::{DirectorySource, EntryPath, ImageBuilder, Source};
+use buttress::unstable::sources::{
+    Layers, Manifest, adapters::Exclude, adapters::FileContexts, adapters::IdMap, adapters::Mapped,
+    manifest::VolumeWishes, oci,
+};
+use buttress::{Progress, Timestamp};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use crate::context::Context;
@@ -123,7 +123,7 @@ enum Opened {
 /// Sources that were opened.
 pub(super) struct OpenedSources {
     sources: Vec<Opened>,
-    manifests: Vec<buttress::sources::adapters::Rules>,
+    manifests: Vec<buttress::unstable::sources::adapters::Rules>,
     /// What the manifests say of the volume.
     pub(super) wishes: Vec<VolumeWishes>,
 }

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::device::Device;
-use buttress::format::{BlockGroupFlags, Incompat};
-use buttress::mkfs::{Feature, Made, Quotas};
+use buttress::Device;
+use buttress::unstable::format::{BlockGroupFlags, Incompat};
+use buttress::unstable::mkfs::{Feature, Made, Quotas};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
@@ -45,10 +45,10 @@ fn features(made: &Made) -> Vec<&'static str> {
         Feature::Raid1C34 => superblock.incompat.contains(Incompat::RAID1C34),
         Feature::FreeSpaceTree => superblock
             .compat_ro
-            .contains(buttress::format::CompatRo::FREE_SPACE_TREE),
+            .contains(buttress::unstable::format::CompatRo::FREE_SPACE_TREE),
         Feature::BlockGroupTree => superblock
             .compat_ro
-            .contains(buttress::format::CompatRo::BLOCK_GROUP_TREE),
+            .contains(buttress::unstable::format::CompatRo::BLOCK_GROUP_TREE),
         Feature::Quotas => made.quotas == Some(Quotas::Full),
         Feature::SimpleQuotas => made.quotas == Some(Quotas::Simple),
         _ => false,

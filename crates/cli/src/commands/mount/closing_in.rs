@@ -257,7 +257,8 @@ pub(super) fn close_in(has_rings: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::device::{Device, Engine, OpenOptions, ReadRequest};
+    use buttress::Device;
+    use buttress::unstable::device::{Engine, OpenOptions, ReadRequest};
     use std::fs::File;
     use std::io::{ErrorKind, Read as _};
     use std::process::Command;

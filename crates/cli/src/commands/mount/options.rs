@@ -7,9 +7,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::format::ByteCount;
-use buttress::writer::DataOptions;
-use buttress::writer::operations::AccessPolicy;
+use buttress::ByteCount;
+use buttress::unstable::writer::{DataOptions, operations::AccessPolicy};
 use clap::ValueEnum as _;
 
 use super::access_times;
@@ -210,7 +209,7 @@ impl MountWishes {
     }
 }
 
-fn method(text: &str) -> Result<buttress::format::compression::CompressionMethod> {
+fn method(text: &str) -> Result<buttress::CompressionMethod> {
     let Method(method) = text.parse().map_err(anyhow::Error::msg)?;
     Ok(method)
 }
@@ -218,7 +217,7 @@ fn method(text: &str) -> Result<buttress::format::compression::CompressionMethod
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::writer::operations::AccessTimes;
+    use buttress::unstable::writer::operations::AccessTimes;
 
     fn taken(text: &str) -> Result<(MountWishes, Globals)> {
         let (mut wishes, mut globals) = (MountWishes::default(), Globals::default());

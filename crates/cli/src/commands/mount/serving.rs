@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::device::{Engine as DeviceEngine, OpenOptions as DeviceOptions};
-use buttress::format::{Timestamp, Uuid};
-use buttress::fs::Location;
-use buttress::scrub::Healer;
-use buttress::writer::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
+use buttress::unstable::device::{Engine as DeviceEngine, OpenOptions as DeviceOptions};
+use buttress::unstable::fs::Location;
+use buttress::unstable::scrub::Healer;
+use buttress::unstable::writer::{Uncommitted, WritableFilesystem, WriteOptions};
+use buttress::{Environment, Timestamp, Uuid};
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, KernelSync, Log, MountedVolume, Showing, coarse_now};
@@ -263,7 +263,7 @@ fn device_of(image: &Path, directory: &Path) -> Result<String> {
 }
 
 /// Logs what was lost at the end, and returns it with its cause.
-fn logged_loss(error: buttress::fs::Error, log: &Log) -> anyhow::Error {
+fn logged_loss(error: buttress::unstable::fs::Error, log: &Log) -> anyhow::Error {
     let lost = lost_with(&error);
     log(&format!("{lost}: {error}"));
     anyhow::Error::new(error).context(lost)
@@ -419,7 +419,7 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
 }
 
 /// Returns the part of a message that names the loss if the last commit fails with this error.
-fn lost_with(error: &buttress::fs::Error) -> &'static str {
+fn lost_with(error: &buttress::unstable::fs::Error) -> &'static str {
     match error.out_of_host_space() {
         Some(_) => "content that the host had no space for is lost, and everything else was committed",
         None => "the last commit failed, and what was written since the one before is lost",

@@ -6,8 +6,7 @@
 
 use std::convert::Infallible;
 
-use buttress::stream::command::{AttributeSink, Value as Attribute};
-use buttress::stream::{AttributeKind, Frame};
+use buttress::unstable::stream::{AttributeKind, Frame, command::AttributeSink, command::Value as Attribute};
 use serde_json::{Map, Value, json};
 
 use crate::output::json::insert_name;

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::Location;
-use buttress::format::{ByteCount, Generation};
-use buttress::fs::{Follow, Progress};
-use buttress::stream::receive::{self, Event, Kept, Options, ReceivedSubvolume};
-use buttress::stream::trail::Trail;
-use buttress::stream::{ReadAhead, Streams};
+use buttress::unstable::fs::{Follow, Location};
+use buttress::unstable::stream::{
+    ReadAhead, Streams, receive, receive::Event, receive::Kept, receive::Options, receive::ReceivedSubvolume,
+    trail::Trail,
+};
+use buttress::{ByteCount, Generation, Progress};
 use serde_json::{Map, Value};
 
 use super::{Receive, open};
@@ -257,7 +257,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     let is_cut_short = error.downcast_ref::<receive::Error>().is_some_and(|error| {
         matches!(
             error,
-            receive::Error::Stream(buttress::stream::Error::Corrupt { .. })
+            receive::Error::Stream(buttress::unstable::stream::Error::Corrupt { .. })
         )
     });
     if is_cut_short {
@@ -268,7 +268,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     let is_unknown = error.downcast_ref::<receive::Error>().is_some_and(|error| {
         matches!(
             error,
-            receive::Error::Stream(buttress::stream::Error::CommandUnknown { .. })
+            receive::Error::Stream(buttress::unstable::stream::Error::CommandUnknown { .. })
         )
     });
     if is_unknown {

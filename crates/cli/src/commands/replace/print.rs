@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress::format::ByteCount;
-use buttress::fs::Filesystem;
-use buttress::logical_volume::DeviceSlot;
-use buttress::scrub::{Lost, Replaced};
+use buttress::ByteCount;
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::scrub::{Lost, Replaced};
+use buttress::unstable::volume::DeviceSlot;
 use serde_json::{Value, json};
 
 use crate::commands::scrub::files;

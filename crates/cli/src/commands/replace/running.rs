@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use buttress::format::DeviceId;
-use buttress::fs::Progress;
-use buttress::scrub::{Error, Replace, ReplaceOptions, Replaced};
+use buttress::Progress;
+use buttress::unstable::format::DeviceId;
+use buttress::unstable::scrub::{Error, Replace, ReplaceOptions, Replaced};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::record::Record;

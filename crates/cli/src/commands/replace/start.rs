@@ -5,13 +5,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::DeviceOptions;
-use buttress::device::Device;
-use buttress::format::{ByteCount, DeviceId, Uuid};
-use buttress::logical_volume::replacement::TARGET_ID;
-use buttress::logical_volume::signatures;
-use buttress::logical_volume::{DeviceSlot, superblocks};
-use buttress::scrub::ReplaceOptions;
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::format::DeviceId;
+use buttress::unstable::scrub::ReplaceOptions;
+use buttress::unstable::volume::{DeviceSlot, replacement::TARGET_ID, signatures, superblocks};
+use buttress::{ByteCount, Device, Uuid};
 use clap::Args;
 use serde_json::json;
 
@@ -138,7 +136,8 @@ impl Start {
             false => Some(self.open_target(context, &options, &source, fsid)?),
         };
         let name = || image.display().to_string();
-        let writing = Writing::new(opened, buttress::writer::DataOptions::default()).with_context(name)?;
+        let writing =
+            Writing::new(opened, buttress::unstable::writer::DataOptions::default()).with_context(name)?;
         let filesystem = &writing.filesystem;
         match (filesystem.replacement(), target) {
             (Some(item), _) if item.source != source.id() => {

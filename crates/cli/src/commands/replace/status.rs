@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::format::{ReplaceItem, ReplaceState};
-use buttress::fs::Filesystem;
-use buttress::writer::replacement_item;
+use buttress::unstable::format::{ReplaceItem, ReplaceState};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::writer::replacement_item;
 use clap::Args;
 use serde_json::json;
 

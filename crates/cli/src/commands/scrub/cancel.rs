@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use buttress::format::Uuid;
+use buttress::Uuid;
 use clap::Args;
 use serde_json::json;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
-use buttress::format::{ByteCount, Uuid};
-use buttress::fs::{Filesystem, Progress};
-use buttress::scrub::{Options as ScrubOptions, Report, ResyncOptions, Scrub};
-use buttress::writer::WritableFilesystem;
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::scrub::{Options as ScrubOptions, Report, ResyncOptions, Scrub};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{ByteCount, Progress, Uuid};
 use buttress_mount::volume::Log;
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::{Condvar, Mutex};

@@ -9,8 +9,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::{DeviceId, Logical, Uuid};
-use buttress::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
+use buttress::Uuid;
+use buttress::unstable::format::{DeviceId, Logical};
+use buttress::unstable::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
 use serde_json::{Map, Value, json};
 
 use crate::background::is_alive;

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use buttress::device::OpenOptions as DeviceOptions;
-use buttress::format::ByteCount;
-use buttress::fs::{Filesystem, Progress};
-use buttress::scrub::resync::devices_behind;
-use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub};
-use buttress::writer::DataOptions;
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::scrub::{
+    DeviceReport, Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub, resync::devices_behind,
+};
+use buttress::unstable::writer::DataOptions;
+use buttress::{ByteCount, Progress};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::options::Options;
@@ -74,7 +75,7 @@ impl Under<'_> {
     }
 
     /// Runs the scrub, and keeps its record meanwhile: how each of both ended.
-    pub(super) fn run_and_keep(&self) -> (Result<(), buttress::scrub::Error>, Result<()>) {
+    pub(super) fn run_and_keep(&self) -> (Result<(), buttress::unstable::scrub::Error>, Result<()>) {
         let (stop, stopped) = bounded::<()>(0);
         std::thread::scope(|scope| {
             let saving = scope.spawn(move || -> Result<()> {
@@ -272,7 +273,7 @@ pub(super) fn conclude(
 /// The record at the beginning of this run.
 pub(super) fn first_record(
     scrub: &Scrub<'_>,
-    uuid: buttress::format::Uuid,
+    uuid: buttress::Uuid,
     now: i64,
     resumed: Option<&Record>,
 ) -> Record {

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::Uuid;
-use buttress::scrub::Position;
+use buttress::Uuid;
+use buttress::unstable::scrub::Position;
 use clap::Args;
 use serde_json::json;
 

@@ -5,10 +5,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use buttress::format::Uuid;
-use buttress::fs::Progress;
-use buttress::logical_volume::superblocks;
-use buttress::scrub::{Options as ScrubOptions, Scrub};
+use buttress::unstable::scrub::{Options as ScrubOptions, Scrub};
+use buttress::unstable::volume::superblocks;
+use buttress::{Progress, Uuid};
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::space::accounting::{Occupied, Options};
-use buttress::fs::SubvolumeInfo;
+use buttress::SubvolumeInfo;
+use buttress::unstable::accounts::{space::accounting::Occupied, space::accounting::Options};
 use serde_json::{Map, Value, json};
 
 use super::Job;

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::space::accounting::{ExtentTable, Options};
-use buttress::format::FileKind;
-use buttress::fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
+use buttress::FileKind;
+use buttress::unstable::accounts::{space::accounting::ExtentTable, space::accounting::Options};
+use buttress::unstable::fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
 
 use super::Job;
 use crate::output::terminal;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::space::accounting::{ContentKind, Occupied};
+use buttress::unstable::accounts::{space::accounting::ContentKind, space::accounting::Occupied};
 
 use super::Job;
 use super::rows::{Report, Row, Sharer};

@@ -4,9 +4,10 @@
 //! sent or cloned, and inode numbers those of the sender, where it says them, else 0.
 
 use anyhow::Result;
-use buttress::format::{ByteCount, Generation, InodeFlags, InodeNumber, SubvolumeId};
-use buttress::fs::{DeviceNumber, InodeRecord, Location, Metadata, Xattr};
-use buttress::stream::view::{Inode, Node, NodeId, Tree};
+use buttress::unstable::format::InodeFlags;
+use buttress::unstable::fs::{InodeRecord, Location};
+use buttress::unstable::stream::{view::Inode, view::Node, view::NodeId, view::Tree};
+use buttress::{ByteCount, DeviceNumber, Generation, InodeNumber, Metadata, SubvolumeId, Xattr};
 use clap::Args;
 
 use super::Streams;

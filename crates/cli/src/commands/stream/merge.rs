@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::fs::Progress;
-use buttress::stream::merge;
+use buttress::Progress;
+use buttress::unstable::stream::merge;
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -4,9 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::ByteCount;
-use buttress::fs::Progress;
-use buttress::stream::merge;
+use buttress::unstable::stream::merge;
+use buttress::{ByteCount, Progress};
 use clap::Args;
 
 use super::merge::tell;

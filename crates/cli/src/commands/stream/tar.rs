@@ -9,8 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
-use buttress::format::Timestamp;
-use buttress::stream::view::{self, Content, Inode, Node, NodeId, WalkEntry};
+use buttress::Timestamp;
+use buttress::unstable::stream::{
+    view, view::Content, view::Inode, view::Node, view::NodeId, view::WalkEntry,
+};
 use clap::Args;
 use serde_json::{Map, Value};
 

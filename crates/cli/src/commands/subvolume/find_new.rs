@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::format::{Compression, FileExtent, FileExtentBody, InodeNumber, ItemType};
-use buttress::fs::{Filesystem, Follow, Location};
-use buttress::tree::ReadAhead;
+use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType};
+use buttress::unstable::fs::{Filesystem, Follow, Location};
+use buttress::unstable::tree::ReadAhead;
+use buttress::{Compression, InodeNumber};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

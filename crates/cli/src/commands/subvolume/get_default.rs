@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::format::SubvolumeId;
+use buttress::SubvolumeId;
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -9,8 +9,8 @@ use std::io::Write;
 use std::str::FromStr;
 
 use anyhow::Result;
-use buttress::format::SubvolumeId;
-use buttress::fs::{Follow, SubvolumeInfo};
+use buttress::unstable::fs::Follow;
+use buttress::{SubvolumeId, SubvolumeInfo};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

@@ -1,10 +1,11 @@
 //! What the quota tree says of one subvolume.
 
 use anyhow::Result;
-use buttress::format::{
-    ByteCount, ItemType, Key, ObjectId, QgroupInfo, QgroupLimit, QgroupLimitFlags, SubvolumeId, TreeId,
+use buttress::unstable::format::{
+    ItemType, Key, ObjectId, QgroupInfo, QgroupLimit, QgroupLimitFlags, TreeId,
 };
-use buttress::fs::Filesystem;
+use buttress::unstable::fs::Filesystem;
+use buttress::{ByteCount, SubvolumeId};
 
 /// Limits and usage of the quota group of a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(super) struct Quota {
 pub(super) fn quota_of(filesystem: &Filesystem, subvolume: SubvolumeId) -> Result<Option<Quota>> {
     let tree = match filesystem.tree(TreeId::QUOTA) {
         Ok(tree) => tree,
-        Err(buttress::fs::Error::TreeNotFound { .. }) => return Ok(None),
+        Err(buttress::unstable::fs::Error::TreeNotFound { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     // Level 0 and the number of the subvolume make up the group's id.

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
-use buttress::format::SubvolumeId;
-use buttress::fs::Follow;
+use buttress::SubvolumeId;
+use buttress::unstable::fs::Follow;
 use clap::Args;
 
 use crate::context::Context;

@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::format::{ByteCount, SubvolumeId, Timestamp};
-use buttress::fs::{Follow, Location, SubvolumeInfo};
+use buttress::unstable::fs::{Follow, Location};
+use buttress::{ByteCount, SubvolumeId, SubvolumeInfo, Timestamp};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::format::SubvolumeId;
-use buttress::fs::Progress;
+use buttress::{Progress, SubvolumeId};
 use clap::Args;
 use serde_json::Value;
 

@@ -9,14 +9,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::build::{BuildOptions, DirectorySource, EntryPath, ImageBuilder, SubvolumeMark};
-use buttress::check::Options as CheckOptions;
-use buttress::device::{Device, OpenOptions as DeviceOptions};
-use buttress::format::{ByteCount, FileKind, FileOffset, SubvolumeId};
-use buttress::fs::{Follow, Location, OpenOptions, Progress, WalkItem, WalkOptions};
-use buttress::mkfs;
-use buttress::writer::DataOptions;
-use buttress::writer::operations::RenameMode;
+use buttress::unstable::build::{BuildOptions, DirectorySource, EntryPath, ImageBuilder, SubvolumeMark};
+use buttress::unstable::check::Options as CheckOptions;
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Follow, Location, OpenOptions, WalkItem, WalkOptions};
+use buttress::unstable::mkfs;
+use buttress::unstable::writer::{DataOptions, operations::RenameMode};
+use buttress::{ByteCount, Device, FileKind, FileOffset, Progress, SubvolumeId};
 
 use crate::commands::fiemap::Mapped;
 use crate::opening::Opened;
@@ -326,7 +325,7 @@ impl Making {
             data_checksums: true,
             ..CheckOptions::default()
         };
-        let report = buttress::check::check(&filesystem, &options, &Progress::new())?;
+        let report = buttress::unstable::check::check(&filesystem, &options, &Progress::new())?;
         ensure!(
             report.is_clean(),
             "{} findings: {:?}",

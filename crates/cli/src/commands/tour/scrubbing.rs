@@ -1,9 +1,10 @@
 //! The step that rots a copy and scrubs the volume whole: on changes that are kept in memory, the image stays as it is.
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::device::{Device, Engine};
-use buttress::fs::{OpenOptions, Progress};
-use buttress::scrub::{Options as ScrubOptions, Scrub};
+use buttress::unstable::device::Engine;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::scrub::{Options as ScrubOptions, Scrub};
+use buttress::{Device, Progress};
 use buttress_lab::crash::CrashLab;
 use buttress_lab::{Fault, FaultyBackend};
 

@@ -1,6 +1,6 @@
 //! The steps of the tour.
 
-use buttress::accounts::Accounts as _;
+use buttress::unstable::accounts::Accounts as _;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::accounts::space::accounting::Options as AccountOptions;
-use buttress::device::{Backend, Device, Engine, OpenOptions as DeviceOptions, VirtualClock};
-use buttress::format::{BlockGroupFlags, Compression, FileKind, ItemType, Key, Logical, SubvolumeId, TreeId};
-use buttress::fs::{Content, Filesystem, Location, OpenOptions, Progress, RangeKind, WalkItem, WalkOptions};
-use buttress::logical_volume::ExtentRead;
-use buttress::stream::send::{self, Options as SendOptions, Snapshot};
-use buttress::stream::{Decoder, Version};
-use buttress::tree::{ReadAhead, Tree};
+use buttress::unstable::accounts::space::accounting::Options as AccountOptions;
+use buttress::unstable::device::{Backend, Engine, OpenOptions as DeviceOptions, VirtualClock};
+use buttress::unstable::format::{BlockGroupFlags, ItemType, Key, Logical, TreeId};
+use buttress::unstable::fs::{Content, Filesystem, Location, OpenOptions, RangeKind, WalkItem, WalkOptions};
+use buttress::unstable::stream::{Decoder, Version, send, send::Options as SendOptions, send::Snapshot};
+use buttress::unstable::tree::{ReadAhead, Tree};
+use buttress::unstable::volume::ExtentRead;
+use buttress::{Compression, Device, FileKind, Progress, SubvolumeId};
 use buttress_lab::{Fault, FaultyBackend, Model};
 
 use crate::output::size::Units;
@@ -206,10 +206,7 @@ impl Tour {
         let space = self.filesystem()?.space()?;
         let units = Units::default();
         let groups = space.groups.iter().map(|group| {
-            let profile = group
-                .flags
-                .profile()
-                .map_or("unknown", buttress::format::Profile::name);
+            let profile = group.flags.profile().map_or("unknown", buttress::Profile::name);
             format!(
                 "{} ({profile}) {}",
                 group.flags.type_name(),
@@ -248,8 +245,8 @@ impl Tour {
         let filesystem = self.filesystem()?;
         let mut subvolumes = filesystem.subvolumes()?;
         subvolumes.retain(|subvolume| subvolume.is_read_only() && !subvolume.is_deleted());
-        subvolumes.sort_by_key(buttress::fs::SubvolumeInfo::created_generation);
-        let open = |subvolume: &buttress::fs::SubvolumeInfo| Ok(Snapshot::open(filesystem, subvolume.id)?);
+        subvolumes.sort_by_key(buttress::SubvolumeInfo::created_generation);
+        let open = |subvolume: &buttress::SubvolumeInfo| Ok(Snapshot::open(filesystem, subvolume.id)?);
         subvolumes.iter().map(open).collect()
     }
 
@@ -415,7 +412,7 @@ pub(super) fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
             WalkItem::Enter(_) | WalkItem::Leave(_) => continue,
         };
         let path = entry.path();
-        contents.checksum = buttress::format::crc32c(contents.checksum, &path);
+        contents.checksum = buttress::unstable::format::crc32c(contents.checksum, &path);
         if entry.metadata().kind != FileKind::Regular || entry.hard_link.is_some() {
             continue;
         }
@@ -429,7 +426,7 @@ pub(super) fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
             match chunk.content {
                 Content::Data(bytes) => {
                     contents.bytes = contents.bytes.saturating_add(bytes.len() as u64);
-                    contents.checksum = buttress::format::crc32c(contents.checksum, &bytes);
+                    contents.checksum = buttress::unstable::format::crc32c(contents.checksum, &bytes);
                 }
                 Content::Hole => {
                     contents.hole_bytes = contents.hole_bytes.saturating_add(chunk.length.get());
@@ -476,7 +473,7 @@ fn all_trees(filesystem: &Filesystem) -> Result<Vec<Tree>> {
 }
 
 /// Reads each copy of a block by itself and checks that it is the same block. Returns how many there are.
-fn verify_copies(filesystem: &Filesystem, visit: &buttress::tree::Visit) -> Result<u64> {
+fn verify_copies(filesystem: &Filesystem, visit: &buttress::unstable::tree::Visit) -> Result<u64> {
     let volume = filesystem.volume();
     let logical = visit.pointer.logical;
     let copies = volume.copies(logical)?;

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::format::Timestamp;
-use buttress::fs::{Follow, Location, WalkItem, WalkOptions, Xattr};
-use buttress::writer::operations::{AttributeChanges, SetXattr};
+use buttress::unstable::fs::{Follow, Location, WalkItem, WalkOptions};
+use buttress::unstable::writer::{operations::AttributeChanges, operations::SetXattr};
+use buttress::{Timestamp, Xattr};
 use clap::Args;
 
 use super::mode::Mode;
@@ -120,7 +120,7 @@ impl Word for Chmod {
             for location in affected(session, file, self.recursive, Follow::All)? {
                 session.check_cancelled()?;
                 let metadata = writing.filesystem.metadata(location)?;
-                if metadata.kind == buttress::format::FileKind::Symlink {
+                if metadata.kind == buttress::FileKind::Symlink {
                     continue;
                 }
                 let mode = self.mode.apply(metadata.permissions(), metadata.is_directory());

@@ -8,9 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::format::{ByteCount, FileOffset};
-use buttress::fs::{Follow, Location};
-use buttress::writer::data::AllocateMode;
+use buttress::unstable::fs::{Follow, Location};
+use buttress::{AllocateMode, ByteCount, FileOffset};
 use clap::Args;
 
 use crate::identity::Identity;

@@ -1,13 +1,13 @@
 //! Where a file's content lies and where it has none, with dirty data.
 
-use buttress::accounts::Maps as _;
+use buttress::unstable::accounts::Maps as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use buttress::accounts::DataRuns;
-use buttress::format::FileOffset;
-use buttress::fs::Follow;
+use buttress::FileOffset;
+use buttress::unstable::accounts::DataRuns;
+use buttress::unstable::fs::Follow;
 use clap::Args;
 
 use crate::commands::fiemap::{Mapped, Printer, Shown};

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::format::FileKind;
-use buttress::fs::{DeviceNumber, Error, Follow, Location};
-use buttress::writer::operations::{NodeKind, RenameMode};
+use buttress::unstable::fs::{Error, Follow, Location};
+use buttress::unstable::writer::operations::RenameMode;
+use buttress::{DeviceNumber, FileKind, NodeKind};
 use clap::{Args, ValueEnum};
 
 use super::mode::Mode;

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::format::FileOffset;
-use buttress::fs::{Follow, Location};
+use buttress::FileOffset;
+use buttress::unstable::fs::{Follow, Location};
 use clap::Args;
 
 use crate::replacing::same_file;
@@ -77,7 +77,7 @@ impl Pair {
     }
 
     /// Where it failed, a file that was made for it goes again.
-    fn settle<T>(&self, done: buttress::fs::Result<T>) -> Result<T> {
+    fn settle<T>(&self, done: buttress::unstable::fs::Result<T>) -> Result<T> {
         if done.is_err()
             && let Some(path) = &self.made
         {

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::format::SubvolumeId;
-use buttress::fs::Follow;
+use buttress::SubvolumeId;
+use buttress::unstable::fs::Follow;
 use clap::Args;
 
 use crate::exit::Advice;

@@ -3,8 +3,7 @@
 use super::{Request, Server};
 use crate::fuse::wire::{OUT_HEADER, Output, bit, operation};
 use crate::vfs::{Entry, Errno, HandleId, Listed, NewKind, NewNode, RenameHow, Result};
-use buttress::NodeKind;
-use buttress::fs::DeviceNumber;
+use buttress::{DeviceNumber, NodeKind};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;

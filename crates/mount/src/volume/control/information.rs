@@ -5,11 +5,11 @@ use super::arguments::{Answer, Fields};
 use super::rights::require_privileged;
 use super::subvolumes::READ_ONLY;
 use crate::vfs::{Answered, Control, Errno, Result};
-use buttress::accounts::Accounts as _;
-use buttress::format::ItemType;
-use buttress::format::{DeviceStatistics, RootRef};
-use buttress::fs::{Filesystem, Location};
-use buttress::{InodeNumber, Key, ReadAhead, SubvolumeId, Timestamp, TreeId};
+use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::format::{DeviceStatistics, ItemType, Key, RootRef, TreeId};
+use buttress::unstable::fs::{Filesystem, Location};
+use buttress::unstable::tree::ReadAhead;
+use buttress::{InodeNumber, SubvolumeId, Timestamp};
 
 const LABEL_BYTES: usize = 256;
 const NAME_FIELD_BYTES: usize = 256;

@@ -7,7 +7,7 @@
 use super::super::MountedVolume;
 use crate::vfs::{Caller, Errno, Result};
 use buttress::Metadata;
-use buttress::fs::Location;
+use buttress::unstable::fs::Location;
 
 const WRITE_AND_SEARCH: u32 = 0o3;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";

@@ -4,9 +4,9 @@ use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
 use super::rights::require_privileged;
 use crate::vfs::{Answered, Control, Errno, Result};
-use buttress::format::ItemType;
-use buttress::fs::Location;
-use buttress::{Key, ObjectId, ReadAhead, TreeId};
+use buttress::unstable::format::{ItemType, Key, ObjectId, TreeId};
+use buttress::unstable::fs::Location;
+use buttress::unstable::tree::ReadAhead;
 
 const KEY_BYTES: usize = 104;
 const ALL_BYTES: usize = 4096;
@@ -56,7 +56,7 @@ impl MountedVolume {
         let (mut found, mut items) = (0_u32, Answer::default());
         let room = ALL_BYTES.saturating_sub(KEY_BYTES);
         let mut cursor = tree.cursor(ReadAhead::None);
-        let failed = |error: buttress::tree::Error| self.failed(&error.into());
+        let failed = |error: buttress::unstable::tree::Error| self.failed(&error.into());
         cursor.seek(&wanted.first).map_err(failed)?;
         let mut is_there = cursor.current().is_some();
         while is_there && found < wanted.count {

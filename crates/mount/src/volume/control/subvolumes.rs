@@ -8,8 +8,8 @@ use super::arguments::Fields;
 use super::rights::{is_privileged, require_owner, require_privileged};
 use crate::vfs::{Answered, Caller, Control, Errno, NodeId, Result};
 use buttress::SubvolumeId;
-use buttress::fs::Location;
-use buttress::writer::operations::{AttributeChanges, ReceivedUuid};
+use buttress::unstable::fs::Location;
+use buttress::unstable::writer::{operations::AttributeChanges, operations::ReceivedUuid};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 pub(super) const READ_ONLY: u64 = 1 << 1;
@@ -111,7 +111,7 @@ impl MountedVolume {
         let writer = self.writer()?;
         require_name(arguments.name)?;
         let source = self.behind(control.caller, arguments.descriptor)?;
-        if source.inode == buttress::fs::location::PLACEHOLDER_INODE {
+        if source.inode == buttress::unstable::fs::location::PLACEHOLDER_INODE {
             return Err(Errno::INVAL);
         }
         require_owner(control.caller, &self.metadata(source)?)?;

@@ -4,14 +4,12 @@ use super::{Made, Mode, Operation};
 use crate::writing::access_list::AccessList;
 use crate::writing::model::Model;
 use crate::writing::newborn::{COMPRESSION, UMASK};
-use buttress::fs::DeviceNumber;
-use buttress::fs::Result;
-use buttress::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
-use buttress::writer::WritableFilesystem;
-use buttress::writer::operations::{
-    AttributeChanges, NewInode, NodeKind, ReceivedUuid, RenameMode, SetXattr,
+use buttress::unstable::fs::{Location, Result, acl::ACCESS_NAME, acl::DEFAULT_NAME};
+use buttress::unstable::writer::{
+    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::ReceivedUuid,
+    operations::RenameMode, operations::SetXattr,
 };
-use buttress::{Location, Progress, Timestamp};
+use buttress::{DeviceNumber, NodeKind, Progress, Timestamp};
 
 /// What is asked for when an inode is made.
 const fn new(mode: u32) -> NewInode {

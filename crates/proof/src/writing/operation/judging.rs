@@ -5,8 +5,8 @@ use super::{Mode, Operation};
 use crate::writing::model::{Inode, Model, Target};
 use crate::writing::newborn::{COMPRESSION, flags_after};
 use crate::writing::renames::{can_rename, names_placeholder};
-use buttress::fs::FileAttributes;
-use buttress::{InodeNumber, Location, SubvolumeId};
+use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::{InodeNumber, SubvolumeId};
 
 /// More subvolumes than this are not made.
 pub const SUBVOLUMES_MAX: usize = 12;

@@ -1,10 +1,8 @@
 //! Random streams as Linux makes them, mostly.
 
 use anyhow::Result;
-use buttress::format::compression::Compressor;
-use buttress::format::send::EncodedCompression;
-use buttress::format::{Compression, FileOffset, Generation, Timestamp, Uuid};
-use buttress::{ByteCount, CompressionMethod};
+use buttress::unstable::format::{compression::Compressor, send::EncodedCompression};
+use buttress::{ByteCount, Compression, CompressionMethod, FileOffset, Generation, Timestamp, Uuid};
 use buttress_oracle::content::Random;
 use buttress_stream::{Command, Encoder};
 use std::collections::BTreeMap;

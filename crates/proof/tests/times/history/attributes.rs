@@ -1,10 +1,9 @@
 //! Calls that change attributes: times, owner, mode, flags, extended attributes.
 
 use super::History;
-use buttress::format::InodeFlags;
-use buttress::fs::Location;
-use buttress::fs::inode::FileAttributes;
-use buttress::writer::operations::{AttributeChanges, SetXattr};
+use buttress::unstable::format::InodeFlags;
+use buttress::unstable::fs::{Location, inode::FileAttributes};
+use buttress::unstable::writer::{operations::AttributeChanges, operations::SetXattr};
 use buttress::{FileKind, Timestamp};
 
 impl History {

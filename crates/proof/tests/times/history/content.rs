@@ -1,9 +1,8 @@
 //! Calls that change and read content.
 
 use super::{History, SECTOR};
-use buttress::fs::{Error, Location};
-use buttress::writer::AllocateMode;
-use buttress::{ByteCount, FiemapFlags, FileOffset};
+use buttress::unstable::fs::{Error, Location};
+use buttress::{AllocateMode, ByteCount, FiemapFlags, FileOffset};
 use core::ops::Range;
 
 impl History {

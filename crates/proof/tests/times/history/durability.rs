@@ -2,9 +2,9 @@
 
 use super::super::model::{Inode, Times};
 use super::{History, ROOT, SNAPSHOTS};
-use buttress::format::{InodeFlags, SubvolumeId};
-use buttress::fs::Location;
-use buttress::{FileKind, FileOffset};
+use buttress::unstable::format::InodeFlags;
+use buttress::unstable::fs::Location;
+use buttress::{FileKind, FileOffset, SubvolumeId};
 
 impl History {
     pub(super) fn make_durable(&mut self) -> String {

@@ -3,7 +3,7 @@
 use super::super::model::{Inode, Times};
 use super::{History, ROOT};
 use buttress::FileKind;
-use buttress::writer::operations::{NewInode, RenameMode};
+use buttress::unstable::writer::{operations::NewInode, operations::RenameMode};
 
 impl History {
     pub(super) fn make(&mut self, name: &str, kind: FileKind) {

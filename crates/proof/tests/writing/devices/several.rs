@@ -7,12 +7,11 @@
 use super::{COMMIT_EVERY, Shape, comparable};
 use crate::subject::Subject;
 use anyhow::{Context, Result, ensure};
-use buttress::device::{Backend, Device, Engine};
-use buttress::format::{ErrorKind, FileOffset, Profile};
-use buttress::fs::FileAttributes;
-use buttress::writer::operations::NewInode;
-use buttress::writer::{WritableFilesystem, WriteOptions};
-use buttress::{Location, OpenOptions, SubvolumeId};
+use buttress::unstable::device::{Backend, Engine};
+use buttress::unstable::format::ErrorKind;
+use buttress::unstable::fs::{FileAttributes, Location, OpenOptions};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::{Device, FileOffset, Profile, SubvolumeId};
 use buttress_lab::{Fault, FaultyBackend};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};
@@ -102,7 +101,7 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     let stopped = stopped.and_then(|()| Ok(subject.filesystem.commit().map(drop)?));
     let failed = stopped.err().context("writing goes on with one device too few")?;
     let error = failed
-        .downcast_ref::<buttress::fs::Error>()
+        .downcast_ref::<buttress::unstable::fs::Error>()
         .with_context(|| format!("an error of another kind: {failed:#}"))?;
     let name = format!("memory-{device}");
     ensure!(error.kind() == ErrorKind::Io, "{error}");

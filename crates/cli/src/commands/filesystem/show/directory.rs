@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::device::Device;
-use buttress::format::{Superblock, Uuid};
-use buttress::logical_volume::superblocks;
+use buttress::unstable::format::Superblock;
+use buttress::unstable::volume::superblocks;
+use buttress::{Device, Uuid};
 use serde_json::{Map, Value, json};
 
 use super::print_label;

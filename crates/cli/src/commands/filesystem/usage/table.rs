@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::accounts::Space;
+use buttress::Space;
 
 use super::super::profile_name;
 use super::{device_name, groups_in_order};
@@ -68,7 +68,7 @@ fn rows(space: &Space, units: Units) -> Vec<Vec<Cell>> {
         total.push(right(group.total.get()));
         used.push(right(group.used.get()));
     }
-    let sum = |value: fn(&buttress::accounts::space::DeviceSpace) -> u64| {
+    let sum = |value: fn(&buttress::unstable::accounts::space::DeviceSpace) -> u64| {
         right(
             space
                 .devices

@@ -6,8 +6,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::format::node::TreeBlock;
-use buttress::format::{BackupRoot, Key, Superblock, TreeId};
+use buttress::unstable::format::{BackupRoot, Key, Superblock, TreeId, node::TreeBlock};
 use serde_json::{Map, Value, json};
 
 use super::super::print::sink::{Text, Tree};

@@ -5,10 +5,9 @@
 //! `-e`, `-d`, `-u` and `-t` leave parts of that out.
 
 use anyhow::{Result, anyhow};
-use buttress::format::superblock::Incompat;
-use buttress::format::{ItemType, Key, Logical, RootItem, TreeId};
-use buttress::fs::Filesystem;
-use buttress::tree::{ReadAhead, RootPointer, Tree};
+use buttress::unstable::format::{ItemType, Key, Logical, RootItem, TreeId, superblock::Incompat};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::tree::{ReadAhead, RootPointer, Tree};
 
 use super::super::tree_names;
 use super::{Dump, DumpTree};

@@ -2,8 +2,8 @@
 //!
 //! Source: on-disk format documentation, sections EXTENT_ITEM, METADATA_ITEM and the references after them.
 
-use buttress::format::checksum::extent_data_reference_hash;
-use buttress::format::{InodeNumber, ItemType, Key, TreeId};
+use buttress::InodeNumber;
+use buttress::unstable::format::{ItemType, Key, TreeId, checksum::extent_data_reference_hash};
 
 use super::fields::{Fields, Short};
 use super::flags;

@@ -4,7 +4,7 @@
 //! reader. So it reads fields by their places, without asking whether the values make sense; the only check is
 //! that they are there. A field that lies beyond the item's end is an error, never a guess.
 
-use buttress::format::{ItemType, Key, ObjectId};
+use buttress::unstable::format::{ItemType, Key, ObjectId};
 use uuid::Uuid;
 
 use super::value::Moment;

@@ -3,7 +3,7 @@
 //! The name of an object id depends on the item type beside it, and so does the shape of the offset: ids of
 //! quota groups are `level/number`, halves of uuids are hexadecimal, a tree's offset is a plain number.
 
-use buttress::format::{ItemType, Key, ObjectId};
+use buttress::unstable::format::{ItemType, Key, ObjectId};
 use serde_json::{Value as Json, json};
 
 use super::sink::Text;

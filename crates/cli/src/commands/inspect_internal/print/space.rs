@@ -4,7 +4,7 @@
 //! Source: on-disk format documentation, sections FREE_SPACE_INFO, FREE_SPACE_EXTENT, FREE_SPACE_BITMAP,
 //! EXTENT_CSUM; "Free space cache".
 
-use buttress::format::Key;
+use buttress::unstable::format::Key;
 
 use super::Options;
 use super::fields::{Fields, Short};

@@ -2,7 +2,7 @@
 //!
 //! Source: on-disk format documentation, sections PERSISTENT_ITEM, TEMPORARY_ITEM, DEV_REPLACE.
 
-use buttress::format::{ItemType, Key, ObjectId};
+use buttress::unstable::format::{ItemType, Key, ObjectId};
 
 use super::fields::{Fields, Short};
 use super::key;

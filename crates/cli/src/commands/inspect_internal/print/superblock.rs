@@ -2,8 +2,11 @@
 //!
 //! Source: on-disk format documentation, section "Superblock".
 
-use buttress::format::superblock::{RawBackupRoot, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC};
-use buttress::format::{ChecksumType, ItemType, Key};
+use buttress::ChecksumType;
+use buttress::unstable::format::{
+    ItemType, Key, superblock::RawBackupRoot, superblock::RawSuperblock, superblock::SUPERBLOCK_BYTES,
+    superblock::SUPERBLOCK_MAGIC,
+};
 use buttress_exact::Exact as _;
 use uuid::Uuid;
 use zerocopy::IntoBytes;

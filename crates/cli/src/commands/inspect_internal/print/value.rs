@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use buttress::format::{ItemType, Key, ObjectId};
+use buttress::unstable::format::{ItemType, Key, ObjectId};
 use serde_json::Value as Json;
 use uuid::Uuid;
 

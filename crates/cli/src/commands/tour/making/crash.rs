@@ -1,12 +1,10 @@
 //! The step that syncs a directory and cuts the power.
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::device::{Device, OpenOptions as DeviceOptions};
-use buttress::format::{FileOffset, SubvolumeId};
-use buttress::fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress::writer::DataOptions;
-use buttress::writer::operations::NewInode;
-use buttress::writer::{WritableFilesystem, open_replayed};
+use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions};
+use buttress::unstable::writer::{DataOptions, WritableFilesystem, open_replayed, operations::NewInode};
+use buttress::{Device, FileOffset, SubvolumeId};
 
 use super::Making;
 use crate::opening::Opened;
