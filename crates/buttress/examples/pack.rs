@@ -1,7 +1,7 @@
 //! Makes a volume from a directory: `pack DIRECTORY IMAGE`. Without root, and with the same bytes every time: the time and
 //! all uuids are given, and entries are taken in the order of their names.
 
-use buttress::{ByteCount, Environment, Subvolume, Timestamp, Uuid, Volume};
+use buttress::{ByteCount, Environment, Timestamp, Uuid, Volume, WritableSubvolume};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn pack(host: &Path, path: &Path, root: &Subvolume) -> Result<(), Box<dyn std::error::Error>> {
+fn pack(host: &Path, path: &Path, root: &WritableSubvolume) -> Result<(), Box<dyn std::error::Error>> {
     let mut entries = std::fs::read_dir(host)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {

@@ -59,8 +59,6 @@ pub(crate) enum Cause {
     Scrub(#[from] buttress_scrub::Error),
     #[error(transparent)]
     Host(#[from] io::Error),
-    #[error("the volume is open for reading only: open it with `Volume::options().write(true)`")]
-    ReadOnly,
     #[cfg(feature = "write")]
     #[error("is the root of the subvolume, which has no name that could be changed")]
     NoName,
@@ -133,7 +131,6 @@ impl Error {
             Cause::Host(_) => buttress_format::ErrorKind::Io,
             #[cfg(feature = "write")]
             Cause::NoName => buttress_format::ErrorKind::Caller,
-            Cause::ReadOnly => buttress_format::ErrorKind::Caller,
         }
     }
 
@@ -152,7 +149,6 @@ impl Error {
     pub fn errno(&self) -> i32 {
         #[cfg(feature = "write")]
         const EBUSY: i32 = 16;
-        const EROFS: i32 = 30;
         const EIO: i32 = 5;
         match &self.cause {
             Cause::Filesystem(error) => error.errno(),
@@ -171,7 +167,6 @@ impl Error {
             #[cfg(feature = "scrub")]
             Cause::Scrub(error) => errno_of(error.kind()),
             Cause::Host(error) => error.raw_os_error().unwrap_or(EIO),
-            Cause::ReadOnly => EROFS,
             #[cfg(feature = "write")]
             Cause::NoName => EBUSY,
         }
@@ -199,10 +194,6 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         const ENOENT: i32 = 2;
         self.errno() == ENOENT
-    }
-
-    pub(crate) fn read_only() -> Self {
-        Cause::ReadOnly.into()
     }
 
     /// Adds the path, unless the error names one already.

@@ -1,42 +1,45 @@
 //! An open file: read, written and sought like one of the standard library, and at positions by several threads at once.
 
 #[cfg(feature = "write")]
-mod writing;
+mod writable;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::volume::{Access, Volume};
 use buttress_accounts::Fiemap;
 use buttress_accounts::Maps as _;
 use buttress_exact::u64_of;
-use buttress_format::{ByteCount, FileKind, FileOffset};
-use buttress_fs::{FileReader, Location, Metadata};
-use buttress_writer::operations::OpenInode;
+#[cfg(feature = "write")]
+use buttress_format::FileKind;
+use buttress_format::{ByteCount, FileOffset};
+use buttress_fs::{FileExtents, FileReader, Location, Metadata};
+#[cfg(feature = "write")]
+use buttress_writer::{WritableFilesystem, operations::OpenInode};
 use core::ops::Range;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// An open file of a volume. It stays when its last name goes, until it is dropped.
+#[cfg(feature = "write")]
+pub use writable::WritableFile;
+
+/// An open file of a volume, for reading. It stays when its last name goes, until it is dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use buttress::{ByteCount, Device, Volume};
 /// # let device = Device::memory(vec![0; 256 << 20]);
 /// # let volume = Volume::create().on_devices(vec![device])?;
-/// use buttress::FileOffset;
-/// use std::io::{Read, Seek, SeekFrom, Write};
+/// # volume.root().write("notes", "first line")?;
+/// use std::io::{Read, Seek, SeekFrom};
 ///
-/// let mut file = volume.root().create("notes")?;
-/// file.write_all(b"first line\n")?;
-/// file.write_at(FileOffset::new(0), b"FIRST")?;
-/// file.seek(SeekFrom::Start(0))?;
+/// let mut file = volume.held()?.root().open("notes")?;
+/// file.seek(SeekFrom::Start(6))?;
 /// let mut text = String::new();
 /// file.read_to_string(&mut text)?;
-/// assert_eq!(text, "FIRST line\n");
+/// assert_eq!(text, "line");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct File {
-    volume: Volume,
     location: Location,
     content: Content,
     /// Where reading and writing go on.
@@ -51,22 +54,25 @@ enum Content {
         stream: Option<(u64, Box<FileReader>)>,
     },
     /// A file of a volume that is open for writing.
+    #[cfg(feature = "write")]
     Live {
+        writer: WritableFilesystem,
         /// Keeps the inode.
         _open: OpenInode,
     },
 }
 
-impl File {
-    pub(crate) fn open(volume: &Volume, location: Location) -> Result<Self> {
-        let content = match volume.access() {
-            Access::Reading(shown) => Content::Still {
+impl Content {
+    fn open(access: &Access, location: Location) -> Result<Self> {
+        match access {
+            Access::Reading(shown) => Ok(Self::Still {
                 file: shown.filesystem.open_file(location)?,
                 stream: None,
-            },
-            Access::Writing(filesystem) => {
-                let open = filesystem.open_inode(location)?;
-                match filesystem.metadata(location)?.kind {
+            }),
+            #[cfg(feature = "write")]
+            Access::Writing(writer) => {
+                let open = writer.open_inode(location)?;
+                match writer.metadata(location)?.kind {
                     FileKind::Regular => {}
                     FileKind::Directory => {
                         return Err(buttress_fs::Error::IsADirectory { location }.into());
@@ -76,20 +82,78 @@ impl File {
                         return Err(buttress_fs::Error::Invalid { what }.into());
                     }
                 }
-                Content::Live { _open: open }
+                Ok(Self::Live {
+                    writer: writer.clone(),
+                    _open: open,
+                })
             }
-        };
+        }
+    }
+}
+
+/// A call that reads a file takes one that is writable too.
+impl AsRef<Self> for File {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl File {
+    pub(crate) fn open(volume: &Volume, location: Location) -> Result<Self> {
         Ok(Self {
-            volume: volume.clone(),
             location,
-            content,
+            content: Content::open(volume.access(), location)?,
             position: 0,
         })
     }
 
-    #[cfg(feature = "write")]
-    pub(crate) const fn location(&self) -> Location {
+    /// Returns the file's inode.
+    #[must_use]
+    pub const fn location(&self) -> Location {
         self.location
+    }
+
+    /// Returns a reader of the whole file in chunks as they are stored, as the file is now. It reads ahead. A range that
+    /// cannot be read is a chunk that says so, and the reader continues after it.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::{ByteCount, Content};
+    ///
+    /// let file = root.create("sparse")?;
+    /// file.set_size(ByteCount::new(1 << 20))?;
+    /// let mut chunks = file.chunks()?;
+    /// while let Some(chunk) = chunks.next_chunk()? {
+    ///     assert!(matches!(chunk.content, Content::Hole));
+    /// }
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The file's items cannot be read.
+    pub fn chunks(&self) -> Result<FileReader> {
+        Ok(self.still()?.reader())
+    }
+
+    /// Returns the extents of the whole file as the tree maps them, holes among them, as the file is now.
+    ///
+    /// # Errors
+    /// The file's items cannot be read.
+    pub fn ranges(&self) -> Result<FileExtents> {
+        Ok(self.still()?.extents()?)
+    }
+
+    /// Returns the file as it is now, its dirty content written back.
+    fn still(&self) -> Result<buttress_fs::File> {
+        match &self.content {
+            Content::Still { file, .. } => Ok(file.clone()),
+            #[cfg(feature = "write")]
+            Content::Live { writer, .. } => {
+                writer.write_back_file(self.location)?;
+                Ok(writer.view().open_file(self.location)?)
+            }
+        }
     }
 
     /// The size.
@@ -97,12 +161,10 @@ impl File {
     /// # Errors
     /// The inode cannot be read.
     pub fn size(&self) -> Result<ByteCount> {
-        match (&self.content, self.volume.access()) {
-            (Content::Still { file, .. }, _) => Ok(file.size()),
-            (Content::Live { .. }, Access::Writing(filesystem)) => {
-                Ok(ByteCount::new(filesystem.size_of(self.location)?))
-            }
-            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        match &self.content {
+            Content::Still { file, .. } => Ok(file.size()),
+            #[cfg(feature = "write")]
+            Content::Live { writer, .. } => Ok(ByteCount::new(writer.size_of(self.location)?)),
         }
     }
 
@@ -111,10 +173,10 @@ impl File {
     /// # Errors
     /// The inode cannot be read.
     pub fn metadata(&self) -> Result<Metadata> {
-        match (&self.content, self.volume.access()) {
-            (Content::Still { file, .. }, _) => Ok(file.metadata().clone()),
-            (Content::Live { .. }, Access::Writing(filesystem)) => Ok(filesystem.metadata(self.location)?),
-            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        match &self.content {
+            Content::Still { file, .. } => Ok(file.metadata().clone()),
+            #[cfg(feature = "write")]
+            Content::Live { writer, .. } => Ok(writer.metadata(self.location)?),
         }
     }
 
@@ -136,12 +198,10 @@ impl File {
     /// # Errors
     /// A byte of the range cannot be had: no copy of it is in order.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        match (&self.content, self.volume.access()) {
-            (Content::Still { file, .. }, _) => Ok(file.read_at(offset, buffer)?),
-            (Content::Live { .. }, Access::Writing(filesystem)) => {
-                Ok(filesystem.read_at(self.location, offset, buffer)?)
-            }
-            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        match &self.content {
+            Content::Still { file, .. } => Ok(file.read_at(offset, buffer)?),
+            #[cfg(feature = "write")]
+            Content::Live { writer, .. } => Ok(writer.read_at(self.location, offset, buffer)?),
         }
     }
 
@@ -191,12 +251,10 @@ impl File {
     /// # Errors
     /// The file's items cannot be read.
     pub fn extents(&self, range: Range<FileOffset>) -> Result<Fiemap> {
-        match (&self.content, self.volume.access()) {
-            (Content::Still { file, .. }, _) => Ok(file.fiemap(range)?),
-            (Content::Live { .. }, Access::Writing(filesystem)) => {
-                Ok(filesystem.fiemap(self.location, range)?)
-            }
-            (Content::Live { .. }, Access::Reading(_)) => Err(Error::read_only()),
+        match &self.content {
+            Content::Still { file, .. } => Ok(file.fiemap(range)?),
+            #[cfg(feature = "write")]
+            Content::Live { writer, .. } => Ok(writer.fiemap(self.location, range)?),
         }
     }
 }
@@ -217,6 +275,7 @@ impl Read for File {
                 *at = at.saturating_add(u64_of(read));
                 read
             }
+            #[cfg(feature = "write")]
             Content::Live { .. } => self.read_at(FileOffset::new(self.position), buffer)?,
         };
         self.position = self.position.saturating_add(u64_of(read));

@@ -3,14 +3,17 @@
 //!
 //! | to | see |
 //! |---|---|
-//! | open or make a volume, make changes durable | [`Volume`], [`VolumeOptions`], [`NewVolume`] |
-//! | read and change files by their paths | [`Subvolume`] |
-//! | read and write one file | [`File`] |
-//! | make snapshots | [`Subvolume::create_snapshot`] |
-//! | send snapshots to a receiver, and receive them | [`Subvolume::send`], [`Subvolume::receive`] |
+//! | open or make a volume, make changes durable | [`Volume`], [`VolumeOptions`], [`NewVolume`], [`WritableVolume`] |
+//! | read and change files by their paths | [`Subvolume`], [`WritableSubvolume`] |
+//! | read and write one file | [`File`], [`WritableFile`] |
+//! | make snapshots | [`WritableSubvolume::create_snapshot`] |
+//! | send snapshots to a receiver, and receive them | [`Subvolume::send`], [`WritableSubvolume::receive`] |
 //! | see where the space went | [`Volume::space`] |
 //! | check every cross-reference | [`Volume::check`] |
-//! | read every copy, and mend what is bad | [`Volume::scrub`], [`Volume::healed`] |
+//! | read every copy, and repair what is bad | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
+//!
+//! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`] read.
+//! [`WritableVolume`], [`WritableSubvolume`] and [`WritableFile`] dereference to them, and have the calls that write.
 //!
 //! # Looking into an image
 //!
@@ -145,6 +148,8 @@ mod volume;
 pub use error::{Error, ErrorKind, Result};
 pub use file::File;
 #[cfg(feature = "write")]
+pub use file::WritableFile;
+#[cfg(feature = "write")]
 pub use options::NewVolume;
 pub use options::VolumeOptions;
 pub use path::VolumePath;
@@ -153,27 +158,38 @@ pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
 #[cfg(feature = "stream")]
 pub use subvolume::send::Send;
 #[cfg(feature = "write")]
-pub use subvolume::{SnapshotMode, Times};
+pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
 pub use volume::Volume;
+#[cfg(feature = "write")]
+pub use volume::WritableVolume;
 
 pub use buttress_accounts::{Fiemap, FiemapExtent, FiemapFlags, Space};
 #[cfg(feature = "check")]
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
-pub use buttress_device::Device;
+pub use buttress_device::{
+    Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
+};
 #[cfg(feature = "write")]
 pub use buttress_format::compression::CompressionMethod;
 pub use buttress_format::{
     ByteCount, ChecksumType, Compression, FileKind, FileOffset, Generation, InodeNumber, Profile,
     SubvolumeId, Timestamp, Uuid,
 };
-pub use buttress_fs::NodeKind;
-pub use buttress_fs::{DeviceNumber, Metadata, Name, Notice, Progress, SubvolumeInfo, Xattr};
+pub use buttress_fs::{
+    Chunk, Content, Corruption, DeviceNumber, DirEntry, FileAttributes, FileExtents, FileRange, FileReader,
+    Follow, InodeLink, InodeRecord, Location, Metadata, Name, NodeKind, Notice, Progress, RangeKind,
+    SubvolumeInfo, SubvolumePlace, Walk as TreeWalk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder,
+    Xattr, progress::Snapshot as ProgressSnapshot,
+};
 #[cfg(feature = "scrub")]
 pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport};
 #[cfg(feature = "stream")]
 pub use buttress_stream::send::Summary as SendSummary;
+pub use buttress_volume::Rescue;
 #[cfg(feature = "write")]
-pub use buttress_writer::{AllocateMode, CommitCause, Environment, LogStatistics, SystemEnvironment};
+pub use buttress_writer::{
+    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Uncommitted,
+};
 
 /// The layers below, each under its name. They can change with any version.
 #[cfg(feature = "unstable")]
@@ -198,4 +214,38 @@ pub mod unstable {
     pub use buttress_tree as tree;
     pub use buttress_volume as volume;
     pub use buttress_writer as writer;
+
+    use crate::Volume;
+    #[cfg(feature = "write")]
+    use crate::{WritableVolume, volume::Access};
+
+    /// Returns the file system below a volume, as it is now.
+    #[must_use]
+    pub fn filesystem_of(volume: &Volume) -> fs::Filesystem {
+        volume.view()
+    }
+
+    /// Returns the volume over a file system.
+    #[must_use]
+    pub fn volume_over(filesystem: fs::Filesystem) -> Volume {
+        Volume::over(filesystem)
+    }
+
+    /// Returns the writer below a volume.
+    #[cfg(feature = "write")]
+    #[must_use]
+    pub const fn writer_of(volume: &WritableVolume) -> &writer::WritableFilesystem {
+        volume.writer()
+    }
+
+    /// Returns the volume over a writer, without a healer. New files get the owner and the umask of `new_files`.
+    #[cfg(feature = "write")]
+    #[must_use]
+    pub fn writable_over(
+        writer: writer::WritableFilesystem,
+        new_files: writer::operations::NewInode,
+    ) -> WritableVolume {
+        let volume = Volume::new(Access::Writing(writer.clone()));
+        WritableVolume::new(volume, writer, new_files)
+    }
 }

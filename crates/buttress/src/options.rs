@@ -7,69 +7,41 @@ mod writing;
 
 #[cfg(feature = "write")]
 pub use new_volume::NewVolume;
+#[cfg(feature = "write")]
+pub(crate) use writing::Writing;
 
 use crate::error::Result;
 use crate::volume::{Access, Volume};
 use buttress_device::{Device, Offset, OpenOptions as DeviceOptions};
-use buttress_format::{ByteCount, SubvolumeId};
-use buttress_fs::{Filesystem, OpenOptions};
-#[cfg(feature = "scrub")]
-use buttress_scrub::Healer;
+use buttress_format::ByteCount;
+use buttress_fs::OpenOptions;
 use buttress_volume::Rescue;
-#[cfg(feature = "write")]
-use buttress_writer::operations::NewInode;
-use buttress_writer::{
-    DataOptions, Environment, SystemEnvironment, WritableFilesystem, WriteOptions, open_replayed,
-};
+use buttress_writer::{Shown, open_replayed};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// Whose new files are, unless the options say otherwise: root's, with the usual umask, whoever runs the program, so that
-/// the same program makes the same volume everywhere.
-#[cfg(feature = "write")]
-const NEW_FILES: NewInode = NewInode {
-    mode: 0,
-    umask: 0o022,
-    uid: 0,
-    gid: 0,
-};
 
 /// How to open a volume. Made by [`Volume::options`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct VolumeOptions {
-    write: bool,
+    device_options: DeviceOptions,
     further_devices: Vec<PathBuf>,
-    partition: Offset,
-    overlay: Option<PathBuf>,
     degraded: bool,
+    rescue: Rescue,
     cache: Option<ByteCount>,
+    reading: Reading,
     #[cfg(feature = "write")]
-    new_files: NewInode,
-    data: DataOptions,
-    environment: Arc<dyn Environment>,
-    replay_log: bool,
-    #[cfg(feature = "scrub")]
-    heal: bool,
+    pub(crate) writing: Writing,
 }
 
-impl Default for VolumeOptions {
-    fn default() -> Self {
-        Self {
-            write: false,
-            further_devices: Vec::new(),
-            partition: Offset::Whole,
-            overlay: None,
-            degraded: false,
-            cache: None,
-            #[cfg(feature = "write")]
-            new_files: NEW_FILES,
-            data: DataOptions::default(),
-            environment: Arc::new(SystemEnvironment),
-            replay_log: true,
-            #[cfg(feature = "scrub")]
-            heal: true,
-        }
-    }
+/// Which state of a volume is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reading {
+    /// Its files: a pending log is replayed in memory.
+    #[default]
+    Files,
+    /// The last commit, as its devices hold it.
+    OnDisk,
+    /// The last commit; the root tree need not be readable.
+    Inspection,
 }
 
 impl VolumeOptions {
@@ -90,7 +62,7 @@ impl VolumeOptions {
     /// The volume lies in this partition, counted from 1, of a disk image with a partition table.
     #[must_use]
     pub fn partition(mut self, number: u32) -> Self {
-        self.partition = Offset::Partition(number);
+        self.device_options.partition = Offset::Partition(number);
         self
     }
 
@@ -100,15 +72,22 @@ impl VolumeOptions {
     /// # fn main() -> buttress::Result<()> {
     /// // What is changed lies in the file beside the image, which stays as it is.
     /// let volume = buttress::Volume::options()
-    ///     .write(true)
     ///     .overlay("tried.overlay")
-    ///     .open("production.img")?;
+    ///     .open_writable("production.img")?;
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
     pub fn overlay(mut self, path: impl Into<PathBuf>) -> Self {
-        self.overlay = Some(path.into());
+        self.device_options.overlay = Some(path.into());
+        self
+    }
+
+    /// Sets how devices are opened: around the page cache, with another engine, at an offset. Replaces what
+    /// [`partition`](Self::partition) and [`overlay`](Self::overlay) set.
+    #[must_use]
+    pub fn device_options(mut self, options: DeviceOptions) -> Self {
+        self.device_options = options;
         self
     }
 
@@ -116,6 +95,26 @@ impl VolumeOptions {
     #[must_use]
     pub fn degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
+        self
+    }
+
+    /// Sets the exceptions for a damaged volume, as mount's `rescue=` does.
+    ///
+    /// ```no_run
+    /// # fn main() -> buttress::Result<()> {
+    /// use buttress::{Rescue, Volume};
+    ///
+    /// let rescue = Rescue {
+    ///     use_backup_root: true,
+    ///     ..Rescue::default()
+    /// };
+    /// let volume = Volume::options().rescue(rescue).open("damaged.img")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn rescue(mut self, rescue: Rescue) -> Self {
+        self.rescue = rescue;
         self
     }
 
@@ -131,7 +130,23 @@ impl VolumeOptions {
     /// ```
     #[must_use]
     pub fn replay_log(mut self, replay: bool) -> Self {
-        self.replay_log = replay;
+        self.rescue.no_log_replay = !replay;
+        self
+    }
+
+    /// Opens the volume as its devices hold it: the last commit. A pending log is a notice. For checks, scrubs, and volumes that
+    /// become writable later.
+    #[must_use]
+    pub fn on_disk(mut self) -> Self {
+        self.reading = Reading::OnDisk;
+        self
+    }
+
+    /// Opens the volume as [`on_disk`](Self::on_disk) does. An unreadable root tree is a notice, and its subvolumes are not
+    /// found.
+    #[must_use]
+    pub fn for_inspection(mut self) -> Self {
+        self.reading = Reading::Inspection;
         self
     }
 
@@ -142,66 +157,46 @@ impl VolumeOptions {
         self
     }
 
-    /// Opens the volume on an image file or block device.
+    /// Opens the volume on an image file or block device, for reading.
     ///
     /// # Errors
-    /// What is at the path cannot be opened or holds no btrfs; devices are missing; a feature is not supported; the volume
-    /// is in use elsewhere and this is for writing.
+    /// What is at the path cannot be opened or holds no btrfs; devices are missing; a feature is not supported.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
-        let first = path.as_ref().to_owned();
-        let mut devices = Vec::new();
-        for path in std::iter::once(&first).chain(&self.further_devices) {
-            let options = DeviceOptions {
-                write: self.write,
-                partition: self.partition,
-                overlay: self.overlay.clone(),
-                ..DeviceOptions::default()
-            };
-            devices.push(Device::open(path, &options).map_err(buttress_fs::Error::from)?);
-        }
+        let devices = self.devices(path.as_ref())?;
         self.open_devices(devices)
     }
 
-    /// Opens the volume on devices: open files, memory, anything that [`Device`] can be over.
+    /// Opens the devices, in the way that the options give.
+    fn devices(&self, first: &Path) -> Result<Vec<Device>> {
+        let further = self.further_devices.iter().map(PathBuf::as_path);
+        let devices = std::iter::once(first).chain(further);
+        let opened = devices.map(|path| Device::open(path, &self.device_options));
+        Ok(opened
+            .collect::<Result<_, _>>()
+            .map_err(buttress_fs::Error::from)?)
+    }
+
+    /// Opens the volume for reading on devices: open files, memory, anything that [`Device`] can be over. The devices are given
+    /// open, so the options of devices do not count.
     ///
     /// # Errors
     /// As [`VolumeOptions::open`].
     pub fn open_devices(self, devices: Vec<Device>) -> Result<Volume> {
-        let mut options = OpenOptions::new(devices).degraded(self.degraded);
+        let mut options = OpenOptions::new(devices)
+            .degraded(self.degraded)
+            .rescue(self.rescue)
+            .for_inspection(self.reading == Reading::Inspection);
         if let Some(cache) = self.cache {
             options = options.cache(cache);
         }
-        if self.write {
-            let filesystem: Filesystem = options.open()?;
-            let options = WriteOptions {
-                environment: self.environment,
-                data: self.data,
-                ..WriteOptions::default()
-            };
-            let filesystem = WritableFilesystem::new(filesystem, options)?;
-            let opened = Volume::new(
-                Access::Writing(filesystem.clone()),
-                #[cfg(feature = "write")]
-                self.new_files,
-                SubvolumeId::TOP_LEVEL,
-            );
-            #[cfg(feature = "scrub")]
-            let opened = match self.heal {
-                true => opened.healed_by(Healer::start_where_redundant(&filesystem)),
-                false => opened,
-            };
-            return Ok(opened);
-        }
-        let rescue = Rescue {
-            no_log_replay: !self.replay_log,
-            ..Rescue::default()
+        let shown = match self.reading {
+            Reading::Files => open_replayed(options)?,
+            Reading::OnDisk | Reading::Inspection => {
+                let on_disk = options.open()?;
+                let filesystem = on_disk.clone();
+                Shown { filesystem, on_disk }
+            }
         };
-        let shown = open_replayed(options.rescue(rescue))?;
-        Ok(Volume::new(
-            Access::Reading(shown),
-            #[cfg(feature = "write")]
-            self.new_files,
-            SubvolumeId::TOP_LEVEL,
-        ))
+        Ok(Volume::new(Access::Reading(shown)))
     }
 }

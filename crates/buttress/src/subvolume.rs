@@ -1,33 +1,31 @@
 //! A subvolume: paths, directories, attributes, and everything that a program does to files by their names.
 //!
 //! - this file: looking;
-//! - `changing`: making, renaming and removing;
 //! - `directory`: listings;
+//! - `writable`: making, renaming and removing;
 //! - `send`, `receive`: snapshots as streams, and from them.
 
-#[cfg(feature = "write")]
-mod changing;
 pub(crate) mod directory;
 #[cfg(feature = "stream")]
 mod receive;
 #[cfg(feature = "stream")]
 pub(crate) mod send;
+#[cfg(feature = "write")]
+mod writable;
 
 use crate::error::Result;
 use crate::file::File;
 use crate::path::VolumePath;
-use crate::volume::{Access, Volume};
-#[cfg(feature = "write")]
-use buttress_format::FileKind;
+use crate::volume::Volume;
 use buttress_format::SubvolumeId;
 use buttress_fs::{Follow, Location, Metadata, SubvolumeInfo, WalkOptions, Xattr};
 use directory::{ReadDir, Walk};
 use std::io::Read as _;
 
 #[cfg(feature = "write")]
-pub use changing::{SnapshotMode, Times};
+pub use writable::{SnapshotMode, Times, WritableSubvolume};
 
-/// A subvolume or snapshot of an open volume. A cheap handle.
+/// A subvolume or snapshot of an open volume, for reading. A cheap handle.
 ///
 /// Paths begin at its root; nothing leads out of it but into subvolumes that lie below. The calls are named after those of
 /// [`std::fs`] and follow symbolic links where those do.
@@ -35,6 +33,13 @@ pub use changing::{SnapshotMode, Times};
 pub struct Subvolume {
     volume: Volume,
     id: SubvolumeId,
+}
+
+/// A call that reads a subvolume takes one that is writable too.
+impl AsRef<Self> for Subvolume {
+    fn as_ref(&self) -> &Self {
+        self
+    }
 }
 
 impl Subvolume {
@@ -97,6 +102,33 @@ impl Subvolume {
         Ok(Self::new(self.volume.clone(), location.subvolume))
     }
 
+    /// Returns the inode of its root directory.
+    #[must_use]
+    pub const fn location(&self) -> Location {
+        Location::root_of(self.id)
+    }
+
+    /// Returns the inode that a path leads to, for the calls of [`Volume`] that take one.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// use buttress::Follow;
+    ///
+    /// root.symlink("data", "link")?;
+    /// root.write("data", "0123456789")?;
+    /// assert_eq!(root.locate("link", Follow::All)?, root.locate("data", Follow::All)?);
+    /// assert_ne!(root.locate("link", Follow::NotLast)?, root.locate("data", Follow::All)?);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The path leads nowhere, has too many symbolic links, or something on the way cannot be read.
+    pub fn locate(&self, path: impl VolumePath, follow: Follow) -> Result<Location> {
+        let path = path.volume_path();
+        Ok(self.volume.access().resolve(self.location(), &path, follow)?)
+    }
+
     /// The whole content of a file. A sparse file of a volume that you do not trust can be larger than all memory: open it
     /// and read a part where that matters.
     ///
@@ -140,7 +172,7 @@ impl Subvolume {
         })
     }
 
-    /// Opens a file: for reading, and for writing where the volume is.
+    /// Opens a file for reading.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -198,41 +230,9 @@ impl Subvolume {
         self.metadata_with(&path.volume_path(), Follow::NotLast)
     }
 
-    /// Makes a directory or anything else durable as it is now, as `fsync(2)` on it does: of a directory its names, those that
-    /// came and those that went. A symlink at the end of the path is itself what is meant. It costs what is new, however
-    /// much the directory holds.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// root.create_dir("mail")?;
-    /// root.write("mail/tmp.1", "Dear reader")?;
-    /// root.open("mail/tmp.1")?.sync()?;
-    /// root.rename("mail/tmp.1", "mail/1")?;
-    /// root.sync_path("mail")?; // now it is there, under this name, whatever happens
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Subvolume::metadata`] and [`Volume::sync`](crate::Volume::sync).
-    pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
-        let path = path.volume_path();
-        let location = self.resolve(&path, Follow::NotLast)?;
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem
-                .fsync(location)
-                .map_err(|error| crate::Error::from(error).at(&path))?;
-        }
-        Ok(())
-    }
-
     fn metadata_with(&self, path: &[u8], follow: Follow) -> Result<Metadata> {
         let location = self.resolve(path, follow)?;
-        let metadata = match self.volume.access() {
-            Access::Reading(shown) => shown.filesystem.metadata(location),
-            Access::Writing(filesystem) => filesystem.metadata(location),
-        };
-        metadata.map_err(|error| crate::Error::from(error).at(path))
+        self.volume.metadata(location).map_err(|error| error.at(path))
     }
 
     /// Whether a path leads to anything.
@@ -271,11 +271,7 @@ impl Subvolume {
     pub fn read_link(&self, path: impl VolumePath) -> Result<Vec<u8>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
-        let target = match self.volume.access() {
-            Access::Reading(shown) => shown.filesystem.read_link(location),
-            Access::Writing(filesystem) => filesystem.read_link(location),
-        };
-        target.map_err(|error| crate::Error::from(error).at(&path))
+        self.volume.read_link(location).map_err(|error| error.at(&path))
     }
 
     /// The entries of a directory, as they are now, in the order in which they were made.
@@ -295,10 +291,7 @@ impl Subvolume {
     pub fn read_dir(&self, path: impl VolumePath) -> Result<ReadDir> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
-        let view = self.volume.view();
-        let entries = view.read_dir(location);
-        let entries = entries.map_err(|error| crate::Error::from(error).at(&path))?;
-        Ok(ReadDir::new(view, entries))
+        self.volume.read_dir(location).map_err(|error| error.at(&path))
     }
 
     /// Everything below a directory, the directory first, as it is now. Subvolumes below are gone into.
@@ -320,8 +313,9 @@ impl Subvolume {
     /// There is nothing at the path. What fails later is an item of the iterator, which goes on.
     pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
         let location = self.resolve(&path.volume_path(), Follow::All)?;
-        let walk = self.volume.view().walk(location, WalkOptions::without_content());
-        Ok(Walk::new(walk))
+        Ok(Walk::new(
+            self.volume.walk(location, WalkOptions::without_content()),
+        ))
     }
 
     /// All extended attributes of what a path leads to.
@@ -341,11 +335,7 @@ impl Subvolume {
     pub fn xattrs(&self, path: impl VolumePath) -> Result<Vec<Xattr>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
-        let xattrs = match self.volume.access() {
-            Access::Reading(shown) => shown.filesystem.xattrs(location),
-            Access::Writing(filesystem) => filesystem.xattrs(location),
-        };
-        xattrs.map_err(|error| crate::Error::from(error).at(&path))
+        self.volume.xattrs(location).map_err(|error| error.at(&path))
     }
 
     /// One extended attribute, by its full name (`user.…`); `None` where it is not set.
@@ -363,26 +353,11 @@ impl Subvolume {
     pub fn xattr(&self, path: impl VolumePath, name: &str) -> Result<Option<Vec<u8>>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
-        let value = match self.volume.access() {
-            Access::Reading(shown) => shown.filesystem.xattr(location, name.as_bytes()),
-            Access::Writing(filesystem) => filesystem.xattr(location, name.as_bytes()),
-        };
-        value.map_err(|error| crate::Error::from(error).at(&path))
+        let value = self.volume.xattr(location, name.as_bytes());
+        value.map_err(|error| error.at(&path))
     }
 
-    /// What a path leads to.
     fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
-        let root = Location::root_of(self.id);
-        let resolved = match self.volume.access() {
-            Access::Reading(shown) => shown.filesystem.resolve(root, path, follow),
-            Access::Writing(filesystem) => filesystem.resolve(root, path, follow),
-        };
-        resolved.map_err(|error| crate::Error::from(error).at(path))
-    }
-
-    /// Whether a path leads to a directory.
-    #[cfg(feature = "write")]
-    fn is_directory(&self, path: &[u8]) -> Result<bool> {
-        Ok(self.metadata_with(path, Follow::All)?.kind == FileKind::Directory)
+        self.locate(path, follow).map_err(|error| error.at(path))
     }
 }

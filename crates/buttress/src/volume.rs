@@ -1,14 +1,14 @@
 //! An open volume: its subvolumes, its state on disk, and jobs over all of it.
 
-#[cfg(feature = "write")]
-mod changing;
+mod access;
 #[cfg(feature = "check")]
 mod checking;
+mod inodes;
 #[cfg(feature = "scrub")]
 mod scrubbing;
+#[cfg(feature = "write")]
+mod writable;
 
-#[cfg(any(feature = "write", feature = "unstable"))]
-use crate::error::Error;
 use crate::error::Result;
 use crate::options::VolumeOptions;
 use crate::subvolume::Subvolume;
@@ -18,14 +18,20 @@ use buttress_format::{ByteCount, SubvolumeId};
 use buttress_fs::{Filesystem, Notice, SubvolumeInfo};
 #[cfg(feature = "scrub")]
 use buttress_scrub::Healer;
-#[cfg(feature = "write")]
-use buttress_writer::operations::NewInode;
-use buttress_writer::{Shown, WritableFilesystem};
+#[cfg(any(feature = "write", feature = "unstable"))]
+use buttress_writer::Shown;
 use std::path::Path;
 #[cfg(feature = "scrub")]
 use std::sync::Arc;
 
-/// An open btrfs volume. A cheap handle: clones are the same volume, and all calls may come from any thread.
+pub(crate) use access::Access;
+#[cfg(feature = "write")]
+pub use writable::WritableVolume;
+
+/// An open btrfs volume, for reading. A cheap handle: clones are the same volume, and all calls may come from any thread.
+///
+/// No call of this type changes the volume. [`WritableVolume`](crate::WritableVolume) has the calls that do, and
+/// dereferences to this type.
 ///
 /// ```
 /// # fn main() -> buttress::Result<()> {
@@ -52,31 +58,14 @@ pub struct Volume {
     #[cfg(feature = "scrub")]
     healer: Option<Arc<Healer>>,
     access: Access,
-    #[cfg(feature = "write")]
-    new_files: NewInode,
-    root: SubvolumeId,
-}
-
-/// How a volume is open.
-#[derive(Clone, Debug)]
-pub(crate) enum Access {
-    Reading(Shown),
-    Writing(WritableFilesystem),
 }
 
 impl Volume {
-    pub(crate) const fn new(
-        access: Access,
-        #[cfg(feature = "write")] new_files: NewInode,
-        root: SubvolumeId,
-    ) -> Self {
+    pub(crate) const fn new(access: Access) -> Self {
         Self {
             #[cfg(feature = "scrub")]
             healer: None,
             access,
-            #[cfg(feature = "write")]
-            new_files,
-            root,
         }
     }
 
@@ -105,7 +94,7 @@ impl Volume {
     /// The subvolume in which paths begin: the top level.
     #[must_use]
     pub fn root(&self) -> Subvolume {
-        Subvolume::new(self.clone(), self.root)
+        Subvolume::new(self.clone(), SubvolumeId::TOP_LEVEL)
     }
 
     /// The subvolume that is mounted where nothing else is said.
@@ -165,12 +154,6 @@ impl Volume {
         self.view().notices()
     }
 
-    /// Whether the volume can be changed.
-    #[must_use]
-    pub const fn is_writable(&self) -> bool {
-        matches!(self.access, Access::Writing(_))
-    }
-
     /// Where the space went, by type and profile and by device.
     ///
     /// # Errors
@@ -179,20 +162,41 @@ impl Volume {
         Ok(self.view().space()?)
     }
 
-    /// The volume as it is now: a state that never changes.
-    pub(crate) fn view(&self) -> Filesystem {
+    /// Returns the volume as it is now. Later changes do not affect it, and the space of what it reads stays in use. Content that
+    /// is dirty is written back first.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.write("ledger", "paid")?;
+    /// let before = volume.held()?;
+    /// root.write("ledger", "lost")?;
+    /// assert_eq!(before.root().read("ledger")?, b"paid");
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A device failed, or there is no space for the content.
+    pub fn held(&self) -> Result<Self> {
         match &self.access {
-            Access::Reading(shown) => shown.filesystem.clone(),
-            Access::Writing(filesystem) => filesystem.view(),
+            Access::Reading(_) => Ok(self.clone()),
+            #[cfg(feature = "write")]
+            Access::Writing(writer) => {
+                writer.write_back()?;
+                Ok(Self::over(writer.view()))
+            }
         }
     }
 
+    /// Returns the volume over a state that never changes.
     #[cfg(any(feature = "write", feature = "unstable"))]
-    pub(crate) fn writer(&self) -> Result<&WritableFilesystem> {
-        match &self.access {
-            Access::Reading(_) => Err(Error::read_only()),
-            Access::Writing(filesystem) => Ok(filesystem),
-        }
+    pub(crate) fn over(filesystem: Filesystem) -> Self {
+        let on_disk = filesystem.clone();
+        Self::new(Access::Reading(Shown { filesystem, on_disk }))
+    }
+
+    pub(crate) fn view(&self) -> Filesystem {
+        self.access.view()
     }
 
     pub(crate) const fn access(&self) -> &Access {
@@ -203,22 +207,5 @@ impl Volume {
     #[must_use]
     pub fn sector_bytes(&self) -> ByteCount {
         ByteCount::new(u64::from(self.view().sector_bytes()))
-    }
-}
-
-#[cfg(feature = "unstable")]
-impl Volume {
-    /// The file system below, as of now. Of the unstable part: it can change with any version.
-    #[must_use]
-    pub fn filesystem(&self) -> Filesystem {
-        self.view()
-    }
-
-    /// The writer below. Of the unstable part: it can change with any version.
-    ///
-    /// # Errors
-    /// The volume is open for reading only.
-    pub fn writable_filesystem(&self) -> Result<&WritableFilesystem> {
-        self.writer()
     }
 }

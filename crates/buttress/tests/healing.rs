@@ -8,7 +8,7 @@
     reason = "a test"
 )]
 
-use buttress::{Device, Profile, Progress, ScrubOptions, Volume, VolumeOptions};
+use buttress::{Device, Profile, Progress, ScrubOptions, Volume, VolumeOptions, WritableVolume};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: usize = 4096;
@@ -66,11 +66,15 @@ fn open(devices: &[Device], options: VolumeOptions) -> Volume {
     options.open_devices(devices.to_vec()).unwrap()
 }
 
+fn open_writable(devices: &[Device], options: VolumeOptions) -> WritableVolume {
+    options.open_writable_devices(devices.to_vec()).unwrap()
+}
+
 #[test]
 fn what_a_reader_passes_over_is_mended_behind_it() {
     let devices = mirrored();
     let spoilt = rot(&devices);
-    let volume = open(&devices, Volume::options().write(true));
+    let volume = open_writable(&devices, Volume::options());
     // Whichever copies are read, the group around each of them is looked at whole.
     assert!(volume.root().read("ledger").unwrap() == content());
     let healed = volume.healed();
@@ -84,12 +88,17 @@ fn what_a_reader_passes_over_is_mended_behind_it() {
 
 #[test]
 fn who_does_not_want_it_or_only_reads_heals_nothing() {
-    for options in [Volume::options(), Volume::options().write(true).heal(false)] {
+    let reading = |devices: &[Device]| open(devices, Volume::options());
+    let unhealed = |devices: &[Device]| {
+        let volume = open_writable(devices, Volume::options().heal(false));
+        assert_eq!(volume.healed().corrected, 0);
+        (*volume).clone()
+    };
+    for opened in [&reading as &dyn Fn(&[Device]) -> Volume, &unhealed] {
         let devices = mirrored();
         let spoilt = rot(&devices);
-        let volume = open(&devices, options);
+        let volume = opened(&devices);
         assert!(volume.root().read("ledger").unwrap() == content());
-        assert_eq!(volume.healed().corrected, 0);
         drop(volume);
         let volume = open(&devices, Volume::options());
         let report = volume.scrub(ScrubOptions::default(), &Progress::new()).unwrap();
@@ -102,7 +111,7 @@ fn who_does_not_want_it_or_only_reads_heals_nothing() {
 fn a_scrub_mends_while_others_write() {
     let devices = mirrored();
     let spoilt = rot(&devices);
-    let volume = open(&devices, Volume::options().write(true));
+    let volume = open_writable(&devices, Volume::options());
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

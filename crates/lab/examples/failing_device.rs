@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use buttress::{Subvolume, Volume};
+use buttress::{Volume, WritableSubvolume};
 use buttress_lab::{Backend, Device, Engine, Fault, FaultyBackend, MemoryBackend, strike_each};
 
 const NOTES: usize = 4;
@@ -22,7 +22,7 @@ fn device(backend: Arc<dyn Backend>) -> Vec<Device> {
 }
 
 /// Adds one note. Once this returns, the note is durable.
-fn add(root: &Subvolume, number: usize) -> buttress::Result<()> {
+fn add(root: &WritableSubvolume, number: usize) -> buttress::Result<()> {
     let name = format!("note.{number}");
     root.write(&name, note(number))?;
     root.sync_path(&name)
@@ -30,7 +30,7 @@ fn add(root: &Subvolume, number: usize) -> buttress::Result<()> {
 
 /// The program under test. Returns how many notes it was promised before something failed.
 fn program(device: Vec<Device>) -> usize {
-    let Ok(volume) = Volume::options().write(true).open_devices(device) else {
+    let Ok(volume) = Volume::options().open_writable_devices(device) else {
         return 0;
     };
     let root = volume.root();
@@ -40,7 +40,7 @@ fn program(device: Vec<Device>) -> usize {
 }
 
 fn judge(devices: Vec<Device>, promised: usize) -> Result<(), Box<dyn Error>> {
-    let volume = Volume::options().write(true).open_devices(devices)?;
+    let volume = Volume::options().open_writable_devices(devices)?;
     for number in 0..promised {
         if volume.root().read(format!("note.{number}"))? != note(number) {
             return Err(format!("note {number} of {promised} is damaged").into());

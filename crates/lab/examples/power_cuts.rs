@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use buttress::{Progress, Subvolume, Volume};
+use buttress::{Progress, Volume, WritableSubvolume};
 use buttress_lab::crash::{CrashLab, CutState, Cuts};
 use buttress_lab::{Backend, Device, Engine, MemoryBackend};
 
@@ -20,7 +20,7 @@ fn letter(save: u64) -> Vec<u8> {
         .into_bytes()
 }
 
-fn save(root: &Subvolume, number: u64) -> buttress::Result<()> {
+fn save(root: &WritableSubvolume, number: u64) -> buttress::Result<()> {
     root.write("letter.new", letter(number))?;
     root.sync_path("letter.new")?;
     root.rename("letter.new", "letter")?;
@@ -29,7 +29,7 @@ fn save(root: &Subvolume, number: u64) -> buttress::Result<()> {
 
 /// The program under test.
 fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
-    let volume = Volume::options().write(true).open_devices(devices)?;
+    let volume = Volume::options().open_writable_devices(devices)?;
     for number in 1..=SAVES {
         save(&volume.root(), number)?;
         lab.mark(number);
@@ -39,7 +39,7 @@ fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
 
 /// Opens what a cut left, as the program would after a reboot, and returns what is wrong with it.
 fn judge(state: &CutState<'_>) -> Result<(), Box<dyn Error>> {
-    let volume = Volume::options().write(true).open_devices(state.devices())?;
+    let volume = Volume::options().open_writable_devices(state.devices())?;
     let promised = state.last_mark().unwrap_or(0);
     let found = match volume.root().exists("letter")? {
         true => volume.root().read("letter")?,

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::thread;
 
-use buttress::{Subvolume, Volume};
+use buttress::{Volume, WritableSubvolume};
 use buttress_lab::crash::{CrashLab, CutState, Cuts};
 use buttress_lab::{Backend, Device, Engine, MemoryBackend};
 
@@ -30,7 +30,7 @@ fn name(thread: u64) -> String {
     format!("log.{thread}")
 }
 
-fn append(lab: &CrashLab, root: &Subvolume, thread: u64) -> buttress::Result<()> {
+fn append(lab: &CrashLab, root: &WritableSubvolume, thread: u64) -> buttress::Result<()> {
     let file = root.create_new(name(thread))?;
     for number in 0..RECORDS {
         file.append(&record(thread, number))?;
@@ -42,7 +42,7 @@ fn append(lab: &CrashLab, root: &Subvolume, thread: u64) -> buttress::Result<()>
 
 /// The program under test.
 fn program(lab: &CrashLab, devices: Vec<Device>) -> buttress::Result<()> {
-    let volume = Volume::options().write(true).open_devices(devices)?;
+    let volume = Volume::options().open_writable_devices(devices)?;
     let root = &volume.root();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -65,7 +65,7 @@ fn promised(state: &CutState<'_>, thread: u64) -> u64 {
 }
 
 fn judge(state: &CutState<'_>) -> Result<(), Box<dyn Error>> {
-    let volume = Volume::options().write(true).open_devices(state.devices())?;
+    let volume = Volume::options().open_writable_devices(state.devices())?;
     for thread in 0..THREADS {
         let promised = promised(state, thread);
         let found = match volume.root().exists(name(thread))? {

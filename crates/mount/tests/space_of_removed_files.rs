@@ -5,7 +5,7 @@
     reason = "tests state what must hold"
 )]
 
-use buttress::unstable::fs::Location;
+use buttress::unstable::{fs::Location, writer_of};
 use buttress::{Device, Volume};
 use buttress_mount::vfs::{Errno, HandleId, NewNode, NodeId, OpenMode, Vfs as _};
 use buttress_mount::volume::{Access, MountedVolume, Showing};
@@ -29,7 +29,7 @@ const MODE: OpenMode = OpenMode {
 fn volume() -> MountedVolume {
     let device = Device::memory(vec![0; 256 * MIB]);
     let volume = Volume::create().on_devices(vec![device]).unwrap();
-    let writer = volume.writable_filesystem().unwrap().clone();
+    let writer = writer_of(&volume).clone();
     let root = Location::root_of(writer.view().default_subvolume().unwrap());
     let log = Arc::new(|_: &str| {});
     MountedVolume::new(Access::Writing(writer), root, Showing::default(), log)

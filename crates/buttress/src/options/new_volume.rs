@@ -2,7 +2,7 @@
 
 use super::VolumeOptions;
 use crate::error::Result;
-use crate::volume::Volume;
+use crate::volume::WritableVolume;
 use buttress_device::{Device, OpenOptions as DeviceOptions};
 use buttress_format::{ByteCount, ChecksumType, Profile, Uuid};
 use buttress_mkfs as mkfs;
@@ -10,7 +10,7 @@ use std::fs::OpenOptions as HostOptions;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Options for making a volume. Made by [`Volume::create`].
+/// Options for making a volume. Made by [`Volume::create`](crate::Volume::create).
 #[derive(Clone, Debug, Default)]
 pub struct NewVolume {
     options: mkfs::Options,
@@ -69,7 +69,7 @@ impl NewVolume {
     /// # Errors
     /// There is something at the path already; it cannot be made; `size` is too small, in which case the error says how
     /// large it must be.
-    pub fn in_file(self, path: impl AsRef<Path>, size: ByteCount) -> Result<Volume> {
+    pub fn in_file(self, path: impl AsRef<Path>, size: ByteCount) -> Result<WritableVolume> {
         let path = path.as_ref();
         let at = |error: std::io::Error| crate::Error::from(error).at(path.as_os_str().as_encoded_bytes());
         let file = HostOptions::new()
@@ -96,8 +96,8 @@ impl NewVolume {
     ///
     /// # Errors
     /// Options that do not fit together, devices that are too few or too small, and what a device fails with.
-    pub fn on_devices(self, devices: Vec<Device>) -> Result<Volume> {
-        let environment = Arc::clone(&self.opening.environment);
+    pub fn on_devices(self, devices: Vec<Device>) -> Result<WritableVolume> {
+        let environment = Arc::clone(&self.opening.writing.options.environment);
         let mut time = environment.now();
         time.nanoseconds = 0;
         let identity = mkfs::Identity {
@@ -111,6 +111,6 @@ impl NewVolume {
             time,
         };
         mkfs::make(&devices, &self.options, &identity)?;
-        self.opening.write(true).open_devices(devices)
+        self.opening.open_writable_devices(devices)
     }
 }

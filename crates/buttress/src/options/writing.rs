@@ -1,37 +1,104 @@
 //! Options for opening a volume for writing.
 
 use super::VolumeOptions;
+use crate::error::Result;
+use crate::volume::WritableVolume;
+use buttress_device::Device;
 use buttress_format::compression::CompressionMethod;
-use buttress_writer::Environment;
+use buttress_writer::operations::NewInode;
+use buttress_writer::{DataOptions, Environment, WriteOptions};
+use std::path::Path;
 use std::sync::Arc;
 
+/// The options that count for a writable volume alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Writing {
+    pub(crate) options: WriteOptions,
+    pub(crate) new_files: NewInode,
+    #[cfg(feature = "scrub")]
+    pub(crate) heal: bool,
+}
+
+impl Default for Writing {
+    /// New files belong to root, with the usual umask. The same program makes the same volume everywhere, for every user.
+    fn default() -> Self {
+        Self {
+            options: WriteOptions::default(),
+            new_files: NewInode {
+                mode: 0,
+                umask: 0o022,
+                uid: 0,
+                gid: 0,
+            },
+            #[cfg(feature = "scrub")]
+            heal: true,
+        }
+    }
+}
+
 impl VolumeOptions {
-    /// Whether the volume can be changed. Nothing else may then have it open for writing: another process of this library,
-    /// a loop device that is mounted, the kernel.
-    #[must_use]
-    pub fn write(mut self, write: bool) -> Self {
-        self.write = write;
-        self
+    /// Opens the volume on an image file or block device, for reading and writing. Nothing else may then have it open for
+    /// writing: another process of this library, a loop device that is mounted, the kernel.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); the volume is in use elsewhere; a feature is not supported for writing; its log cannot be
+    /// replayed.
+    pub fn open_writable(mut self, path: impl AsRef<Path>) -> Result<WritableVolume> {
+        self.device_options.write = true;
+        let devices = self.devices(path.as_ref())?;
+        self.open_writable_devices(devices)
+    }
+
+    /// Opens the volume for reading and writing on devices that are open for writing.
+    ///
+    /// # Errors
+    /// As for [`open_writable`](Self::open_writable).
+    pub fn open_writable_devices(self, devices: Vec<Device>) -> Result<WritableVolume> {
+        let options = self.clone();
+        self.on_disk().open_devices(devices)?.into_writable(options)
     }
 
     /// Sets the owner of new files; root by default.
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
-        (self.new_files.uid, self.new_files.gid) = (uid, gid);
+        (self.writing.new_files.uid, self.writing.new_files.gid) = (uid, gid);
         self
     }
 
     /// Permission bits that new files do not get; `0o022` by default.
     #[must_use]
     pub fn umask(mut self, umask: u32) -> Self {
-        self.new_files.umask = umask & 0o777;
+        self.writing.new_files.umask = umask & 0o777;
         self
     }
 
     /// Sets the compression of new content; none by default.
     #[must_use]
     pub fn compress(mut self, method: CompressionMethod) -> Self {
-        self.data.compression = Some(method);
+        self.writing.options.data.compression = Some(method);
+        self
+    }
+
+    /// Sets how content is written: compression, inline files, checksums, copy on write. Replaces what
+    /// [`compress`](Self::compress) set.
+    #[must_use]
+    pub fn data(mut self, options: DataOptions) -> Self {
+        self.writing.options.data = options;
+        self
+    }
+
+    /// Whether a commit discards what it freed on the devices, as mount's `discard` does; not by default.
+    #[must_use]
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.writing.options.discard = discard;
+        self
+    }
+
+    /// Whether the volume is opened to cancel a device replacement that did not end. Its target may be missing, and is not
+    /// written.
+    #[must_use]
+    pub fn gives_up_replacement(mut self, gives_up: bool) -> Self {
+        self.writing.options.gives_up_replacement = gives_up;
         self
     }
 
@@ -39,7 +106,7 @@ impl VolumeOptions {
     /// equal bytes.
     #[must_use]
     pub fn environment(mut self, environment: Arc<dyn Environment>) -> Self {
-        self.environment = environment;
+        self.writing.options.environment = environment;
         self
     }
 }
@@ -47,10 +114,10 @@ impl VolumeOptions {
 #[cfg(feature = "scrub")]
 impl VolumeOptions {
     /// Whether a bad copy that a reader passes over is rewritten from a good one, in the background, as it is by default on
-    /// a volume that is open for writing. [`Volume::healed`](crate::Volume::healed) reports it.
+    /// a volume that is open for writing. [`WritableVolume::healed`](crate::WritableVolume::healed) reports it.
     #[must_use]
     pub fn heal(mut self, heal: bool) -> Self {
-        self.heal = heal;
+        self.writing.heal = heal;
         self
     }
 }

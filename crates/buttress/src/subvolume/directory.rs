@@ -16,7 +16,7 @@ pub struct ReadDir {
 }
 
 impl ReadDir {
-    pub(super) const fn new(view: Filesystem, entries: buttress_fs::ReadDir) -> Self {
+    pub(crate) const fn new(view: Filesystem, entries: buttress_fs::ReadDir) -> Self {
         Self { view, entries }
     }
 }

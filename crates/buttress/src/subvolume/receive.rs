@@ -1,13 +1,13 @@
-//! Snapshots from streams that `btrfs send` or [`Subvolume::send`] made.
+//! Snapshots from streams that `btrfs send` or [`Subvolume::send`](crate::Subvolume::send) made.
 
-use super::Subvolume;
+use super::WritableSubvolume;
 use crate::error::Result;
 use crate::path::VolumePath;
 use buttress_fs::Follow;
 use buttress_stream::receive::{Options, receive};
 use std::io::Read;
 
-impl Subvolume {
+impl WritableSubvolume {
     /// Receives all streams of `input` into a directory: each makes a read-only subvolume there, durable when the next stream
     /// begins, or nothing. A stream that is incremental builds on what was received, or sent, before.
     ///
@@ -28,22 +28,17 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// The volume is open for reading only; the directory is none; a stream is not whole, asks for what cannot be, or builds on
+    /// The directory is none; a stream is not whole, asks for what cannot be, or builds on
     /// what is not there. The streams before that one are received then; what was made of it gives its space back with
     /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes), or when the volume is next opened for
     /// writing.
     pub fn receive(&self, directory: impl VolumePath, input: impl Read) -> Result<Vec<Self>> {
         let path = directory.volume_path();
-        let filesystem = self.volume.writer()?;
+        let filesystem = self.volume().writer();
         let location = self.resolve(&path, Follow::All)?;
         let summary = receive(filesystem, location, input, &Options::default(), &mut |_| {})
             .map_err(|error| crate::Error::from(error).at(&path))?;
         let subvolumes = summary.subvolumes.into_iter();
-        Ok(subvolumes
-            .map(|received| Self {
-                volume: self.volume.clone(),
-                id: received.id,
-            })
-            .collect())
+        Ok(subvolumes.map(|received| self.with_id(received.id)).collect())
     }
 }

@@ -38,8 +38,8 @@ impl Send {
     ///
     /// # Errors
     /// It is not read-only, or is gone.
-    pub fn parent(mut self, parent: &Subvolume) -> Result<Self> {
-        self.options.parent = Some(parent.to_send()?);
+    pub fn parent(mut self, parent: impl AsRef<Subvolume>) -> Result<Self> {
+        self.options.parent = Some(parent.as_ref().to_send()?);
         Ok(self)
     }
 
@@ -47,8 +47,8 @@ impl Send {
     ///
     /// # Errors
     /// It is not read-only, or is gone.
-    pub fn clone_source(mut self, source: &Subvolume) -> Result<Self> {
-        self.options.clone_sources.push(source.to_send()?);
+    pub fn clone_source(mut self, source: impl AsRef<Subvolume>) -> Result<Self> {
+        self.options.clone_sources.push(source.as_ref().to_send()?);
         Ok(self)
     }
 

@@ -13,6 +13,7 @@ impl Volume {
     pub fn check(&self, options: &check::Options, progress: &Progress) -> Result<check::Report> {
         match &self.access {
             Access::Reading(shown) => Ok(check::check(&shown.on_disk, options, progress)?),
+            #[cfg(feature = "write")]
             Access::Writing(_) => Err(buttress_fs::Error::Invalid {
                 what: "a check of a volume that is open for writing: open it for reading",
             }

@@ -1,11 +1,12 @@
 //! Every copy of a volume, read and repaired.
 
-use super::{Access, Volume};
+use super::{Access, Volume, WritableVolume};
 use crate::error::Result;
 use buttress_fs::Progress;
 use buttress_scrub::{
     Healed, Healer, Options as ScrubOptions, Report as ScrubReport, Resync, ResyncOptions, Scrub,
 };
+use buttress_writer::WritableFilesystem;
 use std::sync::Arc;
 
 impl Volume {
@@ -15,8 +16,25 @@ impl Volume {
         self
     }
 
+    /// Reads and compares every copy and all parity, and reports what is bad. Nothing is repaired.
+    ///
+    /// # Errors
+    /// Reports a feature whose volumes are not scrubbed, and a cancelled job. The report has the damage of the volume.
+    pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
+        let options = ScrubOptions {
+            read_only: true,
+            ..options
+        };
+        match &self.access {
+            Access::Reading(shown) => scrub(Scrub::new(&shown.on_disk, options, progress.clone())?),
+            Access::Writing(writer) => scrub_beside(writer, options, progress),
+        }
+    }
+}
+
+impl WritableVolume {
     /// Reads and compares every copy and all parity, and repairs bad copies from good ones. Others may read and write the volume
-    /// meanwhile. A volume that is open for reading is not repaired.
+    /// meanwhile.
     ///
     /// ```
     /// use buttress::{Device, Profile, Progress, ScrubOptions, Volume};
@@ -35,31 +53,14 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// Reports a device that missed commits and cannot be brought up to date. If the volume is open for writing, this
-    /// comes before the scrub. Reports a feature whose volumes are not scrubbed, and [`buttress_fs::Error::Cancelled`].
-    /// The report has the damage of the volume.
+    /// Reports a device that missed commits and cannot be brought up to date, before the scrub. Reports a feature whose
+    /// volumes are not scrubbed, and a cancelled job. The report has the damage of the volume.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
-        let progress = progress.clone();
-        match &self.access {
-            Access::Reading(shown) => {
-                let options = ScrubOptions {
-                    read_only: true,
-                    ..options
-                };
-                let scrub = Scrub::new(&shown.on_disk, options, progress)?;
-                scrub.run()?;
-                Ok(scrub.report())
-            }
-            Access::Writing(filesystem) => {
-                if !options.read_only {
-                    Resync::new(filesystem.clone(), ResyncOptions::default(), progress.clone()).run()?;
-                }
-                let views = || filesystem.committed_view();
-                let scrub = Scrub::new(&views(), options, progress)?.beside(&views);
-                scrub.run()?;
-                Ok(scrub.report())
-            }
+        if !options.read_only {
+            let resync = ResyncOptions::default();
+            Resync::new(self.writer().clone(), resync, progress.clone()).run()?;
         }
+        scrub_beside(self.writer(), options, progress)
     }
 
     /// Returns counts of bad copies that readers passed over, and of their repairs, since the volume was opened for writing.
@@ -80,4 +81,19 @@ impl Volume {
         healer.wait();
         healer.healed()
     }
+}
+
+/// Scrubs a volume that may be written meanwhile.
+fn scrub_beside(
+    writer: &WritableFilesystem,
+    options: ScrubOptions,
+    progress: &Progress,
+) -> Result<ScrubReport> {
+    let views = || writer.committed_view();
+    scrub(Scrub::new(&views(), options, progress.clone())?.beside(&views))
+}
+
+fn scrub(scrub: Scrub<'_>) -> Result<ScrubReport> {
+    scrub.run()?;
+    Ok(scrub.report())
 }

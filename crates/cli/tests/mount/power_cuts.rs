@@ -73,9 +73,11 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
         .unwrap();
     made.sync().unwrap();
     drop(made);
-    let opening = Volume::options().write(true).environment(Arc::new(Hurried));
-    let volume = opening.open_devices(vec![device(lab.device(new))]).unwrap();
-    let writer = volume.writable_filesystem().unwrap().clone();
+    let opening = Volume::options().environment(Arc::new(Hurried));
+    let volume = opening
+        .open_writable_devices(vec![device(lab.device(new))])
+        .unwrap();
+    let writer = buttress::unstable::writer_of(&volume).clone();
     let root = buttress::unstable::fs::Location::root_of(writer.view().default_subvolume().unwrap());
     let served = Arc::new(MountedVolume::new(
         Access::Writing(writer),
@@ -159,8 +161,10 @@ fn cut(history: &History, holds: impl Fn(&Path, u64)) {
         let mut images = history.images_at(cut, outcome);
         let image = images.remove(0);
         // Opening it for writing replays its log, and the commit after that makes it the volume's state.
-        let writable = Volume::options().write(true);
-        let volume = writable.open_devices(vec![device(Arc::clone(&image))]).unwrap();
+        let writable = Volume::options();
+        let volume = writable
+            .open_writable_devices(vec![device(Arc::clone(&image))])
+            .unwrap();
         volume.set_label("after the cut").unwrap();
         volume.sync().unwrap();
         let folder = tempfile::tempdir().unwrap();

@@ -2,12 +2,14 @@
 
 use super::Subvolume;
 use crate::error::{Cause, Error, Result};
-use crate::file::File;
+use crate::file::WritableFile;
 use crate::path::{VolumePath, split};
+use crate::volume::WritableVolume;
 use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId, Timestamp};
 use buttress_fs::{DirEntry, Follow, Location};
 use buttress_writer::WritableFilesystem;
 use buttress_writer::operations::{AttributeChanges, NodeKind, ReceivedUuid, RenameMode, SetXattr};
+use std::ops::Deref;
 
 /// How many entries of a directory are removed before it is looked at again.
 const REMOVED_AT_ONCE: usize = 4096;
@@ -30,7 +32,89 @@ pub struct Times {
     pub modified: Option<Timestamp>,
 }
 
-impl Subvolume {
+/// A subvolume or snapshot of a volume that is open for writing. A cheap handle. It dereferences to [`Subvolume`], which has the
+/// calls that read.
+///
+/// A snapshot that is read-only refuses changes: that is known when the call is made.
+#[derive(Clone, Debug)]
+pub struct WritableSubvolume {
+    subvolume: Subvolume,
+    volume: WritableVolume,
+}
+
+impl Deref for WritableSubvolume {
+    type Target = Subvolume;
+
+    fn deref(&self) -> &Subvolume {
+        &self.subvolume
+    }
+}
+
+impl AsRef<Subvolume> for WritableSubvolume {
+    fn as_ref(&self) -> &Subvolume {
+        &self.subvolume
+    }
+}
+
+impl WritableSubvolume {
+    pub(crate) const fn new(volume: WritableVolume, subvolume: Subvolume) -> Self {
+        Self { subvolume, volume }
+    }
+
+    pub(super) fn with_id(&self, id: SubvolumeId) -> Self {
+        let subvolume = Subvolume::new((*self.volume).clone(), id);
+        Self::new(self.volume.clone(), subvolume)
+    }
+
+    /// The volume that it lies in.
+    #[must_use]
+    pub const fn volume(&self) -> &WritableVolume {
+        &self.volume
+    }
+
+    /// Returns the subvolume at a path below.
+    ///
+    /// # Errors
+    /// As for [`Subvolume::subvolume`].
+    pub fn subvolume(&self, path: impl VolumePath) -> Result<Self> {
+        Ok(self.with_id(self.subvolume.subvolume(path)?.id()))
+    }
+
+    /// Opens a file for reading and writing.
+    ///
+    /// # Errors
+    /// As for [`Subvolume::open`].
+    pub fn open(&self, path: impl VolumePath) -> Result<WritableFile> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::All)?;
+        self.volume.open_file(location).map_err(|error| error.at(&path))
+    }
+
+    /// Makes a directory or anything else durable as it is now, as `fsync(2)` on it does: of a directory its names, those that
+    /// came and those that went. A symlink at the end of the path is itself what is meant. It costs what is new, however
+    /// much the directory holds.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// # let root = volume.root();
+    /// root.create_dir("mail")?;
+    /// root.write("mail/tmp.1", "Dear reader")?;
+    /// root.open("mail/tmp.1")?.sync()?;
+    /// root.rename("mail/tmp.1", "mail/1")?;
+    /// root.sync_path("mail")?; // now it is there, under this name, whatever happens
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Subvolume::metadata`] and [`WritableVolume::sync`].
+    pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
+        let path = path.volume_path();
+        let location = self.resolve(&path, Follow::NotLast)?;
+        let synced = self.volume.writer().fsync(location);
+        synced.map_err(|error| Error::from(error).at(&path))?;
+        Ok(())
+    }
+
     /// Makes a file with this content. A file that is there keeps its inode and gets the content.
     ///
     /// ```
@@ -67,12 +151,11 @@ impl Subvolume {
     /// # Errors
     /// The directory is not there; there is something else at the path; the volume or the subvolume is read-only; there is
     /// no space.
-    pub fn create(&self, path: impl VolumePath) -> Result<File> {
+    pub fn create(&self, path: impl VolumePath) -> Result<WritableFile> {
         let path = path.volume_path();
-        self.volume.writer()?;
         match self.resolve(&path, Follow::All) {
             Ok(location) => {
-                let file = File::open(&self.volume, location).map_err(|error| error.at(&path))?;
+                let file = self.volume.open_file(location).map_err(|error| error.at(&path))?;
                 file.set_size(ByteCount::ZERO).map_err(|error| error.at(&path))?;
                 Ok(file)
             }
@@ -93,10 +176,10 @@ impl Subvolume {
     ///
     /// # Errors
     /// There is something at the path already; else as [`Subvolume::create`].
-    pub fn create_new(&self, path: impl VolumePath) -> Result<File> {
+    pub fn create_new(&self, path: impl VolumePath) -> Result<WritableFile> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             let location = writer.create(directory, name, &self.volume.new_inode(0o666))?;
-            File::open(&self.volume, location)
+            self.volume.open_file(location)
         })
     }
 
@@ -140,9 +223,9 @@ impl Subvolume {
             if split(part).1.is_empty() {
                 continue;
             }
-            match self.is_directory(part) {
-                Ok(true) => {}
-                Ok(false) => {
+            match self.metadata(part) {
+                Ok(metadata) if metadata.is_directory() => {}
+                Ok(_) => {
                     let error = buttress_fs::Error::NotADirectory {
                         path: buttress_fs::lookup::display_path(part),
                     };
@@ -367,7 +450,7 @@ impl Subvolume {
     /// As [`Subvolume::remove_dir`]; what was removed before stays removed.
     pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
-        let writer = self.volume.writer()?;
+        let writer = self.volume.writer();
         let (parent, name) = self.place(&path)?;
         let entry = writer.lookup(parent, name)?;
         let Some(entry) = entry.filter(|entry| entry.kind == FileKind::Directory) else {
@@ -470,7 +553,7 @@ impl Subvolume {
     }
 
     fn change(&self, path: &[u8], follow: Follow, changes: &AttributeChanges) -> Result<()> {
-        let writer = self.volume.writer()?;
+        let writer = self.volume.writer();
         let location = self.resolve(path, follow)?;
         let changed = writer.set_attributes(location, changes);
         changed.map_err(|error| Error::from(error).at(path))
@@ -492,7 +575,7 @@ impl Subvolume {
     /// attribute with a meaning cannot have.
     pub fn set_xattr(&self, path: impl VolumePath, name: &str, value: &[u8]) -> Result<()> {
         let path = path.volume_path();
-        let writer = self.volume.writer()?;
+        let writer = self.volume.writer();
         let location = self.resolve(&path, Follow::All)?;
         let set = writer.set_xattr(location, name.as_bytes(), value, SetXattr::CreateOrReplace);
         set.map_err(|error| Error::from(error).at(&path))
@@ -514,7 +597,7 @@ impl Subvolume {
     /// There is nothing at the path, or no such attribute; the volume or the subvolume is read-only.
     pub fn remove_xattr(&self, path: impl VolumePath, name: &str) -> Result<()> {
         let path = path.volume_path();
-        let writer = self.volume.writer()?;
+        let writer = self.volume.writer();
         let location = self.resolve(&path, Follow::All)?;
         let removed = writer.remove_xattr(location, name.as_bytes());
         removed.map_err(|error| Error::from(error).at(&path))
@@ -537,7 +620,7 @@ impl Subvolume {
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.create_subvolume(directory, name)?)
         })?;
-        Ok(Self::new(self.volume.clone(), id))
+        Ok(self.with_id(id))
     }
 
     /// Makes a snapshot of `source` at a path, which takes the same time at any size. The snapshot and all earlier changes
@@ -558,12 +641,17 @@ impl Subvolume {
     ///
     /// # Errors
     /// There is something at the path already; `source` is gone; else as [`Volume::sync`](crate::Volume::sync).
-    pub fn create_snapshot(&self, source: &Self, path: impl VolumePath, mode: SnapshotMode) -> Result<Self> {
+    pub fn create_snapshot(
+        &self,
+        source: impl AsRef<Subvolume>,
+        path: impl VolumePath,
+        mode: SnapshotMode,
+    ) -> Result<Self> {
         let read_only = mode == SnapshotMode::ReadOnly;
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
-            Ok(writer.snapshot(source.id, directory, name, read_only)?)
+            Ok(writer.snapshot(source.as_ref().id(), directory, name, read_only)?)
         })?;
-        Ok(Self::new(self.volume.clone(), id))
+        Ok(self.with_id(id))
     }
 
     /// Deletes the subvolume at a path. Its space comes back with
@@ -582,8 +670,8 @@ impl Subvolume {
     /// There is nothing at the path, or no subvolume; others lie in it; it is the default one or the top level.
     pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
-        let id: SubvolumeId = self.subvolume(&*path)?.id;
-        let deleted = self.volume.writer()?.delete_subvolume(id);
+        let id: SubvolumeId = self.subvolume.subvolume(&*path)?.id();
+        let deleted = self.volume.writer().delete_subvolume(id);
         deleted.map_err(|error| Error::from(error).at(&path))
     }
 
@@ -603,8 +691,8 @@ impl Subvolume {
     /// # Errors
     /// The volume is open for reading only; the subvolume was received.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let writer = self.volume.writer()?;
-        Ok(writer.set_read_only(self.id, read_only, ReceivedUuid::Refuse)?)
+        let writer = self.volume.writer();
+        Ok(writer.set_read_only(self.id(), read_only, ReceivedUuid::Refuse)?)
     }
 
     /// The directory that a path's last name is to stand in, and the name.
@@ -622,7 +710,7 @@ impl Subvolume {
         path: &[u8],
         act: impl FnOnce(&WritableFilesystem, Location, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        let writer = self.volume.writer()?;
+        let writer = self.volume.writer();
         let (directory, name) = self.place(path)?;
         act(writer, directory, name).map_err(|error| error.at(path))
     }

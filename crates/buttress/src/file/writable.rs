@@ -2,14 +2,58 @@
 
 use super::File;
 use crate::error::Result;
-use crate::volume::Access;
+use crate::volume::WritableVolume;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{ByteCount, FileOffset};
 use buttress_writer::AllocateMode;
-use std::io::{self, Write};
-use std::ops::Range;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::{Deref, Range};
 
-impl File {
+/// An open file of a volume, for reading and writing. It dereferences to [`File`], which has the calls that read.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use buttress::{ByteCount, Device, Volume};
+/// # let device = Device::memory(vec![0; 256 << 20]);
+/// # let volume = Volume::create().on_devices(vec![device])?;
+/// use buttress::FileOffset;
+/// use std::io::{Read, Seek, SeekFrom, Write};
+///
+/// let mut file = volume.root().create("notes")?;
+/// file.write_all(b"first line\n")?;
+/// file.write_at(FileOffset::new(0), b"FIRST")?;
+/// file.seek(SeekFrom::Start(0))?;
+/// let mut text = String::new();
+/// file.read_to_string(&mut text)?;
+/// assert_eq!(text, "FIRST line\n");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct WritableFile {
+    file: File,
+    volume: WritableVolume,
+}
+
+impl Deref for WritableFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl AsRef<File> for WritableFile {
+    fn as_ref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl WritableFile {
+    pub(crate) const fn new(volume: WritableVolume, file: File) -> Self {
+        Self { file, volume }
+    }
+
     /// Writes all bytes at a position, without moving the file's own. The file grows as needed; a gap reads as zeros.
     ///
     /// ```
@@ -26,7 +70,7 @@ impl File {
     /// # Errors
     /// The volume or the subvolume is read-only; there is no space; the file would grow past 2^63 - 1 bytes.
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        Ok(self.volume.writer()?.write_at(self.location, offset, bytes)?)
+        Ok(self.volume.writer().write_at(self.location(), offset, bytes)?)
     }
 
     /// Writes all bytes at the end, wherever that is by then, and gives where that was.
@@ -42,9 +86,9 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`WritableFile::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<FileOffset> {
-        Ok(self.volume.writer()?.append(self.location, bytes)?)
+        Ok(self.volume.writer().append(self.location(), bytes)?)
     }
 
     /// Makes the file shorter, or longer by a hole.
@@ -61,9 +105,9 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`WritableFile::write_at`].
     pub fn set_size(&self, size: ByteCount) -> Result<()> {
-        Ok(self.volume.writer()?.truncate(self.location, size)?)
+        Ok(self.volume.writer().truncate(self.location(), size)?)
     }
 
     /// Preallocates a range, or punches a hole into it.
@@ -81,9 +125,9 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_at`]; an empty range.
+    /// As [`WritableFile::write_at`]; an empty range.
     pub fn allocate(&self, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
-        Ok(self.volume.writer()?.allocate(self.location, range, mode)?)
+        Ok(self.volume.writer().allocate(self.location(), range, mode)?)
     }
 
     /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must be whole sectors, except
@@ -103,10 +147,15 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_at`]; ranges that are not whole sectors, overlap in one file or end past the source.
-    pub fn clone_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<()> {
-        let writer = self.volume.writer()?;
-        Ok(writer.clone_range(source.location, range, self.location, offset)?)
+    /// As [`WritableFile::write_at`]; ranges that are not whole sectors, overlap in one file or end past the source.
+    pub fn clone_range(
+        &self,
+        source: impl AsRef<File>,
+        range: Range<FileOffset>,
+        offset: FileOffset,
+    ) -> Result<()> {
+        let writer = self.volume.writer();
+        Ok(writer.clone_range(source.as_ref().location(), range, self.location(), offset)?)
     }
 
     /// Copies `length` bytes of `source` to this file: shares extents where it can, and writes the rest. Gives how much was
@@ -125,18 +174,18 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::write_at`], and that the source cannot be read.
+    /// As [`WritableFile::write_at`], and that the source cannot be read.
     pub fn copy_range(
         &self,
-        source: &Self,
+        source: impl AsRef<File>,
         source_offset: FileOffset,
         length: ByteCount,
         offset: FileOffset,
     ) -> Result<ByteCount> {
-        let writer = self.volume.writer()?;
+        let writer = self.volume.writer();
         // Clamp: the copy ends at the end of the source anyway.
         let range = source_offset..source_offset.saturating_add(length);
-        Ok(writer.copy_range(source.location, range, self.location, offset)?)
+        Ok(writer.copy_range(source.as_ref().location(), range, self.location(), offset)?)
     }
 
     /// Shares the extents of a range of `source` with this file if both hold the same bytes there. Returns whether they do.
@@ -155,32 +204,33 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::clone_range`], and that content cannot be read.
-    pub fn dedupe_range(&self, source: &Self, range: Range<FileOffset>, offset: FileOffset) -> Result<bool> {
-        let writer = self.volume.writer()?;
-        Ok(writer.dedupe_range(source.location, range, self.location, offset)?)
+    /// As [`WritableFile::clone_range`], and that content cannot be read.
+    pub fn dedupe_range(
+        &self,
+        source: impl AsRef<File>,
+        range: Range<FileOffset>,
+        offset: FileOffset,
+    ) -> Result<bool> {
+        let writer = self.volume.writer();
+        Ok(writer.dedupe_range(source.as_ref().location(), range, self.location(), offset)?)
     }
 
     /// Makes the file durable as it is now, as `fsync(2)` does: content, attributes, names. It costs what is new in the file,
     /// not what else was changed on the volume.
     ///
     /// # Errors
-    /// As for [`Volume::sync`](crate::Volume::sync).
+    /// As for [`WritableVolume::sync`].
     pub fn sync(&self) -> Result<()> {
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem.fsync(self.location)?;
-        }
+        self.volume.writer().fsync(self.location())?;
         Ok(())
     }
 
-    /// As [`File::sync`], but times that changed alone need not last, as `fdatasync(2)` has it.
+    /// As [`WritableFile::sync`], but times that changed alone need not last, as `fdatasync(2)` has it.
     ///
     /// # Errors
     /// As there.
     pub fn sync_data(&self) -> Result<()> {
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem.fdatasync(self.location)?;
-        }
+        self.volume.writer().fdatasync(self.location())?;
         Ok(())
     }
 
@@ -198,11 +248,9 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As for [`Volume::sync`](crate::Volume::sync).
+    /// As for [`WritableVolume::sync`].
     pub fn sync_range(&self, range: Range<FileOffset>) -> Result<()> {
-        if let Access::Writing(filesystem) = self.volume.access() {
-            filesystem.sync_range(self.location, range)?;
-        }
+        self.volume.writer().sync_range(self.location(), range)?;
         Ok(())
     }
 
@@ -210,21 +258,34 @@ impl File {
     /// `O_DSYNC`.
     ///
     /// # Errors
-    /// As for [`File::write_at`] and [`Volume::sync`](crate::Volume::sync).
+    /// As for [`WritableFile::write_at`] and [`WritableVolume::sync`].
     pub fn write_durably_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        let writer = self.volume.writer()?;
-        writer.write_durably_at(self.location, offset, bytes)?;
+        let writer = self.volume.writer();
+        writer.write_durably_at(self.location(), offset, bytes)?;
         Ok(())
     }
 }
 
+/// Reads from the file's position on.
+impl Read for WritableFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
+impl Seek for WritableFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
 /// Writes at the file's position. Nothing waits in the handle: `flush` has nothing to do, and does not make anything
-/// durable, which [`File::sync`] does.
-impl Write for File {
+/// durable, which [`WritableFile::sync`] does.
+impl Write for WritableFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_at(FileOffset::new(self.position), bytes)?;
+        self.write_at(FileOffset::new(self.file.position), bytes)?;
         // The write succeeded, so its end is an offset.
-        self.position = self.position.exact_add(u64_of(bytes.len()));
+        self.file.position = self.file.position.exact_add(u64_of(bytes.len()));
         Ok(bytes.len())
     }
 

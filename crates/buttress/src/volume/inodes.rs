@@ -1,0 +1,113 @@
+//! Reading by inode: for programs that hold a place in a volume and not its path.
+
+use super::Volume;
+use crate::error::Result;
+use crate::file::File;
+use crate::subvolume::directory::ReadDir;
+use buttress_format::SubvolumeId;
+use buttress_fs::{DirEntry, InodeRecord, Location, Metadata, WalkOptions, Xattr};
+
+/// Calls that take a [`Location`], which [`Subvolume::locate`](crate::Subvolume::locate) returns. A location is an inode of a
+/// subvolume; it stays valid while the inode exists, whatever its names become.
+///
+/// ```
+/// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+/// # let root = volume.root();
+/// use buttress::Follow;
+///
+/// root.write("old", "0123456789")?;
+/// let file = root.locate("old", Follow::All)?;
+/// root.rename("old", "new")?;
+/// assert_eq!(volume.metadata(file)?.size.get(), 10);
+/// assert_eq!(volume.paths(file)?, [b"new"]);
+/// # Ok::<(), buttress::Error>(())
+/// ```
+impl Volume {
+    /// Returns what `stat(2)` reports of an inode.
+    ///
+    /// # Errors
+    /// The inode does not exist, or cannot be read.
+    pub fn metadata(&self, location: Location) -> Result<Metadata> {
+        Ok(self.access.metadata(location)?)
+    }
+
+    /// Returns everything that the tree holds of an inode beside its content: metadata, names, extended attributes.
+    ///
+    /// # Errors
+    /// As for [`metadata`](Self::metadata).
+    pub fn inode(&self, location: Location) -> Result<InodeRecord> {
+        Ok(self.view().inode_record(location)?)
+    }
+
+    /// Returns the entry with this name, `None` if the directory has none.
+    ///
+    /// # Errors
+    /// The location is no directory, or cannot be read.
+    pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
+        Ok(self.access.lookup(directory, name)?)
+    }
+
+    /// Returns the entries of a directory, as they are now.
+    ///
+    /// # Errors
+    /// The location is no directory, or cannot be read. Later failures are items of the iterator.
+    pub fn read_dir(&self, directory: Location) -> Result<ReadDir> {
+        let view = self.view();
+        let entries = view.read_dir(directory)?;
+        Ok(ReadDir::new(view, entries))
+    }
+
+    /// Walks everything below an inode, the inode first, as it is now. Failures are items of the walk, which continues.
+    #[must_use]
+    pub fn walk(&self, start: Location, options: WalkOptions) -> buttress_fs::Walk {
+        self.view().walk(start, options)
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// The location is no regular file, or cannot be read.
+    pub fn open_file(&self, location: Location) -> Result<File> {
+        File::open(self, location)
+    }
+
+    /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// The location is no symbolic link, or cannot be read.
+    pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
+        Ok(self.access.read_link(location)?)
+    }
+
+    /// Returns all extended attributes, in the order of `listxattr(2)`.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
+        Ok(self.access.xattrs(location)?)
+    }
+
+    /// Returns one extended attribute by its full name, `None` if it is not set.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.access.xattr(location, name)?)
+    }
+
+    /// Returns all paths of an inode from the root of its subvolume: one for each hard link.
+    ///
+    /// # Errors
+    /// A name or a directory on the way cannot be read.
+    pub fn paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
+        Ok(self.view().inode_paths(location)?)
+    }
+
+    /// Returns the path of a subvolume from the top level.
+    ///
+    /// # Errors
+    /// The subvolume does not exist, is deleted, or a directory on the way cannot be read.
+    pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
+        Ok(self.view().subvolume_path(id)?)
+    }
+}
