@@ -17,12 +17,9 @@ use crate::Scale;
 use crate::images::folder;
 use crate::report::{median, sorted};
 use anyhow::{Context, Result, bail, ensure};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::writer::{
-    WritableFilesystem, WriteOptions, operations::NewInode, operations::RenameMode,
-};
-use buttress::{FileOffset, SubvolumeId};
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{DeviceOptions, FileOffset, Location, NewInode, RenameMode, SubvolumeId};
 use buttress_device::{Backend, Device, Engine};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::LoopDevice;

@@ -9,8 +9,7 @@
 use crate::Scale;
 use crate::fsync::{Amounts, Calls, Image, Ours, job};
 use anyhow::{Result, bail};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::Location;
+use buttress::{DeviceOptions, Location};
 use buttress_device::{Backend, Device, VirtualClock};
 use buttress_lab::Model;
 use buttress_oracle::tools::{newest, run};

@@ -11,14 +11,14 @@ pub(crate) mod holds;
 
 use crate::Scale;
 use anyhow::{Context, Result, anyhow};
-use buttress::unstable::device::{Backend, Engine, MemoryBackend};
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs;
-use buttress::unstable::mkfs::Identity;
-use buttress::unstable::writer::{
-    WritableFilesystem, WriteOptions, operations::NewInode, operations::RenameMode, operations::SetXattr,
+use buttress::mkfs::Identity;
+use buttress::unstable::device::MemoryBackend;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    Backend, ByteCount, Device, DeviceEngine as Engine, FileOffset, Location, NewInode, RenameMode, SetXattr,
+    SubvolumeId, Timestamp, Uuid, mkfs,
 };
-use buttress::{ByteCount, Device, FileOffset, SubvolumeId, Timestamp, Uuid};
 use exclusive::Exclusive;
 use std::cell::RefCell;
 use std::sync::Arc;

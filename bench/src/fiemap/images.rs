@@ -3,10 +3,9 @@
 use crate::Scale;
 use crate::images::{kept, kept_unmounted};
 use anyhow::Result;
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{AllocateMode, Device, FileOffset, SubvolumeId};
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{AllocateMode, Device, DeviceOptions, FileOffset, Location, NewInode, SubvolumeId};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;

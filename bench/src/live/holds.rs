@@ -8,9 +8,8 @@
 use super::{FILE_BYTES, ROOT, open_with};
 use crate::Scale;
 use anyhow::{Result, anyhow};
-use buttress::unstable::fs::Location;
-use buttress::unstable::writer::{WriteOptions, operations::NewInode, operations::RenameMode};
-use buttress::{ByteCount, FileOffset, Progress};
+use buttress::unstable::writer::WriteOptions;
+use buttress::{ByteCount, FileOffset, Location, NewInode, Progress, RenameMode};
 use buttress_locks::{Stopwatch, Taken, figures as locks};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

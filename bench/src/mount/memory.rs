@@ -4,11 +4,9 @@
 //! read as zeros: a large file costs what FUSE costs, not memory.
 
 use anyhow::Result;
-use buttress::unstable::format::InodeFlags;
-use buttress::unstable::fs::Location;
 use buttress::{
-    AllocateMode, ByteCount, Environment as _, FileKind, Generation, InodeNumber, Metadata, NodeKind,
-    SubvolumeId, SystemEnvironment, Timestamp,
+    AllocateMode, ByteCount, Environment as _, FileKind, Generation, InodeFlags, InodeNumber, Location,
+    Metadata, NodeKind, SubvolumeId, SystemEnvironment, Timestamp,
 };
 use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::vfs::{

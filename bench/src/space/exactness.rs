@@ -2,11 +2,11 @@
 //! and tree block gets a bit for every subvolume that reaches it. What sharing would spare is done in full.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::accounts::{Accounts as _, space::accounting::Occupied, space::accounting::Options};
-use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType, Logical};
+use buttress::accounting::{Occupied, Options};
+use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{ByteCount, Progress, SubvolumeId};
+use buttress::{ByteCount, Logical, Progress, ReadAhead, SubvolumeId};
 use buttress_device::Device;
 use std::collections::HashMap;
 use std::path::Path;

@@ -3,10 +3,12 @@
 use crate::Scale;
 use crate::measure::Run;
 use anyhow::{Result, bail};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Follow, Location, OpenOptions};
-use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Compression, CompressionMethod, Device, FileOffset, Progress, SubvolumeId};
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    Compression, CompressionMethod, DataOptions, Device, DeviceOptions, FileOffset, Follow, Location,
+    NewInode, Progress, SubvolumeId,
+};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{newest, run};

@@ -10,6 +10,8 @@
 //! | send snapshots to a receiver, and receive them | [`Subvolume::send`], [`WritableSubvolume::receive`] |
 //! | see where the space went | [`Volume::space`] |
 //! | check every cross-reference | [`Volume::check`] |
+//! | see who owns which space, which extents are shared | [`Volume::account_space`], [`File::extents`] |
+//! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
 //! | read every copy, and repair what is bad | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
 //! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`] read.
@@ -100,7 +102,7 @@
 //! | `stream` | snapshots that are sent and received |
 //! | `check` | every cross-reference checked |
 //! | `scrub` | every copy read and repaired, and healing while a volume is used |
-//! | `build`, `sources` | with `unstable`: images of whole trees, archives, containers and plans |
+//! | `build`, `sources` | images of whole trees, archives, containers and plans |
 //! | `full` | all of these |
 //!
 //! # Any source of bytes
@@ -163,33 +165,101 @@ pub use volume::Volume;
 #[cfg(feature = "write")]
 pub use volume::WritableVolume;
 
-pub use buttress_accounts::{Fiemap, FiemapExtent, FiemapFlags, Space};
+pub use buttress_accounts::{
+    DataReference, DataRuns, DeviceSpace, Fiemap, FiemapExtent, FiemapFlags, GroupSpace, Space,
+    Totals as SpaceTotals,
+};
 #[cfg(feature = "check")]
 pub use buttress_check::{Finding, Grade, Options as CheckOptions, Report as CheckReport};
+#[cfg(feature = "write")]
+pub use buttress_device::overlay::apply as apply_overlay;
 pub use buttress_device::{
-    Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
+    Backend, Device, Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
 };
 #[cfg(feature = "write")]
 pub use buttress_format::compression::CompressionMethod;
 pub use buttress_format::{
-    ByteCount, ChecksumType, Compression, FileKind, FileOffset, Generation, InodeNumber, Profile,
-    SubvolumeId, Timestamp, Uuid,
+    BlockGroupFlags, ByteCount, ChecksumType, Compression, DeviceId, DeviceStatistics, FileKind, FileOffset,
+    Generation, InodeFlags, InodeNumber, Logical, Physical, Profile, SubvolumeId, Timestamp, TreeId, Uuid,
+    printable::is_printable,
 };
 pub use buttress_fs::{
-    Chunk, Content, Corruption, DeviceNumber, DirEntry, FileAttributes, FileExtents, FileRange, FileReader,
-    Follow, InodeLink, InodeRecord, Location, Metadata, Name, NodeKind, Notice, Progress, RangeKind,
-    SubvolumeInfo, SubvolumePlace, Walk as TreeWalk, WalkEntry, WalkError, WalkItem, WalkOptions, WalkOrder,
-    Xattr, progress::Snapshot as ProgressSnapshot,
+    ChangedInodes, Chunk, Content, Corruption, DeviceNumber, DirEntry, FileAttributes, FileExtents,
+    FileRange, FileReader, Follow, InodeLink, InodeRecord, Location, Metadata, Name, NodeKind, Notice,
+    Progress, RangeKind, SubvolumeInfo, SubvolumePlace, Walk as TreeWalk, WalkEntry, WalkError, WalkItem,
+    WalkOptions, WalkOrder, Xattr, directory::is_valid_name, inode::kind_of_mode,
+    progress::Snapshot as ProgressSnapshot,
 };
 #[cfg(feature = "scrub")]
 pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport};
 #[cfg(feature = "stream")]
 pub use buttress_stream::send::Summary as SendSummary;
+pub use buttress_tree::ReadAhead;
 pub use buttress_volume::Rescue;
 #[cfg(feature = "write")]
 pub use buttress_writer::{
     AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Uncommitted,
+    operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };
+
+/// Who owns which space: what [`Volume::account_space`] counts.
+pub mod accounting {
+    pub use buttress_accounts::space::accounting::{
+        Accounting, ByKind, ContentKind, ExtentTable, Extents, Files, Group, Nesting, Occupied, Options,
+        Owned, Owner, OwnerIndex, OwnerSpace, Parts, Place, References, Scope, Share,
+    };
+}
+
+/// Images from whole trees, in one pass and without transactions.
+#[cfg(feature = "build")]
+pub use buttress_build as build;
+
+/// What [`Volume::check`] reports.
+#[cfg(feature = "check")]
+pub mod check {
+    pub use buttress_check::{
+        Finding, Grade, Level, Note, Options, Reference, Report, Reported, Step, Subject, Totals, Value,
+    };
+}
+
+/// New volumes item by item: what [`NewVolume`] makes them of.
+#[cfg(feature = "write")]
+pub mod mkfs {
+    pub use buttress_mkfs::{
+        Error, Feature, Identity, Made, Options, PlannedChunk, Quotas, least_device_bytes,
+        least_device_bytes_for_a_file, make,
+    };
+}
+
+/// Jobs over every copy of a volume: scrubs, devices that missed commits, devices that are replaced.
+#[cfg(feature = "scrub")]
+pub mod scrub {
+    pub use buttress_scrub::{
+        Cause, ChunkPosition, Counters, Damage, DeviceReport, Error, Healed, Lost, Options, Outcome, Part,
+        Position, ReplaceOptions, Replaced, Report, ResyncOptions, Resynced, ResyncedDevice, Scrub, Shape,
+    };
+}
+
+/// Sources of images: archives, layers of containers and plans.
+#[cfg(feature = "sources")]
+pub use buttress_sources as sources;
+
+/// Send streams: making, reading, combining and inspecting them.
+#[cfg(feature = "stream")]
+pub mod stream {
+    pub use buttress_stream::{
+        AttributeKind, Command, CommandKind, Decoder, EncodedCompression, Encoder, Error, Frame, Oddity,
+        PendingData, ReadAhead, Result, SkippedCommand, Streams, TextDump, Version, command, merge, send,
+        trail, view,
+    };
+
+    /// What [`WritableSubvolume::receive_with`](crate::WritableSubvolume::receive_with) takes and reports.
+    pub mod receive {
+        pub use buttress_stream::receive::{
+            Error, Event, Kept, Note, Options, Problem, ReceivedSubvolume, Summary,
+        };
+    }
+}
 
 /// The layers below, each under its name. They can change with any version.
 #[cfg(feature = "unstable")]

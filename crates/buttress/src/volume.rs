@@ -1,6 +1,7 @@
 //! An open volume: its subvolumes, its state on disk, and jobs over all of it.
 
 mod access;
+mod accounts;
 #[cfg(feature = "check")]
 mod checking;
 mod inodes;
@@ -12,8 +13,6 @@ mod writable;
 use crate::error::Result;
 use crate::options::VolumeOptions;
 use crate::subvolume::Subvolume;
-use buttress_accounts::Accounts as _;
-use buttress_accounts::Space;
 use buttress_format::{ByteCount, SubvolumeId};
 use buttress_fs::{Filesystem, Notice, SubvolumeInfo};
 #[cfg(feature = "scrub")]
@@ -152,14 +151,6 @@ impl Volume {
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.view().notices()
-    }
-
-    /// Where the space went, by type and profile and by device.
-    ///
-    /// # Errors
-    /// That the chunk tree cannot be read.
-    pub fn space(&self) -> Result<Space> {
-        Ok(self.view().space()?)
     }
 
     /// Returns the volume as it is now. Later changes do not affect it, and the space of what it reads stays in use. Content that

@@ -29,8 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{Location, WalkEntry, WalkItem, directory::is_valid_name};
-use buttress::{ByteCount, FileKind, Progress};
+use buttress::{ByteCount, FileKind, Location, Progress, WalkEntry, WalkItem, is_valid_name};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use attributes::Refusals;

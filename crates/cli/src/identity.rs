@@ -14,8 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use buttress::FileKind;
-use buttress::unstable::fs::inode::kind_of_mode;
+use buttress::{FileKind, kind_of_mode};
 use rustix::fs::Stat;
 
 /// How deep devices are looked into that lie on each other.

@@ -19,9 +19,11 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::unstable::fs::{Error, Location};
-use buttress::unstable::writer::{operations::AttributeChanges, operations::NewInode, operations::SetXattr};
-use buttress::{ByteCount, DeviceNumber, FileKind, FileOffset, NodeKind, Progress, Timestamp, Xattr};
+use buttress::unstable::fs::Error;
+use buttress::{
+    AttributeChanges, ByteCount, DeviceNumber, FileKind, FileOffset, Location, NewInode, NodeKind, Progress,
+    SetXattr, Timestamp, Xattr,
+};
 
 use crate::context::Context;
 use crate::exit::Advice;
@@ -78,7 +80,7 @@ pub enum Source {
     /// A file of the host.
     Host(std::fs::File),
     /// A stream of another volume's file.
-    Stream(Box<buttress::unstable::fs::FileReader>),
+    Stream(Box<buttress::FileReader>),
     /// A file of this very volume: its extents are shared.
     Same(Location),
 }

@@ -13,13 +13,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::device::{
-    Engine as DeviceEngine, Offset as DeviceOffset, OpenOptions as DeviceOptions,
-};
-use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress::unstable::volume::{DevicesError, Rescue};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::volume::DevicesError;
 use buttress::unstable::writer::open_replayed;
-use buttress::{ByteCount, Device, Notice, SubvolumeId};
+use buttress::{
+    ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Location, Notice, Rescue,
+    SubvolumeId,
+};
 
 use crate::context::Context;
 use crate::exit::Advice;

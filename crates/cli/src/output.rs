@@ -27,7 +27,7 @@ pub mod xattr;
 
 use std::borrow::Cow;
 
-use buttress::unstable::format::printable::is_printable;
+use buttress::is_printable;
 
 /// A name with control characters as C escapes (`\n`, `\033`), so that a name cannot drive a terminal.
 ///

@@ -5,9 +5,8 @@
 //! stop the removal with an error that says so.
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::fs::{DirEntry, Location};
 use buttress::unstable::writer::WritableFilesystem;
-use buttress::{FileKind, Progress};
+use buttress::{DirEntry, FileKind, Location, Progress};
 
 use crate::exit::Advice;
 

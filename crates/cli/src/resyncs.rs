@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use buttress::unstable::format::DeviceId;
-use buttress::unstable::scrub::{
-    Error, Resync, ResyncOptions, Resynced, ResyncedDevice, resync::devices_behind,
-};
+use buttress::scrub::{Error, ResyncOptions, Resynced, ResyncedDevice};
+use buttress::unstable::scrub::Resync;
+use buttress::unstable::scrub::resync::devices_behind;
 use buttress::unstable::writer::WritableFilesystem;
-use buttress::{ByteCount, Generation, Progress};
+use buttress::{ByteCount, DeviceId, Generation, Progress};
 use buttress_mount::volume::Log;
 use parking_lot::{Condvar, Mutex};
 

@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{Follow, Location};
+use buttress::{Follow, Location};
 use parking_lot::Mutex;
 
 use crate::context::Context;

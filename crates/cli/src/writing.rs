@@ -12,15 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Follow, Location};
-use buttress::unstable::scrub::{Healer, Resync, ResyncOptions, resync::devices_behind};
-use buttress::unstable::writer::{
-    DataOptions, Uncommitted, WritableFilesystem, WriteOptions, operations::AttributeChanges,
-    operations::NewInode,
-};
+use buttress::scrub::ResyncOptions;
+use buttress::unstable::scrub::resync::devices_behind;
+use buttress::unstable::scrub::{Healer, Resync};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
 use buttress::{
-    ByteCount, ChecksumType, Environment, Progress, SubvolumeId, SystemEnvironment, Timestamp, Uuid,
+    AttributeChanges, ByteCount, ChecksumType, DataOptions, DeviceOptions, Environment, Follow, Location,
+    NewInode, Progress, SubvolumeId, SystemEnvironment, Timestamp, Uncommitted, Uuid,
 };
 use rustix::fs::Mode;
 

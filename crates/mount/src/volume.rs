@@ -52,9 +52,9 @@ use crate::vfs::{
     OpenMode, Opened, ReadHow, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, HeldBack, NewTime};
-use buttress::unstable::fs::{Filesystem, Location};
-use buttress::unstable::writer::{WritableFilesystem, operations::AccessPolicy};
-use buttress::{AllocateMode, Metadata, Timestamp};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{AccessPolicy, AllocateMode, Location, Metadata, Timestamp};
 use cleaner::Cleaner;
 pub use control::Peek;
 use core::fmt;

@@ -5,7 +5,8 @@
     reason = "tests state what must hold"
 )]
 
-use buttress::unstable::{fs::Location, writer_of};
+use buttress::Location;
+use buttress::unstable::writer_of;
 use buttress::{Device, Volume};
 use buttress_mount::vfs::{Errno, HandleId, NewNode, NodeId, OpenMode, Vfs as _};
 use buttress_mount::volume::{Access, MountedVolume, Showing};

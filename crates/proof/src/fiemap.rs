@@ -14,10 +14,9 @@ pub mod of_writer;
 
 use anyhow::{Context, Result, ensure};
 use buttress::unstable::accounts::Maps as _;
-use buttress::unstable::format::{FileExtent, ItemType, Key, Logical, TreeId};
-use buttress::unstable::fs::{Filesystem, Location, OpenOptions, RangeKind};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{FiemapExtent, FiemapFlags, FileOffset};
+use buttress::unstable::format::{FileExtent, ItemType, Key};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::{FiemapExtent, FiemapFlags, FileOffset, Location, Logical, RangeKind, ReadAhead, TreeId};
 use buttress_oracle::loop_device::Mount;
 use rustix::fs::SeekFrom;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -72,7 +71,7 @@ fn filler_name(number: u64, filler: u64) -> String {
 pub fn compare(image: &Path) -> Result<Compared> {
     let filesystem = OpenOptions::new(vec![buttress::Device::open(
         image,
-        &buttress::unstable::device::OpenOptions::default(),
+        &buttress::DeviceOptions::default(),
     )?])
     .open()?;
     let users = users_of(&filesystem)?;

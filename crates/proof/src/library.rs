@@ -3,8 +3,8 @@
 //! Where `buttress tar` shows what a stream holds, this asks for everything that stat(2) and statx(2) show.
 
 use anyhow::{Context, Result};
-use buttress::unstable::fs::{Filesystem, Location};
-use buttress::{FileOffset, Metadata};
+use buttress::unstable::fs::Filesystem;
+use buttress::{FileOffset, Location, Metadata};
 use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, Time, link_groups, shown};
 use std::collections::HashMap;
 

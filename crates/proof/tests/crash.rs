@@ -9,12 +9,12 @@
 //! does).
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::{Engine, MemoryBackend};
+use buttress::mkfs::{Feature, Options};
+use buttress::unstable::device::MemoryBackend;
 use buttress::unstable::format::block_group::Profile;
 use buttress::unstable::fs::{Error, OpenOptions};
-use buttress::unstable::mkfs::{Feature, Options};
 use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, Device};
+use buttress::{ByteCount, Device, DeviceEngine as Engine};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;

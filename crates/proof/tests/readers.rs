@@ -1,13 +1,15 @@
 //! Readers beside a writer: what they see never changes, the space that they need is kept, and no more than that.
 
 use anyhow::Result;
-use buttress::unstable::format::{ErrorKind, block_group::Profile};
-use buttress::unstable::fs::{Error, Filesystem, Location};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::writer::{
-    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::SetXattr,
+use buttress::mkfs::Options;
+use buttress::unstable::format::ErrorKind;
+use buttress::unstable::format::block_group::Profile;
+use buttress::unstable::fs::{Error, Filesystem};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{
+    AllocateMode, AttributeChanges, ByteCount, FileOffset, Location, NewInode, Progress, SetXattr,
+    SubvolumeId,
 };
-use buttress::{AllocateMode, ByteCount, FileOffset, Progress, SubvolumeId};
 use buttress_lab::gate::SetOnDrop;
 use buttress_oracle::content::Random;
 use buttress_proof::writing::fill::{FILE_BYTES, Filling, TOP, filler_bytes};
@@ -137,7 +139,7 @@ fn readers_see_whole_states_only() {
                 };
                 for number in 0..2000 {
                     let name = format!("file-{number}");
-                    let mode = buttress::unstable::writer::operations::RenameMode::NoReplace;
+                    let mode = buttress::RenameMode::NoReplace;
                     filesystem
                         .rename(from, name.as_bytes(), to, name.as_bytes(), mode)
                         .unwrap();
@@ -188,7 +190,7 @@ fn write_randomly(filesystem: &WritableFilesystem, root: Location, seed: u64) ->
             }
             1 if there => {
                 let other = format!("{seed}-renamed-{number}").into_bytes();
-                let mode = buttress::unstable::writer::operations::RenameMode::NoReplace;
+                let mode = buttress::RenameMode::NoReplace;
                 filesystem.rename(root, &name, root, &other, mode)?;
                 let content = files.remove(&name).unwrap_or_default();
                 files.insert(other, content);

@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Content, File, Follow};
+use buttress::unstable::fs::File;
+use buttress::{Content, Follow};
 use clap::Args;
 
 use crate::context::Context;

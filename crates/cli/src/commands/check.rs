@@ -8,9 +8,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::check::{
-    Finding, Options, Report, Reported, Step, Totals, Value as Field, check_with,
-};
+use buttress::check::{Finding, Options, Report, Reported, Step, Totals, Value as Field};
+use buttress::unstable::check::check_with;
 use buttress::{ByteCount, Progress};
 use clap::Args;
 use serde_json::{Map, Value, json};

@@ -9,12 +9,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::Progress;
-use buttress::unstable::accounts::{
-    space::accounting::Extents, space::accounting::Files, space::accounting::Occupied,
-    space::accounting::Options, space::accounting::References,
-};
-use buttress::unstable::fs::Follow;
+use buttress::accounting::{Extents, Files, Occupied, Options, References};
+use buttress::{Follow, Progress};
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -17,8 +17,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::fs::Follow;
-use buttress::unstable::writer::DataOptions;
+use buttress::{DataOptions, Follow};
 use clap::Args;
 use serde_json::json;
 

@@ -30,8 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::Progress;
-use buttress::unstable::fs::{ChangedInodes, Follow};
+use buttress::{ChangedInodes, Follow, Progress};
 use clap::{Args, ValueEnum};
 
 use crate::context::{Context, allow_deep_trees};

@@ -13,9 +13,11 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Filesystem, Follow, Location};
+use buttress::unstable::fs::Filesystem;
 use buttress::unstable::writer::WritableFilesystem;
-use buttress::{ByteCount, Fiemap, FiemapExtent, FiemapFlags, FileKind, FileOffset, Progress};
+use buttress::{
+    ByteCount, Fiemap, FiemapExtent, FiemapFlags, FileKind, FileOffset, Follow, Location, Progress,
+};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -284,7 +286,7 @@ fn as_json(name: &[u8], extent: &FiemapExtent) -> Value {
     insert_name(&mut object, "path", name);
     object.insert("offset".into(), extent.offset.get().into());
     object.insert("length".into(), extent.length.get().into());
-    let address = extent.address.map(buttress::unstable::format::Logical::get);
+    let address = extent.address.map(buttress::Logical::get);
     object.insert("logical".into(), address.map_or(Value::Null, Value::from));
     let has = |(flag, name): &(FiemapFlags, &'static str)| extent.flags.contains(*flag).then_some(*name);
     object.insert(

@@ -9,10 +9,9 @@ pub mod trim;
 pub mod usage;
 
 use anyhow::Result;
-use buttress::Space;
 use buttress::unstable::accounts::Accounts as _;
-use buttress::unstable::format::BlockGroupFlags;
 use buttress::unstable::fs::Filesystem;
+use buttress::{BlockGroupFlags, Space};
 
 use crate::context::Context;
 use crate::table::{Row, leaf};

@@ -10,7 +10,7 @@ mod listing;
 use std::ffi::OsString;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
+use buttress::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
 
 use crate::context::{Context, Stdout};

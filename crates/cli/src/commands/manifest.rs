@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::unstable::sources::{manifest::write::Lost, manifest::write::Options, manifest::write::write};
+use buttress::sources::manifest::write::{Lost, Options, write};
 use buttress::{CompressionMethod, Progress};
 use clap::Args;
 

@@ -6,12 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::build::derived_uuid;
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::mkfs;
-use buttress::unstable::mkfs::{Feature, Identity, Made, Options};
+use buttress::build::derived_uuid;
+use buttress::mkfs::{Feature, Identity, Made, Options};
 use buttress::unstable::volume::signatures;
-use buttress::{ByteCount, ChecksumType, Device, Environment, Profile, Uuid};
+use buttress::{ByteCount, ChecksumType, Device, DeviceOptions, Environment, Profile, Uuid, mkfs};
 use clap::Args;
 
 use crate::context::Context;

@@ -47,11 +47,7 @@ impl Subcommand for Commit {
         // What is said about it goes nowhere near either.
         context.sources().add(&self.overlay, Role::Overlay)?;
         context.sources().add(&self.image, Role::Volume)?;
-        let applied = buttress::unstable::device::overlay::apply(
-            &self.overlay,
-            &self.image,
-            &context.device_options(),
-        )?;
+        let applied = buttress::apply_overlay(&self.overlay, &self.image, &context.device_options())?;
         if context.json() {
             context.print_json("overlay-commit", json!({ "bytes": applied.bytes }))?;
         } else if !context.globals().quiet {

@@ -11,8 +11,9 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{Filesystem, Follow, Location, property::COMPRESSION_NAME};
-use buttress::unstable::writer::{operations::ReceivedUuid, operations::SetXattr};
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::fs::property::COMPRESSION_NAME;
+use buttress::{Follow, Location, ReceivedUuid, SetXattr};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::stream::{Decoder, Streams};
+use buttress::stream::{Decoder, Streams};
 use clap::Args;
 
 use crate::context::Context;

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::unstable::fs::Follow;
-use buttress::unstable::stream::{
-    Version, send, send::Following, send::Options, send::Snapshot, send::estimate, send::resume::Digest,
-    send::resume::Token, send::resume::TokenError, trail::Trail, trail::TrailError,
-};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{ByteCount, Progress};
+use buttress::stream::send::resume::{Digest, Token, TokenError};
+use buttress::stream::send::{Following, Options, Snapshot, estimate};
+use buttress::stream::trail::{Trail, TrailError};
+use buttress::stream::{Version, send};
+use buttress::{ByteCount, Follow, Progress, ReadAhead};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 

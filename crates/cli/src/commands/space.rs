@@ -20,9 +20,9 @@ use buttress_exact::u64_of;
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::accounts::{space::accounting::Accounting, space::accounting::Options};
-use buttress::unstable::fs::{Filesystem, Follow, Location};
-use buttress::{FileKind, Progress, SubvolumeInfo};
+use buttress::accounting::{Accounting, Options};
+use buttress::unstable::fs::Filesystem;
+use buttress::{FileKind, Follow, Location, Progress, SubvolumeInfo};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;

@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Follow, InodeRecord};
-use buttress::{FileKind, Timestamp, Xattr};
+use buttress::{FileKind, Follow, InodeRecord, Timestamp, Xattr};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

@@ -20,9 +20,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::stream::{
-    view::Inode, view::NodeId, view::Options, view::Series, view::Snapshot, view::Tree,
-};
+use buttress::stream::view::{Inode, NodeId, Options, Series, Snapshot, Tree};
 use clap::Args;
 
 use crate::context::Context;

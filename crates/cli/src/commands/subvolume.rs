@@ -12,8 +12,7 @@ pub mod snapshot;
 pub mod sync;
 
 use anyhow::{Context as _, Result};
-use buttress::SubvolumeId;
-use buttress::unstable::fs::Follow;
+use buttress::{Follow, SubvolumeId};
 
 use crate::context::Context;
 use crate::exit::Advice;

@@ -12,8 +12,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Content, FileReader, Follow, RangeKind, WalkEntry, WalkItem, WalkOptions};
-use buttress::{FileKind, Progress, Timestamp};
+use buttress::{
+    Content, FileKind, FileReader, Follow, Progress, RangeKind, Timestamp, WalkEntry, WalkItem, WalkOptions,
+};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;

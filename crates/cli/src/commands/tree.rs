@@ -8,8 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::FileKind;
-use buttress::unstable::fs::{DirEntry, Follow, Location};
+use buttress::{DirEntry, FileKind, Follow, Location};
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -20,8 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::WalkEntry;
-use buttress::{Timestamp, Xattr};
+use buttress::{Timestamp, WalkEntry, Xattr};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 

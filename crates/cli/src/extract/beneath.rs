@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use buttress::unstable::fs::directory::is_valid_name;
+use buttress::is_valid_name;
 use rustix::fs::{FileType, Mode, OFlags, RawMode, ResolveFlags, Stat};
 use rustix::io::Errno;
 

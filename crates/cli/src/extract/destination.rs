@@ -7,8 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::FileKind;
-use buttress::unstable::fs::{WalkEntry, directory::is_valid_name};
+use buttress::{FileKind, WalkEntry, is_valid_name};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{Content, FileReader, WalkEntry};
+use buttress::{Content, FileReader, WalkEntry};
 use rustix::fs::{AtFlags, OFlags};
 
 use super::Shared;

@@ -8,8 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::FileKind;
-use buttress::unstable::fs::inode::kind_of_mode;
+use buttress::{FileKind, kind_of_mode};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 

@@ -8,8 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::unstable::fs::inode::kind_of_mode;
-use buttress::{DeviceNumber, FileKind, FileOffset, Timestamp, Xattr};
+use buttress::{DeviceNumber, FileKind, FileOffset, Timestamp, Xattr, kind_of_mode};
 use bytes::Bytes;
 use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! What is there already, when something is made in a volume: see [`crate::replacing`] for the rules.
 
 use anyhow::{Result, bail};
-use buttress::unstable::fs::{DirEntry, Error, Follow, Location};
-use buttress::{FileKind, Metadata};
+use buttress::unstable::fs::Error;
+use buttress::{DirEntry, FileKind, Follow, Location, Metadata};
 
 use super::{Facts, Inserter};
 use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};

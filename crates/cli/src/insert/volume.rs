@@ -1,9 +1,8 @@
 //! From a volume: another one, or the one that is being changed.
 
 use anyhow::Result;
-use buttress::FileKind;
-use buttress::unstable::fs::{
-    Content, FileReader, Follow, InodeRecord, Location, WalkEntry, WalkItem, WalkOptions,
+use buttress::{
+    Content, FileKind, FileReader, Follow, InodeRecord, Location, WalkEntry, WalkItem, WalkOptions,
 };
 
 use super::{Facts, Inserter, Piece, Source, refuse_directory};

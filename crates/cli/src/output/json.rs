@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use buttress::unstable::fs::progress::Snapshot;
+use buttress::ProgressSnapshot as Snapshot;
 use serde_json::{Map, Value, json};
 
 /// Version of the header that btrfs-progs writes.

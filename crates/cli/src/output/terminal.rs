@@ -20,7 +20,7 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
-use buttress::unstable::format::printable::is_printable;
+use buttress::is_printable;
 use clap::error::{ContextKind, ContextValue};
 
 use super::stdout::Raw;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use buttress::unstable::format::printable::is_printable;
+use buttress::is_printable;
 
 use super::json::base64;
 

@@ -8,8 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress::FileKind;
-use buttress::unstable::fs::Follow;
+use buttress::{FileKind, Follow};
 use clap::Command;
 use rustyline::completion::{Completer, Pair};
 use rustyline::highlight::Highlighter;

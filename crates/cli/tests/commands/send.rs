@@ -10,11 +10,10 @@
 
 use crate::support;
 
+use buttress::stream::send::resume::{Digest, Token};
+use buttress::stream::send::{Error, Options, Snapshot, send};
+use buttress::stream::{Command, Decoder};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::unstable::stream::{
-    Command, Decoder, send::Error, send::Options, send::Snapshot, send::resume::Digest, send::resume::Token,
-    send::send,
-};
 use buttress::{Device, Progress};
 use std::io::{self, Read, Write};
 use std::process::{Command as Process, Stdio};

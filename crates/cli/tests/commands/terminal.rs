@@ -168,9 +168,7 @@ fn fault(arrived: &[u8]) -> Option<String> {
     if rest.windows(FORGED.len()).any(|window| window == FORGED) {
         return Some("a line feed in a name".into());
     }
-    let is_fine = |character: char| {
-        matches!(character, '\n' | '\t') || buttress::unstable::format::printable::is_printable(character)
-    };
+    let is_fine = |character: char| matches!(character, '\n' | '\t') || buttress::is_printable(character);
     match String::from_utf8(rest) {
         Ok(text) => text
             .chars()

@@ -15,8 +15,11 @@
 
 use crate::mounting;
 
-use buttress::unstable::device::{Backend, Engine, MemoryBackend};
-use buttress::{CheckOptions, Device, Environment, FileKind, Progress, Subvolume, Timestamp, Uuid, Volume};
+use buttress::unstable::device::MemoryBackend;
+use buttress::{
+    Backend, CheckOptions, Device, DeviceEngine as Engine, Environment, FileKind, Progress, Subvolume,
+    Timestamp, Uuid, Volume,
+};
 use buttress_lab::crash::{CrashLab, History, Outcome};
 use buttress_mount::fuse::{self, MountOptions, Session};
 use buttress_mount::volume::{Access, MountedVolume, Showing};
@@ -78,7 +81,7 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
         .open_writable_devices(vec![device(lab.device(new))])
         .unwrap();
     let writer = buttress::unstable::writer_of(&volume).clone();
-    let root = buttress::unstable::fs::Location::root_of(writer.view().default_subvolume().unwrap());
+    let root = buttress::Location::root_of(writer.view().default_subvolume().unwrap());
     let served = Arc::new(MountedVolume::new(
         Access::Writing(writer),
         root,

@@ -7,7 +7,7 @@
 //! and lets umount(8) return only after the server has answered that it is done with it.
 
 use super::READ_AHEAD_BYTES;
-use buttress::unstable::writer::{operations::AccessPolicy, operations::AccessTimes};
+use buttress::{AccessPolicy, AccessTimes};
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno as Os, FdFlags, IoSliceMut};

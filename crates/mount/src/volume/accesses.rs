@@ -1,7 +1,7 @@
 //! Which accesses move times of the last access: a remount changes that.
 
 use super::MountedVolume;
-use buttress::unstable::writer::{operations::AccessPolicy, operations::AccessTimes};
+use buttress::{AccessPolicy, AccessTimes};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 const STRICT: u8 = 1;

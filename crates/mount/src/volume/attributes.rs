@@ -3,9 +3,7 @@
 use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume, resolved};
 use crate::vfs::{Changes, Errno, NewTime, Result, SetHow};
-use buttress::unstable::fs::Location;
-use buttress::unstable::writer::{operations::AttributeChanges, operations::SetXattr};
-use buttress::{ByteCount, FileKind, Metadata};
+use buttress::{AttributeChanges, ByteCount, FileKind, Location, Metadata, SetXattr};
 use core::sync::atomic::Ordering;
 
 pub(super) const CAPABILITY: &[u8] = b"security.capability";

@@ -18,7 +18,7 @@ pub use shutdown::Peek;
 use super::MountedVolume;
 use super::placeholders::refuse_placeholder;
 use crate::vfs::{Answered, Control, Errno, Result, Stale};
-use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::{FileAttributes, Location};
 
 mod arguments;
 mod information;

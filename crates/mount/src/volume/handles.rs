@@ -1,7 +1,7 @@
 //! What is open.
 
 use crate::vfs::{Errno, HandleId, NodeId, OpenMode, Result};
-use buttress::unstable::fs::Location;
+use buttress::Location;
 use buttress::unstable::locks::{Rank, RwLock, lock_class};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;

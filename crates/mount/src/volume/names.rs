@@ -6,9 +6,9 @@ use super::{Access, MountedVolume};
 use crate::vfs::{
     Caller, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, RenameHow, Result,
 };
-use buttress::unstable::fs::{DirEntry, Location, directory::ReadDir};
-use buttress::unstable::writer::{operations::NewInode, operations::OpenInode, operations::RenameMode};
-use buttress::{FileKind, Metadata};
+use buttress::unstable::fs::directory::ReadDir;
+use buttress::unstable::writer::operations::OpenInode;
+use buttress::{DirEntry, FileKind, Location, Metadata, NewInode, RenameMode};
 use parking_lot::Mutex;
 
 const NAME_BYTES_MAX: usize = 255;

@@ -9,7 +9,7 @@
 //! The locks are leaves: inodes are let go of, which may remove them, outside.
 
 use crate::vfs::NodeId;
-use buttress::unstable::fs::Location;
+use buttress::Location;
 use buttress::unstable::writer::operations::OpenInode;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;

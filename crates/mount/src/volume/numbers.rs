@@ -12,8 +12,7 @@
 //! above 2^40, subvolumes above 2^23, numbers below 256, and the empty directories that stand in a snapshot for nested subvolumes.
 
 use crate::vfs::{Errno, NodeId, Result};
-use buttress::unstable::fs::Location;
-use buttress::{InodeNumber, SubvolumeId};
+use buttress::{InodeNumber, Location, SubvolumeId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 

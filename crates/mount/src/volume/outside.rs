@@ -3,8 +3,8 @@
 
 use super::MountedVolume;
 use crate::vfs::{Result, Stale};
-use buttress::unstable::fs::{Filesystem, Location};
-use buttress::{InodeNumber, SubvolumeId};
+use buttress::unstable::fs::Filesystem;
+use buttress::{InodeNumber, Location, SubvolumeId};
 use std::collections::BTreeSet;
 
 /// The names of all subvolumes at one time.

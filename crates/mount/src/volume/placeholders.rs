@@ -17,8 +17,7 @@
 
 use super::MountedVolume;
 use crate::vfs::{Changes, Errno, Result};
-use buttress::Metadata;
-use buttress::unstable::fs::Location;
+use buttress::{Location, Metadata};
 
 /// Returns `refused` if `location` is a placeholder.
 pub(super) fn refuse_placeholder(location: Location, refused: Errno) -> Result<()> {

@@ -22,9 +22,7 @@
 use super::MountedVolume;
 use super::control::needs_content;
 use crate::vfs::{Caller, Changes, HeldBack, Looks, NewTime, Result, Stale};
-use buttress::unstable::fs::Location;
-use buttress::unstable::writer::operations::AttributeChanges;
-use buttress::{ByteCount, FileKind, Metadata};
+use buttress::{AttributeChanges, ByteCount, FileKind, Location, Metadata};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;

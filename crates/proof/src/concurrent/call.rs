@@ -5,9 +5,10 @@ use crate::writing::content::Change;
 use crate::writing::model::Model;
 use crate::writing::operation::{Made, Operation};
 use buttress::unstable::format::ErrorKind;
-use buttress::unstable::fs::{Error, Location, Result};
-use buttress::unstable::writer::{WritableFilesystem, operations::OpenInode};
-use buttress::{FileOffset, SubvolumeId};
+use buttress::unstable::fs::{Error, Result};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::unstable::writer::operations::OpenInode;
+use buttress::{FileOffset, Location, SubvolumeId};
 use std::fmt;
 
 /// A call.

@@ -1,6 +1,6 @@
 //! A device whose changes are its own, over one that stays as it is: many can begin with the same bytes.
 
-use buttress::unstable::device::Backend;
+use buttress::Backend;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;

@@ -4,9 +4,8 @@ use super::agreement;
 use super::call::{Names, Stat, at, runs, stat};
 use crate::writing::model::{Inode, Model};
 use anyhow::{Context, Result, bail};
-use buttress::unstable::fs::Location;
 use buttress::unstable::writer::WritableFilesystem;
-use buttress::{FileKind, FileOffset, SubvolumeId};
+use buttress::{FileKind, FileOffset, Location, SubvolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,11 +2,11 @@
 
 use super::{FILLERS, filler_name};
 use anyhow::{Context, Result};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Error, Location, OpenOptions};
-use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions, operations::NewInode};
+use buttress::unstable::fs::{Error, OpenOptions};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
 use buttress::{
-    AllocateMode, ByteCount, Compression, CompressionMethod, Device, FileOffset, Progress, SubvolumeId,
+    AllocateMode, ByteCount, Compression, CompressionMethod, DataOptions, Device, DeviceOptions, FileOffset,
+    Location, NewInode, Progress, SubvolumeId,
 };
 use buttress_oracle::content::Random;
 use buttress_oracle::tools::{newest, run};

@@ -9,9 +9,8 @@
 //! through the mount, must say the same.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions, RangeKind};
-use buttress::{Device, SubvolumeId};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::{Device, DeviceOptions, Follow, Location, RangeKind, SubvolumeId};
 use buttress_oracle::manifest::{DataRange, Extra, Manifest, data_ranges, of_directory_by, shown};
 use std::collections::BTreeMap;
 use std::fs::File;

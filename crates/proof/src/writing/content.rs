@@ -2,9 +2,8 @@
 
 use super::model::{Inode, Model};
 use super::newborn::share_extents;
-use buttress::unstable::fs::{FileAttributes, Location};
 use buttress::unstable::writer::WritableFilesystem;
-use buttress::{AllocateMode, ByteCount, FileOffset};
+use buttress::{AllocateMode, ByteCount, FileAttributes, FileOffset, Location};
 use buttress_oracle::content::Random;
 use std::fmt;
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 
 use super::fill::TOP;
 use anyhow::Result;
-use buttress::unstable::writer::{WritableFilesystem, operations::NewInode, operations::SetXattr};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{NewInode, SetXattr};
 
 /// The directory of the files.
 pub const DIRECTORY: &[u8] = b"deep";

@@ -3,12 +3,12 @@
 use super::comparing::{kernels_view_with, manifest};
 use super::volume::{devices, write_images};
 use anyhow::{Context, Result, ensure};
+use buttress::check::Grade;
 use buttress::unstable::check;
-use buttress::unstable::check::{Grade, check};
-use buttress::unstable::device::Backend;
-use buttress::unstable::format::{DeviceId, DeviceStatistics, TreeId, block_group::BlockGroupFlags};
+use buttress::unstable::check::check;
+use buttress::unstable::format::block_group::BlockGroupFlags;
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::{Profile, Progress};
+use buttress::{Backend, DeviceId, DeviceStatistics, Profile, Progress, TreeId};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::manifest::expect_equal;
 use buttress_oracle::tools::{newest, run};

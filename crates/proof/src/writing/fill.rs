@@ -1,9 +1,9 @@
 //! Volumes that are filled until there is no space.
 
 use anyhow::{Result, ensure};
-use buttress::unstable::fs::{Error, Location};
-use buttress::unstable::writer::{WritableFilesystem, operations::NewInode, operations::SetXattr};
-use buttress::{FileOffset, SubvolumeId};
+use buttress::unstable::fs::Error;
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{FileOffset, Location, NewInode, SetXattr, SubvolumeId};
 use buttress_oracle::content::Random;
 
 /// The root of a volume.

@@ -1,8 +1,8 @@
 //! The model: trees of inodes as plain maps.
 
 use super::access_list::AccessList;
-use buttress::unstable::fs::{FileAttributes, Location, acl::ACCESS_NAME, acl::DEFAULT_NAME};
-use buttress::{InodeNumber, SubvolumeId};
+use buttress::unstable::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress::{FileAttributes, InodeNumber, Location, SubvolumeId};
 use buttress_oracle::manifest::{DataRange, Entry, Manifest, link_groups};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! property of compression, of the directory that it is made in.
 
 use super::model::{DIRECTORY, Inode, REGULAR, SET_GROUP_ID};
-use buttress::unstable::fs::FileAttributes;
+use buttress::FileAttributes;
 
 /// Permission bits that are taken from new inodes where no default list says otherwise.
 pub const UMASK: u32 = 0o022;

@@ -13,9 +13,9 @@ use super::access_list::AccessList;
 use super::content::Change;
 use super::model::Model;
 use anyhow::{Context, Result, ensure};
-use buttress::SubvolumeId;
-use buttress::unstable::fs::{FileAttributes, Location};
-use buttress::unstable::writer::{WritableFilesystem, operations::OpenInode};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::unstable::writer::operations::OpenInode;
+use buttress::{FileAttributes, Location, SubvolumeId};
 
 /// A change. Directories are named by where they are, so that a change can be told from its text alone.
 #[derive(Clone, Debug)]

@@ -2,8 +2,7 @@
 
 use super::model::{Inode, Model, Target};
 use super::operation::{Mode, Operation};
-use buttress::unstable::fs::Location;
-use buttress::{InodeNumber, SubvolumeId};
+use buttress::{InodeNumber, Location, SubvolumeId};
 
 /// Whether `inside` is `directory` or lies below it.
 fn is_below(model: &Model, inside: Location, directory: u64) -> bool {

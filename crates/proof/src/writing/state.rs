@@ -2,8 +2,8 @@
 //! of each with all that its inode has, attributes and content.
 
 use anyhow::{Result, bail};
-use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions};
-use buttress::{SubvolumeId, SubvolumeInfo, Timestamp};
+use buttress::unstable::fs::Filesystem;
+use buttress::{Location, SubvolumeId, SubvolumeInfo, Timestamp, WalkItem, WalkOptions};
 use std::fmt::Write as _;
 use std::io::Read as _;
 
@@ -135,12 +135,11 @@ fn describe_subvolume(filesystem: &Filesystem, id: SubvolumeId, lines: &mut Vec<
 mod tests {
     use super::*;
     use crate::writing::volume::{empty, open_for_writing};
-    use buttress::unstable::fs::FileAttributes;
-    use buttress::unstable::writer::{
-        WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::ReceivedUuid,
-        operations::SetXattr,
+    use buttress::unstable::writer::WritableFilesystem;
+    use buttress::{
+        AttributeChanges, ByteCount, DeviceNumber, FileAttributes, FileOffset, NewInode, NodeKind,
+        ReceivedUuid, SetXattr, Timestamp,
     };
-    use buttress::{ByteCount, DeviceNumber, FileOffset, NodeKind, Timestamp};
 
     const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
     const LATER: Timestamp = Timestamp {
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn every_change_shows() {
         for (name, change) in CHANGES {
-            let backends = empty(&[128 << 20], &buttress::unstable::mkfs::Options::default()).unwrap();
+            let backends = empty(&[128 << 20], &buttress::mkfs::Options::default()).unwrap();
             let filesystem = open_for_writing(&backends).unwrap();
             let file = filesystem
                 .create(TOP, b"file", &NewInode::of_root(0o600))

@@ -5,7 +5,7 @@
 //! from a seed; when threads run does not, so that two runs may differ. Requests that overlap in place are for the writer to
 //! keep in order.
 
-use buttress::unstable::device::Backend;
+use buttress::Backend;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

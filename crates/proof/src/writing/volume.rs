@@ -2,13 +2,17 @@
 
 use super::comparing::{kernels_view, manifest};
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::check::{Finding, Report, check};
-use buttress::unstable::device::{Backend, Engine, MemoryBackend, OpenOptions as DeviceOptions};
+use buttress::check::{Finding, Report};
+use buttress::mkfs::Identity;
+use buttress::unstable::check;
+use buttress::unstable::check::check;
+use buttress::unstable::device::MemoryBackend;
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::unstable::mkfs::Identity;
 use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
-use buttress::unstable::{check, mkfs};
-use buttress::{ByteCount, Device, Environment, Progress, Timestamp, Uuid};
+use buttress::{
+    Backend, ByteCount, Device, DeviceEngine as Engine, DeviceOptions, Environment, Progress, Timestamp,
+    Uuid, mkfs,
+};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::manifest::expect_equal;

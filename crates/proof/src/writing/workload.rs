@@ -6,13 +6,12 @@
 
 use anyhow::{Context, Result};
 use buttress::unstable::format::ErrorKind;
-use buttress::unstable::fs::{Error, FileAttributes, Location};
-use buttress::unstable::writer::{
-    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::OpenInode,
-    operations::ReceivedUuid, operations::RenameMode, operations::SetXattr,
-};
+use buttress::unstable::fs::Error;
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::unstable::writer::operations::OpenInode;
 use buttress::{
-    AllocateMode, ByteCount, DeviceNumber, FileKind, FileOffset, NodeKind, Progress, SubvolumeId, Timestamp,
+    AllocateMode, AttributeChanges, ByteCount, DeviceNumber, FileAttributes, FileKind, FileOffset, Location,
+    NewInode, NodeKind, Progress, ReceivedUuid, RenameMode, SetXattr, SubvolumeId, Timestamp,
 };
 use buttress_oracle::content::Random;
 

@@ -7,13 +7,13 @@ use super::operation::{Made, Operation, can_be_drawn};
 use super::twin::Twin;
 use super::volume::{devices, made_by_progs, write_images};
 use anyhow::{Context, Result};
-use buttress::unstable::device::{Backend, MemoryBackend};
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs;
-use buttress::unstable::writer::{
-    DataOptions, WritableFilesystem, WriteOptions, operations::AttributeChanges, operations::OpenInode,
+use buttress::unstable::device::MemoryBackend;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::operations::OpenInode;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    AttributeChanges, Backend, ByteCount, DataOptions, Environment, Location, SubvolumeId, Timestamp, mkfs,
 };
-use buttress::{ByteCount, Environment, SubvolumeId, Timestamp};
 use buttress_oracle::content::Random;
 use buttress_oracle::volumes::scratch;
 use std::collections::{BTreeMap, VecDeque};

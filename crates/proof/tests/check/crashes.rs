@@ -69,11 +69,7 @@ fn kinds() -> Vec<Kind> {
 
 fn notes(live: &Live) -> Result<BTreeSet<&'static str>> {
     let report = live.look()?;
-    Ok(report
-        .notes
-        .iter()
-        .map(buttress::unstable::check::Note::code)
-        .collect())
+    Ok(report.notes.iter().map(buttress::check::Note::code).collect())
 }
 
 fn require(live: &Live, note: &str) -> Result<()> {
@@ -321,7 +317,7 @@ fn balance(options: &str, specification: &Specification) -> Result<()> {
     let mut met = BTreeSet::new();
     for images in &copies {
         let report = expect_no_false_alarm(images)?;
-        met.extend(report.notes.iter().map(buttress::unstable::check::Note::code));
+        met.extend(report.notes.iter().map(buttress::check::Note::code));
     }
     if run(&mut btrfs(&["balance", "pause"], live.top())).is_ok() {
         met.extend(notes(&live)?);

@@ -6,9 +6,9 @@
 
 use crate::{case, open, text};
 use anyhow::{Context, Result, ensure};
-use buttress::Progress;
-use buttress::unstable::check::{Options, check};
-use buttress::unstable::format::TreeId;
+use buttress::check::Options;
+use buttress::unstable::check::check;
+use buttress::{Progress, TreeId};
 use buttress_hostile::editor::Editor;
 use buttress_hostile::seeds;
 use buttress_oracle::content::Random;

@@ -3,13 +3,13 @@
 
 use crate::text;
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::check::{Note, Options, check};
+use buttress::check::{Note, Options};
+use buttress::unstable::check::check;
 use buttress::unstable::format::{ItemType, Key};
-use buttress::unstable::fs::{FileAttributes, Filesystem, Location, OpenOptions};
-use buttress::unstable::mkfs;
-use buttress::unstable::tree::ReadAhead;
-use buttress::unstable::writer::operations::NewInode;
-use buttress::{ByteCount, FileOffset, Progress, SubvolumeId};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::{
+    ByteCount, FileAttributes, FileOffset, Location, NewInode, Progress, ReadAhead, SubvolumeId, mkfs,
+};
 use buttress_fs::Error;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing};
@@ -21,11 +21,7 @@ const EXTENTS: u64 = 6000;
 const DROPS: u32 = 60;
 
 /// Overwrites a tree block in all its copies.
-fn overwrite(
-    backends: &Backends,
-    filesystem: &Filesystem,
-    logical: buttress::unstable::format::Logical,
-) -> Result<()> {
+fn overwrite(backends: &Backends, filesystem: &Filesystem, logical: buttress::Logical) -> Result<()> {
     let length = ByteCount::new(4096);
     for mapping in filesystem.volume().map(logical, length)? {
         let device = usize::try_from(mapping.device.get() - 1)?;

@@ -20,10 +20,10 @@ mod states;
 mod theirs;
 
 use anyhow::{Result, ensure};
-use buttress::unstable::check::{Options, Report, check};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::check::{Options, Report};
+use buttress::unstable::check::check;
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::{Device, Progress};
+use buttress::{Device, DeviceOptions, Progress};
 use buttress_oracle::tools::progs_missing;
 use buttress_proof::harness::{Case, Outcome, run};
 use std::path::PathBuf;

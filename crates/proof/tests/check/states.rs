@@ -3,7 +3,7 @@
 
 use crate::{case, expect_clean};
 use anyhow::{Result, ensure};
-use buttress::unstable::check::Note;
+use buttress::check::Note;
 use buttress_oracle::history::subvolume;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::run;

@@ -2,12 +2,11 @@
 //! trees are destroyed opens from the newest that is left, with what it held then.
 
 use anyhow::{Context, Result, ensure};
+use buttress::mkfs::Options;
 use buttress::unstable::format::Superblock;
-use buttress::unstable::fs::{Filesystem, Location, OpenOptions};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::volume::Rescue;
-use buttress::unstable::writer::{WritableFilesystem, operations::NewInode};
-use buttress::{ByteCount, Notice, Profile, SubvolumeId};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{ByteCount, Location, NewInode, Notice, Profile, Rescue, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing};
 

@@ -2,10 +2,10 @@
 //! the other: what is left is checked each time, read, and written to, which is when a reference that is wrong shows.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::fs::{Filesystem, Location};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::writer::{WritableFilesystem, operations::NewInode};
-use buttress::{FileOffset, Progress, SubvolumeId};
+use buttress::mkfs::Options;
+use buttress::unstable::fs::Filesystem;
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{FileOffset, Location, NewInode, Progress, SubvolumeId};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, empty, open_checked, open_for_writing};
 use std::collections::BTreeMap;

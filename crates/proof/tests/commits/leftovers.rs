@@ -2,13 +2,15 @@
 //! of an old state sees while others write.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::{Backend, MemoryBackend};
-use buttress::unstable::format::{Incompat, ItemType, TreeId};
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::tree::ReadAhead;
-use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Compression, CompressionMethod, FileOffset, Profile, SubvolumeId};
+use buttress::mkfs::Options;
+use buttress::unstable::device::MemoryBackend;
+use buttress::unstable::format::{Incompat, ItemType};
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    Backend, Compression, CompressionMethod, DataOptions, FileOffset, Location, NewInode, Profile, ReadAhead,
+    SubvolumeId, TreeId,
+};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{FILE_BYTES, Filling};

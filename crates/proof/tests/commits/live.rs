@@ -4,13 +4,14 @@
 //! What a state uses is read from its extent tree, by opening what is durable beside the writer.
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress::unstable::device::{Backend, Engine};
-use buttress::unstable::format::{ItemType, Logical, TreeId};
+use buttress::mkfs::Options;
+use buttress::unstable::format::ItemType;
 use buttress::unstable::fs::{Error, OpenOptions};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::tree::ReadAhead;
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{ByteCount, Device, FileOffset, Profile};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    Backend, ByteCount, Device, DeviceEngine as Engine, FileOffset, Logical, NewInode, Profile, ReadAhead,
+    TreeId,
+};
 use buttress_lab::gate::{GatedBackend, Request};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{Filling, TOP};

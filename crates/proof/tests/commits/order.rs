@@ -6,12 +6,13 @@
 //! Of writes through a ring strace sees only when they are submitted, not where they go: there the order alone is judged.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::{Engine, OpenOptions as DeviceOptions};
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs;
-use buttress::unstable::mkfs::{Identity, Options};
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Device, Environment, FileOffset, Profile, SubvolumeId, SystemEnvironment};
+use buttress::mkfs::{Identity, Options};
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    Device, DeviceEngine as Engine, DeviceOptions, Environment, FileOffset, Location, NewInode, Profile,
+    SubvolumeId, SystemEnvironment, mkfs,
+};
 use buttress_oracle::needs::{Missing, missing};
 use buttress_oracle::volumes::scratch;
 use buttress_proof::harness::{Case, Outcome};

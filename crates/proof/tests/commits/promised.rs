@@ -7,11 +7,10 @@
 //! | create | | fsync of the subvolume, or of the directory that it is in |
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::Engine;
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Device, FileOffset, SubvolumeId};
+use buttress::mkfs::Options;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Device, DeviceEngine as Engine, FileOffset, Location, NewInode, SubvolumeId};
 use buttress_lab::crash::{CrashLab, Outcome as Losses};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Ticking, empty, open_after_crash};

@@ -11,15 +11,14 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress::unstable::format::{
-    DirItems, FileExtent, FileExtentBody, InodeItem, ItemType, Key, Physical, RootItem, Superblock, TreeId,
+    DirItems, FileExtent, FileExtentBody, InodeItem, ItemType, Key, RootItem, Superblock,
 };
-use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress::unstable::tree::ReadAhead;
-use buttress::unstable::writer::{
-    WritableFilesystem, WriteOptions, operations::AttributeChanges, operations::NewInode,
-    operations::RenameMode, operations::SetXattr,
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    AttributeChanges, ByteCount, FileKind, FileOffset, Follow, Generation, Location, NewInode, NodeKind,
+    Physical, ReadAhead, RenameMode, SetXattr, SubvolumeId, Timestamp, TreeId, Uuid,
 };
-use buttress::{ByteCount, FileKind, FileOffset, Generation, NodeKind, SubvolumeId, Timestamp, Uuid};
 use buttress_oracle::ioctls;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{kernel_missing, newest, run};
@@ -301,7 +300,7 @@ fn steps_of_subvolumes() -> Vec<Step> {
             by_kernel: |top| Ok(ioctls::set_read_only(&File::open(top.join("empty"))?, true)?),
             here: |filesystem| {
                 let id = subvolume(filesystem, "empty")?;
-                let received = buttress::unstable::writer::operations::ReceivedUuid::Refuse;
+                let received = buttress::ReceivedUuid::Refuse;
                 Ok(filesystem.set_read_only(id, true, received)?)
             },
         },

@@ -5,8 +5,7 @@
 //! `BUTTRESS_CONCURRENT_CALLS` go elsewhere, and deeper.
 
 use anyhow::Result;
-use buttress::unstable::writer::DataOptions;
-use buttress::{ByteCount, Compression, CompressionMethod};
+use buttress::{ByteCount, Compression, CompressionMethod, DataOptions};
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::concurrent::{Plan, run};
 use buttress_proof::harness::{Case, Outcome, run as run_cases};

@@ -1,13 +1,12 @@
 //! Random operations and syncs in the crash laboratory, and what there was after each.
 
 use anyhow::{Context, Result};
-use buttress::unstable::device::Engine;
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::writer::{
-    DataOptions, WritableFilesystem, WriteOptions, operations::NewInode, operations::RenameMode,
-    operations::SetXattr,
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    AllocateMode, ByteCount, CompressionMethod, DataOptions, Device, DeviceEngine as Engine, FileOffset,
+    Location, NewInode, RenameMode, SetXattr, SubvolumeId,
 };
-use buttress::{AllocateMode, ByteCount, CompressionMethod, Device, FileOffset, SubvolumeId};
 use buttress_lab::crash::CrashLab;
 use buttress_oracle::content::Random;
 use buttress_proof::writing::volume::{Backends, Ticking};

@@ -24,11 +24,9 @@ mod recovering;
 mod threads;
 
 use anyhow::Result;
+use buttress::mkfs::{Feature, Options};
 use buttress::unstable::format::block_group::Profile;
-use buttress::unstable::fs::Location;
-use buttress::unstable::mkfs::{Feature, Options};
-use buttress::unstable::writer::operations::NewInode;
-use buttress::{AllocateMode, FileOffset, SubvolumeId};
+use buttress::{AllocateMode, FileOffset, Location, NewInode, SubvolumeId};
 use buttress_oracle::seeds::budget;
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::writing::volume::{Backends, empty, open_checked_but_for_holes, open_for_writing};

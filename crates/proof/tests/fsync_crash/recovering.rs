@@ -2,10 +2,9 @@
 //! cut in the middle of the replay.
 
 use anyhow::{Context, Result, ensure};
-use buttress::Device;
-use buttress::unstable::device::Engine;
 use buttress::unstable::fs::OpenOptions;
 use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Device, DeviceEngine as Engine};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::Random;

@@ -2,11 +2,10 @@
 //! synced it, or as it did later.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::Engine;
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Device, FileOffset};
+use buttress::mkfs::Options;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Device, DeviceEngine as Engine, FileOffset, Location, NewInode};
 use buttress_lab::crash::{CrashLab, Outcome};
 use buttress_oracle::content::Random;
 use buttress_oracle::seeds::budget;

@@ -1,9 +1,8 @@
 //! Runs `buttress` on a volume and compares with what the kernel showed.
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::{Device, SubvolumeId};
+use buttress::unstable::fs::OpenOptions;
+use buttress::{Device, DeviceOptions, Location, SubvolumeId};
 use buttress_oracle::manifest::{Manifest, expect_equal};
 use buttress_oracle::tools;
 use buttress_proof::{library, pax};

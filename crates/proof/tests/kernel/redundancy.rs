@@ -2,9 +2,8 @@
 
 use crate::compare::{tar_equals, tar_equals_but};
 use anyhow::{Context, Result, ensure};
-use buttress::Device;
-use buttress::unstable::device::OpenOptions as DeviceOptions;
 use buttress::unstable::fs::OpenOptions;
+use buttress::{Device, DeviceOptions};
 use buttress_oracle::noise::spoil;
 use buttress_oracle::tools::progs_missing;
 use buttress_oracle::volumes::{Specification, Volume, make};

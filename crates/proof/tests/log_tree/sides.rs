@@ -2,12 +2,12 @@
 
 use crate::script::Line;
 use anyhow::{Context, Result, bail};
-use buttress::unstable::fs::{FileAttributes, Location};
-use buttress::unstable::writer::{
-    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::OpenInode,
-    operations::RenameMode, operations::SetXattr,
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::unstable::writer::operations::OpenInode;
+use buttress::{
+    AllocateMode, AttributeChanges, ByteCount, DeviceNumber, FileAttributes, FileOffset, Location, NewInode,
+    NodeKind, RenameMode, SetXattr, SubvolumeId, Timestamp,
 };
-use buttress::{AllocateMode, ByteCount, DeviceNumber, FileOffset, NodeKind, SubvolumeId, Timestamp};
 use buttress_oracle::history::apply::apply;
 use buttress_oracle::history::operation::{Operation, Origin, Span, Special};
 use std::ffi::OsStr;

@@ -6,8 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::Result;
-use buttress::unstable::fs::Location;
-use buttress::{AllocateMode, ByteCount};
+use buttress::{AllocateMode, ByteCount, Location};
 use buttress_proof::concurrent::call::Call;
 use buttress_proof::concurrent::schedules::{Plan, Scene, Stage, TOP, explore};
 use buttress_proof::writing::content::Change;

@@ -1,9 +1,7 @@
 //! Streams that are cut or damaged: nothing of them is to be seen, and the volume is sound.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::fs::Location;
-use buttress::unstable::mkfs;
-use buttress::{ByteCount, SubvolumeId};
+use buttress::{ByteCount, Location, SubvolumeId, mkfs};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};

@@ -3,10 +3,11 @@
 
 use super::broken::{DEVICE_BYTES, names};
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::format::{InodeFlags, send::COMMAND_HEADER_BYTES, send::Version};
-use buttress::unstable::fs::{FileAttributes, Location};
-use buttress::unstable::mkfs;
-use buttress::{FileOffset, Generation, InodeNumber, Progress, SubvolumeId, Timestamp, Uuid};
+use buttress::unstable::format::send::{COMMAND_HEADER_BYTES, Version};
+use buttress::{
+    FileAttributes, FileOffset, Generation, InodeFlags, InodeNumber, Location, Progress, SubvolumeId,
+    Timestamp, Uuid, mkfs,
+};
 use buttress_oracle::tools::kernel_missing;
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::send::compare::same_but_for_times_of_directories;

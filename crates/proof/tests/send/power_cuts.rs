@@ -6,9 +6,9 @@
 
 use super::broken::{DEVICE_BYTES, content, golden, kept, names, take, take_keeping};
 use anyhow::{Context, Result, ensure};
+use buttress::mkfs;
 use buttress::unstable::format::RootFlags;
 use buttress::unstable::fs::OpenOptions;
-use buttress::unstable::mkfs;
 use buttress_lab::crash::{CrashLab, History, Outcome as Kept};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::state::describe;

@@ -4,9 +4,7 @@
 use super::broken::{DEVICE_BYTES, content, names, take};
 use anyhow::{Context, Result, ensure};
 use buttress::unstable::format::send::Version;
-use buttress::unstable::fs::Location;
-use buttress::unstable::mkfs;
-use buttress::{FileOffset, Generation, SubvolumeId, Timestamp, Uuid};
+use buttress::{FileOffset, Generation, Location, SubvolumeId, Timestamp, Uuid, mkfs};
 use buttress_oracle::content::{Random, names_of_one_hash};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};

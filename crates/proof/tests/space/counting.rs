@@ -2,14 +2,13 @@
 //! what each reaches is put into sets one by one.
 
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::accounts::{
-    Accounts as _, space::accounting::Accounting, space::accounting::Occupied, space::accounting::Options,
-    space::accounting::Parts, space::accounting::Share,
+use buttress::accounting::{Accounting, Occupied, Options, Parts, Share};
+use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType};
+use buttress::unstable::fs::Filesystem;
+use buttress::{
+    FileKind, InodeNumber, Location, Logical, Progress, ReadAhead, SubvolumeId, TreeId, WalkItem, WalkOptions,
 };
-use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType, Logical, TreeId};
-use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{FileKind, InodeNumber, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,10 +5,10 @@
 
 use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::accounts::{Accounts as _, space::accounting::Options};
-use buttress::unstable::format::BlockGroupFlags;
+use buttress::accounting::Options;
+use buttress::unstable::accounts::Accounts as _;
 use buttress::unstable::fs::Filesystem;
-use buttress::{Progress, SubvolumeId};
+use buttress::{BlockGroupFlags, Progress, SubvolumeId};
 use buttress_oracle::content::Random;
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::tools::{newest, run};

@@ -2,9 +2,10 @@
 
 use crate::volumes::open;
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::accounts::{Accounts as _, space::accounting::Options, space::accounting::Share};
-use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions};
-use buttress::{InodeNumber, Progress, SubvolumeInfo};
+use buttress::accounting::{Options, Share};
+use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::fs::Filesystem;
+use buttress::{InodeNumber, Location, Progress, SubvolumeInfo, WalkItem, WalkOptions};
 use buttress_oracle::loop_device::Mount;
 use buttress_oracle::needs::missing;
 use buttress_oracle::skip::skips;

@@ -4,7 +4,8 @@
 use crate::counting;
 use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::accounts::{Accounts as _, space::accounting::Options, space::accounting::Share};
+use buttress::accounting::{Options, Share};
+use buttress::unstable::accounts::Accounts as _;
 use buttress::unstable::fs::{Error, Filesystem};
 use buttress::{Progress, SubvolumeId};
 use buttress_oracle::history::subvolume;

@@ -2,11 +2,10 @@
 
 use crate::{counting, deleting, programs};
 use anyhow::{Context, Result};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::mkfs::{Feature, Options};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::unstable::mkfs::{Feature, Options};
-use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{Compression, CompressionMethod, Device, Profile};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Compression, CompressionMethod, DataOptions, Device, DeviceOptions, Profile};
 use buttress_oracle::history::{Made, Strictness, random};
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;

@@ -6,13 +6,12 @@ mod durability;
 mod names;
 
 use super::model::{Inode, Model, Times};
-use buttress::unstable::fs::{Location, OpenOptions};
-use buttress::unstable::mkfs::Options;
-use buttress::unstable::writer::{
-    DataOptions, WritableFilesystem, WriteOptions, operations::AccessPolicy, operations::AccessTimes,
-};
+use buttress::mkfs::Options;
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
 use buttress::{
-    ByteCount, Compression, CompressionMethod, Environment, FileKind, SubvolumeId, Timestamp, Uuid,
+    AccessPolicy, AccessTimes, ByteCount, Compression, CompressionMethod, DataOptions, Environment, FileKind,
+    Location, SubvolumeId, Timestamp, Uuid,
 };
 use buttress_oracle::content::Random;
 use buttress_proof::writing::volume::{Backends, devices, empty};

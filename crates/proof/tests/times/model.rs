@@ -1,8 +1,6 @@
 //! The model of the times: which times a call sets, and which of them a crash may bring back.
 
-use buttress::unstable::fs::Location;
-use buttress::unstable::writer::{operations::AccessPolicy, operations::AccessTimes};
-use buttress::{FileKind, Metadata, Timestamp};
+use buttress::{AccessPolicy, AccessTimes, FileKind, Location, Metadata, Timestamp};
 use std::collections::BTreeMap;
 
 /// All four times of an inode.

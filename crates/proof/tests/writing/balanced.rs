@@ -2,9 +2,9 @@
 //! name. What of them is deleted here must leave nothing that counts for it.
 
 use anyhow::{Context, Result};
-use buttress::Progress;
-use buttress::unstable::fs::{Follow, OpenOptions};
+use buttress::unstable::fs::OpenOptions;
 use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Follow, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::history::subvolume;
 use buttress_oracle::loop_device::Mount;

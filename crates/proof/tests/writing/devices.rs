@@ -10,7 +10,7 @@ mod several;
 
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::mkfs::Options;
+use buttress::mkfs::Options;
 use buttress::unstable::volume::{DeviceErrors, DeviceSlot};
 use buttress::{Profile, Progress};
 use buttress_lab::Fault;

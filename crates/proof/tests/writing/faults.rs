@@ -5,8 +5,9 @@
 
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, bail, ensure};
-use buttress::unstable::format::{ErrorKind, block_group::BlockGroupFlags};
-use buttress::unstable::mkfs::Options;
+use buttress::mkfs::Options;
+use buttress::unstable::format::ErrorKind;
+use buttress::unstable::format::block_group::BlockGroupFlags;
 use buttress::{Profile, Progress};
 use buttress_lab::Fault;
 use buttress_lab::crash::CrashLab;

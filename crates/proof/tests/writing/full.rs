@@ -2,7 +2,7 @@
 //! `NoSpace` ever fails, deleting always works, and the space comes back.
 
 use anyhow::{Result, ensure};
-use buttress::unstable::mkfs::{Feature, Options};
+use buttress::mkfs::{Feature, Options};
 use buttress::unstable::writer::WritableFilesystem;
 use buttress::{Profile, Progress};
 use buttress_oracle::seeds::budget;

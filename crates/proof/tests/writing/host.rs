@@ -5,11 +5,10 @@
 //! The host becomes full at writes that a seed draws from those of the run (`BUTTRESS_HOST_SEED`, `BUTTRESS_HOST_CUTS`).
 
 use anyhow::{Context, Result, bail, ensure};
-use buttress::unstable::device::{Backend, Engine};
-use buttress::unstable::fs::{Error, Filesystem, Location, OpenOptions};
-use buttress::unstable::mkfs::{Feature, Options};
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Device, FileOffset, Profile};
+use buttress::mkfs::{Feature, Options};
+use buttress::unstable::fs::{Error, Filesystem, OpenOptions};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Backend, Device, DeviceEngine as Engine, FileOffset, Location, NewInode, Profile};
 use buttress_lab::SparseBackend;
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};

@@ -6,9 +6,8 @@
 //! commit; as that lets go of what is held, the run may be another.
 
 use anyhow::{Context, Result};
-use buttress::unstable::mkfs::{Feature, Options};
-use buttress::unstable::writer::DataOptions;
-use buttress::{ByteCount, ChecksumType, Compression, CompressionMethod, Profile};
+use buttress::mkfs::{Feature, Options};
+use buttress::{ByteCount, ChecksumType, Compression, CompressionMethod, DataOptions, Profile};
 use buttress_oracle::seeds::budget;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::{kernel_missing, progs_missing};

@@ -4,12 +4,10 @@
 
 use super::rounds::{change_here, open, then_the_kernel};
 use anyhow::{Context, Result, bail, ensure};
-use buttress::unstable::format::{
-    BlockGroupFlags, ItemType, Key, Logical, Physical, SUPERBLOCK_OFFSETS, TreeId,
-};
-use buttress::unstable::mkfs::{Feature, Identity, Options};
+use buttress::mkfs::{Feature, Identity, Options};
+use buttress::unstable::format::{ItemType, Key, SUPERBLOCK_OFFSETS};
 use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
-use buttress::{ByteCount, Profile, Timestamp, Uuid};
+use buttress::{BlockGroupFlags, ByteCount, Logical, Physical, Profile, Timestamp, TreeId, Uuid};
 use buttress_mkfs::old::{self, OldChunk};
 use buttress_mkfs::options::Missing;
 use buttress_oracle::btrfs_check::btrfs_check;
@@ -300,7 +298,7 @@ fn expect_reserved_is_free(images: &[PathBuf]) -> Result<()> {
     let mut extents = Vec::new();
     for item in filesystem
         .tree(TreeId::EXTENT)?
-        .range(Key::MIN..=Key::MAX, buttress::unstable::tree::ReadAhead::None)
+        .range(Key::MIN..=Key::MAX, buttress::ReadAhead::None)
     {
         let key = item?.key();
         match key.item_type {

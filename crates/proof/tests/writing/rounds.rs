@@ -4,8 +4,8 @@
 
 use anyhow::{Context, Result};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::unstable::writer::{DataOptions, WritableFilesystem, WriteOptions};
-use buttress::{Compression, CompressionMethod, Progress};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Compression, CompressionMethod, DataOptions, Progress};
 use buttress_oracle::btrfs_check::btrfs_check;
 use buttress_oracle::content::{Random, random_tree};
 use buttress_oracle::history::{Made, Strictness, random, subvolume};

@@ -1,11 +1,10 @@
 //! A volume under random changes, each of whose devices can be made to fail.
 
 use anyhow::{Context, Result};
-use buttress::Device;
-use buttress::unstable::device::{Backend, Engine};
+use buttress::mkfs::Options;
 use buttress::unstable::fs::OpenOptions;
-use buttress::unstable::mkfs::Options;
 use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{Backend, Device, DeviceEngine as Engine};
 use buttress_lab::FaultyBackend;
 use buttress_lab::crash::CrashLab;
 use buttress_proof::writing::volume::{Backends, Ticking, empty};

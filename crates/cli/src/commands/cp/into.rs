@@ -5,8 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::Progress;
-use buttress::unstable::fs::{Follow, Location};
+use buttress::{Follow, Location, Progress};
 
 use super::total::{self, Counting};
 use super::{How, JustMade, TargetDirectory, last_name};

@@ -5,8 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::Progress;
-use buttress::unstable::fs::{Location, WalkOptions};
+use buttress::{Location, Progress, WalkOptions};
 
 use super::total::{Counting, Source};
 use super::{How, JustMade, TargetDirectory, last_name};

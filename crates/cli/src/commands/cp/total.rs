@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use buttress::unstable::fs::{Filesystem, Location, WalkItem, WalkOptions, inode::kind_of_mode};
-use buttress::{ByteCount, FileKind, Progress};
+use buttress::unstable::fs::Filesystem;
+use buttress::{ByteCount, FileKind, Location, Progress, WalkItem, WalkOptions, kind_of_mode};
 
 use crate::context::Context;
 use crate::host::HostFile;

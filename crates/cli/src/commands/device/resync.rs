@@ -5,7 +5,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use buttress::ByteCount;
-use buttress::unstable::scrub::{Resync as Job, ResyncOptions, Resynced};
+use buttress::scrub::{ResyncOptions, Resynced};
+use buttress::unstable::scrub::Resync as Job;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -79,7 +80,7 @@ impl Subcommand for Resync {
 
 fn print(context: &Context, resynced: &Resynced, is_whole: bool) -> Result<()> {
     if context.json() {
-        let device = |device: &buttress::unstable::scrub::ResyncedDevice| {
+        let device = |device: &buttress::scrub::ResyncedDevice| {
             json!({
                 "device": device.name.to_string(),
                 "devid": device.device.get(),

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::format::{DeviceId, DeviceStatistics, TreeId};
 use buttress::unstable::fs::Filesystem;
+use buttress::{DeviceId, DeviceStatistics, TreeId};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

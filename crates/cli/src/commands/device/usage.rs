@@ -5,10 +5,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::Profile;
-use buttress::unstable::accounts::space::DeviceSpace;
-use buttress::unstable::format::{BlockGroupFlags, DeviceId};
 use buttress::unstable::fs::Filesystem;
+use buttress::{BlockGroupFlags, DeviceId, DeviceSpace, Profile};
 use clap::Args;
 use serde_json::{Value, json};
 

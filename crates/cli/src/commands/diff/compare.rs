@@ -10,8 +10,7 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use anyhow::{Context as _, Result};
-use buttress::FileKind;
-use buttress::unstable::fs::{ChangedInodes, Location};
+use buttress::{ChangedInodes, FileKind, Location};
 
 use super::Aspect;
 use super::content::compare;

@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Content, FileReader};
+use buttress::{Content, FileReader};
 use rustix::io::Errno;
 
 use super::planned::{PlannedContent, Run};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress::unstable::fs::inode::kind_of_mode;
+use buttress::kind_of_mode;
 use rustix::fs::OFlags;
 
 use super::content::Segments;

@@ -15,8 +15,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
 
 use anyhow::Result;
-use buttress::FileKind;
-use buttress::unstable::fs::{Filesystem, Location};
+use buttress::unstable::fs::Filesystem;
+use buttress::{FileKind, Location};
 
 use super::compare::{Comparison, Failed, Single, Which, join};
 use super::content::compare;

@@ -8,8 +8,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::build::{ContentReader, EntryKind};
-use buttress::unstable::sources::{Layers, Manifest, store::Compression, tree::EntryTree};
+use buttress::build::{ContentReader, EntryKind};
+use buttress::sources::store::Compression;
+use buttress::sources::tree::EntryTree;
+use buttress::sources::{Layers, Manifest};
 use buttress::{FileKind, FileOffset, NodeKind, Progress, Timestamp};
 
 use super::content::Segments;
@@ -51,7 +53,7 @@ pub(super) fn open(context: &Context, path: &Path) -> Result<Option<EntryTree>> 
     Ok(Some(tree))
 }
 
-fn find<'a>(tree: &'a EntryTree, path: &[u8]) -> Result<&'a buttress::unstable::build::Entry> {
+fn find<'a>(tree: &'a EntryTree, path: &[u8]) -> Result<&'a buttress::build::Entry> {
     tree.entry(path).context("an entry is gone")
 }
 

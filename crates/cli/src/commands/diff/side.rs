@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
-use buttress::unstable::fs::{FileRange, Filesystem, Location, RangeKind};
-use buttress::unstable::sources::tree::EntryTree;
-use buttress::{FileKind, Generation, SubvolumeId, Timestamp};
+use buttress::sources::tree::EntryTree;
+use buttress::unstable::fs::Filesystem;
+use buttress::{FileKind, FileRange, Generation, Location, RangeKind, SubvolumeId, Timestamp};
 
 use super::content::Segments;
 use super::host::{self, HostTree};

@@ -6,8 +6,7 @@
 
 use std::io::{self, Write};
 
-use buttress::unstable::format::Logical;
-use buttress::{ByteCount, FiemapExtent, FiemapFlags};
+use buttress::{ByteCount, FiemapExtent, FiemapFlags, Logical};
 
 use super::FLAG_NAMES;
 use super::columns::Columns;

@@ -11,9 +11,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use anyhow::Result;
-use buttress::unstable::format::Logical;
-use buttress::unstable::fs::{Follow, Location, WalkItem, WalkOptions};
-use buttress::{ByteCount, FileKind};
+use buttress::{ByteCount, FileKind, Follow, Location, Logical, WalkItem, WalkOptions};
 use clap::Args;
 use serde_json::{Map, Value};
 

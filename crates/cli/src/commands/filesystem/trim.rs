@@ -6,8 +6,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::{Context as _, Result};
-use buttress::ByteCount;
-use buttress::unstable::format::Logical;
+use buttress::{ByteCount, Logical};
 use clap::Args;
 use serde_json::Value;
 

@@ -6,9 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::accounts::{space::GroupSpace, space::Totals};
-use buttress::unstable::format::BlockGroupFlags;
-use buttress::{ByteCount, Space};
+use buttress::{BlockGroupFlags, ByteCount, GroupSpace, Space, SpaceTotals as Totals};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -92,7 +90,7 @@ fn groups_in_order(space: &Space) -> Vec<&GroupSpace> {
 }
 
 /// The name of a device in the lists.
-fn device_name(device: &buttress::unstable::accounts::space::DeviceSpace) -> String {
+fn device_name(device: &buttress::DeviceSpace) -> String {
     terminal::shown(device.name.as_deref().unwrap_or("missing"))
 }
 

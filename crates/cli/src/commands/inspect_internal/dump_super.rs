@@ -8,9 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::Device;
-use buttress::unstable::format::{
-    superblock::SUPERBLOCK_BYTES, superblock::SUPERBLOCK_MAGIC, superblock::SUPERBLOCK_OFFSETS,
-    superblock::Superblock,
+use buttress::unstable::format::superblock::{
+    SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, Superblock,
 };
 use clap::Args;
 use serde_json::{Value, json};
@@ -95,7 +94,7 @@ impl Subcommand for DumpSuper {
 impl DumpSuper {
     /// The places to look at.
     fn offsets(&self) -> Vec<u64> {
-        let copies = SUPERBLOCK_OFFSETS.map(buttress::unstable::format::Physical::get);
+        let copies = SUPERBLOCK_OFFSETS.map(buttress::Physical::get);
         let copy = |number: u64| {
             usize::try_from(number)
                 .ok()

@@ -13,13 +13,12 @@ mod selection;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::format::{
-    Incompat, Key, Logical, TreeId, node::BlockProblem, node::DamagedBlock, node::Expectation,
-    node::TreeBlock,
-};
+use buttress::unstable::format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
+use buttress::unstable::format::{Incompat, Key};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::tree::{BlockOrder, ReadAhead, RootPointer, Tree};
+use buttress::unstable::tree::{BlockOrder, RootPointer, Tree};
 use buttress::unstable::volume::ExtentRead;
+use buttress::{Logical, ReadAhead, TreeId};
 use clap::Args;
 
 use super::print::Options;

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::InodeNumber;
-use buttress::unstable::fs::{Follow, Location};
+use buttress::{Follow, InodeNumber, Location};
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::format::{
-    BlockGroupFlags, BlockGroupItem, Chunk, DeviceId, ItemType, Key, ObjectId, Physical, TreeId,
-};
+use buttress::unstable::format::{BlockGroupItem, Chunk, ItemType, Key, ObjectId};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::tree::{ReadAhead, Tree};
+use buttress::unstable::tree::Tree;
+use buttress::{BlockGroupFlags, DeviceId, Physical, ReadAhead, TreeId};
 use clap::Args;
 use serde_json::{Value, json};
 

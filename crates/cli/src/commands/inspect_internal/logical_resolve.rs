@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::accounts::DataReference;
-use buttress::unstable::format::Logical;
+use buttress::{DataReference, Logical};
 use clap::Args;
 use serde_json::{Map, Value};
 

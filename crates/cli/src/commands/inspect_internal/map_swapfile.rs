@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, bail, ensure};
-use buttress::unstable::format::{
-    BlockGroupFlags, FileExtent, FileExtentBody, InodeFlags, InodeItem, ItemType, Key, Logical, Physical,
+use buttress::unstable::format::{FileExtent, FileExtentBody, InodeItem, ItemType, Key};
+use buttress::unstable::fs::Filesystem;
+use buttress::{
+    BlockGroupFlags, ByteCount, Compression, FileKind, Follow, InodeFlags, Location, Logical, Physical,
+    ReadAhead,
 };
-use buttress::unstable::fs::{Filesystem, Follow, Location};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{ByteCount, Compression, FileKind};
 use clap::Args;
 use serde_json::json;
 
@@ -117,10 +117,7 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
 }
 
 /// The one place of an address.
-fn place(
-    filesystem: &Filesystem,
-    logical: Logical,
-) -> Result<(buttress::unstable::format::DeviceId, Physical)> {
+fn place(filesystem: &Filesystem, logical: Logical) -> Result<(buttress::DeviceId, Physical)> {
     let volume = filesystem.volume();
     if let Some(chunk) = volume.chunk_map().find(logical) {
         let is_single = !chunk.flags().intersects(BlockGroupFlags::PROFILES);

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::format::{DeviceExtent, ItemType, Key, ObjectId, SUPERBLOCK_OFFSETS, TreeId};
+use buttress::unstable::format::{DeviceExtent, ItemType, Key, ObjectId, SUPERBLOCK_OFFSETS};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::tree::ReadAhead;
+use buttress::{ReadAhead, TreeId};
 use clap::Args;
 use serde_json::json;
 

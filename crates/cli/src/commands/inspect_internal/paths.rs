@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use buttress::SubvolumeId;
-use buttress::unstable::fs::{Filesystem, Location};
+use buttress::unstable::fs::Filesystem;
+use buttress::{Location, SubvolumeId};
 
 /// Finds paths; the paths of subvolumes are remembered.
 #[derive(Debug)]

@@ -26,7 +26,8 @@ pub(super) mod superblock;
 pub(super) mod time;
 pub(super) mod value;
 
-use buttress::unstable::format::{ItemType, Key, ObjectId, node::Item, node::TreeBlock};
+use buttress::unstable::format::node::{Item, TreeBlock};
+use buttress::unstable::format::{ItemType, Key, ObjectId};
 
 use fields::Short;
 use sink::Sink;
@@ -226,7 +227,7 @@ fn named_only(sink: &mut impl Sink, item_type: ItemType) {
 )]
 mod tests {
     use super::*;
-    use buttress::unstable::format::{superblock::SUPERBLOCK_BYTES, superblock::Superblock};
+    use buttress::unstable::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 
     const OPTIONS: Options = Options {
         hide_names: false,

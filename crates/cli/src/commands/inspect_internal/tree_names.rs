@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use buttress::unstable::format::TreeId;
+use buttress::TreeId;
 
 /// Names that the command line takes, longer ones before their beginnings. Case does not matter.
 const NAMES: &[(&str, TreeId)] = &[

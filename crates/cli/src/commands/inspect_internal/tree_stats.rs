@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::format::{ItemType, TreeId};
+use buttress::unstable::format::ItemType;
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::tree::{BlockOrder, ReadAhead, Visit};
+use buttress::unstable::tree::{BlockOrder, Visit};
+use buttress::{ReadAhead, TreeId};
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -1,7 +1,6 @@
 //! One entry of a listing.
 
-use buttress::FileKind;
-use buttress::unstable::fs::InodeRecord;
+use buttress::{FileKind, InodeRecord};
 use serde_json::{Map, Value, json};
 
 use crate::commands::stat::kind_name;

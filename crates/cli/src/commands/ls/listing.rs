@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Follow, InodeRecord, Location};
+use buttress::{Follow, InodeRecord, Location};
 
 use super::Look;
 use super::line::{Line, Size};

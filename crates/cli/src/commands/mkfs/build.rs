@@ -7,14 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::build::{
+use buttress::build::{
     BuildOptions, Compress, DirectorySource, EntryPath, Error as BuildError, ImageBuilder, Owners, Size,
     SubvolumeMark,
 };
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::format::InodeFlags;
-use buttress::unstable::mkfs::{Made, Options};
-use buttress::{ByteCount, Device};
+use buttress::mkfs::{Made, Options};
+use buttress::{ByteCount, Device, DeviceOptions, InodeFlags};
 use clap::Args;
 
 use super::sources::{OpenedSources, SourceArguments};

@@ -7,11 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::build::{DirectorySource, EntryPath, ImageBuilder, Source};
-use buttress::unstable::sources::{
-    Layers, Manifest, adapters::Exclude, adapters::FileContexts, adapters::IdMap, adapters::Mapped,
-    manifest::VolumeWishes, oci,
-};
+use buttress::build::{DirectorySource, EntryPath, ImageBuilder, Source};
+use buttress::sources::adapters::{Exclude, FileContexts, IdMap, Mapped};
+use buttress::sources::manifest::VolumeWishes;
+use buttress::sources::{Layers, Manifest, oci};
 use buttress::{Progress, Timestamp};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
@@ -123,7 +122,7 @@ enum Opened {
 /// Sources that were opened.
 pub(super) struct OpenedSources {
     sources: Vec<Opened>,
-    manifests: Vec<buttress::unstable::sources::adapters::Rules>,
+    manifests: Vec<buttress::sources::adapters::Rules>,
     /// What the manifests say of the volume.
     pub(super) wishes: Vec<VolumeWishes>,
 }

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::Device;
-use buttress::unstable::format::{BlockGroupFlags, Incompat};
-use buttress::unstable::mkfs::{Feature, Made, Quotas};
+use buttress::mkfs::{Feature, Made, Quotas};
+use buttress::unstable::format::Incompat;
+use buttress::{BlockGroupFlags, Device};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;

@@ -1,7 +1,7 @@
 //! What manifests say of the volume, where the command line says nothing.
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::sources::manifest::VolumeWishes;
+use buttress::sources::manifest::VolumeWishes;
 
 use super::{Mkfs, SizeWish, checksum, profile};
 

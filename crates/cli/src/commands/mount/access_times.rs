@@ -2,7 +2,7 @@
 //!
 //! Sources: mount(8), options `atime`, `relatime`, `strictatime` and `diratime` and their negations; mount(2).
 
-use buttress::unstable::writer::{operations::AccessPolicy, operations::AccessTimes};
+use buttress::{AccessPolicy, AccessTimes};
 use rustix::mount::MountFlags;
 
 /// Takes an option in. Returns whether it is one of these. As with mount(2), an option that is negated falls back to `relatime`.

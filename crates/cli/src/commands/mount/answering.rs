@@ -16,8 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use anyhow::{Context as _, Result, bail};
-use buttress::unstable::fs::Location;
-use buttress::unstable::writer::operations::NewInode;
+use buttress::{Location, NewInode};
 use buttress_mount::fuse::Notifier;
 use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, MountedVolume, SubvolumeNames};

@@ -257,8 +257,8 @@ pub(super) fn close_in(has_rings: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::Device;
-    use buttress::unstable::device::{Engine, OpenOptions, ReadRequest};
+    use buttress::unstable::device::ReadRequest;
+    use buttress::{Device, DeviceEngine as Engine, DeviceOptions as OpenOptions};
     use std::fs::File;
     use std::io::{ErrorKind, Read as _};
     use std::process::Command;

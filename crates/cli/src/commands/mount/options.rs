@@ -7,8 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::ByteCount;
-use buttress::unstable::writer::{DataOptions, operations::AccessPolicy};
+use buttress::{AccessPolicy, ByteCount, DataOptions};
 use clap::ValueEnum as _;
 
 use super::access_times;
@@ -217,7 +216,7 @@ fn method(text: &str) -> Result<buttress::CompressionMethod> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buttress::unstable::writer::operations::AccessTimes;
+    use buttress::AccessTimes;
 
     fn taken(text: &str) -> Result<(MountWishes, Globals)> {
         let (mut wishes, mut globals) = (MountWishes::default(), Globals::default());

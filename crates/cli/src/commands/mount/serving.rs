@@ -12,11 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::device::{Engine as DeviceEngine, OpenOptions as DeviceOptions};
-use buttress::unstable::fs::Location;
 use buttress::unstable::scrub::Healer;
-use buttress::unstable::writer::{Uncommitted, WritableFilesystem, WriteOptions};
-use buttress::{Environment, Timestamp, Uuid};
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{DeviceEngine, DeviceOptions, Environment, Location, Timestamp, Uncommitted, Uuid};
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, KernelSync, Log, MountedVolume, Showing, coarse_now};

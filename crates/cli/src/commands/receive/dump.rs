@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::stream::{Decoder, TextDump};
+use buttress::stream::{Decoder, TextDump};
 
 use super::json;
 use crate::context::Context;

@@ -6,7 +6,8 @@
 
 use std::convert::Infallible;
 
-use buttress::unstable::stream::{AttributeKind, Frame, command::AttributeSink, command::Value as Attribute};
+use buttress::stream::command::{AttributeSink, Value as Attribute};
+use buttress::stream::{AttributeKind, Frame};
 use serde_json::{Map, Value, json};
 
 use crate::output::json::insert_name;

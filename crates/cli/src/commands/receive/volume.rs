@@ -6,12 +6,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::fs::{Follow, Location};
-use buttress::unstable::stream::{
-    ReadAhead, Streams, receive, receive::Event, receive::Kept, receive::Options, receive::ReceivedSubvolume,
-    trail::Trail,
-};
-use buttress::{ByteCount, Generation, Progress};
+use buttress::stream::receive::{Event, Kept, Options, ReceivedSubvolume};
+use buttress::stream::trail::Trail;
+use buttress::stream::{ReadAhead, Streams};
+use buttress::unstable::stream::receive;
+use buttress::{ByteCount, Follow, Generation, Location, Progress};
 use serde_json::{Map, Value};
 
 use super::{Receive, open};
@@ -257,7 +256,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     let is_cut_short = error.downcast_ref::<receive::Error>().is_some_and(|error| {
         matches!(
             error,
-            receive::Error::Stream(buttress::unstable::stream::Error::Corrupt { .. })
+            receive::Error::Stream(buttress::stream::Error::Corrupt { .. })
         )
     });
     if is_cut_short {
@@ -268,7 +267,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     let is_unknown = error.downcast_ref::<receive::Error>().is_some_and(|error| {
         matches!(
             error,
-            receive::Error::Stream(buttress::unstable::stream::Error::CommandUnknown { .. })
+            receive::Error::Stream(buttress::stream::Error::CommandUnknown { .. })
         )
     });
     if is_unknown {

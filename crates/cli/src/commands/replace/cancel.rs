@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::DeviceOptions;
 use buttress::unstable::writer::{replacement_item, wipe_superblocks};
 use clap::Args;
 use serde_json::json;

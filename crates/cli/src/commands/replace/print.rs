@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use buttress::ByteCount;
+use buttress::scrub::{Lost, Replaced};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::scrub::{Lost, Replaced};
 use buttress::unstable::volume::DeviceSlot;
 use serde_json::{Value, json};
 

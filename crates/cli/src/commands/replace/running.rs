@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use buttress::Progress;
-use buttress::unstable::format::DeviceId;
-use buttress::unstable::scrub::{Error, Replace, ReplaceOptions, Replaced};
+use buttress::scrub::{Error, ReplaceOptions, Replaced};
+use buttress::unstable::scrub::Replace;
+use buttress::{DeviceId, Progress};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::record::Record;

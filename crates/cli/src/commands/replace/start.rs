@@ -5,11 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::format::DeviceId;
-use buttress::unstable::scrub::ReplaceOptions;
-use buttress::unstable::volume::{DeviceSlot, replacement::TARGET_ID, signatures, superblocks};
-use buttress::{ByteCount, Device, Uuid};
+use buttress::scrub::ReplaceOptions;
+use buttress::unstable::volume::replacement::TARGET_ID;
+use buttress::unstable::volume::{DeviceSlot, signatures, superblocks};
+use buttress::{ByteCount, Device, DeviceId, DeviceOptions, Uuid};
 use clap::Args;
 use serde_json::json;
 
@@ -136,8 +135,7 @@ impl Start {
             false => Some(self.open_target(context, &options, &source, fsid)?),
         };
         let name = || image.display().to_string();
-        let writing =
-            Writing::new(opened, buttress::unstable::writer::DataOptions::default()).with_context(name)?;
+        let writing = Writing::new(opened, buttress::DataOptions::default()).with_context(name)?;
         let filesystem = &writing.filesystem;
         match (filesystem.replacement(), target) {
             (Some(item), _) if item.source != source.id() => {

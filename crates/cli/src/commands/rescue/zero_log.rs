@@ -4,9 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::format::Logical;
 use buttress::unstable::writer::log_tree::drop_log;
+use buttress::{DeviceOptions, Logical};
 use clap::Args;
 use serde_json::{Value, json};
 

@@ -1,10 +1,9 @@
 //! Whose data is damaged: the files of an address, in all snapshots; and what of data was ever written.
 
-use buttress::ByteCount;
+use buttress::scrub::{Damage, Part, Report};
 use buttress::unstable::accounts::Accounts as _;
-use buttress::unstable::format::Logical;
-use buttress::unstable::fs::{Filesystem, RangeKind};
-use buttress::unstable::scrub::{Damage, Part, Report};
+use buttress::unstable::fs::Filesystem;
+use buttress::{ByteCount, Logical, RangeKind};
 use buttress_exact::Exact as _;
 use core::ops::Range;
 
@@ -97,24 +96,23 @@ pub(super) fn written(filesystem: &Filesystem, logical: Logical, length: ByteCou
         return vec![all];
     };
     let mut written = Vec::new();
-    let mut add =
-        |reference: &buttress::unstable::accounts::DataReference| -> buttress::unstable::fs::Result<()> {
-            let file = filesystem.open_file(reference.location)?;
-            let last = reference.offset.saturating_add(LONGEST_EXTENT);
-            for range in file.extents_from(reference.offset)? {
-                let range = range?;
-                if range.offset > last {
-                    break;
-                }
-                if let RangeKind::Data(extent) = range.kind {
-                    let end = extent.logical.saturating_add(extent.disk_bytes);
-                    if extent.logical < all.end && all.start < end {
-                        written.push(extent.logical..end);
-                    }
+    let mut add = |reference: &buttress::DataReference| -> buttress::unstable::fs::Result<()> {
+        let file = filesystem.open_file(reference.location)?;
+        let last = reference.offset.saturating_add(LONGEST_EXTENT);
+        for range in file.extents_from(reference.offset)? {
+            let range = range?;
+            if range.offset > last {
+                break;
+            }
+            if let RangeKind::Data(extent) = range.kind {
+                let end = extent.logical.saturating_add(extent.disk_bytes);
+                if extent.logical < all.end && all.start < end {
+                    written.push(extent.logical..end);
                 }
             }
-            Ok(())
-        };
+        }
+        Ok(())
+    };
     for reference in references.iter() {
         if add(reference).is_err() {
             return vec![all];

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
+use buttress::scrub::{Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::scrub::{Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::unstable::writer::WritableFilesystem;
 use buttress::{ByteCount, Progress, Uuid};
 use buttress_mount::volume::Log;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::scrub::{Counters, DeviceReport, Outcome, Report};
+use buttress::scrub::{Counters, DeviceReport, Outcome, Report};
 use serde_json::{Value, json};
 
 use super::files::Affected;

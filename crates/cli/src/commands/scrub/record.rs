@@ -9,9 +9,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::Uuid;
-use buttress::unstable::format::{DeviceId, Logical};
-use buttress::unstable::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
+use buttress::scrub::{ChunkPosition, Counters, DeviceReport, Position, Report};
+use buttress::{DeviceId, Logical, Uuid};
 use serde_json::{Map, Value, json};
 
 use crate::background::is_alive;

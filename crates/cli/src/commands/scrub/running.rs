@@ -5,13 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
+use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::scrub::{
-    DeviceReport, Options as ScrubOptions, Report, Resync, ResyncOptions, Scrub, resync::devices_behind,
-};
-use buttress::unstable::writer::DataOptions;
-use buttress::{ByteCount, Progress};
+use buttress::unstable::scrub::Resync;
+use buttress::unstable::scrub::resync::devices_behind;
+use buttress::{ByteCount, DataOptions, DeviceOptions, Progress};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::options::Options;
@@ -75,7 +73,7 @@ impl Under<'_> {
     }
 
     /// Runs the scrub, and keeps its record meanwhile: how each of both ended.
-    pub(super) fn run_and_keep(&self) -> (Result<(), buttress::unstable::scrub::Error>, Result<()>) {
+    pub(super) fn run_and_keep(&self) -> (Result<(), buttress::scrub::Error>, Result<()>) {
         let (stop, stopped) = bounded::<()>(0);
         std::thread::scope(|scope| {
             let saving = scope.spawn(move || -> Result<()> {

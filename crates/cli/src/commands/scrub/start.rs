@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::Uuid;
-use buttress::unstable::scrub::Position;
+use buttress::scrub::Position;
 use clap::Args;
 use serde_json::json;
 

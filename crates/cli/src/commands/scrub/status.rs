@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::scrub::{Options as ScrubOptions, Scrub};
+use buttress::scrub::{Options as ScrubOptions, Scrub};
 use buttress::unstable::volume::superblocks;
 use buttress::{Progress, Uuid};
 use clap::Args;

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use buttress::SubvolumeInfo;
-use buttress::unstable::accounts::{space::accounting::Occupied, space::accounting::Options};
+use buttress::accounting::{Occupied, Options};
 use serde_json::{Map, Value, json};
 
 use super::Job;

@@ -1,7 +1,7 @@
 //! The account as JSON: everything that is known, in bytes.
 
 use anyhow::Result;
-use buttress::unstable::accounts::{space::accounting::Files, space::accounting::Occupied};
+use buttress::accounting::{Files, Occupied};
 use serde_json::{Map, Value};
 
 use super::Job;

@@ -11,9 +11,8 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::FileKind;
-use buttress::unstable::accounts::{space::accounting::ExtentTable, space::accounting::Options};
-use buttress::unstable::fs::{Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
+use buttress::accounting::{ExtentTable, Options};
+use buttress::{FileKind, Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
 
 use super::Job;
 use crate::output::terminal;

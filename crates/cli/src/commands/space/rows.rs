@@ -4,14 +4,10 @@ use buttress_exact::Exact as _;
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
-use buttress::unstable::accounts::{
-    space::accounting::Accounting, space::accounting::Files, space::accounting::Group,
-    space::accounting::Nesting, space::accounting::Occupied, space::accounting::Options,
-    space::accounting::OwnerSpace, space::accounting::Parts, space::accounting::Scope,
-    space::accounting::Share,
+use buttress::accounting::{
+    Accounting, Files, Group, Nesting, Occupied, Options, OwnerSpace, Parts, Scope, Share,
 };
-use buttress::unstable::fs::Location;
-use buttress::{FileKind, InodeNumber, SubvolumeId};
+use buttress::{FileKind, InodeNumber, Location, SubvolumeId};
 
 use super::Job;
 
@@ -134,7 +130,7 @@ pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
     })
 }
 
-fn sharer(owner: &buttress::unstable::accounts::space::accounting::Owner) -> Sharer {
+fn sharer(owner: &buttress::accounting::Owner) -> Sharer {
     match (owner.subvolume(), owner.share) {
         (Some(id), Share::Unlinked) => Sharer::Unlinked(id.get()),
         (Some(id), _) => Sharer::Subvolume(id.get()),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::accounts::{space::accounting::ContentKind, space::accounting::Occupied};
+use buttress::accounting::{ContentKind, Occupied};
 
 use super::Job;
 use super::rows::{Report, Row, Sharer};

@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use anyhow::{Result, anyhow};
-use buttress::unstable::stream::view::Content;
+use buttress::stream::view::Content;
 use clap::Args;
 
 use super::Streams;

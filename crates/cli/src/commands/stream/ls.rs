@@ -4,10 +4,11 @@
 //! sent or cloned, and inode numbers those of the sender, where it says them, else 0.
 
 use anyhow::Result;
-use buttress::unstable::format::InodeFlags;
-use buttress::unstable::fs::{InodeRecord, Location};
-use buttress::unstable::stream::{view::Inode, view::Node, view::NodeId, view::Tree};
-use buttress::{ByteCount, DeviceNumber, Generation, InodeNumber, Metadata, SubvolumeId, Xattr};
+use buttress::stream::view::{Inode, Node, NodeId, Tree};
+use buttress::{
+    ByteCount, DeviceNumber, Generation, InodeFlags, InodeNumber, InodeRecord, Location, Metadata,
+    SubvolumeId, Xattr,
+};
 use clap::Args;
 
 use super::Streams;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use buttress::Progress;
-use buttress::unstable::stream::merge;
+use buttress::stream::merge;
 use clap::Args;
 use serde_json::{Map, Value};
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::stream::merge;
+use buttress::stream::merge;
 use buttress::{ByteCount, Progress};
 use clap::Args;
 

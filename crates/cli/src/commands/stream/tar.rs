@@ -10,9 +10,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
 use buttress::Timestamp;
-use buttress::unstable::stream::{
-    view, view::Content, view::Inode, view::Node, view::NodeId, view::WalkEntry,
-};
+use buttress::stream::view;
+use buttress::stream::view::{Content, Inode, Node, NodeId, WalkEntry};
 use clap::Args;
 use serde_json::{Map, Value};
 

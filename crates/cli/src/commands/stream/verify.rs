@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::stream::{view::Node, view::Options, view::Series, view::Snapshot};
+use buttress::stream::view::{Node, Options, Series, Snapshot};
 use clap::Args;
 use serde_json::{Map, Value};
 

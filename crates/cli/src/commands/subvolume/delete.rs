@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{Error, Follow};
-use buttress::{Progress, SubvolumeId};
+use buttress::unstable::fs::Error;
+use buttress::{Follow, Progress, SubvolumeId};
 use clap::Args;
 
 use crate::context::Context;

@@ -6,9 +6,8 @@ use std::io::Write;
 
 use anyhow::{Context as _, Result};
 use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType};
-use buttress::unstable::fs::{Filesystem, Follow, Location};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{Compression, InodeNumber};
+use buttress::unstable::fs::Filesystem;
+use buttress::{Compression, Follow, InodeNumber, Location, ReadAhead};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

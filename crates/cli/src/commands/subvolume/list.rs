@@ -9,8 +9,7 @@ use std::io::Write;
 use std::str::FromStr;
 
 use anyhow::Result;
-use buttress::unstable::fs::Follow;
-use buttress::{SubvolumeId, SubvolumeInfo};
+use buttress::{Follow, SubvolumeId, SubvolumeInfo};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

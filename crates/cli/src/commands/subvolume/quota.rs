@@ -1,11 +1,9 @@
 //! What the quota tree says of one subvolume.
 
 use anyhow::Result;
-use buttress::unstable::format::{
-    ItemType, Key, ObjectId, QgroupInfo, QgroupLimit, QgroupLimitFlags, TreeId,
-};
+use buttress::unstable::format::{ItemType, Key, ObjectId, QgroupInfo, QgroupLimit, QgroupLimitFlags};
 use buttress::unstable::fs::Filesystem;
-use buttress::{ByteCount, SubvolumeId};
+use buttress::{ByteCount, SubvolumeId, TreeId};
 
 /// Limits and usage of the quota group of a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
-use buttress::SubvolumeId;
-use buttress::unstable::fs::Follow;
+use buttress::{Follow, SubvolumeId};
 use clap::Args;
 
 use crate::context::Context;

@@ -6,8 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::{Follow, Location};
-use buttress::{ByteCount, SubvolumeId, SubvolumeInfo, Timestamp};
+use buttress::{ByteCount, Follow, Location, SubvolumeId, SubvolumeInfo, Timestamp};
 use clap::Args;
 use serde_json::{Map, Value, json};
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::Follow;
+use buttress::Follow;
 use clap::Args;
 use serde_json::Value;
 

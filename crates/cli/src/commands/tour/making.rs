@@ -9,13 +9,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::unstable::build::{BuildOptions, DirectorySource, EntryPath, ImageBuilder, SubvolumeMark};
-use buttress::unstable::check::Options as CheckOptions;
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Follow, Location, OpenOptions, WalkItem, WalkOptions};
-use buttress::unstable::mkfs;
-use buttress::unstable::writer::{DataOptions, operations::RenameMode};
-use buttress::{ByteCount, Device, FileKind, FileOffset, Progress, SubvolumeId};
+use buttress::build::{BuildOptions, DirectorySource, EntryPath, ImageBuilder, SubvolumeMark};
+use buttress::check::Options as CheckOptions;
+use buttress::unstable::fs::OpenOptions;
+use buttress::{
+    ByteCount, DataOptions, Device, DeviceOptions, FileKind, FileOffset, Follow, Location, Progress,
+    RenameMode, SubvolumeId, WalkItem, WalkOptions, mkfs,
+};
 
 use crate::commands::fiemap::Mapped;
 use crate::opening::Opened;

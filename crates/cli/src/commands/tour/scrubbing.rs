@@ -1,10 +1,9 @@
 //! The step that rots a copy and scrubs the volume whole: on changes that are kept in memory, the image stays as it is.
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::unstable::device::Engine;
+use buttress::scrub::{Options as ScrubOptions, Scrub};
 use buttress::unstable::fs::OpenOptions;
-use buttress::unstable::scrub::{Options as ScrubOptions, Scrub};
-use buttress::{Device, Progress};
+use buttress::{Device, DeviceEngine as Engine, Progress};
 use buttress_lab::crash::CrashLab;
 use buttress_lab::{Fault, FaultyBackend};
 

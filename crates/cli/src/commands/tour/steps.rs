@@ -8,14 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::unstable::accounts::space::accounting::Options as AccountOptions;
-use buttress::unstable::device::{Backend, Engine, OpenOptions as DeviceOptions, VirtualClock};
-use buttress::unstable::format::{BlockGroupFlags, ItemType, Key, Logical, TreeId};
-use buttress::unstable::fs::{Content, Filesystem, Location, OpenOptions, RangeKind, WalkItem, WalkOptions};
-use buttress::unstable::stream::{Decoder, Version, send, send::Options as SendOptions, send::Snapshot};
-use buttress::unstable::tree::{ReadAhead, Tree};
+use buttress::accounting::Options as AccountOptions;
+use buttress::stream::send::{Options as SendOptions, Snapshot};
+use buttress::stream::{Decoder, Version, send};
+use buttress::unstable::device::VirtualClock;
+use buttress::unstable::format::{ItemType, Key};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::tree::Tree;
 use buttress::unstable::volume::ExtentRead;
-use buttress::{Compression, Device, FileKind, Progress, SubvolumeId};
+use buttress::{
+    Backend, BlockGroupFlags, Compression, Content, Device, DeviceEngine as Engine, DeviceOptions, FileKind,
+    Location, Logical, Progress, RangeKind, ReadAhead, SubvolumeId, TreeId, WalkItem, WalkOptions,
+};
 use buttress_lab::{Fault, FaultyBackend, Model};
 
 use crate::output::size::Units;

@@ -6,9 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::unstable::fs::{Follow, Location, WalkItem, WalkOptions};
-use buttress::unstable::writer::{operations::AttributeChanges, operations::SetXattr};
-use buttress::{Timestamp, Xattr};
+use buttress::{AttributeChanges, Follow, Location, SetXattr, Timestamp, WalkItem, WalkOptions, Xattr};
 use clap::Args;
 
 use super::mode::Mode;

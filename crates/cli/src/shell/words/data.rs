@@ -8,8 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::unstable::fs::{Follow, Location};
-use buttress::{AllocateMode, ByteCount, FileOffset};
+use buttress::{AllocateMode, ByteCount, FileOffset, Follow, Location};
 use clap::Args;
 
 use crate::identity::Identity;

@@ -5,9 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use buttress::FileOffset;
-use buttress::unstable::accounts::DataRuns;
-use buttress::unstable::fs::Follow;
+use buttress::{DataRuns, FileOffset, Follow};
 use clap::Args;
 
 use crate::commands::fiemap::{Mapped, Printer, Shown};

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{FileAttributes, Follow};
+use buttress::{FileAttributes, Follow};
 use clap::Args;
 
 use super::attributes::affected;

@@ -5,9 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::unstable::fs::{Error, Follow, Location};
-use buttress::unstable::writer::operations::RenameMode;
-use buttress::{DeviceNumber, FileKind, NodeKind};
+use buttress::unstable::fs::Error;
+use buttress::{DeviceNumber, FileKind, Follow, Location, NodeKind, RenameMode};
 use clap::{Args, ValueEnum};
 
 use super::mode::Mode;

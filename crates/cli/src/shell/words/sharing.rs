@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::FileOffset;
-use buttress::unstable::fs::{Follow, Location};
+use buttress::{FileOffset, Follow, Location};
 use clap::Args;
 
 use crate::replacing::same_file;

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::SubvolumeId;
-use buttress::unstable::fs::Follow;
+use buttress::{Follow, SubvolumeId};
 use clap::Args;
 
 use crate::exit::Advice;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::Result;
-use buttress::unstable::fs::Follow;
+use buttress::Follow;
 use clap::Args;
 use serde_json::{Value, json};
 

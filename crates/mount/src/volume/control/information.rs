@@ -6,10 +6,9 @@ use super::rights::require_privileged;
 use super::subvolumes::READ_ONLY;
 use crate::vfs::{Answered, Control, Errno, Result};
 use buttress::unstable::accounts::Accounts as _;
-use buttress::unstable::format::{DeviceStatistics, ItemType, Key, RootRef, TreeId};
-use buttress::unstable::fs::{Filesystem, Location};
-use buttress::unstable::tree::ReadAhead;
-use buttress::{InodeNumber, SubvolumeId, Timestamp};
+use buttress::unstable::format::{ItemType, Key, RootRef};
+use buttress::unstable::fs::Filesystem;
+use buttress::{DeviceStatistics, InodeNumber, Location, ReadAhead, SubvolumeId, Timestamp, TreeId};
 
 const LABEL_BYTES: usize = 256;
 const NAME_FIELD_BYTES: usize = 256;

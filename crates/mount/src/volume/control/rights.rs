@@ -6,8 +6,7 @@
 
 use super::super::MountedVolume;
 use crate::vfs::{Caller, Errno, Result};
-use buttress::Metadata;
-use buttress::unstable::fs::Location;
+use buttress::{Location, Metadata};
 
 const WRITE_AND_SEARCH: u32 = 0o3;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";

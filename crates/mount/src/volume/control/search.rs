@@ -4,9 +4,8 @@ use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
 use super::rights::require_privileged;
 use crate::vfs::{Answered, Control, Errno, Result};
-use buttress::unstable::format::{ItemType, Key, ObjectId, TreeId};
-use buttress::unstable::fs::Location;
-use buttress::unstable::tree::ReadAhead;
+use buttress::unstable::format::{ItemType, Key, ObjectId};
+use buttress::{Location, ReadAhead, TreeId};
 
 const KEY_BYTES: usize = 104;
 const ALL_BYTES: usize = 4096;

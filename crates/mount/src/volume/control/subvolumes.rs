@@ -7,9 +7,7 @@ use super::super::MountedVolume;
 use super::arguments::Fields;
 use super::rights::{is_privileged, require_owner, require_privileged};
 use crate::vfs::{Answered, Caller, Control, Errno, NodeId, Result};
-use buttress::SubvolumeId;
-use buttress::unstable::fs::Location;
-use buttress::unstable::writer::{operations::AttributeChanges, operations::ReceivedUuid};
+use buttress::{AttributeChanges, Location, ReceivedUuid, SubvolumeId};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 pub(super) const READ_ONLY: u64 = 1 << 1;

@@ -8,8 +8,7 @@ use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
 use super::rights::require_privileged;
 use crate::vfs::{Answered, Control, Errno, Result};
-use buttress::ByteCount;
-use buttress::unstable::format::Logical;
+use buttress::{ByteCount, Logical};
 
 impl MountedVolume {
     pub(super) fn trim(&self, control: &Control<'_>) -> Result<Answered> {

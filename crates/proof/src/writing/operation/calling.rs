@@ -4,12 +4,13 @@ use super::{Made, Mode, Operation};
 use crate::writing::access_list::AccessList;
 use crate::writing::model::Model;
 use crate::writing::newborn::{COMPRESSION, UMASK};
-use buttress::unstable::fs::{Location, Result, acl::ACCESS_NAME, acl::DEFAULT_NAME};
-use buttress::unstable::writer::{
-    WritableFilesystem, operations::AttributeChanges, operations::NewInode, operations::ReceivedUuid,
-    operations::RenameMode, operations::SetXattr,
+use buttress::unstable::fs::Result;
+use buttress::unstable::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::{
+    AttributeChanges, DeviceNumber, Location, NewInode, NodeKind, Progress, ReceivedUuid, RenameMode,
+    SetXattr, Timestamp,
 };
-use buttress::{DeviceNumber, NodeKind, Progress, Timestamp};
 
 /// What is asked for when an inode is made.
 const fn new(mode: u32) -> NewInode {

@@ -4,8 +4,7 @@ use super::{Made, Mode, Operation};
 use crate::writing::model::{DIRECTORY, Inode, Model, REGULAR, SET_GROUP_ID, Subvolume, Target};
 use crate::writing::newborn::{COMPRESSION, flags_after, newborn, newborn_subvolume};
 use crate::writing::renames::rename;
-use buttress::SubvolumeId;
-use buttress::unstable::fs::{FileAttributes, Location};
+use buttress::{FileAttributes, Location, SubvolumeId};
 use std::collections::BTreeMap;
 
 const CHARACTER_DEVICE: u32 = 0o020_000;

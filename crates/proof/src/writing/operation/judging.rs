@@ -5,8 +5,7 @@ use super::{Mode, Operation};
 use crate::writing::model::{Inode, Model, Target};
 use crate::writing::newborn::{COMPRESSION, flags_after};
 use crate::writing::renames::{can_rename, names_placeholder};
-use buttress::unstable::fs::{FileAttributes, Location};
-use buttress::{InodeNumber, SubvolumeId};
+use buttress::{FileAttributes, InodeNumber, Location, SubvolumeId};
 
 /// More subvolumes than this are not made.
 pub const SUBVOLUMES_MAX: usize = 12;

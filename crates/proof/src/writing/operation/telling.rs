@@ -1,7 +1,7 @@
 //! Changes in few words: `rename 256:257/old 256:260/new`.
 
 use super::Operation;
-use buttress::unstable::fs::Location;
+use buttress::Location;
 use std::fmt;
 
 /// Characters of a name that are shown, at most.

@@ -7,8 +7,8 @@ use crate::writing::model::{Inode, Model};
 use crate::writing::newborn::COMPRESSION;
 use crate::writing::operation::{Mode, Operation};
 use anyhow::{Context, Result};
-use buttress::unstable::fs::{FileAttributes, Location, acl::ACCESS_NAME, acl::DEFAULT_NAME};
-use buttress::{AllocateMode, SubvolumeId};
+use buttress::unstable::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
+use buttress::{AllocateMode, FileAttributes, Location, SubvolumeId};
 use buttress_oracle::ioctls;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode as Permissions, OFlags, RenameFlags, Timespec,

@@ -1,7 +1,8 @@
 //! Random streams as Linux makes them, mostly.
 
 use anyhow::Result;
-use buttress::unstable::format::{compression::Compressor, send::EncodedCompression};
+use buttress::unstable::format::compression::Compressor;
+use buttress::unstable::format::send::EncodedCompression;
 use buttress::{ByteCount, Compression, CompressionMethod, FileOffset, Generation, Timestamp, Uuid};
 use buttress_oracle::content::Random;
 use buttress_stream::{Command, Encoder};

@@ -1,10 +1,8 @@
 //! Calls that change attributes: times, owner, mode, flags, extended attributes.
 
 use super::History;
-use buttress::unstable::format::InodeFlags;
-use buttress::unstable::fs::{Location, inode::FileAttributes};
-use buttress::unstable::writer::{operations::AttributeChanges, operations::SetXattr};
-use buttress::{FileKind, Timestamp};
+use buttress::unstable::fs::inode::FileAttributes;
+use buttress::{AttributeChanges, FileKind, InodeFlags, Location, SetXattr, Timestamp};
 
 impl History {
     pub(super) fn some_time(&mut self) -> Timestamp {

@@ -1,8 +1,8 @@
 //! Calls that change and read content.
 
 use super::{History, SECTOR};
-use buttress::unstable::fs::{Error, Location};
-use buttress::{AllocateMode, ByteCount, FiemapFlags, FileOffset};
+use buttress::unstable::fs::Error;
+use buttress::{AllocateMode, ByteCount, FiemapFlags, FileOffset, Location};
 use core::ops::Range;
 
 impl History {

@@ -2,9 +2,7 @@
 
 use super::super::model::{Inode, Times};
 use super::{History, ROOT, SNAPSHOTS};
-use buttress::unstable::format::InodeFlags;
-use buttress::unstable::fs::Location;
-use buttress::{FileKind, FileOffset, SubvolumeId};
+use buttress::{FileKind, FileOffset, InodeFlags, Location, SubvolumeId};
 
 impl History {
     pub(super) fn make_durable(&mut self) -> String {

@@ -2,8 +2,7 @@
 
 use super::super::model::{Inode, Times};
 use super::{History, ROOT};
-use buttress::FileKind;
-use buttress::unstable::writer::{operations::NewInode, operations::RenameMode};
+use buttress::{FileKind, NewInode, RenameMode};
 
 impl History {
     pub(super) fn make(&mut self, name: &str, kind: FileKind) {

@@ -7,11 +7,13 @@
 use super::{COMMIT_EVERY, Shape, comparable};
 use crate::subject::Subject;
 use anyhow::{Context, Result, ensure};
-use buttress::unstable::device::{Backend, Engine};
 use buttress::unstable::format::ErrorKind;
-use buttress::unstable::fs::{FileAttributes, Location, OpenOptions};
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions, operations::NewInode};
-use buttress::{Device, FileOffset, Profile, SubvolumeId};
+use buttress::unstable::fs::OpenOptions;
+use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
+use buttress::{
+    Backend, Device, DeviceEngine as Engine, FileAttributes, FileOffset, Location, NewInode, Profile,
+    SubvolumeId,
+};
 use buttress_lab::{Fault, FaultyBackend};
 use buttress_oracle::content::Random;
 use buttress_proof::harness::{Case, Outcome};

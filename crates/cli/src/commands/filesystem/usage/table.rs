@@ -68,7 +68,7 @@ fn rows(space: &Space, units: Units) -> Vec<Vec<Cell>> {
         total.push(right(group.total.get()));
         used.push(right(group.used.get()));
     }
-    let sum = |value: fn(&buttress::unstable::accounts::space::DeviceSpace) -> u64| {
+    let sum = |value: fn(&buttress::DeviceSpace) -> u64| {
         right(
             space
                 .devices

@@ -6,7 +6,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::format::{BackupRoot, Key, Superblock, TreeId, node::TreeBlock};
+use buttress::TreeId;
+use buttress::unstable::format::node::TreeBlock;
+use buttress::unstable::format::{BackupRoot, Key, Superblock};
 use serde_json::{Map, Value, json};
 
 use super::super::print::sink::{Text, Tree};

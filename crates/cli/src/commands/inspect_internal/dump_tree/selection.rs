@@ -5,9 +5,11 @@
 //! `-e`, `-d`, `-u` and `-t` leave parts of that out.
 
 use anyhow::{Result, anyhow};
-use buttress::unstable::format::{ItemType, Key, Logical, RootItem, TreeId, superblock::Incompat};
+use buttress::unstable::format::superblock::Incompat;
+use buttress::unstable::format::{ItemType, Key, RootItem};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::tree::{ReadAhead, RootPointer, Tree};
+use buttress::unstable::tree::{RootPointer, Tree};
+use buttress::{Logical, ReadAhead, TreeId};
 
 use super::super::tree_names;
 use super::{Dump, DumpTree};

@@ -2,8 +2,9 @@
 //!
 //! Source: on-disk format documentation, sections EXTENT_ITEM, METADATA_ITEM and the references after them.
 
-use buttress::InodeNumber;
-use buttress::unstable::format::{ItemType, Key, TreeId, checksum::extent_data_reference_hash};
+use buttress::unstable::format::checksum::extent_data_reference_hash;
+use buttress::unstable::format::{ItemType, Key};
+use buttress::{InodeNumber, TreeId};
 
 use super::fields::{Fields, Short};
 use super::flags;

@@ -3,10 +3,10 @@
 //! Source: on-disk format documentation, section "Superblock".
 
 use buttress::ChecksumType;
-use buttress::unstable::format::{
-    ItemType, Key, superblock::RawBackupRoot, superblock::RawSuperblock, superblock::SUPERBLOCK_BYTES,
-    superblock::SUPERBLOCK_MAGIC,
+use buttress::unstable::format::superblock::{
+    RawBackupRoot, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC,
 };
+use buttress::unstable::format::{ItemType, Key};
 use buttress_exact::Exact as _;
 use uuid::Uuid;
 use zerocopy::IntoBytes;

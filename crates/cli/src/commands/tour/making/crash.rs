@@ -1,10 +1,9 @@
 //! The step that syncs a directory and cuts the power.
 
 use anyhow::{Context as _, Result, ensure};
-use buttress::unstable::device::OpenOptions as DeviceOptions;
-use buttress::unstable::fs::{Filesystem, Follow, Location, OpenOptions};
-use buttress::unstable::writer::{DataOptions, WritableFilesystem, open_replayed, operations::NewInode};
-use buttress::{Device, FileOffset, SubvolumeId};
+use buttress::unstable::fs::{Filesystem, OpenOptions};
+use buttress::unstable::writer::{WritableFilesystem, open_replayed};
+use buttress::{DataOptions, Device, DeviceOptions, FileOffset, Follow, Location, NewInode, SubvolumeId};
 
 use super::Making;
 use crate::opening::Opened;

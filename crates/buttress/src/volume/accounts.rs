@@ -1,0 +1,83 @@
+//! Who refers to which extent, and who owns which space.
+
+use super::Volume;
+use crate::accounting::{Accounting, Options, Place};
+use crate::error::Result;
+use buttress_accounts::back_references::Sharing;
+use buttress_accounts::{Accounts as _, DataReferences, Space};
+use buttress_format::{Logical, SubvolumeId};
+use buttress_fs::{ChangedInodes, Location, Progress, SubvolumeInfo};
+
+impl Volume {
+    /// Where the space went, by type and profile and by device.
+    ///
+    /// # Errors
+    /// That the chunk tree cannot be read.
+    pub fn space(&self) -> Result<Space> {
+        Ok(self.view().space()?)
+    }
+
+    /// Counts who owns which space, as of the last commit. Progress counts leaves. What cannot be read is listed in
+    /// [`Accounting::failures`], and missing from all figures.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// use buttress::{Progress, accounting::Options};
+    ///
+    /// volume.root().create_subvolume("home")?.write("letter", vec![7; 100_000])?;
+    /// volume.sync()?;
+    /// let accounting = volume.account_space(&Options::default(), &Progress::new())?;
+    /// assert!(accounting.failures.is_empty());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The job needs more memory than the options allow, or is cancelled; the root tree cannot be read; a subvolume of the
+    /// options does not exist.
+    pub fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting> {
+        Ok(self.view().account_space(options, progress)?)
+    }
+
+    /// Returns what a path covers, for [`Options`]. With `one_file_system`, subvolumes below it are left out.
+    ///
+    /// # Errors
+    /// A directory on the way cannot be read; the job is cancelled.
+    pub fn place_of(
+        &self,
+        location: Location,
+        all: &[SubvolumeInfo],
+        one_file_system: bool,
+        progress: &Progress,
+    ) -> Result<Place> {
+        Ok(self.view().place_of(location, all, one_file_system, progress)?)
+    }
+
+    /// Returns an answerer of whether extents are shared, batch by batch.
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        self.view().sharing()
+    }
+
+    /// Returns all files that refer to the data extent at an address. With `ignore_offset` every part of the extent counts,
+    /// else only the given address.
+    ///
+    /// # Errors
+    /// No extent covers the address, or the extent tree cannot be read. What cannot be read on the way is listed.
+    pub fn data_references(&self, logical: Logical, ignore_offset: bool) -> Result<DataReferences> {
+        Ok(self.view().data_references(logical, ignore_offset)?)
+    }
+
+    /// Returns the inodes that can differ between two subvolumes, and the directories above them; `None` if there are more than
+    /// four million.
+    ///
+    /// # Errors
+    /// A subvolume does not exist, or its tree cannot be read; the job is cancelled.
+    pub fn changed_inodes(
+        &self,
+        old: SubvolumeId,
+        new: SubvolumeId,
+        progress: &Progress,
+    ) -> Result<Option<ChangedInodes>> {
+        Ok(self.view().changed_inodes(old, new, progress)?)
+    }
+}
