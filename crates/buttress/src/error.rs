@@ -17,8 +17,10 @@ pub enum ErrorKind {
     Exists,
     /// The volume, or the host that holds its image, has no space.
     NoSpace,
-    /// The volume or the subvolume is read-only, or writing has stopped.
+    /// The volume or the subvolume is read-only.
     ReadOnly,
+    /// Writing stopped after a failure. The volume can still be read.
+    WritingStopped,
     /// Bytes on disk, or of a stream, are wrong.
     Corrupt,
     /// A feature is not supported.
@@ -27,6 +29,8 @@ pub enum ErrorKind {
     Cancelled,
     /// A device or a file of the host failed.
     Io,
+    /// A directory is where a file is needed.
+    IsADirectory,
     /// The caller asked for what cannot be done.
     Invalid,
 }
@@ -83,8 +87,13 @@ impl Error {
         const ENOSPC: i32 = 28;
         const EROFS: i32 = 30;
         const EDQUOT: i32 = 122;
-        if self.is_cancelled() {
-            return ErrorKind::Cancelled;
+        match self.filesystem_error() {
+            Some(buttress_fs::Error::Cancelled) => return ErrorKind::Cancelled,
+            Some(buttress_fs::Error::WritingStopped { .. }) => return ErrorKind::WritingStopped,
+            Some(buttress_fs::Error::IsADirectory { .. }) => return ErrorKind::IsADirectory,
+            Some(buttress_fs::Error::Invalid { .. }) => return ErrorKind::Invalid,
+            Some(buttress_fs::Error::OutOfHostSpace(_)) => return ErrorKind::NoSpace,
+            _ => {}
         }
         match self.errno() {
             ENOENT => ErrorKind::NotFound,
@@ -103,16 +112,33 @@ impl Error {
     /// Returns whether a [`Progress`](crate::Progress) cancelled the call.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let is_cancelled = |error: &buttress_fs::Error| matches!(error, buttress_fs::Error::Cancelled);
-        match &self.cause {
-            Cause::Filesystem(error) => is_cancelled(error),
-            #[cfg(feature = "stream")]
-            Cause::Send(buttress_stream::send::Error::Filesystem(error)) => is_cancelled(error),
-            #[cfg(feature = "stream")]
-            Cause::Receive(buttress_stream::receive::Error::Filesystem(error)) => is_cancelled(error),
-            #[cfg(feature = "scrub")]
-            Cause::Scrub(buttress_scrub::Error::Filesystem(error)) => is_cancelled(error),
+        matches!(self.filesystem_error(), Some(buttress_fs::Error::Cancelled))
+    }
+
+    /// Returns whether a volume cannot be opened because devices of it are missing. More devices, or
+    /// [`VolumeOptions::degraded`](crate::VolumeOptions::degraded), can open it.
+    #[must_use]
+    pub fn lacks_devices(&self) -> bool {
+        use buttress_volume::{DevicesError, Error as VolumeError};
+        match self.filesystem_error() {
+            Some(buttress_fs::Error::Volume(VolumeError::Devices(error))) => {
+                matches!(**error, DevicesError::Missing(_))
+            }
             _ => false,
+        }
+    }
+
+    /// Returns the error of the file system that is the cause, if that is what it is.
+    pub(crate) const fn filesystem_error(&self) -> Option<&buttress_fs::Error> {
+        match &self.cause {
+            Cause::Filesystem(error) => Some(error),
+            #[cfg(feature = "stream")]
+            Cause::Send(buttress_stream::send::Error::Filesystem(error)) => Some(error),
+            #[cfg(feature = "stream")]
+            Cause::Receive(buttress_stream::receive::Error::Filesystem(error)) => Some(error),
+            #[cfg(feature = "scrub")]
+            Cause::Scrub(buttress_scrub::Error::Filesystem(error)) => Some(error),
+            _ => None,
         }
     }
 

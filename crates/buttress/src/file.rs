@@ -5,13 +5,12 @@ mod writable;
 
 use crate::error::Result;
 use crate::volume::{Access, Volume};
-use buttress_accounts::Fiemap;
-use buttress_accounts::Maps as _;
+use buttress_accounts::{DataRuns, Fiemap, Maps as _};
 use buttress_exact::u64_of;
 #[cfg(feature = "write")]
 use buttress_format::FileKind;
 use buttress_format::{ByteCount, FileOffset};
-use buttress_fs::{FileExtents, FileReader, Location, Metadata};
+use buttress_fs::{FileExtents, FileReader, InodeRecord, Location, Metadata};
 #[cfg(feature = "write")]
 use buttress_writer::{WritableFilesystem, operations::OpenInode};
 use core::ops::Range;
@@ -107,6 +106,22 @@ impl File {
         })
     }
 
+    pub(crate) fn open_record(volume: &Volume, record: &InodeRecord) -> Result<Self> {
+        let location = record.metadata.location;
+        match volume.access() {
+            Access::Reading(shown) => Ok(Self {
+                location,
+                content: Content::Still {
+                    file: shown.filesystem.open_record(record)?,
+                    stream: None,
+                },
+                position: 0,
+            }),
+            #[cfg(feature = "write")]
+            Access::Writing(_) => Self::open(volume, location),
+        }
+    }
+
     /// Returns the file's inode.
     #[must_use]
     pub const fn location(&self) -> Location {
@@ -134,6 +149,18 @@ impl File {
     /// The file's items cannot be read.
     pub fn chunks(&self) -> Result<FileReader> {
         Ok(self.still()?.reader())
+    }
+
+    /// Returns the runs of data from an offset on: what `SEEK_DATA` and `SEEK_HOLE` find.
+    ///
+    /// # Errors
+    /// The file's items cannot be read.
+    pub fn data_runs(&self, start: FileOffset) -> Result<DataRuns> {
+        match &self.content {
+            Content::Still { file, .. } => Ok(file.data_runs(start)?),
+            #[cfg(feature = "write")]
+            Content::Live { writer, .. } => Ok(writer.data_runs(self.location, start)?),
+        }
     }
 
     /// Returns the extents of the whole file as the tree maps them, holes among them, as the file is now.

@@ -131,7 +131,7 @@
 //!
 //! # What is stable
 //!
-//! This crate's own types are. The layers below (trees, addresses, devices, the bytes on disk as types) are there with the
+//! All that this crate names outside of `unstable` is. The layers below (trees, addresses, devices, the bytes on disk as types) are there with the
 //! feature `unstable`, in a module of that name, and can change with any version.
 #![forbid(unsafe_code)]
 
@@ -161,9 +161,9 @@ pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
 pub use subvolume::send::Send;
 #[cfg(feature = "write")]
 pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
-pub use volume::Volume;
 #[cfg(feature = "write")]
 pub use volume::WritableVolume;
+pub use volume::{DeviceInfo, Volume, VolumeInfo};
 
 pub use buttress_accounts::{
     DataReference, DataRuns, DeviceSpace, Fiemap, FiemapExtent, FiemapFlags, GroupSpace, Space,
@@ -188,17 +188,18 @@ pub use buttress_fs::{
     FileRange, FileReader, Follow, InodeLink, InodeRecord, Location, Metadata, Name, NodeKind, Notice,
     Progress, RangeKind, SubvolumeInfo, SubvolumePlace, Walk as TreeWalk, WalkEntry, WalkError, WalkItem,
     WalkOptions, WalkOrder, Xattr, directory::is_valid_name, inode::kind_of_mode,
-    progress::Snapshot as ProgressSnapshot,
+    progress::Snapshot as ProgressSnapshot, property::COMPRESSION_NAME,
 };
 #[cfg(feature = "scrub")]
 pub use buttress_scrub::{Healed, Options as ScrubOptions, Report as ScrubReport};
 #[cfg(feature = "stream")]
 pub use buttress_stream::send::Summary as SendSummary;
 pub use buttress_tree::ReadAhead;
-pub use buttress_volume::Rescue;
+pub use buttress_volume::{Fault, FaultCounts, FaultLog, FaultReason, Rescue};
 #[cfg(feature = "write")]
 pub use buttress_writer::{
-    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Uncommitted,
+    AllocateMode, CommitCause, DataOptions, Environment, LogStatistics, SystemEnvironment, Trimmed,
+    Uncommitted,
     operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };
 
@@ -293,6 +294,12 @@ pub mod unstable {
     #[must_use]
     pub fn filesystem_of(volume: &Volume) -> fs::Filesystem {
         volume.view()
+    }
+
+    /// Returns the error of the file system that an error has as its cause.
+    #[must_use]
+    pub const fn filesystem_error_of(error: &crate::Error) -> Option<&fs::Error> {
+        error.filesystem_error()
     }
 
     /// Returns the volume over a file system.

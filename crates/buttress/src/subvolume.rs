@@ -291,7 +291,10 @@ impl Subvolume {
     pub fn read_dir(&self, path: impl VolumePath) -> Result<ReadDir> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
-        self.volume.read_dir(location).map_err(|error| error.at(&path))
+        let view = self.volume.view();
+        let entries = view.read_dir(location);
+        let entries = entries.map_err(|error| crate::Error::from(error).at(&path))?;
+        Ok(ReadDir::new(view, entries))
     }
 
     /// Everything below a directory, the directory first, as it is now. Subvolumes below are gone into.

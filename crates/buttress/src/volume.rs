@@ -4,6 +4,7 @@ mod access;
 mod accounts;
 #[cfg(feature = "check")]
 mod checking;
+mod devices;
 mod inodes;
 #[cfg(feature = "scrub")]
 mod scrubbing;
@@ -24,6 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use access::Access;
+pub use devices::{DeviceInfo, VolumeInfo};
 #[cfg(feature = "write")]
 pub use writable::WritableVolume;
 
@@ -121,6 +123,14 @@ impl Volume {
     pub fn subvolume_by_id(&self, id: SubvolumeId) -> Result<Subvolume> {
         self.view().subvolume(id)?;
         Ok(Subvolume::new(self.clone(), id))
+    }
+
+    /// Returns what is known of one subvolume, without the others.
+    ///
+    /// # Errors
+    /// It does not exist, or cannot be read.
+    pub fn subvolume_info(&self, id: SubvolumeId) -> Result<SubvolumeInfo> {
+        Ok(self.view().subvolume(id)?)
     }
 
     /// All subvolumes and snapshots, in order of their ids, deleted ones that are not yet dropped among them.

@@ -81,6 +81,7 @@ fn failures_have_the_numbers_of_the_system() {
         let kind = match number {
             ENOENT => ErrorKind::NotFound,
             EEXIST => ErrorKind::Exists,
+            EISDIR => ErrorKind::IsADirectory,
             _ => ErrorKind::Invalid,
         };
         assert_eq!(ours.kind(), kind, "{ours}");

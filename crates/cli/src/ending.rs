@@ -5,7 +5,8 @@
 
 use std::io;
 
-use buttress::unstable::fs::Error;
+use buttress::unstable::fs::Error as Cause;
+use buttress::{Error, ErrorKind};
 use rustix::io::Errno;
 
 /// Whether nothing that comes after this error can succeed: there is no space left, nothing can be written any more, or the
@@ -23,14 +24,13 @@ pub fn ends_the_job(error: &anyhow::Error) -> bool {
             .is_some_and(|errno| matches!(*errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS));
         let is_volume = cause.downcast_ref::<Error>().is_some_and(|error| {
             matches!(
-                error,
-                Error::NoSpace { .. }
-                    | Error::OutOfHostSpace(_)
-                    | Error::WritingStopped { .. }
-                    | Error::Cancelled
+                error.kind(),
+                ErrorKind::NoSpace | ErrorKind::WritingStopped | ErrorKind::Cancelled
             )
         });
-        is_io || is_errno || is_volume
+        // `Progress::check` reports it without a volume.
+        let is_cancelled = matches!(cause.downcast_ref(), Some(Cause::Cancelled));
+        is_io || is_errno || is_volume || is_cancelled
     })
 }
 
@@ -43,14 +43,15 @@ mod tests {
     #[test]
     fn a_lack_of_room_ends_a_job_and_a_single_bad_file_does_not() {
         let below = |error: anyhow::Error| Err::<(), _>(error).context("making a").unwrap_err();
-        let no_room = Error::NoSpace {
+        let no_room = Cause::NoSpace {
             what: "data",
             wanted: ByteCount::new(1),
             pinned_by_readers: ByteCount::ZERO,
         };
         for error in [
-            below(no_room.into()),
-            below(Error::Cancelled.into()),
+            below(Error::from(no_room).into()),
+            below(Error::from(Cause::Cancelled).into()),
+            below(Cause::Cancelled.into()),
             below(Errno::NOSPC.into()),
             below(io::Error::from_raw_os_error(28).into()),
             below(io::Error::from_raw_os_error(122).into()),

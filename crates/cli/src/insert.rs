@@ -19,10 +19,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::unstable::fs::Error;
+use buttress::unstable::writer_of;
 use buttress::{
-    AttributeChanges, ByteCount, DeviceNumber, FileKind, FileOffset, Location, NewInode, NodeKind, Progress,
-    SetXattr, Timestamp, Xattr,
+    AttributeChanges, ByteCount, DeviceNumber, Error, ErrorKind, FileKind, FileOffset, Location, NewInode,
+    NodeKind, Progress, SetXattr, Timestamp, Xattr,
 };
 
 use crate::context::Context;
@@ -250,11 +250,11 @@ impl<'a> Inserter<'a> {
             return Ok(());
         };
         let parent = self.here();
-        let filesystem = &self.writing.filesystem;
-        let made = filesystem.make_directory(parent, name, &self.new_inode(&facts));
+        let filesystem = self.writing.volume();
+        let made = filesystem.create_dir(parent, name, &self.new_inode(&facts));
         let directory = match made {
             Ok(directory) => directory,
-            Err(Error::Exists { .. }) => {
+            Err(error) if error.kind() == ErrorKind::Exists => {
                 let entry = filesystem.lookup(parent, name)?;
                 match entry.filter(|entry| entry.kind == FileKind::Directory) {
                     Some(entry) => entry.target,
@@ -302,13 +302,15 @@ impl<'a> Inserter<'a> {
         }
         let made = self.make_at(way, name, facts, target, source);
         made.inspect_err(|error| {
-            self.is_full |= error.downcast_ref().is_some_and(Error::is_out_of_space);
+            self.is_full |= error
+                .downcast_ref::<Error>()
+                .is_some_and(|error| error.kind() == ErrorKind::NoSpace);
         })
     }
 
     /// An error of the volume. When it is full, nothing more is tried.
     fn failed(&mut self, error: Error) -> anyhow::Error {
-        self.is_full |= error.is_out_of_space();
+        self.is_full |= error.kind() == ErrorKind::NoSpace;
         error.into()
     }
 
@@ -322,18 +324,18 @@ impl<'a> Inserter<'a> {
     ) -> Result<()> {
         let directory = self.here();
         let new = self.new_inode(facts);
-        let filesystem = &self.writing.filesystem;
+        let filesystem = self.writing.volume();
         let number = facts.device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
-        let node = |kind| filesystem.make_node(directory, name, &new, kind);
+        let node = |kind| filesystem.create_node(directory, name, &new, kind);
         let location = match facts.kind {
             FileKind::Regular => match way {
                 Way::Into(location) => {
-                    filesystem.truncate(location, ByteCount::ZERO)?;
+                    filesystem.open_file(location)?.set_size(ByteCount::ZERO)?;
                     location
                 }
-                Way::Free | Way::Closed => filesystem.create(directory, name, &new)?,
+                Way::Free | Way::Closed => filesystem.create_file(directory, name, &new)?,
             },
-            FileKind::Symlink => filesystem.make_symlink(directory, name, &new, target)?,
+            FileKind::Symlink => filesystem.create_symlink(directory, name, &new, target)?,
             FileKind::CharacterDevice => node(NodeKind::CharacterDevice(number))?,
             FileKind::BlockDevice => node(NodeKind::BlockDevice(number))?,
             FileKind::Fifo => node(NodeKind::Fifo)?,
@@ -381,7 +383,7 @@ impl<'a> Inserter<'a> {
             Some(Way::Closed) => return Ok(true),
             Some(_) => self
                 .writing
-                .filesystem
+                .volume()
                 .link(location, directory, name)
                 .map_err(|error| self.failed(error))?,
         }
@@ -395,10 +397,14 @@ impl<'a> Inserter<'a> {
     fn incomplete(&self, way: Way, name: &[u8], error: anyhow::Error) -> anyhow::Error {
         let Way::Into(location) = way else {
             // Where not even that is possible, the volume is not written any more, and the first error says why.
-            let _ = self.writing.filesystem.unlink(self.here(), name);
+            let _ = self.writing.volume().unlink(self.here(), name);
             return error;
         };
-        let bytes = self.writing.filesystem.size_of(location).unwrap_or(0);
+        let bytes = self
+            .writing
+            .volume()
+            .metadata(location)
+            .map_or(0, |found| found.size.get());
         let shown = self.shown(name);
         error.context(format!(
             "{shown} has only the first {bytes} bytes of the new content, and lost its old one"
@@ -407,7 +413,7 @@ impl<'a> Inserter<'a> {
 
     fn fill(&mut self, location: Location, facts: &Facts, source: Source) -> Result<()> {
         let size = facts.size_bytes;
-        let filesystem = &self.writing.filesystem;
+        let filesystem = writer_of(self.writing.volume());
         let mut written_to = 0;
         let mut written = 0u64;
         let progress = &self.progress;
@@ -415,7 +421,9 @@ impl<'a> Inserter<'a> {
         let is_read = Cell::new(true);
         let mut write = |piece: Piece| -> Result<()> {
             is_read.set(false);
-            filesystem.write_at(location, piece.offset, &piece.bytes)?;
+            filesystem
+                .write_at(location, piece.offset, &piece.bytes)
+                .map_err(Error::from)?;
             let length = ByteCount::of(piece.bytes.len());
             written_to = piece.offset.get().saturating_add(length.get());
             written = written.saturating_add(length.get());
@@ -439,14 +447,18 @@ impl<'a> Inserter<'a> {
             Source::Same(from) => {
                 let whole = FileOffset::MIN..FileOffset::new(size);
                 if size > 0 {
-                    filesystem.copy_range(from, whole, location, FileOffset::MIN)?;
+                    filesystem
+                        .copy_range(from, whole, location, FileOffset::MIN)
+                        .map_err(Error::from)?;
                 }
                 written_to = size;
                 written = size;
             }
         }
         if written_to < size {
-            filesystem.truncate(location, ByteCount::new(size))?;
+            filesystem
+                .truncate(location, ByteCount::new(size))
+                .map_err(Error::from)?;
         }
         self.totals.bytes = self.totals.bytes.saturating_add(written);
         Ok(())
@@ -454,7 +466,7 @@ impl<'a> Inserter<'a> {
 
     /// Owner, attributes, mode and times, in an order in which none undoes another.
     fn finish(&self, location: Location, facts: &Facts) -> Result<()> {
-        let filesystem = &self.writing.filesystem;
+        let filesystem = self.writing.volume();
         let is_link = facts.kind == FileKind::Symlink;
         let owned = AttributeChanges {
             uid: Some(facts.uid),

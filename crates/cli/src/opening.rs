@@ -9,16 +9,12 @@
 mod place;
 
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::{Filesystem, OpenOptions};
-use buttress::unstable::volume::DevicesError;
-use buttress::unstable::writer::open_replayed;
 use buttress::{
     ByteCount, Device, DeviceEngine, DeviceOffset, DeviceOptions, Follow, Location, Notice, Rescue,
-    SubvolumeId,
+    Subvolume, SubvolumeId, Volume, VolumeOptions,
 };
 
 use crate::context::Context;
@@ -118,18 +114,12 @@ impl Context {
 
 /// Whether a volume cannot be opened because devices of it are missing.
 pub(crate) fn lacks_devices(error: &anyhow::Error) -> bool {
-    use buttress::unstable::volume::Error as VolumeError;
-    let is_it = |error: &buttress::unstable::fs::Error| match error {
-        buttress::unstable::fs::Error::Volume(VolumeError::Devices(error)) => {
-            matches!(**error, DevicesError::Missing(_))
-        }
-        _ => false,
-    };
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_it))
+    let mut causes = error.chain();
+    causes.any(|cause| cause.downcast_ref().is_some_and(buttress::Error::lacks_devices))
 }
 
 /// The error of opening a volume, with what to do where devices are missing.
-fn advised(error: buttress::unstable::fs::Error) -> anyhow::Error {
+fn advised(error: buttress::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     if !lacks_devices(&error) {
         return error;
@@ -137,17 +127,6 @@ fn advised(error: buttress::unstable::fs::Error) -> anyhow::Error {
     error.context(Advice::new(
         "--device gives another device of the volume; --degraded reads what can be read without those that are missing",
     ))
-}
-
-/// What a volume is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Its files and what belongs to them: a pending log is replayed in memory.
-    Files,
-    /// What lies on its devices, and changing that.
-    Devices,
-    /// The same; it need not have a root tree that can be read.
-    Inspection,
 }
 
 /// Marks errors of opening a volume, which name the image themselves. It prints as nothing.
@@ -172,26 +151,10 @@ impl Target {
     }
 }
 
-/// A volume and the directory in which paths begin.
-#[derive(Clone, Debug)]
-pub struct Opened {
-    /// The volume.
-    pub filesystem: Filesystem,
-    /// What `IMAGE:/` means: the top level, or what `--subvol` or `--subvolid` say.
-    pub root: Location,
-}
-
-impl Opened {
-    /// What a path leads to.
-    pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
-        Ok(self.filesystem.resolve(self.root, path, follow)?)
-    }
-}
-
 impl Context {
     /// Opens the volume on an image or device, and prints what is to be said about it. In a session it is the
     /// session's volume.
-    pub fn open_volume(&self, image: &Path) -> Result<Opened> {
+    pub fn open_volume(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
         }
@@ -200,7 +163,7 @@ impl Context {
 
     /// Opens as [`open_volume`](Self::open_volume) does, for a command that reports whatever it can read: devices may
     /// be missing without `--degraded`.
-    pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Opened> {
+    pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Subvolume> {
         match self.open_volume(image) {
             Err(error) if lacks_devices(&error) && !self.globals().degraded => {
                 let globals = Globals {
@@ -214,36 +177,41 @@ impl Context {
         }
     }
 
-    /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given.
-    pub fn open_volume_with(&self, image: &Path, options: &DeviceOptions) -> Result<Opened> {
-        let purpose = match options.write {
-            true => Purpose::Devices,
-            false => Purpose::Files,
+    /// How the global flags have volumes opened.
+    pub fn volume_options(&self) -> VolumeOptions {
+        let globals = self.globals();
+        let rescue = Rescue {
+            use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
+            ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
+            ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
+            no_log_replay: globals.rescues(RescueOption::NoLogReplay),
         };
-        let filesystem = self.open_filesystem_with(&[image.to_owned()], options, purpose)?;
-        let root = self.root_of(&filesystem)?;
-        Ok(Opened { filesystem, root })
+        Volume::options()
+            .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
+            .degraded(globals.degraded)
+            .rescue(rescue)
+    }
+
+    /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given. Open for writing, the volume is as it
+    /// lies on its devices.
+    pub fn open_volume_with(&self, image: &Path, devices: &DeviceOptions) -> Result<Subvolume> {
+        let options = match devices.write {
+            true => self.volume_options().on_disk(),
+            false => self.volume_options(),
+        };
+        self.root_of(&self.open_and_report(&[image.to_owned()], devices, options)?)
     }
 
     /// The volume as it lies on its devices, of several images beside those of `--device`.
-    pub fn open_images_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Opened> {
-        let filesystem = self.open_filesystem_with(images, options, Purpose::Devices)?;
-        let root = self.root_of(&filesystem)?;
-        Ok(Opened { filesystem, root })
+    pub fn open_images_with(&self, images: &[PathBuf], devices: &DeviceOptions) -> Result<Subvolume> {
+        self.root_of(&self.open_and_report(images, devices, self.volume_options().on_disk())?)
     }
 
     /// Opens the volume, as it lies on its devices, for a command that reads much of it, and once: not through the page
     /// cache, unless it is there already.
-    pub fn open_for_one_pass(&self, image: &Path) -> Result<Filesystem> {
-        let options = self.options_for_one_pass();
-        self.open_filesystem_with(&[image.to_owned()], &options, Purpose::Devices)
-    }
-
-    /// Opens the volume as it lies on its devices, which are opened in the way that is given.
-    pub fn open_devices_of_volume(&self, image: &Path, options: &DeviceOptions) -> Result<Opened> {
-        let filesystem = self.open_filesystem_with(&[image.to_owned()], options, Purpose::Devices)?;
-        let root = self.root_of(&filesystem)?;
-        Ok(Opened { filesystem, root })
+    pub fn open_for_one_pass(&self, image: &Path) -> Result<Volume> {
+        let options = self.volume_options().on_disk();
+        self.open_and_report(&[image.to_owned()], &self.options_for_one_pass(), options)
     }
 
     fn options_for_one_pass(&self) -> DeviceOptions {
@@ -255,78 +223,54 @@ impl Context {
 
     /// Opens the volume for a command that reads much of its files, and once, with the directory in which paths begin. In a
     /// session it is the session's volume.
-    pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Opened> {
+    pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
         }
-        let options = self.options_for_one_pass();
-        let filesystem = self.open_filesystem_with(&[image.to_owned()], &options, Purpose::Files)?;
-        let root = self.root_of(&filesystem)?;
-        Ok(Opened { filesystem, root })
+        self.open_volume_with(image, &self.options_for_one_pass())
     }
 
     /// Opens the volume on images or devices for looking at its blocks: it need not have a root tree that can be
     /// read.
-    pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Filesystem> {
-        self.open_filesystem_with(images, &self.device_options(), Purpose::Inspection)
+    pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Volume> {
+        let options = self.volume_options().for_inspection();
+        self.open_and_report(images, &self.device_options(), options)
     }
 
     /// Opens the volume for a check: it need not have a root tree that can be read, and what is passed over on the
     /// way is the check's to tell.
-    pub fn open_for_check(&self, image: &Path) -> Result<Filesystem> {
-        let options = self.options_for_one_pass();
-        let opened = self.opened(&[image.to_owned()], &options, Purpose::Inspection);
+    pub fn open_for_check(&self, image: &Path) -> Result<Volume> {
+        let options = self.volume_options().for_inspection();
+        let opened = self.opened(&[image.to_owned()], &self.options_for_one_pass(), options);
         opened.map_err(|error| error.context(Opening))
     }
 
-    /// Opens the volume and prints what is to be said about it. Errors name the image.
-    fn open_filesystem_with(
+    /// Opens the volume, and has what it reads around reported when the command ends. Errors name the image.
+    fn open_and_report(
         &self,
         images: &[PathBuf],
-        options: &DeviceOptions,
-        purpose: Purpose,
-    ) -> Result<Filesystem> {
-        self.try_filesystem(images, options, purpose)
-            .map_err(|error| error.context(Opening))
+        devices: &DeviceOptions,
+        options: VolumeOptions,
+    ) -> Result<Volume> {
+        let volume = self
+            .opened(images, devices, options)
+            .map_err(|error| error.context(Opening))?;
+        let image = images.first().map_or(Path::new(""), PathBuf::as_path);
+        self.report_faults(&volume, image);
+        Ok(volume)
     }
 
-    fn try_filesystem(
-        &self,
-        images: &[PathBuf],
-        options: &DeviceOptions,
-        purpose: Purpose,
-    ) -> Result<Filesystem> {
-        let filesystem = self.opened(images, options, purpose)?;
+    /// Opens the volume and prints what is to be said about it.
+    fn opened(&self, images: &[PathBuf], devices: &DeviceOptions, options: VolumeOptions) -> Result<Volume> {
+        let writes = devices.write;
+        let devices = self.open_devices_with(images, devices)?;
         let image = images.first().map_or(Path::new(""), PathBuf::as_path);
-        self.report_faults(&filesystem, image);
-        Ok(filesystem)
-    }
-
-    fn opened(&self, images: &[PathBuf], options: &DeviceOptions, purpose: Purpose) -> Result<Filesystem> {
-        let globals = self.globals();
-        let devices = self.open_devices_with(images, options)?;
-        let writes = options.write;
-        let image = images.first().map_or(Path::new(""), PathBuf::as_path);
-        let rescue = Rescue {
-            use_backup_root: globals.rescues(RescueOption::UseBackupRoot),
-            ignore_bad_roots: globals.rescues(RescueOption::IgnoreBadRoots),
-            ignore_data_checksums: globals.rescues(RescueOption::IgnoreDataCsums),
-            no_log_replay: globals.rescues(RescueOption::NoLogReplay),
-        };
-        let options = OpenOptions::new(devices)
-            .cache(ByteCount::new(globals.cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES)))
-            .degraded(globals.degraded)
-            .rescue(rescue)
-            .for_inspection(purpose == Purpose::Inspection);
-        let opened = match purpose {
-            Purpose::Files => open_replayed(options).map(|shown| shown.filesystem),
-            _ => options.open(),
-        };
-        let filesystem =
+        let opened = options.open_devices(devices);
+        let volume =
             opened.map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
         // Some name a device, all are about this volume: a command may be about several.
         let name = image.display().to_string();
-        for notice in filesystem.notices() {
+        for notice in volume.notices() {
             if writes && matches!(notice, Notice::PendingLog { .. }) {
                 // It is replayed next.
                 continue;
@@ -338,21 +282,20 @@ impl Context {
                 self.warn(format_args!("{name}: {text}"));
             }
         }
-        Ok(filesystem)
+        Ok(volume)
     }
 
     /// Opens the volume of a target and finds what its path leads to.
-    pub fn open_target(&self, target: &Target, follow: Follow) -> Result<(Opened, Location)> {
+    pub fn open_target(&self, target: &Target, follow: Follow) -> Result<(Subvolume, Location)> {
         let opened = self.open_volume(&target.image)?;
         let location = opened
-            .resolve(&target.path, follow)
+            .locate(&target.path, follow)
             .map_err(|error| target.name_in(error))?;
         Ok((opened, location))
     }
 
-    /// The directory in which paths begin.
-    fn root_of(&self, filesystem: &Filesystem) -> Result<Location> {
-        let top = Location::root_of(SubvolumeId::TOP_LEVEL);
+    /// The subvolume in which paths begin: the top level, or what `--subvol` or `--subvolid` say.
+    fn root_of(&self, volume: &Volume) -> Result<Subvolume> {
         if let Some(id) = self.globals().subvolume_id {
             // As in the kernel, 0 stands for the top level.
             let id = if id == 0 {
@@ -360,25 +303,22 @@ impl Context {
             } else {
                 SubvolumeId::new(id)
             };
-            filesystem.subvolume_tree(id).context("--subvolid")?;
-            return Ok(Location::root_of(id));
+            return volume.subvolume_by_id(id).context("--subvolid");
         }
         if let Some(path) = &self.globals().subvolume {
-            let location = filesystem
-                .resolve(top, path.as_bytes(), Follow::All)
-                .context("--subvol")?;
+            let location = volume.root().locate(path, Follow::All).context("--subvol")?;
             if !location.is_subvolume_root() {
                 return Err(anyhow::anyhow!("--subvol: {} is not a subvolume", path.display()))
                     .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
             }
-            return Ok(location);
+            return Ok(volume.subvolume_by_id(location.subvolume)?);
         }
-        Ok(top)
+        Ok(volume.root())
     }
 
     /// Has the copies that had to be passed over reported when the command ends.
-    fn report_faults(&self, filesystem: &Filesystem, image: &Path) {
-        let filesystem = filesystem.clone();
+    fn report_faults(&self, volume: &Volume, image: &Path) {
+        let volume = volume.clone();
         let image = image.display().to_string();
         let shown = if self.globals().verbose > 0 {
             usize::MAX
@@ -387,7 +327,7 @@ impl Context {
         };
         let told = self.told_failures();
         self.report_at_end(move || {
-            let log = filesystem.volume().faults();
+            let log = volume.faults();
             let mut lines: Vec<String> = log
                 .faults
                 .iter()
@@ -403,7 +343,7 @@ impl Context {
                     ));
                 }
             }
-            lines.extend(told.news_of(&filesystem.notices()));
+            lines.extend(told.news_of(&volume.notices()));
             lines
         });
     }
@@ -413,8 +353,8 @@ impl Context {
 #[derive(Debug)]
 pub struct Images<'a> {
     context: &'a Context,
-    open: fn(&Context, &Path) -> Result<Opened>,
-    opened: Vec<(PathBuf, Opened)>,
+    open: fn(&Context, &Path) -> Result<Subvolume>,
+    opened: Vec<(PathBuf, Subvolume)>,
 }
 
 impl<'a> Images<'a> {
@@ -436,7 +376,7 @@ impl<'a> Images<'a> {
     }
 
     /// The volume on this image.
-    pub fn open(&mut self, image: &Path) -> Result<Opened> {
+    pub fn open(&mut self, image: &Path) -> Result<Subvolume> {
         if let Some((_, opened)) = self.opened.iter().find(|(path, _)| path == image) {
             return Ok(opened.clone());
         }

@@ -5,8 +5,7 @@
 //! stop the removal with an error that says so.
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::unstable::writer::WritableFilesystem;
-use buttress::{DirEntry, FileKind, Location, Progress};
+use buttress::{DirEntry, FileKind, Location, Progress, WritableVolume};
 
 use crate::exit::Advice;
 
@@ -25,29 +24,28 @@ struct Level {
 
 /// Removes what has this name in the directory, with all that it holds. Returns how many names went.
 pub fn remove_all(
-    filesystem: &WritableFilesystem,
+    volume: &WritableVolume,
     directory: Location,
     name: &[u8],
     progress: &Progress,
 ) -> Result<u64> {
-    let entry = filesystem.lookup(directory, name)?;
+    let entry = volume.lookup(directory, name)?;
     let entry = entry.ok_or_else(|| anyhow!("{}: there is no such file", name.escape_ascii()))?;
     let mut removed = 0u64;
     let mut levels = Vec::new();
-    enter_or_remove(filesystem, directory, entry, &mut levels, &mut removed)?;
+    enter_or_remove(volume, directory, entry, &mut levels, &mut removed)?;
     while let Some(level) = levels.last_mut() {
         progress.check()?;
         if level.entries.is_empty() {
-            let view = filesystem.view();
-            let batch = view.read_dir(level.directory)?.take(BATCH_ENTRIES);
-            level.entries = batch.collect::<buttress::unstable::fs::Result<_>>()?;
+            let batch = volume.read_dir(level.directory)?.take(BATCH_ENTRIES);
+            level.entries = batch.collect::<buttress::Result<_>>()?;
         }
         let here = level.directory;
         if let Some(entry) = level.entries.pop() {
-            enter_or_remove(filesystem, here, entry, &mut levels, &mut removed)?;
+            enter_or_remove(volume, here, entry, &mut levels, &mut removed)?;
         } else if let Some(level) = levels.pop() {
-            filesystem
-                .remove_directory(level.parent, &level.name)
+            volume
+                .remove_dir(level.parent, &level.name)
                 .with_context(|| level.name.escape_ascii().to_string())?;
             removed = removed.saturating_add(1);
         }
@@ -56,7 +54,7 @@ pub fn remove_all(
 }
 
 fn enter_or_remove(
-    filesystem: &WritableFilesystem,
+    volume: &WritableVolume,
     directory: Location,
     entry: DirEntry,
     levels: &mut Vec<Level>,
@@ -66,7 +64,7 @@ fn enter_or_remove(
         name, target, kind, ..
     } = entry;
     if kind != FileKind::Directory {
-        filesystem
+        volume
             .unlink(directory, &name)
             .with_context(|| name.escape_ascii().to_string())?;
         *removed = removed.saturating_add(1);

@@ -39,12 +39,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use buttress::{Follow, Location};
+use buttress::{Follow, Location, Subvolume};
 use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, command_line_text, is_broken_pipe};
-use crate::opening::{Opened, Place, absolute};
+use crate::opening::{Place, absolute};
 use crate::writing::Writing;
 use interrupts::Interrupts;
 use terminal::{Lines, Next};
@@ -52,7 +52,7 @@ use terminal::{Lines, Next};
 /// How a session's volume is open.
 #[derive(Clone, Debug)]
 enum Access {
-    Reading(Opened),
+    Reading(Subvolume),
     Writing(Box<Writing>),
 }
 
@@ -66,7 +66,7 @@ struct Surroundings {
 
 impl Surroundings {
     /// The volume as it is now.
-    fn view(&self) -> Opened {
+    fn view(&self) -> Subvolume {
         match &self.access {
             Access::Reading(opened) => opened.clone(),
             Access::Writing(writing) => writing.view(),
@@ -112,7 +112,7 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// A session on a volume that is open for reading.
-    pub fn reading(context: &'a Context, image: PathBuf, opened: Opened) -> Self {
+    pub fn reading(context: &'a Context, image: PathBuf, opened: Subvolume) -> Self {
         Self::new(context, image, Access::Reading(opened))
     }
 
@@ -137,8 +137,8 @@ impl<'a> Session<'a> {
     pub fn go_to(&mut self, path: &[u8]) -> Result<()> {
         let path = words::navigate::normalised(&self.path(OsStr::from_bytes(path)));
         let opened = self.view();
-        let location = opened.resolve(&path, Follow::All)?;
-        if !opened.filesystem.metadata(location)?.is_directory() {
+        let location = opened.locate(&path, Follow::All)?;
+        if !opened.volume().metadata(location)?.is_directory() {
             anyhow::bail!("{} is not a directory", path.escape_ascii());
         }
         *self.surroundings.directory.lock() = path;
@@ -201,10 +201,7 @@ impl<'a> Session<'a> {
         let is_done = self.line(line);
         let end = interrupts.end_word();
         if let Some(writing) = self.surroundings.writing() {
-            let news = self
-                .context
-                .told_failures()
-                .news_of(&writing.filesystem.notices());
+            let news = self.context.told_failures().news_of(&writing.volume().notices());
             news.iter().for_each(|news| self.context.warn(news));
         }
         if let Some(signal) = end.stop {
@@ -215,7 +212,7 @@ impl<'a> Session<'a> {
             let waiting = self
                 .surroundings
                 .writing()
-                .map(|writing| writing.filesystem.uncommitted());
+                .map(|writing| writing.volume().uncommitted());
             match waiting.filter(|waiting| !waiting.is_empty()) {
                 Some(waiting) => self.context.notice(format!(
                     "interrupted; {waiting} so far stay, and are not committed yet (`sync` commits, `abort` leaves without)"
@@ -236,9 +233,9 @@ impl<'a> Session<'a> {
         let Some(writing) = self.surroundings.writing() else {
             return Ok(outcome);
         };
-        let waiting = writing.filesystem.uncommitted();
+        let waiting = writing.volume().uncommitted();
         if leaving == Leaving::Forgetting {
-            let dropped = writing.filesystem.abandon();
+            let dropped = writing.volume().abandon();
             if !dropped.is_empty() {
                 self.context.notice(format!(
                     "dropped {dropped}: the volume stays as the last commit made it, generation {} (`sync` or `quit` keeps \
@@ -252,7 +249,7 @@ impl<'a> Session<'a> {
         if let Err(error) = committed {
             if leaving != Leaving::Asked || !is_typed {
                 // It was told.
-                writing.filesystem.abandon();
+                writing.volume().abandon();
             }
             return Err(error);
         }
@@ -265,7 +262,7 @@ impl<'a> Session<'a> {
             };
             self.context.notice(format!(
                 "committed {waiting}{before}, generation {}",
-                writing.filesystem.committed_generation()
+                writing.volume().committed_generation()
             ));
         }
         Ok(outcome)
@@ -305,7 +302,7 @@ impl<'a> Session<'a> {
     }
 
     /// The volume as it is now.
-    pub fn view(&self) -> Opened {
+    pub fn view(&self) -> Subvolume {
         self.surroundings.view()
     }
 
@@ -334,14 +331,14 @@ impl<'a> Session<'a> {
 
     /// What an argument leads to.
     pub fn resolve(&self, argument: &OsStr, follow: Follow) -> Result<Location> {
-        self.view().resolve(&self.path(argument), follow)
+        Ok(self.view().locate(self.path(argument), follow)?)
     }
 
     /// Has the commands that look find this volume as it is now.
     pub fn enter_view(&self) -> Result<()> {
         if let Some(writing) = self.surroundings.writing() {
             // What commands look at are extents: content must not be dirty.
-            writing.filesystem.write_back()?;
+            writing.volume().write_back()?;
         }
         self.context.enter(Place {
             opened: self.view(),
@@ -360,8 +357,8 @@ impl<'a> Session<'a> {
 
 /// Commits what a session did.
 fn commit_all(writing: &Writing) -> Result<()> {
-    let waiting = writing.filesystem.uncommitted();
-    let committed = writing.filesystem.commit();
+    let waiting = writing.volume().uncommitted();
+    let committed = writing.volume().sync();
     committed.map(drop).with_context(|| {
         format!(
             "committing what the session did failed, and {waiting} are not on the volume, which stays at generation {}",

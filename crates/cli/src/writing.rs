@@ -13,18 +13,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use buttress::scrub::ResyncOptions;
-use buttress::unstable::scrub::resync::devices_behind;
-use buttress::unstable::scrub::{Healer, Resync};
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
 use buttress::{
     AttributeChanges, ByteCount, ChecksumType, DataOptions, DeviceOptions, Environment, Follow, Location,
-    NewInode, Progress, SubvolumeId, SystemEnvironment, Timestamp, Uncommitted, Uuid,
+    NewInode, Progress, Subvolume, SubvolumeId, SystemEnvironment, Timestamp, Uncommitted, Uuid, Volume,
+    VolumeOptions, WritableSubvolume, WritableVolume,
 };
 use rustix::fs::Mode;
 
 use crate::context::Context;
 use crate::exit::Advice;
-use crate::opening::Opened;
 use crate::resyncs::describe;
 
 /// A command brings devices up to date before its own work if they missed at most this many bytes.
@@ -116,12 +113,8 @@ impl Environment for FixedEnvironment {
 /// A volume that is being changed. What is not [committed](Self::commit) is lost.
 #[derive(Clone, Debug)]
 pub struct Writing {
-    /// What this command reads past is mended. Gone before the volume.
-    _healer: Option<Arc<Healer>>,
-    /// The volume.
-    pub filesystem: WritableFilesystem,
     /// What `IMAGE:/` means.
-    pub root: Location,
+    pub root: WritableSubvolume,
     /// Whose new files are.
     caller: NewInode,
     environment: Arc<dyn Environment>,
@@ -139,7 +132,7 @@ impl Context {
             return Ok(present);
         }
         let writing = self.open_own_for_writing(image, data)?;
-        resync(self, &writing.filesystem);
+        resync(self, writing.volume());
         Ok(writing)
     }
 
@@ -152,56 +145,46 @@ impl Context {
     }
 
     fn open_own_for_writing(&self, image: &Path, data: DataOptions) -> Result<Writing> {
-        let options = DeviceOptions {
+        let devices = DeviceOptions {
             write: true,
             ..self.device_options()
         };
-        let opened = self.open_volume_with(image, &options)?;
-        Writing::new(opened, data).with_context(|| format!("opening {} for writing", image.display()))
+        let opened = self.open_volume_with(image, &devices)?;
+        Writing::new(opened, Volume::options().data(data))
+            .with_context(|| format!("opening {} for writing", image.display()))
     }
 }
 
 impl Writing {
-    /// Makes a volume whose devices are open for writing ready for it.
-    pub fn new(opened: Opened, data: DataOptions) -> Result<Self> {
-        Self::with(opened, data, false)
-    }
-
-    /// The same, to give up the replacement of a device, whose target need not be there.
-    pub fn to_give_up_replacement(opened: Opened) -> Result<Self> {
-        Self::with(opened, DataOptions::default(), true)
-    }
-
-    fn with(opened: Opened, data: DataOptions, gives_up_replacement: bool) -> Result<Self> {
-        let superblock = opened.filesystem.superblock();
-        let purpose = format!("{} {}", superblock.fsid, superblock.generation);
-        let environment = environment(&purpose)?;
-        let options = WriteOptions {
-            environment: Arc::clone(&environment),
-            data,
-            gives_up_replacement,
-            ..WriteOptions::default()
-        };
-        let filesystem = WritableFilesystem::new(opened.filesystem, options)?;
+    /// Makes a volume whose devices are open for writing ready for it, with the options for writing.
+    pub fn new(opened: Subvolume, options: VolumeOptions) -> Result<Self> {
+        let info = opened.volume().info();
+        let environment = environment(&format!("{} {}", info.fsid, info.generation))?;
+        let caller = caller();
+        let options = options
+            .environment(Arc::clone(&environment))
+            .owner(caller.uid, caller.gid)
+            .umask(caller.umask);
+        let volume = opened.volume().clone().into_writable(options)?;
         Ok(Self {
-            _healer: Healer::start_where_redundant(&filesystem).map(Arc::new),
-            filesystem,
-            root: opened.root,
-            caller: caller(),
+            root: volume.subvolume_by_id(opened.id())?,
+            caller,
             environment,
         })
     }
 
     /// A volume that this process serves, for somebody.
-    pub fn for_somebody(filesystem: WritableFilesystem, root: Location, caller: NewInode) -> Self {
+    pub fn for_somebody(root: WritableSubvolume, caller: NewInode) -> Self {
         Self {
-            // The server has one for all that it does.
-            _healer: None,
-            filesystem,
             root,
             caller,
             environment: Arc::new(Present),
         }
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &WritableVolume {
+        self.root.volume()
     }
 
     /// Gives a new subvolume to who runs the command, as the kernel does.
@@ -214,20 +197,17 @@ impl Writing {
             ..AttributeChanges::default()
         };
         let root = Location::root_of(subvolume);
-        Ok(self.filesystem.set_attributes(root, &changes)?)
+        Ok(self.volume().set_attributes(root, &changes)?)
     }
 
-    /// The volume as it is now, changes included, for reading.
-    pub fn view(&self) -> Opened {
-        Opened {
-            filesystem: self.filesystem.view(),
-            root: self.root,
-        }
+    /// The volume, changes included, for reading.
+    pub fn view(&self) -> Subvolume {
+        (*self.root).clone()
     }
 
     /// What a path leads to, changes included.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
-        self.view().resolve(path, follow)
+        Ok(self.root.locate(path, follow)?)
     }
 
     /// The directory that a path's last name is to stand in, and the name.
@@ -246,14 +226,15 @@ impl Writing {
             return Ok(location);
         }
         let (directory, name) = self.place(path)?;
-        Ok(self.filesystem.create(directory, &name, &self.new_inode(0o666))?)
+        Ok(self
+            .volume()
+            .create_file(directory, &name, &self.new_inode(0o666))?)
     }
 
     /// The directory that a path leads to, if it leads to one.
     pub fn directory_at(&self, path: &[u8]) -> Option<Location> {
-        let opened = self.view();
-        let location = opened.resolve(path, Follow::All).ok()?;
-        let is_directory = opened.filesystem.metadata(location).ok()?.is_directory();
+        let location = self.root.locate(path, Follow::All).ok()?;
+        let is_directory = self.volume().metadata(location).ok()?.is_directory();
         is_directory.then_some(location)
     }
 
@@ -265,8 +246,8 @@ impl Writing {
             let is_named = above.iter().any(|byte| *byte != b'/');
             if is_named && self.resolve(above, Follow::All).is_err() {
                 let (directory, name) = self.place(above)?;
-                self.filesystem
-                    .make_directory(directory, &name, &self.new_inode(0o777))?;
+                self.volume()
+                    .create_dir(directory, &name, &self.new_inode(0o777))?;
             }
         }
         Ok(())
@@ -284,24 +265,26 @@ impl Writing {
 
     /// Makes what was changed durable.
     pub fn commit(&self) -> Result<()> {
-        self.filesystem.commit().context("committing")?;
+        self.volume().sync().context("committing")?;
         Ok(())
     }
 }
 
 /// Brings up to date the devices that missed commits, if this takes little time. Later writes then reach these devices
 /// too. Otherwise a warning names the command for it.
-pub fn resync(context: &Context, filesystem: &WritableFilesystem) {
-    let volume = Arc::clone(filesystem.committed_view().volume());
-    if devices_behind(&volume).is_empty() {
+pub fn resync(context: &Context, volume: &WritableVolume) {
+    if volume
+        .devices()
+        .iter()
+        .all(|device| device.behind_since.is_none())
+    {
         return;
     }
     let options = ResyncOptions {
         at_most: Some(RESYNC_AT_ONCE),
         ..ResyncOptions::default()
     };
-    let job = Resync::new(filesystem.clone(), options, Progress::new());
-    let (resynced, ended) = job.run_as_far_as_possible();
+    let (resynced, ended) = volume.resync(options, &Progress::new());
     for device in &resynced.devices {
         context.notice(describe(device));
     }

@@ -74,10 +74,7 @@ pub struct Resync {
 #[must_use]
 pub fn devices_behind(volume: &Volume) -> Vec<Arc<DeviceSlot>> {
     let mut slots = volume.devices();
-    slots.retain(|slot| {
-        let can_be_written = slot.device().is_some_and(buttress_device::Device::is_writable);
-        slot.stale().is_some() && slot.failure().is_none() && can_be_written
-    });
+    slots.retain(|slot| slot.behind().is_some());
     slots
 }
 

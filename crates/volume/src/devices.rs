@@ -166,6 +166,14 @@ impl DeviceSlot {
         self.stale
     }
 
+    /// Returns the state of a device that missed commits and can be brought up to date.
+    #[must_use]
+    pub fn behind(&self) -> Option<Stale> {
+        let can_be_written = self.device().is_some_and(Device::is_writable);
+        self.stale()
+            .filter(|_| can_be_written && self.failure().is_none())
+    }
+
     /// The write or flush that failed and for which the device was left out: since then it is neither read nor written.
     #[must_use]
     pub fn failure(&self) -> Option<&IoError> {

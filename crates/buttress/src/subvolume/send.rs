@@ -20,7 +20,12 @@ impl Subvolume {
         })
     }
 
-    fn to_send(&self) -> Result<Snapshot> {
+    /// Returns this read-only snapshot for the functions of [`stream::send`](crate::stream::send): several snapshots in one
+    /// stream, estimates, streams that continue.
+    ///
+    /// # Errors
+    /// It is not read-only, or does not exist.
+    pub fn to_send(&self) -> Result<Snapshot> {
         Ok(Snapshot::open(&self.volume.view(), self.id)?)
     }
 }

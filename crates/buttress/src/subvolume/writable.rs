@@ -1,36 +1,24 @@
 //! Making, renaming, removing, and changing what belongs to a name.
 
+mod attributes;
+mod snapshots;
+
 use super::Subvolume;
 use crate::error::{Cause, Error, Result};
 use crate::file::WritableFile;
 use crate::path::{VolumePath, split};
 use crate::volume::WritableVolume;
-use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId, Timestamp};
+use buttress_format::{ByteCount, FileKind, FileOffset, SubvolumeId};
 use buttress_fs::{DirEntry, Follow, Location};
 use buttress_writer::WritableFilesystem;
-use buttress_writer::operations::{AttributeChanges, NodeKind, ReceivedUuid, RenameMode, SetXattr};
+use buttress_writer::operations::{NodeKind, RenameMode};
 use std::ops::Deref;
+
+pub use attributes::Times;
+pub use snapshots::SnapshotMode;
 
 /// How many entries of a directory are removed before it is looked at again.
 const REMOVED_AT_ONCE: usize = 4096;
-
-/// Whether a snapshot can be changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnapshotMode {
-    /// It stays as it is; it can be sent.
-    ReadOnly,
-    /// It can be changed.
-    Writable,
-}
-
-/// Times to be set; `None` stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// The last access.
-    pub accessed: Option<Timestamp>,
-    /// The last change of content.
-    pub modified: Option<Timestamp>,
-}
 
 /// A subvolume or snapshot of a volume that is open for writing. A cheap handle. It dereferences to [`Subvolume`], which has the
 /// calls that read.
@@ -482,217 +470,6 @@ impl WritableSubvolume {
             }
         }
         Ok(())
-    }
-
-    /// Sets permission bits, as `chmod(2)` does.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// root.write("script", "#!/bin/sh")?;
-    /// root.set_permissions("script", 0o755)?;
-    /// assert_eq!(root.metadata("script")?.mode & 0o7777, 0o755);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only; bits that are none of permissions.
-    pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
-        let changes = AttributeChanges {
-            mode: Some(mode),
-            ..AttributeChanges::default()
-        };
-        self.change(&path.volume_path(), Follow::All, &changes)
-    }
-
-    /// Sets owner and group, of a symbolic link its own. A file loses its set-id bits and capabilities by that.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// root.write("file", "")?;
-    /// root.set_owner("file", 1000, 100)?;
-    /// assert_eq!(root.metadata("file")?.uid, 1000);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only.
-    pub fn set_owner(&self, path: impl VolumePath, uid: u32, gid: u32) -> Result<()> {
-        let changes = AttributeChanges {
-            uid: Some(uid),
-            gid: Some(gid),
-            ..AttributeChanges::default()
-        };
-        self.change(&path.volume_path(), Follow::NotLast, &changes)
-    }
-
-    /// Sets times, of a symbolic link its own.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::{Times, Timestamp};
-    ///
-    /// root.write("file", "")?;
-    /// let epoch = Timestamp { seconds: 0, nanoseconds: 0 };
-    /// root.set_times("file", Times { modified: Some(epoch), ..Times::default() })?;
-    /// assert_eq!(root.metadata("file")?.modified, epoch);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only.
-    pub fn set_times(&self, path: impl VolumePath, times: Times) -> Result<()> {
-        let changes = AttributeChanges {
-            accessed: times.accessed,
-            modified: times.modified,
-            ..AttributeChanges::default()
-        };
-        self.change(&path.volume_path(), Follow::NotLast, &changes)
-    }
-
-    fn change(&self, path: &[u8], follow: Follow, changes: &AttributeChanges) -> Result<()> {
-        let writer = self.volume.writer();
-        let location = self.resolve(path, follow)?;
-        let changed = writer.set_attributes(location, changes);
-        changed.map_err(|error| Error::from(error).at(path))
-    }
-
-    /// Sets an extended attribute by its full name (`user.…`).
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// root.write("photo", "")?;
-    /// root.set_xattr("photo", "user.stars", b"5")?;
-    /// assert_eq!(root.xattr("photo", "user.stars")?, Some(b"5".to_vec()));
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only; a value that is too long, or that an
-    /// attribute with a meaning cannot have.
-    pub fn set_xattr(&self, path: impl VolumePath, name: &str, value: &[u8]) -> Result<()> {
-        let path = path.volume_path();
-        let writer = self.volume.writer();
-        let location = self.resolve(&path, Follow::All)?;
-        let set = writer.set_xattr(location, name.as_bytes(), value, SetXattr::CreateOrReplace);
-        set.map_err(|error| Error::from(error).at(&path))
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// root.write("photo", "")?;
-    /// root.set_xattr("photo", "user.stars", b"5")?;
-    /// root.remove_xattr("photo", "user.stars")?;
-    /// assert_eq!(root.xattr("photo", "user.stars")?, None);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is nothing at the path, or no such attribute; the volume or the subvolume is read-only.
-    pub fn remove_xattr(&self, path: impl VolumePath, name: &str) -> Result<()> {
-        let path = path.volume_path();
-        let writer = self.volume.writer();
-        let location = self.resolve(&path, Follow::All)?;
-        let removed = writer.remove_xattr(location, name.as_bytes());
-        removed.map_err(|error| Error::from(error).at(&path))
-    }
-
-    /// Makes an empty subvolume.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// let home = root.create_subvolume("home")?;
-    /// home.write("letter", "Dear Bob")?;
-    /// assert_eq!(root.read_to_string("home/letter")?, "Dear Bob");
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is something at the path already; else as [`Subvolume::create`].
-    pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
-        let id = self.at_place(&path.volume_path(), |writer, directory, name| {
-            Ok(writer.create_subvolume(directory, name)?)
-        })?;
-        Ok(self.with_id(id))
-    }
-
-    /// Makes a snapshot of `source` at a path, which takes the same time at any size. The snapshot and all earlier changes
-    /// are durable when this returns.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// use buttress::SnapshotMode;
-    ///
-    /// let home = root.create_subvolume("home")?;
-    /// home.write("letter", "Dear Bob")?;
-    /// let before = root.create_snapshot(&home, "before", SnapshotMode::ReadOnly)?;
-    /// home.remove_file("letter")?;
-    /// assert_eq!(before.read_to_string("letter")?, "Dear Bob");
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is something at the path already; `source` is gone; else as [`Volume::sync`](crate::Volume::sync).
-    pub fn create_snapshot(
-        &self,
-        source: impl AsRef<Subvolume>,
-        path: impl VolumePath,
-        mode: SnapshotMode,
-    ) -> Result<Self> {
-        let read_only = mode == SnapshotMode::ReadOnly;
-        let id = self.at_place(&path.volume_path(), |writer, directory, name| {
-            Ok(writer.snapshot(source.as_ref().id(), directory, name, read_only)?)
-        })?;
-        Ok(self.with_id(id))
-    }
-
-    /// Deletes the subvolume at a path. Its space comes back with
-    /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes).
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// root.create_subvolume("scratch")?;
-    /// root.delete_subvolume("scratch")?;
-    /// assert!(!root.exists("scratch")?);
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// There is nothing at the path, or no subvolume; others lie in it; it is the default one or the top level.
-    pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
-        let path = path.volume_path();
-        let id: SubvolumeId = self.subvolume.subvolume(&*path)?.id();
-        let deleted = self.volume.writer().delete_subvolume(id);
-        deleted.map_err(|error| Error::from(error).at(&path))
-    }
-
-    /// Makes this subvolume read-only, or writable. One that was received stays read-only: what it equals would be no
-    /// longer true.
-    ///
-    /// ```
-    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
-    /// # let root = volume.root();
-    /// let release = root.create_subvolume("release")?;
-    /// release.write("program", "1.0")?;
-    /// release.set_read_only(true)?;
-    /// assert_eq!(release.write("program", "1.1").unwrap_err().errno(), 30); // EROFS
-    /// # Ok::<(), buttress::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The volume is open for reading only; the subvolume was received.
-    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let writer = self.volume.writer();
-        Ok(writer.set_read_only(self.id(), read_only, ReceivedUuid::Refuse)?)
     }
 
     /// The directory that a path's last name is to stand in, and the name.

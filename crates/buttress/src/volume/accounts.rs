@@ -27,7 +27,7 @@ impl Volume {
     /// volume.root().create_subvolume("home")?.write("letter", vec![7; 100_000])?;
     /// volume.sync()?;
     /// let accounting = volume.account_space(&Options::default(), &Progress::new())?;
-    /// assert!(accounting.failures.is_empty());
+    /// assert!(accounting.failures().is_empty());
     /// # Ok::<(), buttress::Error>(())
     /// ```
     ///

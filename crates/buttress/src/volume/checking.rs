@@ -6,13 +6,27 @@ use buttress_check as check;
 use buttress_fs::Progress;
 
 impl Volume {
-    /// Checks every cross-reference. The volume must be open for reading: a change meanwhile would look like damage.
+    /// Checks every cross-reference, without reports of steps. See [`check_with`](Self::check_with).
+    ///
+    /// # Errors
+    /// As for [`check_with`](Self::check_with).
+    pub fn check(&self, options: &check::Options, progress: &Progress) -> Result<check::Report> {
+        self.check_with(options, progress, &|_, _| {})
+    }
+
+    /// Checks every cross-reference of the last commit. `on_step` is called when a step begins, with the reason if the volume has
+    /// nothing for it. The volume must be open for reading: a change meanwhile would look like damage.
     ///
     /// # Errors
     /// The volume is open for writing, or the job was cancelled. The report has the damage of the volume.
-    pub fn check(&self, options: &check::Options, progress: &Progress) -> Result<check::Report> {
+    pub fn check_with(
+        &self,
+        options: &check::Options,
+        progress: &Progress,
+        on_step: &(dyn Fn(check::Step, Option<&'static str>) + Sync),
+    ) -> Result<check::Report> {
         match &self.access {
-            Access::Reading(shown) => Ok(check::check(&shown.on_disk, options, progress)?),
+            Access::Reading(shown) => Ok(check::check_with(&shown.on_disk, options, progress, on_step)?),
             #[cfg(feature = "write")]
             Access::Writing(_) => Err(buttress_fs::Error::Invalid {
                 what: "a check of a volume that is open for writing: open it for reading",

@@ -3,9 +3,9 @@
 use super::Volume;
 use crate::error::Result;
 use crate::file::File;
-use crate::subvolume::directory::ReadDir;
-use buttress_format::SubvolumeId;
-use buttress_fs::{DirEntry, InodeRecord, Location, Metadata, WalkOptions, Xattr};
+use crate::path::VolumePath;
+use buttress_format::{InodeNumber, SubvolumeId};
+use buttress_fs::{DirEntry, Follow, InodeRecord, Location, Metadata, WalkOptions, Xattr};
 
 /// Calls that take a [`Location`], which [`Subvolume::locate`](crate::Subvolume::locate) returns. A location is an inode of a
 /// subvolume; it stays valid while the inode exists, whatever its names become.
@@ -23,6 +23,14 @@ use buttress_fs::{DirEntry, InodeRecord, Location, Metadata, WalkOptions, Xattr}
 /// # Ok::<(), buttress::Error>(())
 /// ```
 impl Volume {
+    /// Returns the inode that a path leads to, from a directory. Paths with a slash at the start begin at the root of its subvolume.
+    ///
+    /// # Errors
+    /// As for [`Subvolume::locate`](crate::Subvolume::locate).
+    pub fn locate(&self, start: Location, path: impl VolumePath, follow: Follow) -> Result<Location> {
+        Ok(self.access.resolve(start, &path.volume_path(), follow)?)
+    }
+
     /// Returns what `stat(2)` reports of an inode.
     ///
     /// # Errors
@@ -51,10 +59,9 @@ impl Volume {
     ///
     /// # Errors
     /// The location is no directory, or cannot be read. Later failures are items of the iterator.
-    pub fn read_dir(&self, directory: Location) -> Result<ReadDir> {
-        let view = self.view();
-        let entries = view.read_dir(directory)?;
-        Ok(ReadDir::new(view, entries))
+    pub fn read_dir(&self, directory: Location) -> Result<impl Iterator<Item = Result<DirEntry>> + use<>> {
+        let entries = self.view().read_dir(directory)?;
+        Ok(entries.map(|entry| Ok(entry?)))
     }
 
     /// Walks everything below an inode, the inode first, as it is now. Failures are items of the walk, which continues.
@@ -69,6 +76,14 @@ impl Volume {
     /// The location is no regular file, or cannot be read.
     pub fn open_file(&self, location: Location) -> Result<File> {
         File::open(self, location)
+    }
+
+    /// Opens a regular file whose record is known: of a walk, or returned by [`inode`](Self::inode). The record saves a look-up.
+    ///
+    /// # Errors
+    /// The record is of no regular file, or its content cannot be read.
+    pub fn open_record(&self, record: &InodeRecord) -> Result<File> {
+        File::open_record(self, record)
     }
 
     /// Returns the target of a symbolic link.
@@ -101,6 +116,22 @@ impl Volume {
     /// A name or a directory on the way cannot be read.
     pub fn paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         Ok(self.view().inode_paths(location)?)
+    }
+
+    /// Returns the path of a directory from the root of its subvolume.
+    ///
+    /// # Errors
+    /// A directory on the way cannot be read.
+    pub fn directory_path(&self, directory: Location) -> Result<Vec<u8>> {
+        Ok(self.view().directory_path(directory)?)
+    }
+
+    /// Returns the names of an inode: for each hard link the inode of its directory, and the name there.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn names(&self, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
+        Ok(self.view().inode_names(location)?)
     }
 
     /// Returns the path of a subvolume from the top level.

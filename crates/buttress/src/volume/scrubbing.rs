@@ -4,7 +4,7 @@ use super::{Access, Volume, WritableVolume};
 use crate::error::Result;
 use buttress_fs::Progress;
 use buttress_scrub::{
-    Healed, Healer, Options as ScrubOptions, Report as ScrubReport, Resync, ResyncOptions, Scrub,
+    Healed, Healer, Options as ScrubOptions, Report as ScrubReport, Resync, ResyncOptions, Resynced, Scrub,
 };
 use buttress_writer::WritableFilesystem;
 use std::sync::Arc;
@@ -14,6 +14,19 @@ impl Volume {
     pub(crate) fn healed_by(mut self, healer: Option<Healer>) -> Self {
         self.healer = healer.map(Arc::new);
         self
+    }
+
+    /// Returns a scrub that has not begun, for callers that watch it: [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report
+    /// and position can be read meanwhile. It reads the state of this handle and does not know of a writer.
+    ///
+    /// # Errors
+    /// Reports a feature whose volumes are not scrubbed.
+    pub fn scrub_job(&self, options: ScrubOptions, progress: &Progress) -> Result<Scrub<'static>> {
+        let state = match &self.access {
+            Access::Reading(shown) => shown.on_disk.clone(),
+            Access::Writing(writer) => writer.committed_view(),
+        };
+        Ok(Scrub::new(&state, options, progress.clone())?)
     }
 
     /// Reads and compares every copy and all parity, and reports what is bad. Nothing is repaired.
@@ -26,7 +39,7 @@ impl Volume {
             ..options
         };
         match &self.access {
-            Access::Reading(shown) => scrub(Scrub::new(&shown.on_disk, options, progress.clone())?),
+            Access::Reading(_) => scrub(self.scrub_job(options, progress)?),
             Access::Writing(writer) => scrub_beside(writer, options, progress),
         }
     }
@@ -61,6 +74,13 @@ impl WritableVolume {
             Resync::new(self.writer().clone(), resync, progress.clone()).run()?;
         }
         scrub_beside(self.writer(), options, progress)
+    }
+
+    /// Brings devices up to date that missed commits, until the first that fails. The report has those that are done.
+    pub fn resync(&self, options: ResyncOptions, progress: &Progress) -> (Resynced, Result<()>) {
+        let job = Resync::new(self.writer().clone(), options, progress.clone());
+        let (resynced, ended) = job.run_as_far_as_possible();
+        (resynced, ended.map_err(Into::into))
     }
 
     /// Returns counts of bad copies that readers passed over, and of their repairs, since the volume was opened for writing.

@@ -1,17 +1,19 @@
 //! A volume that is open for writing: what changes all of it.
 
+mod inodes;
+
 use super::{Access, Volume};
 use crate::error::Result;
 use crate::file::WritableFile;
 use crate::options::{NewVolume, VolumeOptions, Writing};
 use crate::subvolume::{Subvolume, WritableSubvolume};
-use buttress_format::SubvolumeId;
+use buttress_format::{ByteCount, Generation, Logical, SubvolumeId};
 use buttress_fs::{Location, Progress};
 #[cfg(feature = "scrub")]
 use buttress_scrub::Healer;
 use buttress_writer::operations::NewInode;
-use buttress_writer::{LogStatistics, WritableFilesystem};
-use std::ops::Deref;
+use buttress_writer::{LogStatistics, Trimmed, Uncommitted, WritableFilesystem};
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 impl Volume {
@@ -161,8 +163,8 @@ impl WritableVolume {
     ///
     /// # Errors
     /// A label that is too long, or holds a line break or a zero byte.
-    pub fn set_label(&self, label: &str) -> Result<()> {
-        Ok(self.writer.set_label(label.as_bytes())?)
+    pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
+        Ok(self.writer.set_label(label.as_ref())?)
     }
 
     /// Makes all changes durable. When it returns, they are there whatever happens; until then a crash goes back to the
@@ -182,6 +184,50 @@ impl WritableVolume {
     pub fn sync(&self) -> Result<()> {
         self.writer.commit()?;
         Ok(())
+    }
+
+    /// Writes dirty content back to the devices, without a commit. Reading by extents sees it then.
+    ///
+    /// # Errors
+    /// A device failed, or there is no space.
+    pub fn write_back(&self) -> Result<()> {
+        Ok(self.writer.write_back()?)
+    }
+
+    /// Returns what the next commit makes durable.
+    #[must_use]
+    pub fn uncommitted(&self) -> Uncommitted {
+        self.writer.uncommitted()
+    }
+
+    /// Returns the generation of the last commit.
+    #[must_use]
+    pub fn committed_generation(&self) -> Generation {
+        self.writer.committed_generation()
+    }
+
+    /// Gives up everything that is not committed, and returns what that was. The volume takes no more changes.
+    pub fn abandon(&self) -> Uncommitted {
+        self.writer.clone().abandon()
+    }
+
+    /// Discards what nothing uses, on all devices, and returns how much that was. Free ranges shorter than `shortest` are left.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
+        Ok(self.writer.trim(range, shortest)?)
+    }
+
+    /// Flushes all devices: what was written to them survives a power cut. A [`sync`](Self::sync) that has nothing to commit need
+    /// not flush.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn flush_devices(&self) -> Result<()> {
+        let view = self.view();
+        let flushed = view.volume().flush();
+        Ok(flushed.map_err(buttress_fs::Error::from)?)
     }
 
     /// Makes all changes durable and lets go of the volume. Other handles of it keep it open.

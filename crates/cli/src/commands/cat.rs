@@ -7,8 +7,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::File;
-use buttress::{Content, Follow};
+use buttress::{Content, File, Follow};
 use clap::Args;
 
 use crate::context::Context;
@@ -54,8 +53,8 @@ impl Subcommand for Cat {
         for argument in &self.files {
             let target = context.target(argument);
             let copied = images.open(&target.image).and_then(|opened| {
-                let location = opened.resolve(&target.path, Follow::All)?;
-                Ok(opened.filesystem.open_file(location)?)
+                let location = opened.locate(&target.path, Follow::All)?;
+                Ok(opened.volume().open_file(location)?)
             });
             match copied {
                 Ok(file) => copy(&file, &target, context, &mut out)?,
@@ -68,7 +67,13 @@ impl Subcommand for Cat {
 
 /// Copies a file to the output. Only an error of the output ends it early.
 fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput) -> Result<()> {
-    let mut reader = file.reader();
+    let mut reader = match file.chunks() {
+        Ok(reader) => reader,
+        Err(error) => {
+            context.lost(&target.name_in(error));
+            return Ok(());
+        }
+    };
     let progress = context.progress();
     loop {
         progress.check()?;

@@ -9,7 +9,6 @@ use std::io::Write;
 
 use anyhow::Result;
 use buttress::check::{Finding, Options, Report, Reported, Step, Totals, Value as Field};
-use buttress::unstable::check::check_with;
 use buttress::{ByteCount, Progress};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -91,8 +90,8 @@ impl Subcommand for Check {
         if !json {
             writeln!(out, "Opening filesystem to check...")?;
         }
-        let filesystem = context.open_for_check(&target.image)?;
-        let uuid = filesystem.superblock().fsid;
+        let volume = context.open_for_check(&target.image)?;
+        let uuid = volume.info().fsid;
         if !json {
             writeln!(
                 out,
@@ -117,7 +116,7 @@ impl Subcommand for Check {
                 tell(step, skipped, options.data_checksums);
             }
         };
-        let report = check_with(&filesystem, &options, &progress, &on_step)?;
+        let report = volume.check_with(&options, &progress, &on_step)?;
         watch.end();
         if json {
             drop(out);

@@ -4,7 +4,6 @@
 //! little of it they use. *Referenced* is what the files cover, each by itself, so that what is shared counts several
 //! times. Inline content counts at every reference. Only one pass over what the subvolumes share is made.
 
-use buttress::unstable::accounts::Accounts as _;
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -71,9 +70,9 @@ impl Subcommand for Compression {
         let target = context.target(&self.target);
         let opened = context.open_volume_for_one_pass(&target.image)?;
         let location = opened
-            .resolve(&target.path, Follow::NotLast)
+            .locate(&target.path, Follow::NotLast)
             .map_err(|error| target.name_in(error))?;
-        let filesystem = &opened.filesystem;
+        let filesystem = opened.volume();
         let progress = Progress::new();
         let _cancelling = Cancelling::start_reading(&progress)?;
         let watch = Watch::start(context, "compression", progress.clone());

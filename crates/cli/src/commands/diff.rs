@@ -27,7 +27,6 @@ mod side;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use buttress::{ChangedInodes, Follow, Progress};
@@ -168,7 +167,7 @@ impl Subcommand for Diff {
 /// told then.
 fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
     let ((filesystem, old), (other, new)) = (old.volume()?, new.volume()?);
-    if !Arc::ptr_eq(filesystem.volume(), other.volume()) {
+    if !filesystem.is_same(other) {
         return None;
     }
     if old.subvolume == new.subvolume {
@@ -196,10 +195,10 @@ fn root(context: &Context, images: &mut Images<'_>, argument: &OsStr, one_file_s
     let target = Target::parse(argument);
     let opened = images.open(&target.image)?;
     let start = opened
-        .resolve(&target.path, Follow::All)
+        .locate(&target.path, Follow::All)
         .with_context(|| target.display())?;
     Ok(Root {
-        side: Side::image(opened.filesystem, start, one_file_system),
+        side: Side::image(opened.volume().clone(), start, one_file_system),
         name: argument.to_owned(),
     })
 }

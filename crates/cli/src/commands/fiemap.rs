@@ -8,15 +8,12 @@ pub mod columns;
 pub mod filefrag;
 pub mod summary;
 
-use buttress::unstable::accounts::Maps as _;
 use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::Filesystem;
-use buttress::unstable::writer::WritableFilesystem;
 use buttress::{
-    ByteCount, Fiemap, FiemapExtent, FiemapFlags, FileKind, FileOffset, Follow, Location, Progress,
+    ByteCount, Fiemap, FiemapExtent, FiemapFlags, FileKind, FileOffset, Follow, Location, Progress, Volume,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -94,9 +91,9 @@ impl Subcommand for FiemapCommand {
         for argument in &self.files {
             let target = context.target(argument);
             let printed = images.open(&target.image).and_then(|opened| {
-                let location = opened.resolve(&target.path, Follow::All)?;
+                let location = opened.locate(&target.path, Follow::All)?;
                 printer.file(
-                    &Mapped::Still(opened.filesystem, location),
+                    &Mapped::new(opened.volume(), location),
                     target.display().as_bytes(),
                 )
             });
@@ -115,43 +112,41 @@ impl Subcommand for FiemapCommand {
     }
 }
 
-/// A file that is mapped.
+/// A file that is mapped. Dirty data is seen on a volume that is open for writing.
 #[derive(Debug)]
-pub enum Mapped {
-    /// Of a volume that does not change.
-    Still(Filesystem, Location),
-    /// Of one that is open for writing: dirty data is seen.
-    Live(WritableFilesystem, Location),
+pub struct Mapped {
+    volume: Volume,
+    location: Location,
 }
 
 impl Mapped {
+    /// A file of a volume.
+    pub fn new(volume: &Volume, location: Location) -> Self {
+        let volume = volume.clone();
+        Self { volume, location }
+    }
+
     /// What the extents of the file come to.
     pub fn summary(&self) -> Result<Summary> {
         let (sizes, map) = self.look()?;
-        summarised(sizes, map.into_iter().flatten())
+        summarised(sizes, map.into_iter().flatten().map(|extent| Ok(extent?)))
     }
 
     /// The size of the file, and all of its extents; `None` for the map of a directory, which has no extents.
     fn look(&self) -> Result<(Sizes, Option<Fiemap>)> {
         let all = FileOffset::MIN..FileOffset::new(u64::MAX);
-        let (filesystem, location) = match self {
-            Self::Still(filesystem, location) => (filesystem.clone(), *location),
-            Self::Live(writer, location) => (writer.view(), *location),
-        };
-        let metadata = filesystem.metadata(location)?;
+        let Self { volume, location } = self;
+        let metadata = volume.metadata(*location)?;
         let is_directory = metadata.kind == FileKind::Directory;
-        let (size, map) = match self {
-            _ if is_directory => (ByteCount::ZERO, None),
-            Self::Still(..) => (metadata.size, Some(filesystem.open_file(location)?.fiemap(all)?)),
-            Self::Live(writer, _) => {
-                let map = writer.fiemap(location, all)?;
-                (ByteCount::new(writer.size_of(location)?), Some(map))
-            }
+        let (size, map) = match is_directory {
+            true => (ByteCount::ZERO, None),
+            false => (metadata.size, Some(volume.open_file(*location)?.extents(all)?)),
         };
+        let info = volume.info();
         let sizes = Sizes {
             file: size,
-            block_bytes: filesystem.sector_bytes(),
-            volume: filesystem.superblock().total_bytes,
+            block_bytes: info.sector_bytes.get(),
+            volume: info.size,
         };
         Ok((sizes, map))
     }
@@ -201,7 +196,7 @@ impl<'a> Printer<'a> {
             let map = map.with_progress(self.progress);
             if wants_flags { map } else { map.without_sharing() }
         });
-        let extents = map.into_iter().flatten();
+        let extents = map.into_iter().flatten().map(|extent| Ok(extent?));
         match &mut self.sink {
             Sink::Json(array) if self.shown.summary => {
                 let mut object = summarised(sizes, extents)?.as_json();
@@ -248,7 +243,7 @@ impl<'a> Printer<'a> {
 }
 
 fn print_lines(
-    mut extents: impl Iterator<Item = buttress::unstable::fs::Result<FiemapExtent>>,
+    mut extents: impl Iterator<Item = Result<FiemapExtent>>,
     report: &mut Filefrag,
     progress: &Progress,
     out: &mut impl Write,
@@ -270,10 +265,7 @@ fn print_lines(
     found
 }
 
-fn summarised(
-    sizes: Sizes,
-    extents: impl Iterator<Item = buttress::unstable::fs::Result<FiemapExtent>>,
-) -> Result<Summary> {
+fn summarised(sizes: Sizes, extents: impl Iterator<Item = Result<FiemapExtent>>) -> Result<Summary> {
     let mut summary = Summary::new(sizes);
     for extent in extents {
         summary.add(&extent?);

@@ -9,9 +9,7 @@ pub mod trim;
 pub mod usage;
 
 use anyhow::Result;
-use buttress::unstable::accounts::Accounts as _;
-use buttress::unstable::fs::Filesystem;
-use buttress::{BlockGroupFlags, Space};
+use buttress::{BlockGroupFlags, Space, Volume};
 
 use crate::context::Context;
 use crate::table::{Row, leaf};
@@ -28,7 +26,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Where the space went. Block groups that cannot be read are reported, and count as empty.
-pub(crate) fn space_of(filesystem: &Filesystem, context: &Context) -> Result<Space> {
+pub(crate) fn space_of(filesystem: &Volume, context: &Context) -> Result<Space> {
     let space = filesystem.space()?;
     for failure in &space.failures {
         context.lost(&anyhow::Error::new(failure.clone()).context("a block group counts as empty"));

@@ -10,13 +10,13 @@ mod listing;
 use std::ffi::OsString;
 
 use anyhow::Result;
-use buttress::{Follow, Location, WalkEntry, WalkItem, WalkOptions, WalkOrder};
+use buttress::{Follow, Location, Subvolume, WalkEntry, WalkItem, WalkOptions, WalkOrder};
 use clap::Args;
 
 use crate::context::{Context, Stdout};
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
-use crate::opening::{Images, Opened};
+use crate::opening::Images;
 use crate::output::json::ArrayWriter;
 use crate::output::time::{Clock, TimeStyle};
 use crate::table::Subcommand;
@@ -127,7 +127,7 @@ impl Subcommand for Ls {
         for argument in &self.targets {
             let target = context.target(argument);
             let found = images.open(&target.image).and_then(|opened| {
-                let start = opened.resolve(&target.path, Follow::NotLast)?;
+                let start = opened.locate(&target.path, Follow::NotLast)?;
                 Ok((opened, start))
             });
             match found {
@@ -153,19 +153,19 @@ impl Ls {
     fn list(
         &self,
         context: &Context,
-        opened: &Opened,
+        opened: &Subvolume,
         start: Location,
         target: &Target,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        let record = opened.filesystem.inode_record(start)?;
+        let record = opened.volume().inode(start)?;
         if !record.metadata.is_directory() || self.look.directory {
             let name = if target.has_path {
                 target.path.clone()
             } else {
                 b"/".to_vec()
             };
-            let link = opened.filesystem.read_link(start).unwrap_or_default();
+            let link = opened.volume().read_link(start).unwrap_or_default();
             return match sink {
                 Sink::Json(array) => Ok(array.element(&as_json(&name, &name, &record, &link))?),
                 Sink::Text(listing) => listing.single(&name, &record, &link),
@@ -181,7 +181,7 @@ impl Ls {
         };
         let top = trimmed(&target.path);
         let mut entered = 0u64;
-        for item in opened.filesystem.walk(start, options) {
+        for item in opened.volume().walk(start, options) {
             match item {
                 WalkItem::Enter(directory) => {
                     entered = entered.saturating_add(1);

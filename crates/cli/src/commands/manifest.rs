@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use buttress::sources::manifest::write::{Lost, Options, write};
+use buttress::unstable::filesystem_of;
 use buttress::{CompressionMethod, Progress};
 use clap::Args;
 
@@ -77,10 +78,15 @@ impl Subcommand for Manifest {
         let watch = Watch::start(context, "manifest", progress.clone());
         let destination = Destination::open(context, self.file.as_deref())?;
         let mut out = BufWriter::with_capacity(1 << 16, WriterThread::new(destination));
-        write(&opened.filesystem, &options, &mut out, &mut |lost| match lost {
-            Lost::Failed(error) => context.lost(&target.name_in(error)),
-            left_out => context.warn(left_out),
-        })?;
+        write(
+            &filesystem_of(opened.volume()),
+            &options,
+            &mut out,
+            &mut |lost| match lost {
+                Lost::Failed(error) => context.lost(&target.name_in(error)),
+                left_out => context.warn(left_out),
+            },
+        )?;
         out.flush()?;
         let writer = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
         writer.finish()?.finish()?;

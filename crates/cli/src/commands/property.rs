@@ -11,9 +11,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::Filesystem;
-use buttress::unstable::fs::property::COMPRESSION_NAME;
-use buttress::{Follow, Location, ReceivedUuid, SetXattr};
+use buttress::{COMPRESSION_NAME, Follow, Location, ReceivedUuid, SetXattr, Volume};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
@@ -69,14 +67,14 @@ impl Property {
     }
 
     /// The value; `None` where it is not set, or the object cannot have it.
-    fn get(self, filesystem: &Filesystem, location: Location) -> Result<Option<Vec<u8>>> {
+    fn get(self, filesystem: &Volume, location: Location) -> Result<Option<Vec<u8>>> {
         Ok(match self {
             Self::Ro if location.is_subvolume_root() => {
-                let read_only = filesystem.subvolume(location.subvolume)?.is_read_only();
+                let read_only = filesystem.subvolume_info(location.subvolume)?.is_read_only();
                 Some(read_only.to_string().into_bytes())
             }
             Self::Ro => None,
-            Self::Label => Some(filesystem.superblock().label.clone()),
+            Self::Label => Some(filesystem.label()),
             Self::Compression => filesystem.xattr(location, COMPRESSION_NAME)?,
         })
     }
@@ -136,7 +134,7 @@ impl Subcommand for Get {
         let mut values = Vec::new();
         for property in properties {
             let value = property
-                .get(&opened.filesystem, location)
+                .get(opened.volume(), location)
                 .with_context(|| target.display())?;
             if value.is_none() && self.name == Some(Property::Ro) {
                 return Err(anyhow::anyhow!("{} is not a subvolume", target.display()));
@@ -214,13 +212,13 @@ impl Subcommand for Set {
             .with_context(|| target.display())?;
         let value = self.value.as_bytes();
         let set = match self.name {
-            Property::Label => volume.filesystem.set_label(value),
+            Property::Label => volume.volume().set_label(value),
             Property::Compression if value.is_empty() => {
-                volume.filesystem.remove_xattr(location, COMPRESSION_NAME)
+                volume.volume().remove_xattr(location, COMPRESSION_NAME)
             }
             Property::Compression => {
                 volume
-                    .filesystem
+                    .volume()
                     .set_xattr(location, COMPRESSION_NAME, value, SetXattr::CreateOrReplace)
             }
             Property::Ro => {
@@ -233,7 +231,7 @@ impl Subcommand for Set {
                     ReceivedUuid::Refuse
                 };
                 volume
-                    .filesystem
+                    .volume()
                     .set_read_only(location.subvolume, read_only.unwrap_or_default(), received)
             }
         };

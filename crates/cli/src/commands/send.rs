@@ -434,12 +434,12 @@ fn open_snapshot(context: &Context, images: &mut Images<'_>, argument: &OsString
     let target = context.target(argument);
     let mut open = || -> Result<Snapshot> {
         let opened = images.open(&target.image)?;
-        let location = opened.resolve(&target.path, Follow::All)?;
+        let location = opened.locate(&target.path, Follow::All)?;
         if !location.is_subvolume_root() {
             return Err(anyhow!("not a subvolume"))
                 .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
         }
-        Ok(Snapshot::open(&opened.filesystem, location.subvolume)?)
+        Ok(opened.volume().subvolume_by_id(location.subvolume)?.to_send()?)
     };
     open().map_err(|error| target.name_in(error))
 }

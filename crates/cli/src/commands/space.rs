@@ -15,20 +15,18 @@ mod ncdu;
 mod rows;
 mod table;
 
-use buttress::unstable::accounts::Accounts as _;
+use buttress::Subvolume;
 use buttress_exact::u64_of;
 use std::ffi::OsString;
 
 use anyhow::{Context as _, Result};
 use buttress::accounting::{Accounting, Options};
-use buttress::unstable::fs::Filesystem;
-use buttress::{FileKind, Follow, Location, Progress, SubvolumeInfo};
+use buttress::{FileKind, Follow, Location, Progress, SubvolumeInfo, Volume};
 use clap::{Args, ValueEnum};
 
 use crate::context::Context;
 use crate::exit::{Advice, Outcome, usage};
 use crate::manual::{Example, example};
-use crate::opening::Opened;
 use crate::output::size::UnitFlags;
 use crate::progress::Watch;
 use crate::signals::Cancelling;
@@ -74,7 +72,7 @@ enum Export {
 struct Job<'a> {
     context: &'a Context,
     target: &'a Target,
-    opened: &'a Opened,
+    opened: &'a Subvolume,
     subvolumes: Vec<SubvolumeInfo>,
     progress: Progress,
 }
@@ -104,7 +102,7 @@ impl Subcommand for Space {
             context,
             target: &target,
             opened: &opened,
-            subvolumes: opened.filesystem.subvolumes()?,
+            subvolumes: opened.volume().subvolumes()?,
             progress,
         };
         if self.export == Some(Export::Ncdu) {
@@ -157,8 +155,8 @@ impl Space {
 }
 
 impl Job<'_> {
-    fn filesystem(&self) -> &Filesystem {
-        &self.opened.filesystem
+    fn filesystem(&self) -> &Volume {
+        self.opened.volume()
     }
 
     /// Makes the account and tells what is missing from it.
@@ -170,14 +168,14 @@ impl Job<'_> {
 
     /// What the target's path leads to.
     fn location(&self) -> Result<Location> {
-        let found = self.opened.resolve(&self.target.path, Follow::NotLast);
+        let found = self.opened.locate(&self.target.path, Follow::NotLast);
         found.map_err(|error| self.target.name_in(error))
     }
 
     /// The subvolume that a person means: a path, or an id where no path is.
     fn subvolume(&self, name: &str) -> Result<&SubvolumeInfo> {
         let find = |id: u64| self.subvolumes.iter().find(|info| info.id.get() == id);
-        let resolved = self.opened.resolve(name.as_bytes(), Follow::NotLast);
+        let resolved = self.opened.locate(name.as_bytes(), Follow::NotLast);
         let found = match (&resolved, name.parse()) {
             (Ok(location), _) if *location == Location::root_of(location.subvolume) => {
                 find(location.subvolume.get())
@@ -188,7 +186,7 @@ impl Job<'_> {
         };
         let problem = || match resolved {
             Ok(_) => anyhow::anyhow!("{name}: not a subvolume"),
-            Err(error) => error.context(name.to_owned()),
+            Err(error) => anyhow::Error::new(error).context(name.to_owned()),
         };
         found.ok_or_else(problem).with_context(|| {
             Advice::new("`buttress subvolume list` prints the paths and ids of all subvolumes")

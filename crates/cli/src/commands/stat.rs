@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::{FileKind, Follow, InodeRecord, Timestamp, Xattr};
+use buttress::{FileKind, Follow, InodeRecord, Subvolume, Timestamp, Xattr};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
-use crate::opening::{Images, Opened};
+use crate::opening::Images;
 use crate::output::escape_controls;
 use crate::output::json::insert_name;
 use crate::output::mode::{kind_words, permissions};
@@ -82,11 +82,11 @@ impl Subcommand for Stat {
     }
 }
 
-fn look(opened: &Opened, path: &[u8], follow: Follow) -> Result<Shown> {
-    let location = opened.resolve(path, follow)?;
-    let record = opened.filesystem.inode_record(location)?;
+fn look(opened: &Subvolume, path: &[u8], follow: Follow) -> Result<Shown> {
+    let location = opened.locate(path, follow)?;
+    let record = opened.volume().inode(location)?;
     let link = match record.metadata.kind {
-        FileKind::Symlink => Some(opened.filesystem.read_link(location)?),
+        FileKind::Symlink => Some(opened.volume().read_link(location)?),
         _ => None,
     };
     Ok(Shown {

@@ -99,7 +99,7 @@ impl Subcommand for Tar {
             progress: options.progress.clone(),
         };
         let progress = options.progress.clone();
-        for item in opened.filesystem.walk(start, options) {
+        for item in opened.volume().walk(start, options) {
             match item {
                 WalkItem::Entry(entry) => archive.add(*entry)?,
                 WalkItem::Failed(error) => {

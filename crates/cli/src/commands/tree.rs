@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::{DirEntry, FileKind, Follow, Location};
+use buttress::{DirEntry, FileKind, Follow, Location, Subvolume};
 use clap::Args;
 use serde_json::{Map, Value};
 
@@ -16,7 +16,6 @@ use crate::commands::stat::kind_name;
 use crate::context::Context;
 use crate::exit::Outcome;
 use crate::manual::{Example, example};
-use crate::opening::Opened;
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::table::Subcommand;
 
@@ -88,7 +87,7 @@ impl Subcommand for Tree {
             write!(out, "{prefix}")?;
             out.write_all(&context.printable(&entry.name))?;
             if entry.kind == FileKind::Symlink
-                && let Ok(link) = opened.filesystem.read_link(entry.target)
+                && let Ok(link) = opened.volume().read_link(entry.target)
             {
                 write!(out, " -> ")?;
                 out.write_all(&context.printable(&link))?;
@@ -119,7 +118,7 @@ impl Subcommand for Tree {
 struct Drawing<'a> {
     options: &'a Tree,
     context: &'a Context,
-    opened: &'a Opened,
+    opened: &'a Subvolume,
     seen: HashSet<Location>,
     directories: u64,
     files: u64,
@@ -186,7 +185,7 @@ impl Drawing<'_> {
     /// The entries of a directory that are to be shown, sorted.
     fn level(&self, location: Location, path: Vec<u8>, prefix: String) -> Level {
         let mut entries = Vec::new();
-        match self.opened.filesystem.read_dir(location) {
+        match self.opened.volume().read_dir(location) {
             Ok(listing) => {
                 for entry in listing {
                     match entry {
@@ -210,7 +209,7 @@ impl Drawing<'_> {
         }
     }
 
-    fn lost(&self, path: &[u8], error: buttress::unstable::fs::Error) {
+    fn lost(&self, path: &[u8], error: buttress::Error) {
         let error = Err::<(), _>(error).with_context(|| format!("/{}", path.escape_ascii()));
         if let Err(error) = error {
             self.context.lost(&error);

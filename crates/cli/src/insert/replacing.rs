@@ -1,8 +1,7 @@
 //! What is there already, when something is made in a volume: see [`crate::replacing`] for the rules.
 
 use anyhow::{Result, bail};
-use buttress::unstable::fs::Error;
-use buttress::{DirEntry, FileKind, Follow, Location, Metadata};
+use buttress::{DirEntry, Error, FileKind, Follow, Location, Metadata};
 
 use super::{Facts, Inserter};
 use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};
@@ -67,7 +66,7 @@ impl Inserter<'_> {
 
     /// Looks at what has the name of a further name of a file that was made. `None` where that is this file already.
     pub(super) fn way_for_link(&self, name: &[u8], linked: Location) -> Result<Option<Way>> {
-        let Some(entry) = self.writing.filesystem.lookup(self.here(), name)? else {
+        let Some(entry) = self.writing.volume().lookup(self.here(), name)? else {
             return Ok(Some(Way::Free));
         };
         if entry.target == linked {
@@ -83,12 +82,12 @@ impl Inserter<'_> {
     }
 
     fn clear(&self, name: &[u8]) -> Result<Way> {
-        self.writing.filesystem.unlink(self.here(), name)?;
+        self.writing.volume().unlink(self.here(), name)?;
         Ok(Way::Free)
     }
 
     fn there(&self, name: &[u8], facts: &Facts) -> Result<Option<There>> {
-        let filesystem = &self.writing.filesystem;
+        let filesystem = self.writing.volume();
         let Some(entry) = filesystem.lookup(self.here(), name)? else {
             return Ok(None);
         };
@@ -99,9 +98,10 @@ impl Inserter<'_> {
             match self.writing.resolve(&path, Follow::All) {
                 Ok(target) => target,
                 Err(error) => {
-                    return Err(match error.downcast_ref::<Error>() {
-                        Some(Error::NotFound { .. }) => dangling(&self.shown(name)),
-                        _ => error,
+                    let is_dangling = error.downcast_ref().is_some_and(Error::is_not_found);
+                    return Err(match is_dangling {
+                        true => dangling(&self.shown(name)),
+                        false => error,
                     });
                 }
             }
@@ -139,7 +139,7 @@ impl Inserter<'_> {
         if origin != there.target && origin != there.entry.target {
             return Ok(false);
         }
-        let other_name = is_link || self.writing.filesystem.metadata(there.entry.target)?.nlink > 1;
+        let other_name = is_link || self.writing.volume().metadata(there.entry.target)?.nlink > 1;
         Ok(is_own_entry || !(self.replacing.remove && other_name))
     }
 

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use buttress::{
-    Content, FileKind, FileReader, Follow, InodeRecord, Location, WalkEntry, WalkItem, WalkOptions,
+    Content, FileKind, FileReader, Follow, InodeRecord, Location, Subvolume, WalkEntry, WalkItem, WalkOptions,
 };
 
 use super::{Facts, Inserter, Piece, Source, refuse_directory};
 use crate::context::Context;
-use crate::opening::{Opened, absolute};
+use crate::opening::absolute;
 use crate::replacing::{directory_in_the_way, into_itself};
 
 /// What of a volume is to be copied, and how.
@@ -28,14 +28,14 @@ pub struct VolumeOptions {
 /// unless nothing more can be made.
 pub fn insert(
     inserter: &mut Inserter<'_>,
-    opened: &Opened,
+    opened: &Subvolume,
     path: &[u8],
     name: Option<&[u8]>,
     options: VolumeOptions,
     failed: &mut dyn FnMut(anyhow::Error),
 ) -> Result<()> {
-    let start = opened.resolve(path, options.follow)?;
-    if opened.filesystem.metadata(start)?.is_directory() && !options.recursive {
+    let start = opened.locate(path, options.follow)?;
+    if opened.volume().metadata(start)?.is_directory() && !options.recursive {
         return Err(refuse_directory());
     }
     let walk_options = WalkOptions {
@@ -56,7 +56,7 @@ pub fn insert(
         path,
         base: inserter.base,
     };
-    for item in opened.filesystem.walk(start, walk_options) {
+    for item in opened.volume().walk(start, walk_options) {
         let path = match &item {
             WalkItem::Entry(entry) => entry.path(),
             WalkItem::Enter(path) | WalkItem::Leave(path) => path.to_vec(),
@@ -81,7 +81,7 @@ struct VolumeWalk<'a> {
     /// What the walk's beginning is to be called.
     name: Option<&'a [u8]>,
     same_volume: bool,
-    opened: &'a Opened,
+    opened: &'a Subvolume,
     /// Where the walk began.
     path: &'a [u8],
     /// Where the copy is made.
@@ -140,7 +140,7 @@ impl VolumeWalk<'_> {
             facts.origin = Some(entry.location());
             if facts.kind == FileKind::Symlink {
                 let path = absolute(self.path, &entry.path());
-                facts.referent = self.opened.resolve(&path, Follow::All).ok();
+                facts.referent = self.opened.locate(&path, Follow::All).ok();
             }
             if !is_start && entry.location() == self.base {
                 self.entering = Some(false);

@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 
+use buttress::Subvolume;
+
 use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::mounted::places;
-use crate::opening::Opened;
 use crate::resyncs::Resyncs;
 use crate::target::Target;
 use crate::writing::Writing;
@@ -28,7 +29,7 @@ use crate::writing::Writing;
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The volume as it is now.
-    pub opened: Opened,
+    pub opened: Subvolume,
     /// Its image, for messages.
     pub image: PathBuf,
     /// The path from the root of paths to the directory; it begins with a slash.
@@ -95,7 +96,7 @@ impl Context {
     ///
     /// # Errors
     /// That the image is another, or is no image but lies below a mount of ours, whose server is then asked.
-    pub(crate) fn present(&self, image: &Path) -> Result<Option<Opened>> {
+    pub(crate) fn present(&self, image: &Path) -> Result<Option<Subvolume>> {
         if let Some(place) = self.place() {
             place.require(image)?;
             return Ok(Some(place.opened));

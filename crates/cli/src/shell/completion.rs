@@ -149,9 +149,9 @@ impl Assistant {
         let path = absolute(&self.surroundings.directory(), directory);
         let opened = self.surroundings.view();
         let Ok(entries) = opened
-            .resolve(&path, Follow::All)
+            .locate(&path, Follow::All)
             .map_err(drop)
-            .and_then(|location| opened.filesystem.read_dir(location).map_err(drop))
+            .and_then(|location| opened.volume().read_dir(location).map_err(drop))
         else {
             return;
         };
@@ -162,10 +162,10 @@ impl Assistant {
             let is_directory = match entry.kind {
                 FileKind::Directory => true,
                 FileKind::Symlink => {
-                    let target = opened.resolve(&[&path, b"/".as_slice(), &entry.name].concat(), Follow::All);
+                    let target = opened.locate([&path, b"/".as_slice(), &entry.name].concat(), Follow::All);
                     let metadata = target
                         .ok()
-                        .and_then(|target| opened.filesystem.metadata(target).ok());
+                        .and_then(|target| opened.volume().metadata(target).ok());
                     metadata.is_some_and(|metadata| metadata.is_directory())
                 }
                 _ => false,

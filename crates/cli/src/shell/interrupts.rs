@@ -185,7 +185,7 @@ impl Shared {
         terminal::end_line();
         self.promise(signal, true);
         if let Some(writing) = self.surroundings.writing() {
-            let waiting = writing.filesystem.uncommitted();
+            let waiting = writing.volume().uncommitted();
             match commit_all(&writing) {
                 Ok(()) if waiting.is_empty() => {}
                 Ok(()) => say(&format!("committed {waiting}")),
@@ -216,7 +216,7 @@ impl Shared {
 
     fn uncommitted(&self) -> Uncommitted {
         let writing = self.surroundings.writing();
-        writing.map_or_else(Uncommitted::default, |writing| writing.filesystem.uncommitted())
+        writing.map_or_else(Uncommitted::default, |writing| writing.volume().uncommitted())
     }
 
     fn restore_terminal(&self) {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::{Follow, Location, Progress};
+use buttress::{Follow, Location, Progress, Subvolume};
 
 use super::total::{self, Counting};
 use super::{How, JustMade, TargetDirectory, last_name};
@@ -15,7 +15,7 @@ use crate::extract::Totals;
 use crate::insert::Inserter;
 use crate::insert::host::{self, HostOptions};
 use crate::insert::volume::{self, VolumeOptions};
-use crate::opening::{Images, Opened, absolute};
+use crate::opening::{Images, absolute};
 use crate::progress::Watch;
 use crate::replacing::{into_itself, same_file};
 use crate::target::Target;
@@ -164,13 +164,13 @@ impl Copying<'_> {
             Place::Host => total::Source::host(Path::new(source)),
             Place::Volume(target, true) => {
                 let opened = self.writing.view();
-                let start = opened.resolve(&target.path, Follow::NotLast).ok()?;
-                Some(total::Source::Volume(opened.filesystem, start))
+                let start = opened.locate(&target.path, Follow::NotLast).ok()?;
+                Some(total::Source::Volume(opened.volume().clone(), start))
             }
             Place::Volume(target, false) => {
                 let opened = self.images.open(&target.image).ok()?;
-                let start = opened.resolve(&target.path, Follow::NotLast).ok()?;
-                Some(total::Source::Volume(opened.filesystem, start))
+                let start = opened.locate(&target.path, Follow::NotLast).ok()?;
+                Some(total::Source::Volume(opened.volume().clone(), start))
             }
         }
     }
@@ -210,7 +210,7 @@ impl Copying<'_> {
             }
             Place::Volume(target, same_volume) => {
                 let opened = if *same_volume {
-                    self.writing.filesystem.write_back()?;
+                    self.writing.volume().write_back()?;
                     self.writing.view()
                 } else {
                     if context.sources().touches_changed_volume(&target.image) {
@@ -220,8 +220,8 @@ impl Copying<'_> {
                     }
                     self.images.open(&target.image)?
                 };
-                let start = opened.resolve(&target.path, how.follow)?;
-                let is_directory = opened.filesystem.metadata(start)?.is_directory();
+                let start = opened.locate(&target.path, how.follow)?;
+                let is_directory = opened.volume().metadata(start)?.is_directory();
                 self.look_at(&spot, is_directory, shown)?;
                 let mut own_entry = None;
                 if *same_volume {
@@ -259,12 +259,18 @@ impl Copying<'_> {
     }
 
     /// A directory is copied neither onto itself nor to a place below itself.
-    fn refuse_into_itself(&self, opened: &Opened, start: Location, spot: &Spot, shown: &str) -> Result<()> {
+    fn refuse_into_itself(
+        &self,
+        opened: &Subvolume,
+        start: Location,
+        spot: &Spot,
+        shown: &str,
+    ) -> Result<()> {
         let whole = spot.whole();
         let shown_whole = whole.escape_ascii().to_string();
         let there = match &spot.name {
             Some(name) => {
-                let entry = self.writing.filesystem.lookup(spot.directory, name)?;
+                let entry = self.writing.volume().lookup(spot.directory, name)?;
                 entry.map(|entry| entry.target)
             }
             None => Some(spot.directory),
@@ -314,8 +320,8 @@ impl Copying<'_> {
 }
 
 /// The path of a directory from the top level, without a slash at its start: each has only one.
-fn path_of(opened: &Opened, directory: Location) -> Option<Vec<u8>> {
-    let filesystem = &opened.filesystem;
+fn path_of(opened: &Subvolume, directory: Location) -> Option<Vec<u8>> {
+    let filesystem = opened.volume();
     let subvolume = filesystem.subvolume_path(directory.subvolume).ok()?;
     let below = filesystem.directory_path(directory).ok()?;
     let parts = [subvolume, below].into_iter().filter(|part| !part.is_empty());

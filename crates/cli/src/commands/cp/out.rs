@@ -5,14 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use buttress::{Location, Progress, WalkOptions};
+use buttress::{Location, Progress, Subvolume, WalkOptions};
 
 use super::total::{Counting, Source};
 use super::{How, JustMade, TargetDirectory, last_name};
 use crate::context::Context;
 use crate::exit::Advice;
 use crate::extract::{Extractor, Totals};
-use crate::opening::{Images, Opened};
+use crate::opening::Images;
 use crate::progress::Watch;
 use crate::target::Target;
 
@@ -48,7 +48,7 @@ pub(crate) fn copy(
             .iter()
             .filter_map(|source| copying.found(&context.target(source)).ok());
         found
-            .map(|(opened, start)| Source::Volume(opened.filesystem, start))
+            .map(|(opened, start)| Source::Volume(opened.volume().clone(), start))
             .collect()
     });
     let losses = context.losses();
@@ -80,16 +80,16 @@ struct Copying<'a> {
 
 impl Copying<'_> {
     /// The volume of a source, and where in it that lies.
-    fn found(&mut self, target: &Target) -> Result<(Opened, Location)> {
+    fn found(&mut self, target: &Target) -> Result<(Subvolume, Location)> {
         let opened = self.images.open(&target.image)?;
-        let start = opened.resolve(&target.path, self.how.follow)?;
+        let start = opened.locate(&target.path, self.how.follow)?;
         Ok((opened, start))
     }
 
     fn copy(&mut self, target: &Target, progress: &Progress) -> Result<Totals> {
         let (context, how) = (self.context, self.how);
         let (opened, start) = self.found(target)?;
-        let is_directory = opened.filesystem.metadata(start)?.is_directory();
+        let is_directory = opened.volume().metadata(start)?.is_directory();
         if is_directory && !how.recursive {
             return Err(anyhow!("is a directory")).context(Advice::new(
                 "give -r to copy directories, or -a to keep owners and times too",
@@ -113,7 +113,7 @@ impl Copying<'_> {
             context.sources(),
             progress.clone(),
         )?;
-        for item in opened.filesystem.walk(start, options) {
+        for item in opened.volume().walk(start, options) {
             extractor.take(item);
             for error in extractor.errors() {
                 context.lost(&target.name_in(error));

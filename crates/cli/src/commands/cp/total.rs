@@ -7,8 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use buttress::unstable::fs::Filesystem;
-use buttress::{ByteCount, FileKind, Location, Progress, WalkItem, WalkOptions, kind_of_mode};
+use buttress::{ByteCount, FileKind, Location, Progress, Volume, WalkItem, WalkOptions, kind_of_mode};
 
 use crate::context::Context;
 use crate::host::HostFile;
@@ -17,7 +16,7 @@ use crate::progress::Watch;
 /// Something that will be copied.
 pub(super) enum Source {
     /// A file or directory of a volume.
-    Volume(Filesystem, Location),
+    Volume(Volume, Location),
     /// A file or directory of the host.
     Host(HostFile),
 }
@@ -81,7 +80,7 @@ impl Drop for Counting {
     }
 }
 
-fn of_volume(filesystem: &Filesystem, start: Location, one_file_system: bool, progress: &Progress) -> u64 {
+fn of_volume(filesystem: &Volume, start: Location, one_file_system: bool, progress: &Progress) -> u64 {
     let options = WalkOptions {
         one_file_system,
         progress: progress.clone(),

@@ -7,6 +7,7 @@ use anyhow::Result;
 use buttress::ByteCount;
 use buttress::scrub::{ResyncOptions, Resynced};
 use buttress::unstable::scrub::Resync as Job;
+use buttress::unstable::writer_of;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -64,8 +65,8 @@ impl Subcommand for Resync {
         let watch = Watch::start(context, "resync", progress.clone());
         let mount = context.place().and_then(|place| place.mount);
         let (resynced, ended) = match mount {
-            Some(mount) => mount.resyncs.run(&writing.filesystem, options, &progress),
-            None => Job::new(writing.filesystem.clone(), options, progress).run_as_far_as_possible(),
+            Some(mount) => mount.resyncs.run(writer_of(writing.volume()), options, &progress),
+            None => Job::new(writer_of(writing.volume()).clone(), options, progress).run_as_far_as_possible(),
         };
         watch.end_as(ended.is_ok());
         drop(cancelling);

@@ -3,9 +3,8 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use anyhow::{Context as _, Result};
-use buttress::unstable::fs::Filesystem;
-use buttress::{DeviceId, DeviceStatistics, TreeId};
+use anyhow::Result;
+use buttress::{DeviceId, Volume};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -79,14 +78,14 @@ impl Subcommand for Stats {
         let image = context.target(&self.image).image;
         let rows = if self.reset {
             let writing = context.open_for_writing(&image)?;
-            let rows = rows(&writing.view().filesystem)?;
+            let rows = rows(writing.volume())?;
             for row in rows.iter().filter(|row| row.failed()) {
-                writing.filesystem.reset_device_statistics(row.id)?;
+                writing.volume().reset_device_statistics(row.id)?;
             }
             writing.commit()?;
             rows
         } else {
-            rows(&context.open_volume(&image)?.filesystem)?
+            rows(context.open_volume(&image)?.volume())?
         };
         if context.json() {
             context.print_json("device-stats", rows.iter().map(Row::as_json).collect())?;
@@ -107,28 +106,24 @@ impl Subcommand for Stats {
 }
 
 /// All devices in order of their ids. One without an item has not failed.
-fn rows(filesystem: &Filesystem) -> Result<Vec<Row>> {
-    let tree = filesystem.tree(TreeId::DEVICE)?;
-    let mut rows = Vec::new();
-    for slot in filesystem.volume().devices() {
-        let key = DeviceStatistics::key(slot.id());
-        let item = tree.get(&key)?;
-        let parsed = item.map(|item| DeviceStatistics::parse(&key, item.data()));
-        let parsed = parsed.transpose().context("the device tree")?.unwrap_or_default();
-        rows.push(Row {
-            id: slot.id(),
-            name: slot.name().to_string(),
+fn rows(volume: &Volume) -> Result<Vec<Row>> {
+    let counts = volume.device_statistics()?.into_iter();
+    let rows = volume
+        .devices()
+        .into_iter()
+        .zip(counts)
+        .map(|(device, (_, counts))| Row {
+            id: device.id,
+            name: device.name,
             counters: [
-                parsed.write_errors,
-                parsed.read_errors,
-                parsed.flush_errors,
-                parsed.corruption_errors,
-                parsed.generation_errors,
+                counts.write_errors,
+                counts.read_errors,
+                counts.flush_errors,
+                counts.corruption_errors,
+                counts.generation_errors,
             ],
         });
-    }
-    rows.sort_by_key(|row| row.id);
-    Ok(rows)
+    Ok(rows.collect())
 }
 
 impl Row {

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::fs::Filesystem;
-use buttress::{BlockGroupFlags, DeviceId, DeviceSpace, Profile};
+use buttress::unstable::filesystem_of;
+use buttress::{BlockGroupFlags, DeviceId, DeviceSpace, Profile, Volume};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ impl Subcommand for Usage {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
-        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let filesystem = context.open_volume(&target.image)?.volume().clone();
         let space = space_of(&filesystem, context)?;
         let (all, none) = (allocated(&filesystem), Allocated::new());
         let of = |id: DeviceId| all.get(&id).unwrap_or(&none);
@@ -67,9 +67,9 @@ type Allocated = BTreeMap<(u8, u64, usize), (BlockGroupFlags, u64)>;
 const STRIPED: [Profile; 4] = [Profile::Raid0, Profile::Raid10, Profile::Raid5, Profile::Raid6];
 
 /// Returns the bytes allocated on each device.
-fn allocated(filesystem: &Filesystem) -> HashMap<DeviceId, Allocated> {
+fn allocated(filesystem: &Volume) -> HashMap<DeviceId, Allocated> {
     let mut all: HashMap<DeviceId, Allocated> = HashMap::new();
-    for chunk in filesystem.volume().chunk_map().chunks() {
+    for chunk in filesystem_of(filesystem).volume().chunk_map().chunks() {
         let flags = chunk.flags();
         let place = match flags {
             flags if flags.contains(BlockGroupFlags::DATA) => 0,

@@ -15,8 +15,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
 
 use anyhow::Result;
-use buttress::unstable::fs::Filesystem;
-use buttress::{FileKind, Location};
+use buttress::{FileKind, Location, Volume};
 
 use super::compare::{Comparison, Failed, Single, Which, join};
 use super::content::compare;
@@ -42,7 +41,7 @@ pub(super) fn tell_apart(comparison: &mut Comparison<'_>, failed: &mut Failed<'_
 
 /// Two subvolumes in which an inode can be told again.
 struct Inodes {
-    filesystem: Filesystem,
+    filesystem: Volume,
     old_start: Location,
     /// The path of the old beginning in its subvolume.
     old_base: Vec<u8>,
@@ -53,7 +52,7 @@ impl Inodes {
     fn of(comparison: &Comparison<'_>) -> Option<Self> {
         let (old, old_start) = comparison.old.volume()?;
         let (new, new_start) = comparison.new.volume()?;
-        if !std::sync::Arc::ptr_eq(old.volume(), new.volume())
+        if !old.is_same(new)
             || !are_relatives(old, old_start, new_start)
             || !old.metadata(old_start).ok()?.is_directory()
         {
@@ -82,7 +81,7 @@ impl Inodes {
             return None;
         }
         let mut names: Vec<Single> = Vec::new();
-        for (directory, name) in self.filesystem.inode_names(before).ok()? {
+        for (directory, name) in self.filesystem.names(before).ok()? {
             let directory = Location::new(before.subvolume, directory);
             let path = self.filesystem.directory_path(directory).ok()?;
             names.extend(self.below_start(&path).map(|path| Single {
@@ -121,13 +120,13 @@ impl Inodes {
 }
 
 /// Whether two places lie in one subvolume or in two of one history.
-fn are_relatives(filesystem: &Filesystem, old: Location, new: Location) -> bool {
+fn are_relatives(filesystem: &Volume, old: Location, new: Location) -> bool {
     if old.subvolume == new.subvolume {
         return true;
     }
     let (Ok(old), Ok(new)) = (
-        filesystem.subvolume(old.subvolume),
-        filesystem.subvolume(new.subvolume),
+        filesystem.subvolume_info(old.subvolume),
+        filesystem.subvolume_info(new.subvolume),
     ) else {
         return false;
     };

@@ -12,6 +12,7 @@ use buttress::build::{ContentReader, EntryKind};
 use buttress::sources::store::Compression;
 use buttress::sources::tree::EntryTree;
 use buttress::sources::{Layers, Manifest};
+use buttress::unstable::filesystem_of;
 use buttress::{FileKind, FileOffset, NodeKind, Progress, Timestamp};
 
 use super::content::Segments;
@@ -44,7 +45,7 @@ pub(super) fn open(context: &Context, path: &Path) -> Result<Option<EntryTree>> 
     }
     let manifest = Manifest::open(path, Timestamp::default(), &|image| {
         let volume = context.open_volume(image).map_err(|error| format!("{error:#}"))?;
-        Ok(volume.filesystem)
+        Ok(filesystem_of(volume.volume()))
     })?;
     let rules = manifest.rules();
     let tree = EntryTree::gather(manifest, |entry| {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use buttress::sources::tree::EntryTree;
-use buttress::unstable::fs::Filesystem;
-use buttress::{FileKind, FileRange, Generation, Location, RangeKind, SubvolumeId, Timestamp};
+use buttress::unstable::filesystem_of;
+use buttress::{FileKind, FileRange, Generation, Location, RangeKind, SubvolumeId, Timestamp, Volume};
 
 use super::content::Segments;
 use super::host::{self, HostTree};
@@ -25,7 +25,7 @@ pub(super) struct Root {
 #[derive(Debug)]
 pub(super) enum Side {
     Image {
-        filesystem: Filesystem,
+        filesystem: Volume,
         start: Location,
         one_file_system: bool,
     },
@@ -67,7 +67,7 @@ pub(super) struct Entry {
 }
 
 impl Side {
-    pub(super) fn image(filesystem: Filesystem, start: Location, one_file_system: bool) -> Self {
+    pub(super) fn image(filesystem: Volume, start: Location, one_file_system: bool) -> Self {
         Self::Image {
             filesystem,
             start,
@@ -80,7 +80,7 @@ impl Side {
     }
 
     /// The volume and where in it this begins; `None` on the host.
-    pub(super) fn volume(&self) -> Option<(&Filesystem, Location)> {
+    pub(super) fn volume(&self) -> Option<(&Volume, Location)> {
         match self {
             Self::Image {
                 filesystem, start, ..
@@ -187,7 +187,7 @@ impl Side {
     pub(super) fn segments(&self, node: &Node) -> Result<Segments> {
         match (self, node) {
             (Self::Image { filesystem, .. }, Node::Image(location)) => {
-                Ok(Segments::image(filesystem.open_file(*location)?.reader()))
+                Ok(Segments::image(filesystem.open_file(*location)?.chunks()?))
             }
             (Self::Host(_), Node::Host(file)) => host::segments(file),
             (Self::Planned(tree), Node::Planned(path)) => planned::segments(tree, path),
@@ -200,10 +200,15 @@ impl Side {
         let (Self::Image { filesystem, .. }, Node::Image(location)) = (self, node) else {
             return None;
         };
-        let ranges = filesystem.inode_record(*location).ok()?.extents?;
+        let ranges = filesystem.inode(*location).ok()?.extents?;
         let comparable = ranges
             .iter()
             .all(|range| !matches!(range.kind, RangeKind::Inline(_)));
-        comparable.then(|| (std::sync::Arc::as_ptr(filesystem.volume()).addr(), ranges))
+        comparable.then(|| {
+            (
+                std::sync::Arc::as_ptr(filesystem_of(filesystem).volume()).addr(),
+                ranges,
+            )
+        })
     }
 }

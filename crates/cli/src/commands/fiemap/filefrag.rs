@@ -20,7 +20,7 @@ pub struct Sizes {
     /// Of the file.
     pub file: ByteCount,
     /// Of a block: a sector of the volume.
-    pub block_bytes: u32,
+    pub block_bytes: u64,
     /// Of the volume.
     pub volume: ByteCount,
 }
@@ -28,7 +28,7 @@ pub struct Sizes {
 impl Sizes {
     /// How many blocks `bytes` take.
     fn blocks(&self, bytes: ByteCount) -> u64 {
-        bytes.get().div_ceil(u64::from(self.block_bytes.max(1)))
+        bytes.get().div_ceil(self.block_bytes.max(1))
     }
 
     /// The widths of offsets and addresses.
@@ -123,7 +123,7 @@ impl Filefrag {
         let shift = unit.is_power_of_two().then(|| unit.trailing_zeros());
         let units = |bytes: u64| match shift {
             Some(shift) => bytes.checked_shr(shift).unwrap_or(0),
-            None => bytes.checked_div(u64::from(unit)).unwrap_or(0),
+            None => bytes.checked_div(unit).unwrap_or(0),
         };
         let start = units(extent.offset.get());
         let length = if is_unknown { 0 } else { units(extent.length.get()) };

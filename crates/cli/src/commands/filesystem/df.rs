@@ -43,7 +43,7 @@ impl Subcommand for Df {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
-        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let filesystem = context.open_volume(&target.image)?.volume().clone();
         let space = space_of(&filesystem, context)?;
         let reserve = ("GlobalReserve", "single", space.global_reserve.get(), 0);
         let rows = space

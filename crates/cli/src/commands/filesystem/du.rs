@@ -4,7 +4,6 @@
 //! shared* is what the files below an argument share with each other or with others, each extent counted once.
 //! Several names of a file count once.
 
-use buttress::unstable::accounts::Accounts as _;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
@@ -113,18 +112,18 @@ impl Du {
         sink: &mut Sink,
     ) -> Result<()> {
         let opened = images.open(&target.image)?;
-        let start = opened.resolve(&target.path, Follow::NotLast)?;
+        let start = opened.locate(&target.path, Follow::NotLast)?;
         let options = WalkOptions {
             one_file_system: self.one_file_system,
             progress: context.progress(),
             ..WalkOptions::without_content()
         };
-        let mut sharing = opened.filesystem.sharing();
+        let mut sharing = opened.volume().sharing();
         let mut set = SharedSet::default();
         let mut seen: HashSet<Location> = HashSet::new();
         // One sum for each directory on the way down; the first is the whole argument.
         let mut stack = vec![Sums::default()];
-        for item in opened.filesystem.walk(start, options) {
+        for item in opened.volume().walk(start, options) {
             match item {
                 WalkItem::Entry(entry) => {
                     let metadata = entry.metadata();

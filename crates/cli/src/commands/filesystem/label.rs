@@ -43,20 +43,20 @@ impl Subcommand for Label {
         let target = context.target(&self.image);
         if let Some(label) = &self.label {
             let volume = context.open_for_writing(&target.image)?;
-            volume.filesystem.set_label(label.as_bytes())?;
+            volume.volume().set_label(label.as_bytes())?;
             volume.commit()?;
             if context.json() {
                 print_json(context, &target, label.as_bytes())?;
             }
             return Ok(Outcome::Done);
         }
-        let superblock = context.open_volume(&target.image)?.filesystem.superblock();
+        let label = context.open_volume(&target.image)?.volume().label();
         if context.json() {
-            print_json(context, &target, &superblock.label)?;
+            print_json(context, &target, &label)?;
             return Ok(Outcome::Done);
         }
         let mut out = context.stdout();
-        out.write_all(&context.printable(&superblock.label))?;
+        out.write_all(&context.printable(&label))?;
         writeln!(out)?;
         out.flush()?;
         Ok(Outcome::Done)

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::unstable::format::Superblock;
+use buttress::{ByteCount, Uuid};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -54,8 +54,8 @@ impl Subcommand for Show {
             context.hand_on(&target.image)?;
             return directory::show(context, &target.image, self.units.units());
         }
-        let filesystem = match context.open_volume_as_far_as_there(&target.image) {
-            Ok(opened) => opened.filesystem,
+        let volume = match context.open_volume_as_far_as_there(&target.image) {
+            Ok(opened) => opened.volume().clone(),
             Err(error) if lacks_devices(&error) => {
                 context.warn(format_args!("{error:#}"));
                 let globals = context.globals();
@@ -64,28 +64,23 @@ impl Subcommand for Show {
             }
             Err(error) => return Err(error),
         };
-        let superblock = filesystem.superblock();
-        let mut devices = filesystem.volume().devices();
-        devices.sort_by_key(|device| device.id());
-        let sizes = |item: Option<buttress::unstable::format::DeviceItem>| {
-            item.map_or((0, 0), |item| (item.total_bytes.get(), item.bytes_used.get()))
-        };
+        let info = volume.info();
+        let devices = volume.devices();
+        let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::get);
         if context.json() {
             let mut object = Map::new();
-            insert_name(&mut object, "label", &superblock.label);
-            object.insert("uuid".into(), superblock.fsid.hyphenated().to_string().into());
-            object.insert("total_devices".into(), superblock.num_devices.into());
-            object.insert("bytes_used".into(), superblock.bytes_used.get().into());
+            insert_name(&mut object, "label", &info.label);
+            object.insert("uuid".into(), info.fsid.hyphenated().to_string().into());
+            object.insert("total_devices".into(), info.device_count.into());
+            object.insert("bytes_used".into(), info.used.get().into());
             let devices = devices.iter().map(|device| {
-                let (size, used) = sizes(device.item());
-                let path = device.device().map(|opened| opened.name().to_owned());
                 json!({
-                    "devid": device.id().get(),
-                    "uuid": device.uuid().hyphenated().to_string(),
-                    "size": size,
-                    "used": used,
-                    "path": path,
-                    "missing": path.is_none(),
+                    "devid": device.id.get(),
+                    "uuid": device.uuid.hyphenated().to_string(),
+                    "size": bytes(device.size),
+                    "used": bytes(device.allocated),
+                    "path": device.path,
+                    "missing": device.path.is_none(),
                 })
             });
             object.insert("devices".into(), devices.collect());
@@ -94,23 +89,21 @@ impl Subcommand for Show {
         }
         let units = self.units.units();
         let mut out = context.stdout();
-        print_label(context, &mut out, &superblock)?;
+        print_label(context, &mut out, &info.label, info.fsid)?;
         writeln!(
             out,
             "\tTotal devices {} FS bytes used {}",
-            superblock.num_devices,
-            units.text(superblock.bytes_used.get())
+            info.device_count,
+            units.text(info.used.get())
         )?;
         for device in &devices {
-            let (size, used) = sizes(device.item());
-            let path = device.device().map_or(" MISSING", |opened| opened.name());
-            let path = terminal::shown(path);
+            let path = terminal::shown(device.path.as_deref().unwrap_or(" MISSING"));
             writeln!(
                 out,
                 "\tdevid {:>4} size {} used {} path {path}",
-                device.id(),
-                units.text(size),
-                units.text(used)
+                device.id,
+                units.text(bytes(device.size)),
+                units.text(bytes(device.allocated))
             )?;
         }
         out.flush()?;
@@ -118,14 +111,14 @@ impl Subcommand for Show {
     }
 }
 
-fn print_label(context: &Context, out: &mut dyn Write, superblock: &Superblock) -> Result<()> {
-    if superblock.label.is_empty() {
+fn print_label(context: &Context, out: &mut dyn Write, label: &[u8], fsid: Uuid) -> Result<()> {
+    if label.is_empty() {
         write!(out, "Label: none ")?;
     } else {
         write!(out, "Label: '")?;
-        out.write_all(&context.printable(&superblock.label))?;
+        out.write_all(&context.printable(label))?;
         write!(out, "' ")?;
     }
-    writeln!(out, " uuid: {}", superblock.fsid.hyphenated())?;
+    writeln!(out, " uuid: {}", fsid.hyphenated())?;
     Ok(())
 }

@@ -36,16 +36,16 @@ impl Subcommand for Sync {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
         let volume = context.open_for_writing(&target.image)?;
-        let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
+        let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
         // What could be dropped is, whatever became of the rest.
         volume.commit()?;
-        let view = volume.filesystem.view();
-        view.volume()
-            .flush()
+        volume
+            .volume()
+            .flush_devices()
             .with_context(|| format!("flushing {}", target.display()))?;
         if context.json() {
             let mut object = target.as_json();
-            let generation = view.volume().superblock().generation;
+            let generation = volume.volume().committed_generation();
             object.insert("generation".into(), generation.get().into());
             context.print_json("filesystem-sync", Value::Object(object))?;
         }

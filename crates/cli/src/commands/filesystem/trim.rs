@@ -48,7 +48,7 @@ impl Subcommand for Trim {
         let volume = context.open_for_writing(&target.image)?;
         let all = Logical::MIN..Logical::new(u64::MAX);
         let trimmed = volume
-            .filesystem
+            .volume()
             .trim(all, ByteCount::new(self.minimum))
             .with_context(|| format!("trimming {}", target.display()))?;
         volume.commit()?;

@@ -54,7 +54,7 @@ impl Subcommand for Usage {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
-        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let filesystem = context.open_volume(&target.image)?.volume().clone();
         let space = space_of(&filesystem, context)?;
         if context.json() {
             context.print_json("filesystem-usage", as_json(&space))?;

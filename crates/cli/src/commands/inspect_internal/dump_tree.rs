@@ -13,6 +13,7 @@ mod selection;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow};
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::node::{BlockProblem, DamagedBlock, Expectation, TreeBlock};
 use buttress::unstable::format::{Incompat, Key};
 use buttress::unstable::fs::Filesystem;
@@ -101,7 +102,7 @@ impl Subcommand for DumpTree {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let filesystem = context.open_for_inspection(&self.devices)?;
+        let filesystem = filesystem_of(&context.open_for_inspection(&self.devices)?);
         let superblock = filesystem.superblock();
         let options = Options {
             hide_names: self.hide_names,

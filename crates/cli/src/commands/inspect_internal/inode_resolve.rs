@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
+use buttress::unstable::filesystem_of;
 use buttress::{Follow, InodeNumber, Location};
 use clap::Args;
 use serde_json::{Map, Value};
@@ -37,7 +38,7 @@ impl Subcommand for InodeResolve {
     fn run(self, context: &Context) -> Result<Outcome> {
         let (opened, place) = context.open_target(&context.target(&self.target), Follow::All)?;
         let location = Location::new(place.subvolume, InodeNumber::new(self.inode));
-        let paths = PathFinder::new(&opened.filesystem)
+        let paths = PathFinder::new(&filesystem_of(opened.volume()))
             .paths(location)
             .with_context(|| format!("inode {} of subvolume {}", self.inode, place.subvolume))?;
         if context.json() {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::{BlockGroupItem, Chunk, ItemType, Key, ObjectId};
 use buttress::unstable::fs::Filesystem;
 use buttress::unstable::tree::Tree;
@@ -82,7 +83,7 @@ impl Subcommand for ListChunks {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let filesystem = context.open_volume(&self.device)?.filesystem;
+        let filesystem = filesystem_of(context.open_volume(&self.device)?.volume());
         let mut lines = lines(context, &filesystem)?;
         // The sort is stable: lines that are equal stay in the order of devices and physical addresses.
         lines.sort_by(|left, right| {

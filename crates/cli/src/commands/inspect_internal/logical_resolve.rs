@@ -1,6 +1,6 @@
 //! `buttress inspect-internal logical-resolve`: the files that a logical address belongs to.
 
-use buttress::unstable::accounts::Accounts as _;
+use buttress::unstable::filesystem_of;
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -48,13 +48,14 @@ impl Subcommand for LogicalResolve {
     fn run(self, context: &Context) -> Result<Outcome> {
         let opened = context.open_volume(&context.target(&self.target).image)?;
         let references = opened
-            .filesystem
+            .volume()
             .data_references(Logical::new(self.logical), self.ignore_offset)
             .with_context(|| format!("logical address {}", self.logical))?;
         for failure in &references.failures {
             context.lost(&anyhow::Error::new(failure.clone()));
         }
-        let mut finder = PathFinder::new(&opened.filesystem);
+        let filesystem = filesystem_of(opened.volume());
+        let mut finder = PathFinder::new(&filesystem);
         let mut report = Report {
             context,
             finder: &mut finder,

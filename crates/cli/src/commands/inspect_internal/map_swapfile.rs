@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Result, bail, ensure};
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::{FileExtent, FileExtentBody, InodeItem, ItemType, Key};
 use buttress::unstable::fs::Filesystem;
 use buttress::{
@@ -44,7 +45,7 @@ impl Subcommand for MapSwapfile {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.target);
         let (opened, location) = context.open_target(&target, Follow::All)?;
-        let start = start_of(&opened.filesystem, location)
+        let start = start_of(&filesystem_of(opened.volume()), location)
             .map_err(|error| error.context(format!("{}: not a swap file", target.display())))?
             .get();
         let offset = start / PAGE_BYTES;

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::Result;
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::{DeviceExtent, ItemType, Key, ObjectId, SUPERBLOCK_OFFSETS};
 use buttress::unstable::fs::Filesystem;
 use buttress::{ReadAhead, TreeId};
@@ -43,7 +44,7 @@ impl Subcommand for MinDevSize {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
-        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let filesystem = filesystem_of(context.open_volume(&target.image)?.volume());
         let devices = filesystem.volume().devices();
         if !devices.iter().any(|device| device.id().get() == self.id) {
             return Err(exit::usage(format_args!(

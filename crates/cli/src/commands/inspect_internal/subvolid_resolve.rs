@@ -35,7 +35,7 @@ impl Subcommand for SubvolIdResolve {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
-        let filesystem = context.open_volume(&target.image)?.filesystem;
+        let filesystem = context.open_volume(&target.image)?.volume().clone();
         let id = SubvolumeId::new(self.id);
         let path = match id {
             SubvolumeId::TOP_LEVEL => Vec::new(),

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::ItemType;
 use buttress::unstable::fs::Filesystem;
 use buttress::unstable::tree::{BlockOrder, Visit};
@@ -62,7 +63,7 @@ impl Subcommand for TreeStats {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        let filesystem = context.open_for_one_pass(&self.device)?;
+        let filesystem = filesystem_of(&context.open_for_one_pass(&self.device)?);
         let units = if self.bytes {
             Units::RAW
         } else {

@@ -3,12 +3,11 @@
 use std::io::Write;
 
 use anyhow::Result;
-use buttress::{Follow, InodeRecord, Location};
+use buttress::{Follow, InodeRecord, Location, Subvolume};
 
 use super::Look;
 use super::line::{Line, Size};
 use crate::context::Context;
-use crate::opening::Opened;
 use crate::output::size::ls_human;
 use crate::output::terminal::Stdout;
 use crate::output::time::Clock;
@@ -100,24 +99,21 @@ impl<'a> Listing<'a> {
     }
 
     /// With `-a`, adds the `.` and `..` of the present directory; they are looked up from where the listing began.
-    pub(super) fn add_dots(&mut self, path: &[u8], opened: &Opened, start: Location, inner: &[u8]) {
+    pub(super) fn add_dots(&mut self, path: &[u8], opened: &Subvolume, start: Location, inner: &[u8]) {
         if !self.options.all {
             return;
         }
         for name in [b".".as_slice(), b".."] {
             let shown = if name == b".." && inner.is_empty() {
                 // What lies above the start is found from the root.
-                opened.resolve(&[path, b"/.."].concat(), Follow::All)
+                opened.locate([path, b"/.."].concat(), Follow::All)
             } else {
                 let path = [inner, b"/", name].concat();
-                opened
-                    .filesystem
-                    .resolve(start, &path, Follow::All)
-                    .map_err(Into::into)
+                opened.volume().locate(start, &path, Follow::All)
             };
-            match shown.and_then(|location| Ok(opened.filesystem.inode_record(location)?)) {
+            match shown.and_then(|location| opened.volume().inode(location)) {
                 Ok(record) => self.add(name.to_vec(), &record, b""),
-                Err(error) => self.context.lost(&error),
+                Err(error) => self.context.lost(&error.into()),
             }
         }
     }

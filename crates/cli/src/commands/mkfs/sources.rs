@@ -11,6 +11,7 @@ use buttress::build::{DirectorySource, EntryPath, ImageBuilder, Source};
 use buttress::sources::adapters::{Exclude, FileContexts, IdMap, Mapped};
 use buttress::sources::manifest::VolumeWishes;
 use buttress::sources::{Layers, Manifest, oci};
+use buttress::unstable::filesystem_of;
 use buttress::{Progress, Timestamp};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
@@ -182,7 +183,7 @@ impl SourceArguments {
                     let manifest = Manifest::open(path, time, &|image| {
                         refuse_same(image, images).map_err(|error| format!("{error:#}"))?;
                         let volume = context.open_volume(image).map_err(|error| format!("{error:#}"))?;
-                        Ok(volume.filesystem)
+                        Ok(filesystem_of(volume.volume()))
                     })?;
                     opened.manifests.push(manifest.rules());
                     opened.wishes.push(manifest.volume().clone());

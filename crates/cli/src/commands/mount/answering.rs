@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use anyhow::{Context as _, Result, bail};
+use buttress::unstable::{volume_over, writable_over};
 use buttress::{Location, NewInode};
 use buttress_mount::fuse::Notifier;
 use buttress_mount::vfs::{Looks, Vfs as _};
@@ -28,7 +29,7 @@ use super::shown_options::ShownOptions;
 use crate::commands::scrub::online::Scrubs;
 use crate::exit;
 use crate::mounted::protocol::{Answer, REQUEST_BYTES_MAX, Request};
-use crate::opening::{Mount, Opened, Place};
+use crate::opening::{Mount, Place};
 use crate::output::elsewhere::{self, Elsewhere};
 use crate::resyncs::Resyncs;
 use crate::signals;
@@ -198,14 +199,15 @@ impl Served {
                 self.take_what_is_kept_back();
                 // What commands look at are extents: content must not be dirty.
                 writer.write_back()?;
-                Some(Writing::for_somebody(writer.clone(), self.root, caller))
+                let volume = writable_over(writer.clone(), caller);
+                Some(Writing::for_somebody(
+                    volume.subvolume_by_id(self.root.subvolume)?,
+                    caller,
+                ))
             }
         };
         Ok(Place {
-            opened: Opened {
-                filesystem: self.access.view(),
-                root: self.root,
-            },
+            opened: volume_over(self.access.view()).subvolume_by_id(self.root.subvolume)?,
             image: self.image.clone(),
             directory: b"/".to_vec(),
             mount: Some(Mount {

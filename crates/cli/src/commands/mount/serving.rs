@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::unstable::scrub::Healer;
-use buttress::unstable::writer::{WritableFilesystem, WriteOptions};
-use buttress::{DeviceEngine, DeviceOptions, Environment, Location, Timestamp, Uncommitted, Uuid};
+use buttress::unstable::writer::WritableFilesystem;
+use buttress::unstable::{filesystem_of, writer_of};
+use buttress::{DeviceEngine, DeviceOptions, Environment, Location, Timestamp, Uncommitted, Uuid, Volume};
 use buttress_mount::fuse::{MountOptions, Notifier, Session};
 use buttress_mount::vfs::{Looks, Vfs as _};
 use buttress_mount::volume::{Access, KernelSync, Log, MountedVolume, Showing, coarse_now};
@@ -37,7 +38,6 @@ use crate::commands::scrub::online::Scrubs;
 use crate::context::Context;
 use crate::exit::{Advice, Outcome};
 use crate::mounted::places::{self, Mounted};
-use crate::opening::Opened;
 use crate::output::time::Clock;
 use crate::resyncs::Resyncs;
 use crate::writing::environment;
@@ -205,30 +205,32 @@ fn open(
         claimed: is_claimed.then(|| image.to_owned()),
         ..context.device_options()
     };
-    let Opened { filesystem, mut root } = context.open_volume_with(image, &options)?;
+    let opened = context.open_volume_with(image, &options)?;
+    let volume = opened.volume();
     let globals = context.globals();
-    if globals.subvolume.is_none() && globals.subvolume_id.is_none() {
+    let root = match (&globals.subvolume, globals.subvolume_id) {
         // As the kernel's mount does.
-        root = Location::root_of(filesystem.default_subvolume()?);
-    }
+        (None, None) => volume.default_subvolume()?.location(),
+        _ => opened.location(),
+    };
     if !wishes.write {
-        return Ok((Access::Reading(filesystem), root));
+        return Ok((Access::Reading(filesystem_of(volume)), root));
     }
-    let superblock = filesystem.superblock();
-    let purpose = format!("{} {}", superblock.fsid, superblock.generation);
-    let options = WriteOptions {
-        environment: Arc::new(WithInterval {
-            environment: environment(&purpose)?,
+    let info = volume.info();
+    let options = Volume::options()
+        .environment(Arc::new(WithInterval {
+            environment: environment(&format!("{} {}", info.fsid, info.generation))?,
             interval: wishes.commit_interval,
             is_coarse: wishes.writeback_cache,
-        }),
-        data: wishes.data,
-        discard: wishes.discard,
-        ..WriteOptions::default()
-    };
-    let writer = WritableFilesystem::new(filesystem, options)
+        }))
+        .data(wishes.data)
+        .discard(wishes.discard)
+        .heal(false);
+    let writable = volume
+        .clone()
+        .into_writable(options)
         .with_context(|| format!("opening {} for writing", image.display()))?;
-    Ok((Access::Writing(writer), root))
+    Ok((Access::Writing(writer_of(&writable).clone()), root))
 }
 
 /// How the kernel is to mount it.
@@ -282,7 +284,7 @@ pub(super) fn serve(
     let claim = claim(context, image, wishes)?;
     let (access, root) = open(context, image, wishes, claim.is_some())?;
     let image = shown;
-    let writer = writer_of(&access);
+    let writer = writer_behind(&access);
     let healer = writer.as_ref().and_then(Healer::start_where_redundant);
     let log = Messages::open(context, log, in_background)?.log(image.clone());
     let showing = Showing {
@@ -382,7 +384,7 @@ fn use_watch(volume: &MountedVolume, watch: &Arc<Mutex<Option<Watch>>>) {
 }
 
 /// Returns the writer of a volume that is open for changes.
-fn writer_of(access: &Access) -> Option<WritableFilesystem> {
+fn writer_behind(access: &Access) -> Option<WritableFilesystem> {
     match access {
         Access::Writing(writer) => Some(writer.clone()),
         Access::Reading(_) => None,

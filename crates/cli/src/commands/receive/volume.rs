@@ -10,6 +10,7 @@ use buttress::stream::receive::{Event, Kept, Options, ReceivedSubvolume};
 use buttress::stream::trail::Trail;
 use buttress::stream::{ReadAhead, Streams};
 use buttress::unstable::stream::receive;
+use buttress::unstable::{filesystem_of, writer_of};
 use buttress::{ByteCount, Follow, Generation, Location, Progress};
 use serde_json::{Map, Value};
 
@@ -46,13 +47,13 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
     let directory = writing
         .resolve(&target.path, Follow::All)
         .with_context(|| target.display())?;
-    if !writing.filesystem.metadata(directory)?.is_directory() {
+    if !writing.volume().metadata(directory)?.is_directory() {
         return Err(anyhow!("{} is not a directory", target.display()));
     }
     let resume = match &arguments.resume {
         None => None,
         Some(name) => chosen(
-            receive::kept(&writing.filesystem.view(), directory)?,
+            receive::kept(&filesystem_of(writing.volume()), directory)?,
             name.as_bytes(),
             &target,
         )?,
@@ -78,11 +79,11 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
     let watch = Watch::start(context, "receive", progress);
     let mut received = Vec::new();
     for (input, name) in inputs {
-        let before = writing.filesystem.committed_generation();
+        let before = writing.volume().committed_generation();
         let mut skipped = |event: &Event<'_>| tell(context, event);
         let begins = options.streams == Streams::All && options.resume.is_none();
         let ahead = begins.then(|| read_ahead(&input)).flatten();
-        let filesystem = &writing.filesystem;
+        let filesystem = writer_of(writing.volume());
         let result = match ahead {
             Some(ahead) => receive::receive_ahead(filesystem, directory, ahead, &options, &mut skipped),
             None => {
@@ -163,9 +164,9 @@ pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> 
     let target = Target::parse(target);
     let opened = context.open_volume(&target.image)?;
     let directory = opened
-        .resolve(&target.path, Follow::All)
+        .locate(&target.path, Follow::All)
         .with_context(|| target.display())?;
-    let kept = receive::kept(&opened.filesystem, directory).with_context(|| target.display())?;
+    let kept = receive::kept(&filesystem_of(opened.volume()), directory).with_context(|| target.display())?;
     if context.json() {
         let list = kept.iter().map(|kept| {
             let mut object = Map::new();
@@ -197,7 +198,7 @@ pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> 
 /// What is kept of streams, and how to go on with each.
 fn what_is_kept(writing: &Writing, directory: Location, target: &Target) -> Option<Advice> {
     // What cannot be read is told by the error itself.
-    let kept = receive::kept(&writing.filesystem.view(), directory).unwrap_or_default();
+    let kept = receive::kept(&filesystem_of(writing.volume()), directory).unwrap_or_default();
     let told: Vec<String> = kept
         .iter()
         .map(|one| {
@@ -234,7 +235,8 @@ fn at(context: &Context, what: &str, name: &[u8]) {
 
 /// Has the volume be what it was before the stream.
 fn give_up(context: &Context, writing: Writing, before: Generation) {
-    let Writing { filesystem, .. } = writing;
+    let filesystem = writing.volume().clone();
+    drop(writing);
     if filesystem.committed_generation() == before {
         // Nothing of it was ever written down.
         filesystem.abandon();
@@ -242,7 +244,7 @@ fn give_up(context: &Context, writing: Writing, before: Generation) {
     }
     let dropped = filesystem.drop_deleted_subvolumes(&Progress::new());
     // What could be dropped is, whatever became of the rest.
-    let committed = filesystem.commit().map(drop);
+    let committed = filesystem.sync().map(drop);
     if let Err(error) = dropped.and(committed) {
         context.warn(format_args!(
             "what was received of the stream is still in the volume, but has no name: the next command that writes to it, or \

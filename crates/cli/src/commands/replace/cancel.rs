@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use buttress::DeviceOptions;
+use buttress::Volume;
 use buttress::unstable::writer::{replacement_item, wipe_superblocks};
+use buttress::unstable::{filesystem_of, writer_of};
 use clap::Args;
 use serde_json::json;
 
@@ -68,10 +70,11 @@ impl Subcommand for Cancel {
             );
         }
         let opened = context.open_images_with(&images, &options)?;
-        let before = replacement_item(&opened.filesystem)?;
-        let target = opened.filesystem.volume().found_target();
-        let writing = Writing::to_give_up_replacement(opened).with_context(|| image.display().to_string())?;
-        let is_open = writing.filesystem.replacement().is_some();
+        let before = replacement_item(&filesystem_of(opened.volume()))?;
+        let target = filesystem_of(opened.volume()).volume().found_target();
+        let writing = Writing::new(opened, Volume::options().gives_up_replacement(true))
+            .with_context(|| image.display().to_string())?;
+        let is_open = writer_of(writing.volume()).replacement().is_some();
         if !is_open {
             context.warn(format_args!("{}: no device is being replaced", image.display()));
             if context.json() {
@@ -79,7 +82,7 @@ impl Subcommand for Cancel {
             }
             return Ok(Outcome::Code(NOTHING));
         }
-        writing.filesystem.cancel_replacement()?;
+        writer_of(writing.volume()).cancel_replacement()?;
         if let Some(target) = target {
             wipe_superblocks(&target.device, target.uuid).context("wiping the target's superblocks")?;
         }

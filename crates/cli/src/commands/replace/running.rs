@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use buttress::scrub::{Error, ReplaceOptions, Replaced};
 use buttress::unstable::scrub::Replace;
+use buttress::unstable::writer_of;
 use buttress::{DeviceId, Progress};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
@@ -57,7 +58,7 @@ impl Running<'_> {
                 }
                 Ok(())
             });
-            let filesystem = self.writing.filesystem.clone();
+            let filesystem = writer_of(self.writing.volume()).clone();
             let ended = Replace::new(filesystem, options, progress.clone()).run();
             drop(stop);
             match saving.join() {
@@ -75,7 +76,7 @@ impl Running<'_> {
         let Some(path) = self.status else {
             return Ok(());
         };
-        let item = self.writing.filesystem.replacement();
+        let item = writer_of(self.writing.volume()).replacement();
         let snapshot = progress.snapshot();
         let (done, all) = (snapshot.bytes.get(), snapshot.expected.get());
         let tenths = u128::from(done)

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use buttress::scrub::ReplaceOptions;
 use buttress::unstable::volume::replacement::TARGET_ID;
 use buttress::unstable::volume::{DeviceSlot, signatures, superblocks};
+use buttress::unstable::{filesystem_of, writer_of};
 use buttress::{ByteCount, Device, DeviceId, DeviceOptions, Uuid};
 use clap::Args;
 use serde_json::json;
@@ -128,15 +129,15 @@ impl Start {
         let mut images = vec![image.clone()];
         images.extend(goes_on.then(|| self.target.clone()));
         let opened = context.open_images_with(&images, &options)?;
-        let slots = opened.filesystem.volume().devices();
+        let slots = filesystem_of(opened.volume()).volume().devices();
         let source = find_source(&self.source, &slots)?;
         let target = match goes_on {
             true => None,
             false => Some(self.open_target(context, &options, &source, fsid)?),
         };
         let name = || image.display().to_string();
-        let writing = Writing::new(opened, buttress::DataOptions::default()).with_context(name)?;
-        let filesystem = &writing.filesystem;
+        let writing = Writing::new(opened, buttress::Volume::options()).with_context(name)?;
+        let filesystem = writer_of(writing.volume());
         match (filesystem.replacement(), target) {
             (Some(item), _) if item.source != source.id() => {
                 return Err(anyhow!("device {} is being replaced already", item.source))

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::{ReplaceItem, ReplaceState};
 use buttress::unstable::fs::Filesystem;
 use buttress::unstable::writer::replacement_item;
@@ -56,7 +57,7 @@ impl Subcommand for Status {
         if let Some(error) = record.and_then(|record| record.error) {
             context.warn(format_args!("{}: the last run failed: {error}", image.display()));
         }
-        let filesystem = context.open_volume(&image)?.filesystem;
+        let filesystem = filesystem_of(context.open_volume(&image)?.volume());
         let item = replacement_item(&filesystem)?;
         let tenths = item.map_or(0, |item| tenths_of_percent(&filesystem, &item));
         if context.json() {

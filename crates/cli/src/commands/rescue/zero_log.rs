@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
+use buttress::unstable::filesystem_of;
 use buttress::unstable::writer::log_tree::drop_log;
 use buttress::{DeviceOptions, Logical};
 use clap::Args;
@@ -42,8 +43,8 @@ impl Subcommand for ZeroLog {
             ..context.device_options()
         };
         let opened = context.open_volume_with(&target.image, &options)?;
-        let generation = opened.filesystem.superblock().generation.get();
-        let dropped = drop_log(&opened.filesystem)
+        let generation = opened.volume().info().generation.get();
+        let dropped = drop_log(&filesystem_of(opened.volume()))
             .with_context(|| format!("dropping the log of {}", target.image.display()))?;
         if context.json() {
             let mut object = target.as_json();

@@ -60,7 +60,7 @@ impl Subcommand for Cancel {
         let Some(record) = running else {
             // Opened, so that a volume that is not there is told as everywhere.
             let filesystem = context.open_for_one_pass(&image)?;
-            return not_running(context, &image, filesystem.superblock().fsid);
+            return not_running(context, &image, filesystem.info().fsid);
         };
         background::stop(record.process)?;
         say_cancelled(context, record.uuid)

@@ -12,6 +12,7 @@ use anyhow::{Result, anyhow, bail};
 use buttress::scrub::{Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::unstable::fs::Filesystem;
 use buttress::unstable::writer::WritableFilesystem;
+use buttress::unstable::{filesystem_of, writer_of};
 use buttress::{ByteCount, Progress, Uuid};
 use buttress_mount::volume::Log;
 use crossbeam_channel::{Sender, bounded};
@@ -88,8 +89,8 @@ pub(super) fn find(context: &Context, argument: &std::ffi::OsStr) -> Result<Opti
     Ok(mount.map(|mount| Online {
         scrubs: mount.scrubs,
         volume: match mount.writing {
-            Some(writing) => Scrubbed::Writing(writing.filesystem),
-            None => Scrubbed::Reading(opened.filesystem),
+            Some(writing) => Scrubbed::Writing(writer_of(writing.volume()).clone()),
+            None => Scrubbed::Reading(filesystem_of(opened.volume())),
         },
     }))
 }

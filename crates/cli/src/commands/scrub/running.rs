@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use buttress::scrub::{DeviceReport, Options as ScrubOptions, Report, ResyncOptions, Scrub};
 use buttress::unstable::fs::Filesystem;
-use buttress::unstable::scrub::Resync;
-use buttress::unstable::scrub::resync::devices_behind;
-use buttress::{ByteCount, DataOptions, DeviceOptions, Progress};
+use buttress::unstable::{filesystem_of, volume_over, writer_of};
+use buttress::{ByteCount, DeviceOptions, Progress, Subvolume, Volume};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::options::Options;
@@ -18,7 +17,6 @@ use super::{UNCORRECTABLE, files, printing, start};
 use crate::background;
 use crate::context::Context;
 use crate::exit::Outcome;
-use crate::opening::Opened;
 use crate::output::stdout;
 use crate::progress::Watch;
 use crate::resyncs::describe;
@@ -109,15 +107,15 @@ pub(super) fn run(
         direct_when_cold_to_write: true,
         ..context.device_options()
     };
-    let mut opened = context.open_devices_of_volume(image, &opening)?;
+    let mut opened = context.open_images_with(&[image.to_owned()], &opening)?;
     let progress = context.progress();
     if !options.read_only
         && let Some(newer) = resync(context, &opened, options, &progress)?
     {
         opened = newer;
     }
-    let filesystem = &opened.filesystem;
-    let uuid = filesystem.superblock().fsid;
+    let filesystem = filesystem_of(opened.volume());
+    let uuid = opened.volume().info().fsid;
     let resumed = resumed.filter(|record| record.uuid == uuid);
     let scrub_options = ScrubOptions {
         read_only: options.read_only,
@@ -125,7 +123,7 @@ pub(super) fn run(
         resume: start::position_of(resumed.as_ref()),
         ..ScrubOptions::default()
     };
-    let scrub = Scrub::new(filesystem, scrub_options, progress.clone())
+    let scrub = Scrub::new(&filesystem, scrub_options, progress.clone())
         .with_context(|| image.display().to_string())?
         .asking(&files::written);
     let now = writing::environment("scrub")?.now().seconds;
@@ -176,29 +174,28 @@ pub(super) fn run(
     if !options.read_only {
         count_in_statistics(context, &opened, &report);
     }
-    conclude(context, options, &record, report, filesystem, command)
+    conclude(context, options, &record, report, &filesystem, command)
 }
 
 /// Brings up to date the devices that missed commits. Returns the volume as it is then, if any device did.
 fn resync(
     context: &Context,
-    opened: &Opened,
+    opened: &Subvolume,
     options: &Options,
     progress: &Progress,
-) -> Result<Option<Opened>> {
-    let volume = opened.filesystem.volume();
-    if devices_behind(volume).is_empty() {
+) -> Result<Option<Subvolume>> {
+    let devices = opened.volume().devices();
+    if devices.iter().all(|device| device.behind_since.is_none()) {
         return Ok(None);
     }
-    let writing = Writing::new(opened.clone(), DataOptions::default())?;
+    let writing = Writing::new(opened.clone(), Volume::options())?;
     let own_progress = context.progress();
     let cancelling = Cancelling::start(&own_progress)?;
     let resync_options = ResyncOptions {
         limit: options.limit.filter(|limit| *limit > 0).map(ByteCount::new),
         ..ResyncOptions::default()
     };
-    let job = Resync::new(writing.filesystem.clone(), resync_options, own_progress.clone());
-    let (resynced, ended) = job.run_as_far_as_possible();
+    let (resynced, ended) = writing.volume().resync(resync_options, &own_progress);
     drop(cancelling);
     if own_progress.is_cancelled() {
         progress.cancel();
@@ -212,10 +209,8 @@ fn resync(
         context.warn(format_args!("a device that missed commits stays behind: {error}"));
     }
     writing.commit()?;
-    Ok(Some(Opened {
-        filesystem: writing.filesystem.committed_view(),
-        root: writing.root,
-    }))
+    let committed = volume_over(writer_of(writing.volume()).committed_view());
+    Ok(Some(committed.subvolume_by_id(opened.id())?))
 }
 
 /// That it can be gone on with.
@@ -288,12 +283,12 @@ pub(super) fn first_record(
 }
 
 /// Has a commit add what was found to the devices' statistics.
-fn count_in_statistics(context: &Context, opened: &Opened, report: &Report) {
+fn count_in_statistics(context: &Context, opened: &Subvolume, report: &Report) {
     if report.totals().errors() == 0 {
         return;
     }
     let commit = || -> Result<()> {
-        let writing = Writing::new(opened.clone(), DataOptions::default())?;
+        let writing = Writing::new(opened.clone(), Volume::options())?;
         writing.commit()?;
         Ok(())
     };

@@ -132,7 +132,7 @@ impl Subcommand for Resume {
             _ => {
                 // The volume is opened, so that one that is not there is told as everywhere.
                 let filesystem = context.open_for_one_pass(&target.image)?;
-                return nothing_to_resume(context, &target.image, filesystem.superblock().fsid);
+                return nothing_to_resume(context, &target.image, filesystem.info().fsid);
             }
         };
         if !self.options.foreground && !self.options.in_background {

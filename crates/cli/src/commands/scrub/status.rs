@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use buttress::scrub::{Options as ScrubOptions, Scrub};
+use buttress::scrub::Options as ScrubOptions;
 use buttress::unstable::volume::superblocks;
 use buttress::{Progress, Uuid};
 use clap::Args;
@@ -90,11 +90,11 @@ impl Subcommand for Status {
         match record.filter(|record| record.uuid == uuid) {
             Some(record) => self.print(context, &record, style, &resync),
             None => {
-                let filesystem = context.open_volume_as_far_as_there(&image)?.filesystem;
-                let scrub = Scrub::new(&filesystem, ScrubOptions::default(), Progress::new())?;
-                let devices = filesystem.volume().devices();
+                let filesystem = context.open_volume_as_far_as_there(&image)?.volume().clone();
+                let scrub = filesystem.scrub_job(ScrubOptions::default(), &Progress::new())?;
+                let devices = filesystem.devices();
                 // The bytes in use on a missing device are unknown.
-                let is_whole = devices.iter().all(|device| device.device().is_some());
+                let is_whole = devices.iter().all(|device| device.path.is_some());
                 let to_scrub = is_whole.then(|| scrub.report().to_scrub());
                 print_none(context, uuid, to_scrub, style, &resync)
             }

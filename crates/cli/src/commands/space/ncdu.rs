@@ -148,7 +148,7 @@ impl List<'_> {
         }
         let mut disk = 0_u64;
         let file = self.job.filesystem().open_record(&entry.record);
-        let extents = match file.and_then(|file| file.extents()) {
+        let extents = match file.and_then(|file| file.ranges()) {
             Ok(extents) => extents,
             Err(error) => {
                 self.job.context.lost(&self.job.target.name_in(error));

@@ -7,6 +7,7 @@ use anyhow::Result;
 use buttress::accounting::{
     Accounting, Files, Group, Nesting, Occupied, Options, OwnerSpace, Parts, Scope, Share,
 };
+use buttress::unstable::filesystem_of;
 use buttress::{FileKind, InodeNumber, Location, SubvolumeId};
 
 use super::Job;
@@ -158,11 +159,11 @@ struct Entries {
 /// A row for each entry of a directory; for a file, one.
 pub(super) fn of_directory(job: &Job<'_>, one_file_system: bool) -> Result<Report> {
     let location = job.location()?;
-    let filesystem = job.filesystem();
+    let filesystem = filesystem_of(job.filesystem());
     let (mut entries, parts) = if job.kind_of(location)? == FileKind::Directory {
         let mut entries = entries_of(job, location)?;
         let inodes = std::mem::take(&mut entries.inodes);
-        let parts = Parts::of_entries(filesystem, location, inodes, &job.progress)?;
+        let parts = Parts::of_entries(&filesystem, location, inodes, &job.progress)?;
         (entries, parts)
     } else {
         (Entries::default(), Parts::of_file(location))

@@ -49,7 +49,7 @@ impl Subcommand for Create {
                     .with_context(|| target.display())?;
             }
             let (directory, name) = volume.place(&target.path).with_context(|| target.display())?;
-            let created = volume.filesystem.create_subvolume(directory, &name);
+            let created = volume.volume().create_subvolume(directory, &name);
             let id = created.with_context(|| target.display())?;
             if context.is_on_mount() {
                 volume.give_to_caller(id).with_context(|| target.display())?;

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use buttress::unstable::fs::Error;
+use buttress::Error;
+use buttress::unstable::filesystem_error_of;
+use buttress::unstable::fs::Error as Cause;
 use buttress::{Follow, Progress, SubvolumeId};
 use clap::Args;
 
@@ -58,13 +60,13 @@ impl Subcommand for Delete {
                 None => super::subvolume_at(&volume, target, Follow::NotLast)?,
             };
             volume
-                .filesystem
+                .volume()
                 .delete_subvolume(id)
                 .map_err(|error| explained(&volume, target, error))?;
             deleted.push((id, target));
         }
         volume.commit()?;
-        let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
+        let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
         // What could be dropped is, whatever became of the rest.
         volume.commit()?;
         if context.json() {
@@ -88,8 +90,8 @@ impl Subcommand for Delete {
 
 /// The error of a deletion. A nested subvolume that prevents the deletion is named by its path.
 fn explained(volume: &Writing, target: &Target, error: Error) -> anyhow::Error {
-    let nested = match &error {
-        Error::HoldsSubvolume { nested, .. } => volume.filesystem.view().subvolume_path(*nested).ok(),
+    let nested = match filesystem_error_of(&error) {
+        Some(Cause::HoldsSubvolume { nested, .. }) => volume.volume().subvolume_path(*nested).ok(),
         _ => None,
     };
     let error = anyhow::Error::new(error).context(target.display());

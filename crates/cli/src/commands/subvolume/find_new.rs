@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::{FileExtent, FileExtentBody, ItemType};
-use buttress::unstable::fs::Filesystem;
-use buttress::{Compression, Follow, InodeNumber, Location, ReadAhead};
+use buttress::{Compression, Follow, InodeNumber, Location, ReadAhead, Volume};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -57,8 +57,8 @@ impl Subcommand for FindNew {
                 "`buttress subvolume list IMAGE` lists the subvolumes",
             ));
         }
-        let filesystem = &opened.filesystem;
-        let marker = filesystem.subvolume(location.subvolume)?.generation().get();
+        let filesystem = opened.volume();
+        let marker = filesystem.subvolume_info(location.subvolume)?.generation().get();
         let mut values = Vec::new();
         let mut out = context.stdout();
         each(filesystem, location, self.generation, &mut |found| {
@@ -94,15 +94,16 @@ impl Subcommand for FindNew {
 
 /// Calls `give` for each file extent item of the subvolume from generation `from` on, in order of keys.
 fn each(
-    filesystem: &Filesystem,
+    filesystem: &Volume,
     location: Location,
     from: u64,
     give: &mut dyn FnMut(Found) -> Result<()>,
 ) -> Result<()> {
-    let sector_bytes = filesystem.sector_bytes();
+    let raw = filesystem_of(filesystem);
+    let sector_bytes = raw.sector_bytes();
     // Extents of one inode come one after the other.
     let mut known: HashMap<InodeNumber, Vec<u8>> = HashMap::new();
-    for item in filesystem
+    for item in raw
         .subvolume_tree(location.subvolume)?
         .range(.., ReadAhead::sweep())
     {
@@ -117,7 +118,7 @@ fn each(
         }
         let inode = InodeNumber::new(key.objectid.get());
         if !known.contains_key(&inode) {
-            let paths = filesystem.inode_paths(Location::new(location.subvolume, inode));
+            let paths = filesystem.paths(Location::new(location.subvolume, inode));
             let path = paths.ok().and_then(|paths| paths.into_iter().next());
             known = HashMap::from([(inode, path.unwrap_or_default())]);
         }

@@ -33,9 +33,9 @@ impl Subcommand for GetDefault {
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
-        let filesystem = context.open_volume(&target.image)?.filesystem;
-        let id = filesystem.default_subvolume()?;
-        let info = filesystem.subvolume(id)?;
+        let filesystem = context.open_volume(&target.image)?.volume().clone();
+        let default = filesystem.default_subvolume()?;
+        let (id, info) = (default.id(), default.info()?);
         let top_level = info.place.as_ref().map_or(0, |place| place.parent.get());
         let path = info.path.clone().unwrap_or_default();
         if context.json() {

@@ -165,7 +165,7 @@ impl Subcommand for List {
         let target = context.target(&self.image);
         let (opened, location) = context.open_target(&target, Follow::All)?;
         let subvolume = location.subvolume;
-        let all = opened.filesystem.subvolumes()?;
+        let all = opened.volume().subvolumes()?;
         let base = all
             .iter()
             .find(|info| info.id == subvolume)

@@ -1,9 +1,9 @@
 //! What the quota tree says of one subvolume.
 
 use anyhow::Result;
+use buttress::unstable::filesystem_of;
 use buttress::unstable::format::{ItemType, Key, ObjectId, QgroupInfo, QgroupLimit, QgroupLimitFlags};
-use buttress::unstable::fs::Filesystem;
-use buttress::{ByteCount, SubvolumeId, TreeId};
+use buttress::{ByteCount, SubvolumeId, TreeId, Volume};
 
 /// Limits and usage of the quota group of a subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,8 @@ pub(super) struct Quota {
 }
 
 /// The quota group of a subvolume, or `None` where quotas are off.
-pub(super) fn quota_of(filesystem: &Filesystem, subvolume: SubvolumeId) -> Result<Option<Quota>> {
+pub(super) fn quota_of(filesystem: &Volume, subvolume: SubvolumeId) -> Result<Option<Quota>> {
+    let filesystem = filesystem_of(filesystem);
     let tree = match filesystem.tree(TreeId::QUOTA) {
         Ok(tree) => tree,
         Err(buttress::unstable::fs::Error::TreeNotFound { .. }) => return Ok(None),

@@ -58,9 +58,9 @@ impl Subcommand for SetDefault {
             Some(id) => id,
             None => super::subvolume_at(&volume, &target, Follow::All)?,
         };
-        volume
-            .filesystem
-            .set_default_subvolume(id)
+        let default = volume.volume().subvolume_by_id(id);
+        default
+            .and_then(|default| volume.volume().set_default_subvolume(default))
             .with_context(|| target.display())?;
         volume.commit()?;
         if context.json() {

@@ -47,13 +47,13 @@ impl Subcommand for Show {
     fn run(self, context: &Context) -> Result<Outcome> {
         let target = context.target(&self.image);
         let (opened, location) = context.open_target(&target, Follow::All)?;
-        let all = opened.filesystem.subvolumes()?;
+        let all = opened.volume().subvolumes()?;
         let info = self.choose(&all, location)?;
         let snapshots: Vec<Vec<u8>> = info
             .snapshots(&all)
             .filter_map(|other| other.path.clone())
             .collect();
-        let quota = quota_of(&opened.filesystem, info.id)?;
+        let quota = quota_of(opened.volume(), info.id)?;
         if context.json() {
             context.print_json("subvolume-show", as_json(info, &snapshots, quota.as_ref()))?;
             return Ok(Outcome::Done);

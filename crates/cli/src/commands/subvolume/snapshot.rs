@@ -67,8 +67,8 @@ impl Subcommand for Snapshot {
         }
         let (directory, name) = volume.place(&path).with_context(|| destination.display())?;
         let id = volume
-            .filesystem
-            .snapshot(from.subvolume, directory, &name, self.read_only);
+            .volume()
+            .create_snapshot(from.subvolume, directory, &name, self.read_only);
         let id = id.with_context(|| destination.display())?;
         volume.commit()?;
         if context.json() {

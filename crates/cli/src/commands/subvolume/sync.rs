@@ -39,10 +39,9 @@ impl Subcommand for Sync {
         let target = context.target(&self.image);
         let volume = context.open_for_writing(&target.image)?;
         let mut wanted: Vec<SubvolumeId> = self.ids.iter().copied().map(SubvolumeId::new).collect();
-        let deleted = volume.filesystem.deleted_subvolumes()?;
-        let view = volume.filesystem.view();
+        let deleted = volume.volume().deleted_subvolumes()?;
         for id in &wanted {
-            if !deleted.contains(id) && view.subvolume(*id).is_ok() {
+            if !deleted.contains(id) && volume.volume().subvolume_by_id(*id).is_ok() {
                 return Err(anyhow::anyhow!(
                     "{}: subvolume {id} is not deleted",
                     target.display()
@@ -61,10 +60,10 @@ impl Subcommand for Sync {
         if prints {
             writeln!(out, "Waiting for {count} subvolume{s}")?;
         }
-        let dropped = volume.filesystem.drop_deleted_subvolumes(&Progress::new());
+        let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
         // Commit the drops that succeeded, even if a later drop failed.
         volume.commit()?;
-        let left = volume.filesystem.deleted_subvolumes()?;
+        let left = volume.volume().deleted_subvolumes()?;
         let gone = wanted.iter().filter(|id| !left.contains(id));
         for (number, id) in (1_usize..).zip(gone.clone()) {
             if prints {

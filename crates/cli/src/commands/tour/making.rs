@@ -11,14 +11,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use buttress::build::{BuildOptions, DirectorySource, EntryPath, ImageBuilder, SubvolumeMark};
 use buttress::check::Options as CheckOptions;
-use buttress::unstable::fs::OpenOptions;
 use buttress::{
-    ByteCount, DataOptions, Device, DeviceOptions, FileKind, FileOffset, Follow, Location, Progress,
-    RenameMode, SubvolumeId, WalkItem, WalkOptions, mkfs,
+    ByteCount, Device, DeviceOptions, FileKind, FileOffset, Follow, Location, Progress, RenameMode,
+    SubvolumeId, Volume, WalkItem, WalkOptions, mkfs,
 };
 
 use crate::commands::fiemap::Mapped;
-use crate::opening::Opened;
 use crate::output::size::Units;
 use crate::removal::remove_all;
 use crate::writing::{Writing, environment};
@@ -144,11 +142,8 @@ impl Making {
             .with_context(|| format!("reading {}", self.directory.display()))?;
         let (files, bytes) = gathered.contents();
         let made = gathered.write(std::slice::from_ref(&device), &identity, &progress)?;
-        let opened = Opened {
-            filesystem: OpenOptions::new(vec![device]).open()?,
-            root: Location::root_of(SubvolumeId::TOP_LEVEL),
-        };
-        self.writing = Some(Writing::new(opened, DataOptions::default())?);
+        let opened = Volume::options().on_disk().open_devices(vec![device])?;
+        self.writing = Some(Writing::new(opened.root(), Volume::options())?);
         self.files = self.list()?;
         let units = Units::default();
         Ok(format!(
@@ -166,8 +161,7 @@ impl Making {
         let start = self.find(b"")?;
         let walk = self
             .writing()?
-            .view()
-            .filesystem
+            .volume()
             .walk(start, WalkOptions::without_content());
         let mut files = Vec::new();
         for item in walk {
@@ -185,8 +179,8 @@ impl Making {
         let writing = self.writing()?;
         let source = self.find(b"")?.subvolume;
         Ok(writing
-            .filesystem
-            .snapshot(source, writing.root, name, read_only)?)
+            .volume()
+            .create_snapshot(source, writing.root.location(), name, read_only)?)
     }
 
     fn snapshot_before(&mut self) -> Result<String> {
@@ -197,14 +191,15 @@ impl Making {
     }
 
     fn change(&mut self) -> Result<String> {
-        let filesystem = &self.writing()?.filesystem;
+        let filesystem = self.writing()?.volume();
         let step = self.files.len().div_ceil(CHANGED_FILES).max(1);
         let mut changed = 0u64;
         for path in self.files.iter().step_by(step).take(CHANGED_FILES) {
             let location = self.find(path)?;
-            filesystem.append(location, b"\nwritten by buttress tour\n")?;
-            let middle = filesystem.size_of(location)? >> 1;
-            filesystem.write_at(location, FileOffset::new(middle), b"!")?;
+            let file = filesystem.open_file(location)?;
+            file.append(b"\nwritten by buttress tour\n")?;
+            let middle = file.size()?.get() >> 1;
+            file.write_at(FileOffset::new(middle), b"!")?;
             changed = changed.saturating_add(1);
         }
         let renamed = match self.files.first() {
@@ -216,7 +211,7 @@ impl Making {
             }
             None => String::new(),
         };
-        filesystem.commit()?;
+        filesystem.sync()?;
         if !self.files.is_empty() {
             self.files.remove(0);
         }
@@ -226,10 +221,10 @@ impl Making {
     }
 
     fn share(&mut self) -> Result<String> {
-        let filesystem = &self.writing()?.filesystem;
+        let filesystem = self.writing()?.volume();
         let mut largest: Option<(u64, &Vec<u8>)> = None;
         for path in &self.files {
-            let bytes = filesystem.size_of(self.find(path)?)?;
+            let bytes = filesystem.metadata(self.find(path)?)?.size.get();
             if largest.is_none_or(|(most, _)| bytes > most) {
                 largest = Some((bytes, path));
             }
@@ -240,9 +235,9 @@ impl Making {
         let source = self.find(path)?;
         let writing = self.writing()?;
         let copy = writing.create_if_missing(&project(SHARED_FILE))?;
-        let whole = FileOffset::MIN..FileOffset::new(bytes);
-        filesystem.copy_range(source, whole, copy, FileOffset::MIN)?;
-        filesystem.commit()?;
+        let (source, copy) = (filesystem.open_file(source)?, filesystem.open_file(copy)?);
+        copy.copy_range(&source, FileOffset::MIN, ByteCount::new(bytes), FileOffset::MIN)?;
+        filesystem.sync()?;
         Ok(format!(
             "{}, {}, is /project/{} too",
             path.escape_ascii(),
@@ -257,7 +252,7 @@ impl Making {
             return Ok("there is no file".to_owned());
         }
         let location = self.find(SHARED_FILE)?;
-        let mapped = Mapped::Live(self.writing()?.filesystem.clone(), location);
+        let mapped = Mapped::new(self.writing()?.volume(), location);
         let mut text = Vec::new();
         mapped.summary()?.print(SHARED_FILE, &mut text)?;
         let text = String::from_utf8_lossy(&text);
@@ -269,23 +264,21 @@ impl Making {
     }
 
     fn delete(&mut self) -> Result<String> {
-        let filesystem = &self.writing()?.filesystem;
+        let filesystem = self.writing()?.volume();
         let root = self.find(b"")?;
-        let view = filesystem.view();
         let mut directories = Vec::new();
-        for entry in view.read_dir(root)? {
+        for entry in filesystem.read_dir(root)? {
             let entry = entry?;
             if entry.kind == FileKind::Directory {
                 directories.push(entry.name);
             }
         }
-        drop(view);
         directories.sort();
         let Some(name) = directories.last() else {
             return Ok("there is no directory".to_owned());
         };
         let removed = remove_all(filesystem, root, name, &Progress::new())?;
-        filesystem.commit()?;
+        filesystem.sync()?;
         Ok(format!("/project/{}: {removed} names", name.escape_ascii()))
     }
 
@@ -296,10 +289,9 @@ impl Making {
 
     fn drop_snapshot(&mut self) -> Result<String> {
         let id = self.snapshot(SCRATCH, false)?;
-        let filesystem = &self.writing()?.filesystem;
+        let filesystem = self.writing()?.volume();
         let root = Location::root_of(id);
         let names: Vec<Vec<u8>> = filesystem
-            .view()
             .read_dir(root)?
             .map(|entry| Ok(entry?.name))
             .collect::<Result<_>>()?;
@@ -308,9 +300,9 @@ impl Making {
             removed = removed.saturating_add(remove_all(filesystem, root, &name, &Progress::new())?);
         }
         filesystem.delete_subvolume(id)?;
-        filesystem.commit()?;
+        filesystem.sync()?;
         filesystem.drop_deleted_subvolumes(&Progress::new())?;
-        filesystem.commit()?;
+        filesystem.sync()?;
         Ok(format!(
             "{removed} names of /scratch, then the subvolume and its tree"
         ))
@@ -320,19 +312,19 @@ impl Making {
     fn check(&mut self) -> Result<String> {
         self.writing = None;
         let device = Device::open(&self.image, &DeviceOptions::default())?;
-        let filesystem = OpenOptions::new(vec![device]).open()?;
+        let volume = Volume::options().on_disk().open_devices(vec![device])?;
         let options = CheckOptions {
             data_checksums: true,
             ..CheckOptions::default()
         };
-        let report = buttress::unstable::check::check(&filesystem, &options, &Progress::new())?;
+        let report = volume.check(&options, &Progress::new())?;
         ensure!(
             report.is_clean(),
             "{} findings: {:?}",
             report.findings.len(),
             report.findings
         );
-        let used = ByteCount::new(filesystem.superblock().bytes_used.get());
+        let used = volume.info().used;
         Ok(format!(
             "no error found, {} used",
             Units::default().text(used.get())

@@ -86,7 +86,7 @@ impl Word for Touch {
                 Err(_) => writing.create_if_missing(&path)?,
             };
             writing
-                .filesystem
+                .volume()
                 .set_attributes(location, &changes)
                 .with_context(|| path.escape_ascii().to_string())?;
         }
@@ -117,7 +117,7 @@ impl Word for Chmod {
         for file in &self.files {
             for location in affected(session, file, self.recursive, Follow::All)? {
                 session.check_cancelled()?;
-                let metadata = writing.filesystem.metadata(location)?;
+                let metadata = writing.volume().metadata(location)?;
                 if metadata.kind == buttress::FileKind::Symlink {
                     continue;
                 }
@@ -126,7 +126,7 @@ impl Word for Chmod {
                     mode: Some(mode),
                     ..AttributeChanges::default()
                 };
-                let changed = writing.filesystem.set_attributes(location, &changes);
+                let changed = writing.volume().set_attributes(location, &changes);
                 changed.with_context(|| file.to_string_lossy().into_owned())?;
             }
         }
@@ -149,7 +149,7 @@ pub(super) fn affected(
             progress: session.context().progress(),
             ..WalkOptions::without_content()
         };
-        for item in session.view().filesystem.walk(start, options) {
+        for item in session.view().volume().walk(start, options) {
             match item {
                 WalkItem::Entry(entry) if !entry.name.is_empty() => {
                     let location = entry.metadata().location;
@@ -230,7 +230,7 @@ impl Word for Chown {
         for file in &self.files {
             for location in affected(session, file, self.recursive, follow)? {
                 session.check_cancelled()?;
-                let changed = writing.filesystem.set_attributes(location, &changes);
+                let changed = writing.volume().set_attributes(location, &changes);
                 changed.with_context(|| file.to_string_lossy().into_owned())?;
             }
         }
@@ -263,7 +263,7 @@ impl Word for Getfattr {
         let mut out = session.context().stdout();
         for file in &self.files {
             let location = session.resolve(file, follow)?;
-            let mut xattrs = session.view().filesystem.xattrs(location)?;
+            let mut xattrs = session.view().volume().xattrs(location)?;
             if let Some(name) = &self.name {
                 xattrs.retain(|xattr| xattr.name == name.as_bytes());
                 if xattrs.is_empty() {
@@ -325,7 +325,7 @@ impl Word for Setfattr {
         let value = self.value.map_or_else(Vec::new, |Value(bytes)| bytes);
         for file in &self.files {
             let location = session.resolve(file, follow(self.no_dereference))?;
-            let filesystem = &writing.filesystem;
+            let filesystem = writing.volume();
             let done = match (&self.name, &self.remove) {
                 (Some(name), _) => {
                     filesystem.set_xattr(location, name.as_bytes(), &value, SetXattr::CreateOrReplace)

@@ -12,9 +12,9 @@ use buttress::{AllocateMode, ByteCount, FileOffset, Follow, Location};
 use clap::Args;
 
 use crate::identity::Identity;
+use crate::shell::Session;
 use crate::shell::number::{Byte, Bytes};
 use crate::shell::table::Word;
-use crate::shell::{Access, Session};
 
 /// How much is written or read in one go.
 const STEP_BYTES: u64 = 1 << 20;
@@ -75,6 +75,7 @@ impl Word for Pwrite {
             None => None,
         };
         let location = writing.create_if_missing(&session.path(&self.file))?;
+        let written = writing.volume().open_file(location)?;
         let step = self
             .block
             .map_or(STEP_BYTES, |Bytes(bytes)| bytes.clamp(1, STEP_BYTES));
@@ -96,13 +97,11 @@ impl Word for Pwrite {
                 break;
             }
             let at = FileOffset::new(offset.saturating_add(done));
-            writing
-                .filesystem
-                .write_at(location, at, part.get(..count).unwrap_or_default())?;
+            written.write_at(at, part.get(..count).unwrap_or_default())?;
             done = done.saturating_add(u64::try_from(count).unwrap_or(0));
         }
         if self.sync {
-            writing.filesystem.fsync(location)?;
+            writing.volume().sync_inode(location)?;
         }
         if !self.quiet {
             let mut out = session.context().stdout();
@@ -165,10 +164,11 @@ impl Word for Pread {
 
 fn read(session: &Session<'_>, location: Location, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let offset = FileOffset::new(offset);
-    match &session.surroundings.access {
-        Access::Writing(writing) => Ok(writing.filesystem.read_at(location, offset, buffer)?),
-        Access::Reading(opened) => Ok(opened.filesystem.open_file(location)?.read_at(offset, buffer)?),
-    }
+    Ok(session
+        .view()
+        .volume()
+        .open_file(location)?
+        .read_at(offset, buffer)?)
 }
 
 /// Sixteen bytes a line, as xfs_io shows them.
@@ -216,9 +216,8 @@ impl Word for Truncate {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let writing = session.require_writing()?;
         let location = writing.create_if_missing(&session.path(&self.file))?;
-        writing
-            .filesystem
-            .truncate(location, ByteCount::new(self.size.0))?;
+        let file = writing.volume().open_file(location)?;
+        file.set_size(ByteCount::new(self.size.0))?;
         Ok(())
     }
 }
@@ -250,7 +249,7 @@ impl Range {
             bail!("the range ends past 16 EiB");
         };
         let range = FileOffset::new(offset)..FileOffset::new(end);
-        writing.filesystem.allocate(location, range, mode)?;
+        writing.volume().open_file(location)?.allocate(range, mode)?;
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! Where a file's content lies and where it has none, with dirty data.
 
-use buttress::unstable::accounts::Maps as _;
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -9,9 +8,9 @@ use buttress::{DataRuns, FileOffset, Follow};
 use clap::Args;
 
 use crate::commands::fiemap::{Mapped, Printer, Shown};
+use crate::shell::Session;
 use crate::shell::number::Bytes;
 use crate::shell::table::Word;
-use crate::shell::{Access, Session};
 use crate::signals::Cancelling;
 
 /// Show a file's extents as filefrag does, with dirty data
@@ -29,10 +28,7 @@ impl Word for Fiemap {
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let location = session.resolve(&self.file, Follow::All)?;
-        let mapped = match &session.surroundings.access {
-            Access::Reading(opened) => Mapped::Still(opened.filesystem.clone(), location),
-            Access::Writing(writing) => Mapped::Live(writing.filesystem.clone(), location),
-        };
+        let mapped = Mapped::new(session.view().volume(), location);
         let progress = session.context().progress();
         let _cancelling = Cancelling::start_reading(&progress)?;
         let mut printer = Printer::new(session.context(), self.shown, &progress)?;
@@ -87,16 +83,8 @@ impl Word for Seek {
         let location = session.resolve(&self.file, Follow::All)?;
         let Bytes(start) = self.offset;
         let offset = FileOffset::new(start);
-        let (runs, size) = match &session.surroundings.access {
-            Access::Reading(opened) => {
-                let file = opened.filesystem.open_file(location)?;
-                (file.data_runs(offset)?, file.size().get())
-            }
-            Access::Writing(writing) => {
-                let runs = writing.filesystem.data_runs(location, offset)?;
-                (runs, writing.filesystem.size_of(location)?)
-            }
-        };
+        let file = session.view().volume().open_file(location)?;
+        let (runs, size) = (file.data_runs(offset)?, file.size()?.get());
         let progress = session.context().progress();
         let _cancelling = Cancelling::start_reading(&progress)?;
         let runs = runs.with_progress(&progress);

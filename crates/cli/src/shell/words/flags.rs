@@ -44,7 +44,7 @@ impl Word for Lsattr {
         let mut out = session.context().stdout();
         for file in &self.files {
             let location = session.resolve(file, Follow::NotLast)?;
-            let attributes = session.view().filesystem.metadata(location)?.attributes();
+            let attributes = session.view().volume().metadata(location)?.attributes();
             write!(out, "{} ", columns(attributes))?;
             out.write_all(&session.context().printable(file.as_bytes()))?;
             writeln!(out)?;
@@ -125,8 +125,8 @@ impl Word for Chattr {
         let writing = session.require_writing()?;
         for file in &self.files {
             for location in affected(session, file, self.recursive, Follow::NotLast)? {
-                let before = writing.filesystem.metadata(location)?.attributes();
-                let changed = writing.filesystem.set_flags(location, self.change.apply(before));
+                let before = writing.volume().metadata(location)?.attributes();
+                let changed = writing.volume().set_flags(location, self.change.apply(before));
                 changed.with_context(|| file.to_string_lossy().into_owned())?;
             }
         }

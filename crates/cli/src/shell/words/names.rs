@@ -5,8 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use buttress::unstable::fs::Error;
-use buttress::{DeviceNumber, FileKind, Follow, Location, NodeKind, RenameMode};
+use buttress::{DeviceNumber, ErrorKind, FileKind, Follow, Location, NodeKind, RenameMode};
 use clap::{Args, ValueEnum};
 
 use super::mode::Mode;
@@ -61,7 +60,7 @@ impl Mkdir {
             new.mode = mode.apply(0o777, true);
             new.umask = 0;
         }
-        writing.filesystem.make_directory(directory, &name, &new)?;
+        writing.volume().create_dir(directory, &name, &new)?;
         Ok(())
     }
 }
@@ -84,8 +83,8 @@ impl Word for Rmdir {
             let path = session.path(directory);
             let (directory, name) = writing.place(&path)?;
             writing
-                .filesystem
-                .remove_directory(directory, &name)
+                .volume()
+                .remove_dir(directory, &name)
                 .with_context(|| path.escape_ascii().to_string())?;
         }
         Ok(())
@@ -128,16 +127,11 @@ impl Rm {
         }
         let (directory, name) = writing.place(path)?;
         if self.recursive {
-            remove_all(
-                &writing.filesystem,
-                directory,
-                &name,
-                &session.context().progress(),
-            )?;
+            remove_all(writing.volume(), directory, &name, &session.context().progress())?;
             return Ok(());
         }
-        match writing.filesystem.unlink(directory, &name) {
-            Err(error @ Error::IsADirectory { .. }) => {
+        match writing.volume().unlink(directory, &name) {
+            Err(error) if error.kind() == ErrorKind::IsADirectory => {
                 Err(error).context(Advice::new("-r removes directories with all they hold"))
             }
             other => Ok(other?),
@@ -214,17 +208,17 @@ impl Word for Mv {
                 );
             }
             let moved = writing
-                .filesystem
+                .volume()
                 .rename(directory, &name, new_directory, &new_name, mode);
-            moved.map_err(|error| match error {
-                Error::Invalid { .. } => {
+            moved.map_err(|error| match error.kind() {
+                ErrorKind::Invalid => {
                     anyhow!(
                         "cannot move '{}' to a subdirectory of itself, '{}'",
                         shown[0],
                         shown[1]
                     )
                 }
-                error => anyhow::Error::new(error).context(shown[0].clone()),
+                _ => anyhow::Error::new(error).context(shown[0].clone()),
             })?;
         }
         Ok(())
@@ -240,7 +234,7 @@ fn look_at_move(
     referent: Option<Location>,
     shown: &[String; 2],
 ) -> Result<()> {
-    let filesystem = &writing.filesystem;
+    let filesystem = writing.volume();
     let [from, to] = shown;
     let (Some(moved), Some(there)) = (filesystem.lookup(old.0, old.1)?, filesystem.lookup(new.0, new.1)?)
     else {
@@ -283,7 +277,7 @@ impl Word for Ln {
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let writing = session.require_writing()?;
-        let filesystem = &writing.filesystem;
+        let filesystem = writing.volume();
         let path = session.path(&self.name);
         let (directory, name) = match writing.directory_at(&path) {
             Some(directory) => {
@@ -342,12 +336,12 @@ impl Ln {
         directory: Location,
         name: &[u8],
     ) -> Result<()> {
-        let filesystem = &writing.filesystem;
+        let filesystem = writing.volume();
         match target {
             Some(target) => filesystem.link(target, directory, name)?,
             None => {
                 let target = self.target.as_bytes();
-                filesystem.make_symlink(directory, name, &writing.new_inode(0o777), target)?;
+                filesystem.create_symlink(directory, name, &writing.new_inode(0o777), target)?;
             }
         }
         Ok(())
@@ -358,7 +352,7 @@ impl Ln {
 fn free_name(writing: &Writing, directory: Location) -> Result<Vec<u8>> {
     for number in 0..1000 {
         let name = format!(".ln-{number}").into_bytes();
-        if writing.filesystem.lookup(directory, &name)?.is_none() {
+        if writing.volume().lookup(directory, &name)?.is_none() {
             return Ok(name);
         }
     }
@@ -426,7 +420,7 @@ impl Word for Mknod {
             new.mode = mode.apply(0o666, false);
             new.umask = 0;
         }
-        writing.filesystem.make_node(directory, &name, &new, kind)?;
+        writing.volume().create_node(directory, &name, &new, kind)?;
         Ok(())
     }
 }

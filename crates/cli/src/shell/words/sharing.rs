@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use anyhow::{Context as _, Result, bail};
-use buttress::{FileOffset, Follow, Location};
+use buttress::{ByteCount, FileOffset, Follow, Location, WritableFile};
 use clap::Args;
 
 use crate::replacing::same_file;
@@ -47,7 +47,12 @@ impl Pair {
         let path = session.path(target);
         let [source_offset, offset, length] = numbers;
         let length = if length == 0 {
-            writing.filesystem.size_of(source)?.saturating_sub(source_offset)
+            writing
+                .volume()
+                .metadata(source)?
+                .size
+                .get()
+                .saturating_sub(source_offset)
         } else {
             length
         };
@@ -76,14 +81,20 @@ impl Pair {
     }
 
     /// Where it failed, a file that was made for it goes again.
-    fn settle<T>(&self, done: buttress::unstable::fs::Result<T>) -> Result<T> {
+    fn settle<T>(&self, done: buttress::Result<T>) -> Result<T> {
         if done.is_err()
             && let Some(path) = &self.made
         {
             let (directory, name) = self.writing.place(path)?;
-            self.writing.filesystem.unlink(directory, &name)?;
+            self.writing.volume().unlink(directory, &name)?;
         }
         Ok(done?)
+    }
+
+    /// The source and the target, open.
+    fn files(&self) -> buttress::Result<(WritableFile, WritableFile)> {
+        let volume = self.writing.volume();
+        Ok((volume.open_file(self.source)?, volume.open_file(self.target)?))
     }
 
     fn length(&self) -> u64 {
@@ -110,12 +121,9 @@ impl Word for Reflink {
         let pair = Pair::of(session, &self.places, true)?;
         let length = pair.length();
         if length > 0 {
-            let cloned = pair.writing.filesystem.clone_range(
-                pair.source,
-                pair.range.clone(),
-                pair.target,
-                pair.target_offset,
-            );
+            let cloned = pair.files().and_then(|(source, target)| {
+                target.clone_range(&source, pair.range.clone(), pair.target_offset)
+            });
             pair.settle(cloned)?;
         }
         say(session, self.quiet, "linked", length, length, pair.target_offset)
@@ -158,12 +166,9 @@ impl Word for Dedupe {
         let pair = Pair::of(session, &self.places, false)?;
         let length = pair.length();
         let same = length == 0
-            || pair.writing.filesystem.dedupe_range(
-                pair.source,
-                pair.range.clone(),
-                pair.target,
-                pair.target_offset,
-            )?;
+            || pair.files().and_then(|(source, target)| {
+                target.dedupe_range(&source, pair.range.clone(), pair.target_offset)
+            })?;
         if !same {
             bail!("the contents differ");
         }
@@ -189,12 +194,10 @@ impl Word for CopyRange {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let pair = Pair::of(session, &self.places, true)?;
         let asked = pair.length();
-        let copied = pair.writing.filesystem.copy_range(
-            pair.source,
-            pair.range.clone(),
-            pair.target,
-            pair.target_offset,
-        );
+        let copied = pair.files().and_then(|(source, target)| {
+            let (start, length) = (pair.range.start, ByteCount::new(asked));
+            target.copy_range(&source, start, length, pair.target_offset)
+        });
         let copied = pair.settle(copied)?;
         say(
             session,

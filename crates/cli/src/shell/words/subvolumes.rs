@@ -46,7 +46,7 @@ impl Word for Create {
             }
             let (directory, name) = writing.place(&path)?;
             writing
-                .filesystem
+                .volume()
                 .create_subvolume(directory, &name)
                 .with_context(|| path.escape_ascii().to_string())?;
         }
@@ -89,8 +89,8 @@ impl Word for Snapshot {
             None => writing.place(&path)?,
         };
         writing
-            .filesystem
-            .snapshot(source, directory, &name, self.read_only)?;
+            .volume()
+            .create_snapshot(source, directory, &name, self.read_only)?;
         Ok(())
     }
 }
@@ -114,13 +114,13 @@ impl Word for Delete {
         let writing = session.require_writing()?;
         for subvolume in &self.subvolumes {
             let id = subvolume_at(session, subvolume)?;
-            let deleted = writing.filesystem.delete_subvolume(id);
+            let deleted = writing.volume().delete_subvolume(id);
             deleted.with_context(|| subvolume.display().to_string())?;
         }
         writing.commit()?;
         let progress = session.context().progress();
         let watch = Watch::start(session.context(), "subvolume delete", progress.clone());
-        let dropped = writing.filesystem.drop_deleted_subvolumes(&progress);
+        let dropped = writing.volume().drop_deleted_subvolumes(&progress);
         watch.end_as(dropped.is_ok());
         dropped.context("giving back the space of what was deleted")
     }
@@ -141,7 +141,8 @@ impl Word for SetDefault {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let writing = session.require_writing()?;
         let id = subvolume_at(session, &self.subvolume)?;
-        writing.filesystem.set_default_subvolume(id)?;
+        let default = writing.volume().subvolume_by_id(id)?;
+        writing.volume().set_default_subvolume(default)?;
         Ok(())
     }
 }

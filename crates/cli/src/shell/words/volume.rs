@@ -28,12 +28,11 @@ pub struct Fsync {
 
 fn sync_path(session: &Session<'_>, file: &OsStr, only_data: bool, follow: Follow) -> Result<()> {
     let location = session.resolve(file, follow)?;
-    let filesystem = session.require_writing()?.filesystem;
+    let writing = session.require_writing()?;
     match only_data {
-        true => filesystem.fdatasync(location)?,
-        false => filesystem.fsync(location)?,
-    };
-    Ok(())
+        true => Ok(writing.volume().sync_inode_data(location)?),
+        false => Ok(writing.volume().sync_inode(location)?),
+    }
 }
 
 impl Word for Fsync {
@@ -74,7 +73,7 @@ impl Word for Stats {
     const NAME: &'static str = "stats";
 
     fn run(self, session: &mut Session<'_>) -> Result<()> {
-        let statistics = session.require_writing()?.filesystem.log_statistics();
+        let statistics = session.require_writing()?.volume().log_statistics();
         let context = session.context();
         if context.json() {
             let commits = statistics.commits.iter();
@@ -139,12 +138,12 @@ impl Word for Label {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         if let Some(new) = &self.label {
             let writing = session.require_writing()?;
-            writing.filesystem.set_label(new.as_bytes())?;
+            writing.volume().set_label(new.as_bytes())?;
             // It is part of the superblock, which only a commit writes.
             return writing.commit();
         }
         let mut out = session.context().stdout();
-        let label = session.view().filesystem.superblock().label.clone();
+        let label = session.view().volume().label();
         out.write_all(&session.context().printable(&label))?;
         writeln!(out)?;
         Ok(out.flush()?)

@@ -47,7 +47,7 @@ fn print(context: &Context, volumes: &BTreeMap<Uuid, Vec<Found>>, units: Units) 
             writeln!(out)?;
         }
         let Some(newest) = newest(found) else { continue };
-        print_label(context, &mut out, newest)?;
+        print_label(context, &mut out, &newest.label, newest.fsid)?;
         writeln!(
             out,
             "\tTotal devices {} FS bytes used {}",

@@ -3,10 +3,10 @@
 use anyhow::{Context as _, Result, ensure};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
 use buttress::unstable::writer::{WritableFilesystem, open_replayed};
-use buttress::{DataOptions, Device, DeviceOptions, FileOffset, Follow, Location, NewInode, SubvolumeId};
+use buttress::unstable::{filesystem_of, writer_of};
+use buttress::{Device, DeviceOptions, FileOffset, Follow, Location, NewInode, SubvolumeId, Volume};
 
 use super::Making;
-use crate::opening::Opened;
 use crate::writing::Writing;
 
 /// The directory that is synced.
@@ -62,7 +62,7 @@ impl Making {
     /// replayed in memory, and then on the volume.
     pub(super) fn cut_power(&mut self) -> Result<String> {
         let writing = self.writing.take().context("the volume is not open")?;
-        let filesystem = writing.filesystem.clone();
+        let filesystem = writer_of(writing.volume()).clone();
         drop(writing);
         filesystem.commit()?;
         fill(&filesystem)?;
@@ -79,12 +79,9 @@ impl Making {
             ..DeviceOptions::default()
         };
         let device = Device::open(&self.image, &options)?;
-        let opened = Opened {
-            filesystem: OpenOptions::new(vec![device]).open()?,
-            root: Location::root_of(SubvolumeId::TOP_LEVEL),
-        };
-        let writing = Writing::new(opened, DataOptions::default())?;
-        let replayed = found(&writing.filesystem.view())?;
+        let opened = Volume::options().on_disk().open_devices(vec![device])?;
+        let writing = Writing::new(opened.root(), Volume::options())?;
+        let replayed = found(&filesystem_of(writing.volume()))?;
         self.writing = Some(writing);
         ensure!(
             before == Found::default() && survived == replayed,

@@ -1,0 +1,146 @@
+//! What is known of a volume as a whole, and of its devices.
+
+use super::Volume;
+use crate::error::Result;
+use buttress_format::{ByteCount, ChecksumType, DeviceId, DeviceStatistics, Generation, TreeId, Uuid};
+use buttress_volume::FaultLog;
+
+/// What the superblock holds of a volume. Returned by [`Volume::info`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VolumeInfo {
+    /// The volume's uuid.
+    pub fsid: Uuid,
+    /// The label; at most 255 bytes, and not always UTF-8.
+    pub label: Vec<u8>,
+    /// The generation of the last commit.
+    pub generation: Generation,
+    /// The checksum of tree blocks and data.
+    pub checksum: ChecksumType,
+    /// The size of data blocks.
+    pub sector_bytes: ByteCount,
+    /// The size of tree blocks.
+    pub node_bytes: ByteCount,
+    /// The sum of all devices' sizes.
+    pub size: ByteCount,
+    /// Bytes of data and metadata in use; each byte counts once, whatever the profile.
+    pub used: ByteCount,
+    /// How many devices the volume has, missing ones among them.
+    pub device_count: u64,
+}
+
+/// A device of a volume. Returned by [`Volume::devices`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device's id, from 1.
+    pub id: DeviceId,
+    /// The device's uuid.
+    pub uuid: Uuid,
+    /// The name for messages: the path, or words for a missing device.
+    pub name: String,
+    /// The path that the device was opened with; `None` for a missing device.
+    pub path: Option<String>,
+    /// The size, as the chunk tree has it. `None` if the chunk tree has no item of the device.
+    pub size: Option<ByteCount>,
+    /// Bytes that chunks cover. `None` if the chunk tree has no item of the device.
+    pub allocated: Option<ByteCount>,
+    /// The generation of the superblock of a device that missed commits and can be written.
+    /// A resynchronisation brings it up to date.
+    pub behind_since: Option<Generation>,
+}
+
+impl Volume {
+    /// Returns what the superblock holds of the volume.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// let info = volume.info();
+    /// assert_eq!(info.size.get(), 256 << 20);
+    /// assert_eq!(info.device_count, 1);
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    #[must_use]
+    pub fn info(&self) -> VolumeInfo {
+        let superblock = self.view().superblock();
+        VolumeInfo {
+            fsid: superblock.fsid,
+            label: superblock.label.clone(),
+            generation: superblock.generation,
+            checksum: superblock.checksum_type,
+            sector_bytes: ByteCount::new(superblock.sector_bytes.into()),
+            node_bytes: ByteCount::new(superblock.node_bytes.into()),
+            size: superblock.total_bytes,
+            used: superblock.bytes_used,
+            device_count: superblock.num_devices,
+        }
+    }
+
+    /// Returns the devices in the order of their ids, missing ones among them.
+    ///
+    /// ```
+    /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
+    /// let devices = volume.devices();
+    /// assert_eq!(devices[0].id.get(), 1);
+    /// assert!(devices[0].path.is_some());
+    /// # Ok::<(), buttress::Error>(())
+    /// ```
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        let slots = self.view().volume().devices();
+        let mut devices: Vec<DeviceInfo> = slots
+            .iter()
+            .map(|slot| {
+                let item = slot.item();
+                let device = slot.device();
+                DeviceInfo {
+                    id: slot.id(),
+                    uuid: slot.uuid(),
+                    name: slot.name().to_string(),
+                    path: device.map(|device| device.name().to_owned()),
+                    size: item.as_ref().map(|item| item.total_bytes),
+                    allocated: item.as_ref().map(|item| item.bytes_used),
+                    behind_since: slot.behind().map(|stale| stale.generation),
+                }
+            })
+            .collect();
+        devices.sort_by_key(|device| device.id);
+        devices
+    }
+
+    /// Returns the counts of failures of each device, in the order of their ids. A device without an item has not failed.
+    ///
+    /// # Errors
+    /// The device tree cannot be read, or an item of it is corrupt.
+    pub fn device_statistics(&self) -> Result<Vec<(DeviceId, DeviceStatistics)>> {
+        let view = self.view();
+        let tree = view.tree(TreeId::DEVICE)?;
+        let rows = self.devices().into_iter().map(|device| {
+            let key = DeviceStatistics::key(device.id);
+            let item = tree.get(&key).map_err(buttress_fs::Error::from)?;
+            let parsed = item.map(|item| DeviceStatistics::parse(&key, item.data()));
+            let parsed = parsed.transpose().map_err(|error| buttress_fs::Corruption::Item {
+                tree: TreeId::DEVICE,
+                error,
+            });
+            // No item: the device has not failed.
+            Ok((
+                device.id,
+                parsed.map_err(buttress_fs::Error::from)?.unwrap_or_default(),
+            ))
+        });
+        rows.collect()
+    }
+
+    /// Returns the copies that reads passed over since the volume was opened, because another copy was in order.
+    #[must_use]
+    pub fn faults(&self) -> FaultLog {
+        self.view().volume().faults()
+    }
+
+    /// Returns whether another handle is of the same open volume.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        std::sync::Arc::ptr_eq(self.view().volume(), other.view().volume())
+    }
+}
