@@ -88,6 +88,13 @@ impl InodeTable {
         held.unwrap_or(false)
     }
 
+    /// Returns how often an inode is held open.
+    pub fn holders(&self, location: Location) -> u32 {
+        // An inode that is not in memory has no holder.
+        let held = self.live.look(id_of(location), |state| state.held);
+        held.unwrap_or(0)
+    }
+
     /// Counts one more holder of an inode.
     pub fn hold(&self, location: Location) {
         let inode = self.live.entry(id_of(location));

@@ -19,6 +19,7 @@ use super::pending_times::PendingTimes;
 use crate::file_content::FileContent;
 use crate::inherited::Inherited;
 use crate::log_state::LogState;
+use crate::look_ups;
 use buttress_exact::Exact as _;
 use buttress_format::{InodeItem, InodeNumber, TreeId};
 use buttress_fs::location::Location;
@@ -171,6 +172,7 @@ impl LiveInodes {
 
     /// Looks at an inode that is in memory.
     pub fn look<T>(&self, id: InodeId, look: impl FnOnce(&InodeState) -> T) -> Option<T> {
+        look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
         let inode = shard.inodes.get(&id)?;
         Some(look(&inode.read()))
@@ -178,6 +180,7 @@ impl LiveInodes {
 
     /// Changes what is known of an inode that is in memory.
     pub fn update<T>(&self, id: InodeId, update: impl FnOnce(&mut InodeState) -> T) -> Option<T> {
+        look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
         let inode = shard.inodes.get(&id)?;
         Some(update(&mut inode.write()))
@@ -185,6 +188,7 @@ impl LiveInodes {
 
     /// The object of an inode, new if there was none.
     pub fn entry(&self, id: InodeId) -> Arc<LiveInode> {
+        look_ups::count(|counts| &mut counts.inodes);
         let lock = self.shard(id);
         if let Some(inode) = lock.read().inodes.get(&id) {
             return Arc::clone(inode);

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `stages` | what the writer does in a commit |
 //! | `retry`, `look` | look-ups that wait for no device; look-ups without edits |
+//! | `look_ups` | counts of look-ups, for tests |
 //! | `pending_log`, `log_blocks` | the log that waits at opening; where blocks of logs lie |
 //! | `opening` | what may be written and what is refused by name |
 //! | `reservation`, `reserved_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
@@ -94,6 +95,7 @@ mod loading;
 pub mod log_blocks;
 pub mod log_state;
 pub mod look;
+pub mod look_ups;
 mod memory;
 mod need;
 pub mod opening;

@@ -280,6 +280,7 @@ impl Engine {
 
     /// Takes the edit lock to look: nothing that a view shows may be changed.
     pub fn start_to_look(&self) -> Handle<'_> {
+        crate::look_ups::count(|counts| &mut counts.edit_locks);
         let mut running = self.shared.running.lock();
         let _nobody_asks = running.release_pins(&self.shared.readers);
         Handle {

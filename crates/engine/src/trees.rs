@@ -11,6 +11,7 @@
 use super::waiting_names::WaitingNames;
 use crate::entry::Entry;
 use crate::fault_in::BLOCKS_AT_ONCE;
+use crate::look_ups;
 use crate::running::OpenTree;
 use buttress_exact::u64_of;
 use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
@@ -38,6 +39,8 @@ struct Live {
     tree: RwLock<EditableTree, TreeLock>,
     /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
     is_writable: AtomicBool,
+    /// The writer let go of the tree: a later edit can be of another object.
+    is_closed: AtomicBool,
     /// Of a subvolume that was deleted: its tree is there until it is dropped, and is nobody's business any more.
     is_deleted: AtomicBool,
     /// Of a subvolume that is being made, and that nobody sees yet.
@@ -61,6 +64,7 @@ impl LiveTree {
             steps: RwLock::with_place((), place),
             tree: RwLock::with_place(tree, place.saturating_add(1)),
             is_writable: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
             is_unfinished: AtomicBool::new(false),
             defers_names: AtomicBool::new(false),
@@ -83,6 +87,17 @@ impl LiveTree {
     /// lock.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
+    }
+
+    /// Closes the object: the next edit of the tree opens another one. Under the edit lock.
+    fn close(&self) {
+        self.forget_writable();
+        self.0.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Returns whether this object is still the open tree.
+    pub fn is_open(&self) -> bool {
+        !self.0.is_closed.load(Ordering::Acquire)
     }
 
     /// From now on whoever looks, between two operations, finds no subvolume.
@@ -174,11 +189,13 @@ impl LiveTree {
 
     /// Lends the data of the item with this very key, without keeping its leaf.
     pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
+        look_ups::count(|counts| &mut counts.items);
         self.0.tree.read().look(key, look)
     }
 
     /// Lends items from a key on.
     pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
+        look_ups::count(|counts| &mut counts.items);
         self.0.tree.read().scan(from, look)
     }
 
@@ -280,6 +297,7 @@ pub struct LiveTrees(RwLock<HashMap<TreeId, LiveTree>, LiveTreesLock>);
 impl LiveTrees {
     /// The tree, if it is open.
     pub fn get(&self, id: TreeId) -> Option<LiveTree> {
+        look_ups::count(|counts| &mut counts.trees);
         self.0.read().get(&id).cloned()
     }
 }
@@ -306,7 +324,7 @@ impl OpenTrees {
     /// Closes a tree.
     pub fn remove(&mut self, id: TreeId) {
         let gone = self.live.0.write().remove(&id);
-        gone.iter().for_each(LiveTree::forget_writable);
+        gone.iter().for_each(LiveTree::close);
         self.open.remove(&id);
     }
 
@@ -324,7 +342,7 @@ impl OpenTrees {
         let mut live = self.live.0.write();
         for id in gone {
             let gone = live.remove(&id);
-            gone.iter().for_each(LiveTree::forget_writable);
+            gone.iter().for_each(LiveTree::close);
         }
     }
 

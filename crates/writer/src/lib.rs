@@ -34,8 +34,9 @@ mod transaction_tests;
 
 pub use buttress_engine::{
     DataOptions, Engine, Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Uncommitted,
-    WriteOptions, replacement_item, wipe_superblocks,
+    WriteOptions, look_ups, replacement_item, wipe_superblocks,
 };
 pub use data::AllocateMode;
 pub use filesystem::WritableFilesystem;
+pub use live::LiveFile;
 pub use log_tree::{CommitCause, LogStatistics, Shown, Synced, open_replayed};

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `looking` | names, attributes, links and inodes, as they are now |
 //! | `content` | content of files, with what waits |
+//! | `file` | a file that a caller keeps open |
 //! | `direct_reads` | which reads Linux serves without its page cache |
 //! | `read_ahead` | blocks that changes to come will need |
 //!
@@ -24,10 +25,13 @@
 
 mod content;
 mod direct_reads;
+mod file;
 mod looking;
 mod read_ahead;
 #[cfg(test)]
 mod tests;
+
+pub use file::LiveFile;
 
 use crate::WritableFilesystem;
 use buttress_engine::retry::{Looked, Retry};

@@ -1,9 +1,11 @@
 //! The content of one file during a call that holds the file's lock.
 
 use crate::WritableFilesystem;
+use crate::live::LiveFile;
 use buttress_engine::data_table::{FileState, file_id};
 use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::FileContent;
+use buttress_engine::inodes::{InodeState, LiveInode};
 use buttress_engine::pending_times::PendingTimes;
 use buttress_engine::trees::LiveTree;
 use buttress_exact::Exact as _;
@@ -14,10 +16,36 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 use std::sync::Arc;
 
+/// The file of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) location: Location,
+    /// The inode, if the caller keeps it and the inode is in the table.
+    pub(super) inode: Option<&'a LiveInode>,
+}
+
+impl<'a> Of<'a> {
+    pub(super) const fn location(location: Location) -> Self {
+        Self {
+            location,
+            inode: None,
+        }
+    }
+
+    pub(super) fn file(file: &'a LiveFile) -> Self {
+        let inode = file.kept_inode();
+        Self {
+            location: file.location(),
+            inode,
+        }
+    }
+}
+
 /// A file's content while its lock is held.
 pub(super) struct Content<'a> {
     pub(super) filesystem: &'a WritableFilesystem,
     pub(super) location: Location,
+    pub(super) inode: Option<&'a LiveInode>,
     pub(super) file: &'a Arc<FileContent>,
     pub(super) state: &'a mut FileState,
     pub(super) sector_bytes: u64,
@@ -31,9 +59,21 @@ impl Content<'_> {
         if let Some(size) = self.state.size {
             return Ok(size);
         }
-        let size = self.filesystem.live_inode(self.location)?.0.size.get();
+        let size = self.item()?.size.get();
         self.set_size(size);
         Ok(size)
+    }
+
+    /// Returns the newest item of the inode.
+    fn item(&self) -> Result<InodeItem> {
+        if let Some(inode) = self.inode {
+            let known = |state: &InodeState| state.newest().filter(|_| !state.is_going);
+            let found = self.filesystem.steps().look_once(|| known(&inode.read()));
+            if let Some(item) = found {
+                return Ok(item);
+            }
+        }
+        Ok(self.filesystem.live_inode(self.location)?.0)
     }
 
     /// The file has another size, for readers too.
@@ -65,7 +105,7 @@ impl Content<'_> {
             self.state.tree = self.filesystem.live_trees().get(location.subvolume.tree());
         }
         let item = if is_known(&self.state.tree) {
-            self.filesystem.live_inode(location)?.0
+            self.item()?
         } else {
             self.filesystem.look(|operation| {
                 operation.require_writable(location)?;
@@ -126,6 +166,9 @@ impl Content<'_> {
 
     /// Changes the pending times. An inode that is not in memory any more is gone, and its times with it.
     pub(super) fn change_pending(&self, change: impl FnOnce(&mut PendingTimes)) {
+        if let Some(inode) = self.inode {
+            return change(&mut inode.write().pending);
+        }
         let inodes = self.filesystem.live_inodes();
         let _found = inodes.update(file_id(self.location), |inode| change(&mut inode.pending));
     }

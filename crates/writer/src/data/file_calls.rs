@@ -5,7 +5,7 @@
 //!
 //! Left out: what a call does with the content.
 
-use super::content::Content;
+use super::content::{Content, Of};
 use crate::WritableFilesystem;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_accounts::fiemap::ContentState;
@@ -25,31 +25,30 @@ impl WritableFilesystem {
         location: Location,
         body: impl FnOnce(&mut Content<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.hold_content(location, true, body)
+        self.hold_content(Of::location(location), true, body)
     }
 
-    /// As [`with_content`](Self::with_content), but content may be in flight: `body` looks at [`FileState::in_flight`], and
-    /// changes nothing of what that needs.
-    pub(super) fn with_content_in_flight<T>(
+    /// Does something with a file's content, under the file's lock. `waits`: nothing of it is in flight.
+    /// Otherwise `body` inspects [`FileState::in_flight`], and changes nothing of what that needs.
+    pub(super) fn hold_content<T>(
         &self,
-        location: Location,
-        body: impl FnOnce(&mut Content<'_>) -> Result<T>,
-    ) -> Result<T> {
-        self.hold_content(location, false, body)
-    }
-
-    fn hold_content<T>(
-        &self,
-        location: Location,
+        of: Of<'_>,
         waits: bool,
         body: impl FnOnce(&mut Content<'_>) -> Result<T>,
     ) -> Result<T> {
+        let Of { location, inode } = of;
         let id = file_id(location);
         let table = self.data();
         loop {
             // What readers are shown, nearly always: found without a lock that all writers share.
-            let shown = self.live_inodes().look(id, |inode| inode.content.clone());
-            let file = shown.flatten().unwrap_or_else(|| table.file(id));
+            let shown = match inode {
+                Some(inode) => inode.read().content.clone(),
+                None => self
+                    .live_inodes()
+                    .look(id, |inode| inode.content.clone())
+                    .flatten(),
+            };
+            let file = shown.unwrap_or_else(|| table.file(id));
             let _table = buttress_faults::on("lock-file-under-its-table").then(|| table.files.lock());
             let mut state = file.state.lock();
             while waits && state.in_flight {
@@ -65,6 +64,7 @@ impl WritableFilesystem {
             let mut content = Content {
                 filesystem: self,
                 location,
+                inode,
                 file: &file,
                 state: &mut state,
                 sector_bytes: u64::from(self.forest().block_format().sector_bytes),

@@ -46,6 +46,7 @@ impl Taken {
         let mut content = Content {
             filesystem,
             location,
+            inode: None,
             file,
             state: &mut self.state,
             sector_bytes: u64::from(filesystem.forest().block_format().sector_bytes),
@@ -81,6 +82,7 @@ impl Flight<'_> {
         let mut content = Content {
             filesystem: self.filesystem,
             location: self.location,
+            inode: None,
             file: &self.file,
             state: &mut state,
             sector_bytes: u64::from(self.filesystem.forest().block_format().sector_bytes),

@@ -90,6 +90,7 @@ impl WritableFilesystem {
             .map(|(location, file, state, _)| Content {
                 filesystem: self,
                 location: *location,
+                inode: None,
                 file,
                 state,
                 sector_bytes,

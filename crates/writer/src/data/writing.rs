@@ -1,8 +1,9 @@
 //! Writing at any offset, and what a call reads of its own file. Others read by [`crate::live`].
 
-use super::content::Content;
+use super::content::{Content, Of};
 use super::items::is_inline;
 use crate::WritableFilesystem;
+use crate::live::LiveFile;
 use buttress_engine::dirty_data::DirtyData;
 use buttress_exact::{Exact as _, at_most, u64_of};
 use buttress_format::{FileExtent, FileOffset, InodeFlags};
@@ -22,7 +23,14 @@ impl WritableFilesystem {
     /// [`Error::Invalid`] for an end past the largest size. [`Error::OutOfHostSpace`] if dirty content is at its limit.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.require_host_space()?;
-        self.take_in(location, Source::CallAt(offset.get()), bytes)?;
+        self.take_in(Of::location(location), Source::CallAt(offset.get()), bytes)?;
+        self.write_back_taken_in()
+    }
+
+    /// As [`WritableFilesystem::write_at`], of a file whose inode the caller keeps.
+    pub(crate) fn write_live_at(&self, file: &LiveFile, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        self.require_host_space()?;
+        self.take_in(Of::file(file), Source::CallAt(offset.get()), bytes)?;
         self.write_back_taken_in()
     }
 
@@ -33,7 +41,7 @@ impl WritableFilesystem {
     /// As for [`WritableFilesystem::write_at`].
     pub fn write_cached_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.require_host_space()?;
-        self.take_in(location, Source::Cache(offset.get()), bytes)?;
+        self.take_in(Of::location(location), Source::Cache(offset.get()), bytes)?;
         self.write_back_taken_in()
     }
 
@@ -43,29 +51,28 @@ impl WritableFilesystem {
     /// As for [`WritableFilesystem::write_at`].
     pub fn append(&self, location: Location, bytes: &[u8]) -> Result<FileOffset> {
         self.require_host_space()?;
-        let offset = self.take_in(location, Source::CallAtEnd, bytes)?;
+        let offset = self.take_in(Of::location(location), Source::CallAtEnd, bytes)?;
         self.write_back_taken_in()?;
         Ok(FileOffset::new(offset))
     }
 
     /// Adds content to the file's dirty data. It does not wait for content in flight, unless it needs a part of it. If
     /// space for more dirty data is lacking, it first writes back the dirty data of all files.
-    fn take_in(&self, location: Location, source: Source, bytes: &[u8]) -> Result<u64> {
-        match self.take_in_beside_data(location, source, bytes) {
+    fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
+        match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
                 self.write_back()?;
-                self.take_in_beside_data(location, source, bytes)
+                self.take_in_beside_data(of, source, bytes)
             }
             taken => taken,
         }
     }
 
-    fn take_in_beside_data(&self, location: Location, source: Source, bytes: &[u8]) -> Result<u64> {
-        let taken =
-            self.with_content_in_flight(location, |content| content.write_in_flight(source, bytes))?;
+    fn take_in_beside_data(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
+        let taken = self.hold_content(of, false, |content| content.write_in_flight(source, bytes))?;
         match taken {
             Some(offset) => Ok(offset),
-            None => self.with_content(location, |content| content.write(source, bytes)),
+            None => self.hold_content(of, true, |content| content.write(source, bytes)),
         }
     }
 }

@@ -15,6 +15,7 @@
 //! - A file is marked before its items go. The hold is taken while the file's tree is, and the running generation looked at
 //!   afterwards: a transaction that began meanwhile may have extents that the hold does not cover.
 
+use super::LiveFile;
 use crate::WritableFilesystem;
 use buttress_engine::file_content::FileContent;
 use buttress_engine::inodes::{InodeState, LiveInode, id_of};
@@ -75,11 +76,21 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::IsADirectory`], or that a byte of the range cannot be had.
     pub fn read_at(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        self.read_in_parts(offset, buffer, |at, part| self.read_part(location, at, part))
+    }
+
+    /// Reads in parts of which each is of one moment.
+    pub(super) fn read_in_parts(
+        &self,
+        offset: FileOffset,
+        buffer: &mut [u8],
+        mut read_part: impl FnMut(FileOffset, &mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
         let batch_bytes = READ_AT_BATCH.narrow::<usize>();
         let mut done = 0_usize;
         for part in buffer.chunks_mut(batch_bytes) {
             let at = offset.saturating_add(ByteCount::of(done));
-            let read = self.read_part(location, at, part)?;
+            let read = read_part(at, part)?;
             done = done.saturating_add(read);
             if read < part.len() {
                 break;
@@ -99,6 +110,29 @@ impl WritableFilesystem {
                 break gathered;
             }
         };
+        self.read_gathered(gathered, offset, buffer)
+    }
+
+    /// Reads a part of a file whose inode and trees the caller keeps.
+    pub(super) fn read_part_of(
+        &self,
+        file: &LiveFile,
+        offset: FileOffset,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let location = file.location();
+        let gathered = loop {
+            let gather = || self.gather(&file.trees, &file.inode, location, offset, buffer);
+            if let Some(gathered) = self.retry_live(gather)? {
+                break gathered;
+            }
+            // Loads the item, or reports that none exists.
+            self.live_inode(location)?;
+        };
+        self.read_gathered(gathered, offset, buffer)
+    }
+
+    fn read_gathered(&self, gathered: Gathered, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         let Gathered {
             length,
             planned,
@@ -132,7 +166,7 @@ impl WritableFilesystem {
     }
 
     /// The tree of a file, and the one of checksums.
-    fn trees_of(&self, location: Location) -> Result<[LiveTree; 2]> {
+    pub(super) fn trees_of(&self, location: Location) -> Result<[LiveTree; 2]> {
         let of_file = self.live_tree(location.subvolume.tree())?;
         Ok([of_file, self.live_tree(TreeId::CHECKSUM)?])
     }

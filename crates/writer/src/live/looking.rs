@@ -212,13 +212,25 @@ impl WritableFilesystem {
     /// # Errors
     /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
     pub fn metadata(&self, location: Location) -> Result<Metadata> {
+        Ok(self.metadata_and_dirty(location)?.0)
+    }
+
+    /// As [`WritableFilesystem::metadata`]. Also returns whether the inode had dirty data at that moment: its allocated
+    /// bytes can change without a call then.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::metadata`].
+    pub fn metadata_and_dirty(&self, location: Location) -> Result<(Metadata, bool)> {
         if let Some(directory) = location.placeholder() {
-            return Ok(Metadata::placeholder(location, &self.metadata(directory)?));
+            let directory = self.metadata(directory)?;
+            return Ok((Metadata::placeholder(location, &directory), false));
         }
         let sector_bytes = self.forest().block_format().sector_bytes;
-        let item = loop {
+        let (item, is_dirty) = loop {
             let (item, content) = self.live_inode(location)?;
-            let Some(content) = content else { break item };
+            let Some(content) = content else {
+                break (item, false);
+            };
             let mut shown = item;
             content.waiting.read().show_in(&mut shown, sector_bytes);
             // Another call may have changed the item, and content after it.
@@ -234,9 +246,9 @@ impl WritableFilesystem {
             {
                 continue;
             }
-            break shown;
+            break (shown, true);
         };
-        Ok(Metadata::from_item(location, &item, sector_bytes))
+        Ok((Metadata::from_item(location, &item, sector_bytes), is_dirty))
     }
 
     /// The target of a symlink, as stored; as [`Filesystem::read_link`](buttress_fs::Filesystem::read_link).

@@ -106,6 +106,11 @@ impl WritableFilesystem {
 
     /// Returns whether an access now would move the time.
     fn moves_access_time(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
-        Ok(policy.moves(&self.live_inode(location)?.0, self.now()))
+        Ok(self.moves_access_time_of(&self.live_inode(location)?.0, policy))
+    }
+
+    /// Returns whether an access now would move the time of an inode with this item.
+    pub(crate) fn moves_access_time_of(&self, item: &InodeItem, policy: AccessPolicy) -> bool {
+        policy.moves(item, self.now())
     }
 }

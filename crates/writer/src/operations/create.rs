@@ -9,7 +9,7 @@ use super::Access;
 use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
 use super::orphan::OpenInode;
-use super::whole_file::Whole;
+use super::whole_file::{NewKind, Whole};
 use super::{Operation, entries};
 use crate::WritableFilesystem;
 use buttress_engine::entry::{Entry, Target};
@@ -21,6 +21,7 @@ use buttress_format::{
 };
 use buttress_fs::NodeKind;
 use buttress_fs::error::{Error, Name, Result};
+use buttress_fs::inode::Metadata;
 use buttress_fs::location::Location;
 use buttress_fs::lookup::PATH_LIMIT;
 
@@ -134,7 +135,7 @@ impl WritableFilesystem {
     /// [`Error::Exists`]; [`Error::NotADirectory`], [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`],
     /// [`Error::NotPermitted`] of the directory; a name that cannot be; [`Error::HashCollision`]; [`Error::NoSpace`].
     pub fn create(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
-        self.make(directory, name, new, Plan::of_type(REGULAR))
+        self.make_location(directory, name, new, NewKind::File)
     }
 
     /// Makes an empty directory.
@@ -142,7 +143,7 @@ impl WritableFilesystem {
     /// # Errors
     /// As [`WritableFilesystem::create`].
     pub fn make_directory(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
-        self.make(directory, name, &of_directory(new), Plan::of_type(DIRECTORY))
+        self.make_location(directory, name, new, NewKind::Directory)
     }
 
     /// Makes a pipe, a socket or a device node.
@@ -156,7 +157,7 @@ impl WritableFilesystem {
         new: &NewInode,
         kind: NodeKind,
     ) -> Result<Location> {
-        self.make(directory, name, new, Plan::of_node(kind)?)
+        self.make_location(directory, name, new, NewKind::Node(kind))
     }
 
     /// Makes a symlink to `target`, which may be anything but empty.
@@ -171,8 +172,55 @@ impl WritableFilesystem {
         new: &NewInode,
         target: &[u8],
     ) -> Result<Location> {
-        self.check_target(target)?;
-        self.make(directory, name, &of_symlink(new), Plan::of_symlink(target))
+        self.make_location(directory, name, new, NewKind::Symlink(target))
+    }
+
+    /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread can remove the name at
+    /// once, so a later look-up can fail. `made` runs once, in that edit: a caller who then refers to the inode is asked
+    /// whether a later [`unlink_keeping`](Self::unlink_keeping) keeps it.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and [`WritableFilesystem::make_symlink`].
+    pub fn make(
+        &self,
+        directory: Location,
+        name: &[u8],
+        new: &NewInode,
+        kind: NewKind<'_>,
+        made: &dyn Fn(Location),
+    ) -> Result<Metadata> {
+        let (new, plan) = self.plan_of(new, kind)?;
+        let (location, item) = self.make_planned(directory, name, &new, plan, made)?;
+        Ok(self.metadata_of(location, &item))
+    }
+
+    fn make_location(
+        &self,
+        directory: Location,
+        name: &[u8],
+        new: &NewInode,
+        kind: NewKind<'_>,
+    ) -> Result<Location> {
+        let (new, plan) = self.plan_of(new, kind)?;
+        Ok(self.make_planned(directory, name, &new, plan, &|_| ())?.0)
+    }
+
+    /// Returns what an inode of this kind gets of `new`, and how it is made.
+    pub(super) fn plan_of<'a>(&self, new: &NewInode, kind: NewKind<'a>) -> Result<(NewInode, Plan<'a>)> {
+        Ok(match kind {
+            NewKind::File => (*new, Plan::of_type(REGULAR)),
+            NewKind::Directory => (of_directory(new), Plan::of_type(DIRECTORY)),
+            NewKind::Node(kind) => (*new, Plan::of_node(kind)?),
+            NewKind::Symlink(target) => {
+                self.check_target(target)?;
+                (of_symlink(new), Plan::of_symlink(target))
+            }
+        })
+    }
+
+    /// Returns an inode without dirty data as `stat(2)` shows it.
+    pub(super) fn metadata_of(&self, location: Location, item: &InodeItem) -> Metadata {
+        Metadata::from_item(location, item, self.forest().block_format().sector_bytes)
     }
 
     /// Refuses what no symlink can lead to.
@@ -206,34 +254,47 @@ impl WritableFilesystem {
     /// # Errors
     /// As [`WritableFilesystem::create`].
     pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
-        let location = self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
+        Ok(self.create_unnamed(directory, new)?.0)
+    }
+
+    /// As [`WritableFilesystem::make_unnamed`], with the attributes of the file.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::create`].
+    pub fn create_unnamed(&self, directory: Location, new: &NewInode) -> Result<(OpenInode, Metadata)> {
+        let (location, item) = self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_directory(directory)?;
             operation.require_adding(directory, &parent)?;
             let inherited_attributes = operation.inherited_attributes(directory, &parent, REGULAR, new)?;
             let tree = directory.subvolume.tree();
             operation.reach_new_inode(tree)?;
             operation.reach(tree, &[OrphanItem::key(ObjectId::MAX)])?;
-            let location =
+            let made =
                 operation.insert_inode(directory, None, &inherited_attributes, Plan::of_type(REGULAR))?;
-            operation.look().inodes().hold(location);
-            Ok(location)
+            operation.look().inodes().hold(made.0);
+            Ok(made)
         })?;
-        Ok(OpenInode::held(self.clone(), location))
+        let metadata = self.metadata_of(location, &item);
+        Ok((OpenInode::held(self.clone(), location), metadata))
     }
 
-    pub(super) fn make(
+    /// Makes an inode with a name. Returns its place and its item. `made` runs once, in the same edit.
+    pub(super) fn make_planned(
         &self,
         directory: Location,
         name: &[u8],
         new: &NewInode,
         plan: Plan<'_>,
-    ) -> Result<Location> {
+        made: &dyn Fn(Location),
+    ) -> Result<(Location, InodeItem)> {
         check_name(name)?;
         self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_new_entry(directory, name)?;
             let inherited_attributes =
                 operation.inherited_attributes(directory, &parent, plan.type_bits, new)?;
-            operation.make_named(directory, name, &inherited_attributes, plan)
+            let (location, item) = operation.make_named(directory, name, &inherited_attributes, plan)?;
+            made(location);
+            Ok((location, item))
         })
     }
 }
@@ -272,18 +333,19 @@ impl Operation<'_> {
         name: &[u8],
         inherited_attributes: &NewInodeAttributes,
         plan: Plan<'_>,
-    ) -> Result<Location> {
+    ) -> Result<(Location, InodeItem)> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(directory.subvolume.tree())?;
         let index = self.begin().free_index(directory)?;
-        let location = self.insert_inode(directory, Some((name, index)), inherited_attributes, plan)?;
+        let (location, item) =
+            self.insert_inode(directory, Some((name, index)), inherited_attributes, plan)?;
         let entry = Entry {
             target: Target::Inode(location.inode),
             kind: FileKind::from_mode(inherited_attributes.mode).unwrap_or(FileKind::Unknown),
         };
         self.insert_entry(directory, name, entry, index)?;
         self.grow_directory(directory, name)?;
-        Ok(location)
+        Ok((location, item))
     }
 
     /// Puts the items of a new inode into the tree: with a name and its index in the directory, or as an orphan.
@@ -293,7 +355,7 @@ impl Operation<'_> {
         name: Option<(&[u8], u64)>,
         inherited_attributes: &NewInodeAttributes,
         plan: Plan<'_>,
-    ) -> Result<Location> {
+    ) -> Result<(Location, InodeItem)> {
         let tree = directory.subvolume.tree();
         let inode = self.begin().free_inode_number(tree)?;
         let location = Location::new(directory.subvolume, inode);
@@ -329,7 +391,7 @@ impl Operation<'_> {
         for (name, value) in &inherited_attributes.xattrs {
             self.require_feature_of(name, value);
         }
-        Ok(location)
+        Ok((location, item))
     }
 
     /// Puts items of one tree into it.

@@ -8,6 +8,7 @@
 use super::Operation;
 use super::create::beside;
 use super::entries::check_name;
+use super::orphan::OpenInode;
 use crate::WritableFilesystem;
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::removed_names::RemovedName;
@@ -15,6 +16,7 @@ use buttress_engine::reservation::Need;
 use buttress_format::limits::LINKS_MAX;
 use buttress_format::{ByteCount, FileKind, InodeItem, InodeRefs, ObjectId, OrphanItem, SubvolumeId};
 use buttress_fs::error::{Corruption, Error, Result};
+use buttress_fs::inode::Metadata;
 use buttress_fs::location::Location;
 
 /// Items that a name takes or gives: entry, index, name of the inode, both inodes, an orphan item.
@@ -35,6 +37,16 @@ pub(super) enum Left {
     Gone(Location),
     /// The inode waits as an orphan to be removed.
     Orphan(Location),
+    /// The inode is an orphan that was held open for the caller.
+    Kept(Location),
+}
+
+/// Returns whether an inode is to be held open when its last name goes.
+pub type Keeps<'a> = &'a dyn Fn(Location) -> bool;
+
+/// The caller refers to no inode.
+pub(super) const fn keep_none(_: Location) -> bool {
+    false
 }
 
 impl WritableFilesystem {
@@ -45,6 +57,28 @@ impl WritableFilesystem {
     /// append-only inode; [`Error::TooMany`] for an inode with 65,535 names, or with more in one directory than a volume
     /// without extended references can hold; and those of [`WritableFilesystem::create`].
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
+        self.link_item(inode, directory, name).map(drop)
+    }
+
+    /// As [`WritableFilesystem::link`]. Returns the attributes of the inode afterwards, also if another thread has removed
+    /// it since, and whether it has dirty data.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::link`].
+    pub fn link_and_stat(
+        &self,
+        inode: Location,
+        directory: Location,
+        name: &[u8],
+    ) -> Result<(Metadata, bool)> {
+        let item = self.link_item(inode, directory, name)?;
+        match self.metadata_and_dirty(inode) {
+            Err(Error::InodeNotFound { .. }) => Ok((self.metadata_of(inode, &item), false)),
+            shown => shown,
+        }
+    }
+
+    fn link_item(&self, inode: Location, directory: Location, name: &[u8]) -> Result<InodeItem> {
         check_name(name)?;
         self.operate_beside_data(Need::places(LINK_ITEMS), |operation| {
             let item = operation.inode(inode)?;
@@ -54,7 +88,8 @@ impl WritableFilesystem {
                 return Err(Error::CrossesSubvolumes);
             }
             operation.check_link_space(inode, directory.inode, name)?;
-            operation.add_link(inode, &item, directory, name)
+            operation.add_link(inode, &item, directory, name)?;
+            operation.inode(inode)
         })
     }
 
@@ -64,6 +99,20 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or append-only inode or
     /// directory; [`Error::ReadOnlySubvolume`].
     pub fn unlink(&self, directory: Location, name: &[u8]) -> Result<()> {
+        self.unlink_keeping(directory, name, &keep_none).map(drop)
+    }
+
+    /// As [`WritableFilesystem::unlink`], and holds the inode open if its last name goes and `keeps` wants it. `keeps` runs
+    /// under the edit lock, and may run several times.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::unlink`].
+    pub fn unlink_keeping(
+        &self,
+        directory: Location,
+        name: &[u8],
+        keeps: Keeps<'_>,
+    ) -> Result<Option<OpenInode>> {
         let left = self.operate_beside_data(Need::freeing(UNLINK_PLACES), |operation| {
             let parent = operation.require_directory(directory)?;
             let entry = operation.require_entry(directory, name)?;
@@ -78,7 +127,7 @@ impl WritableFilesystem {
             if item.kind() == FileKind::Directory {
                 return Err(Error::IsADirectory { location });
             }
-            operation.take_name(directory, name, location)
+            operation.unlink(directory, name, location, keeps)
         })?;
         self.finish_removal(left)
     }
@@ -89,6 +138,21 @@ impl WritableFilesystem {
     /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`]; [`Error::NotPermitted`], also for a subvolume,
     /// which is deleted by its own call; [`Error::ReadOnlySubvolume`].
     pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
+        self.remove_directory_keeping(directory, name, &keep_none)
+            .map(drop)
+    }
+
+    /// As [`WritableFilesystem::remove_directory`], and holds the directory open if `keeps` wants it. `keeps` runs under the
+    /// edit lock, and may run several times.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::remove_directory`].
+    pub fn remove_directory_keeping(
+        &self,
+        directory: Location,
+        name: &[u8],
+        keeps: Keeps<'_>,
+    ) -> Result<Option<OpenInode>> {
         let left = self.operate_beside_data(Need::freeing(UNLINK_PLACES), |operation| {
             let parent = operation.require_directory(directory)?;
             let entry = operation.require_entry(directory, name)?;
@@ -99,7 +163,7 @@ impl WritableFilesystem {
                     let item = operation.inode(location)?;
                     operation.require_changeable(location, &item)?;
                     operation.require_empty(location, &item)?;
-                    operation.take_name(directory, name, location)
+                    operation.unlink(directory, name, location, keeps)
                 }
                 Target::Subvolume(id) => operation.remove_placeholder(directory, name, id),
             }
@@ -108,12 +172,15 @@ impl WritableFilesystem {
     }
 
     /// Removes what is left of an inode whose last name went: its orphan, or dirty data, which nobody wants.
-    pub(super) fn finish_removal(&self, left: Left) -> Result<()> {
+    /// Returns the hold on an inode that is kept.
+    pub(super) fn finish_removal(&self, left: Left) -> Result<Option<OpenInode>> {
         match left {
-            Left::Nothing => Ok(()),
-            Left::Gone(location) => self.write_back_file(location),
-            Left::Orphan(location) => self.remove_orphan(location),
+            Left::Nothing => {}
+            Left::Kept(location) => return Ok(Some(OpenInode::held(self.clone(), location))),
+            Left::Gone(location) => self.write_back_file(location)?,
+            Left::Orphan(location) => self.remove_orphan(location)?,
         }
+        Ok(None)
     }
 }
 
@@ -219,13 +286,20 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Takes a name away and, with the last one, the inode.
-    pub(super) fn take_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<Left> {
+    /// Takes a name away and, with the last one, the inode. Holds the inode open instead if `keeps` wants it.
+    pub(super) fn unlink(
+        &mut self,
+        directory: Location,
+        name: &[u8],
+        inode: Location,
+        keeps: Keeps<'_>,
+    ) -> Result<Left> {
         let item = self.inode(inode)?;
         // Looked up while the inode is there: a number is not given twice in one transaction.
         self.look().next_inode_number(inode.subvolume.tree())?;
         let index = self.reach_name(directory, name, inode)?;
-        let is_held = self.look().inodes().is_held(inode);
+        let is_kept = item.nlink <= 1 && keeps(inode);
+        let is_held = is_kept || self.look().inodes().is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
             // Its own side of the name goes with its other items.
             self.remove_entry(directory, name, index)?;
@@ -245,6 +319,10 @@ impl Operation<'_> {
         }
         let orphan = OrphanItem::key(ObjectId::new(inode.inode.get()));
         self.edit().insert(inode.subvolume.tree(), &orphan, &[])?;
+        if is_kept {
+            self.begin().inodes.hold(inode);
+            return Ok(Left::Kept(inode));
+        }
         Ok(if is_held {
             Left::Nothing
         } else {
@@ -253,7 +331,7 @@ impl Operation<'_> {
     }
 
     /// Whether an inode surely has few items: an extent is a sector long at least.
-    fn is_small(&self, item: &InodeItem) -> bool {
+    pub(super) fn is_small(&self, item: &InodeItem) -> bool {
         let bytes = item.size.get().max(item.nbytes.get());
         item.kind() != FileKind::Regular || bytes <= REMOVED_AT_ONCE.saturating_mul(2048)
     }

@@ -10,6 +10,8 @@
 use super::Operation;
 use crate::WritableFilesystem;
 use buttress_engine::data_extents::{DataOwner, DataRange};
+use buttress_engine::inode_table::InodeTable;
+use buttress_engine::inodes::{InodeState, id_of};
 use buttress_engine::reservation::Need;
 use buttress_format::{
     ByteCount, ErrorKind, FileExtent, FileOffset, InodeItem, InodeNumber, ItemType, Key, ObjectId,
@@ -51,6 +53,9 @@ impl OpenInode {
 
 impl Drop for OpenInode {
     fn drop(&mut self) {
+        if self.filesystem.is_last_hold(self.location) && self.filesystem.release_orphan(self.location) {
+            return;
+        }
         let is_orphan = self.filesystem.note(|operation| {
             let is_last = operation.begin().inodes.release(self.location);
             // A deleted subvolume goes with all that it holds.
@@ -100,24 +105,46 @@ impl WritableFilesystem {
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
                     required => required?,
                 }
-                // Looked up while the inode is there: a number is not given twice in one transaction.
-                operation.look().next_inode_number(location.subvolume.tree())?;
-                if operation.remove_step(location)? {
-                    return Ok(false);
-                }
-                operation.remove_inode_items(location)?;
-                if buttress_faults::on("orphan-item-stays") {
-                    return Ok(true);
-                }
-                let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
-                operation.edit().remove(location.subvolume.tree(), &orphan)?;
-                Ok(true)
+                operation.remove_orphan_step(location, |_| ())
             })?;
             if is_gone {
                 // Content that still waits goes, too.
                 return self.write_back_file(location);
             }
         }
+    }
+
+    /// Returns whether an inode without names has one hold, at this moment.
+    fn is_last_hold(&self, location: Location) -> bool {
+        let is_last = |state: &InodeState| state.held == 1 && state.item.is_some_and(|item| item.nlink == 0);
+        self.live_inodes().look(id_of(location), is_last) == Some(true)
+    }
+
+    /// Releases the last hold on an inode without names, and removes the inode: both in one edit, unless the inode has much
+    /// content. Returns whether the hold was released. If the removal fails, the next opening removes the inode.
+    fn release_orphan(&self, location: Location) -> bool {
+        let mut is_released = false;
+        let removed = self.operate(Need::freeing(STEP_PLACES), |operation| {
+            operation.be_upkeep();
+            operation.require_subvolume(location.subvolume)?;
+            let is_orphan = operation.inode(location)?.nlink == 0;
+            if !is_orphan || operation.look().inodes().holders(location) > 1 {
+                return Ok(None);
+            }
+            operation
+                .remove_orphan_step(location, |inodes| {
+                    is_released = true;
+                    inodes.release(location);
+                })
+                .map(Some)
+        });
+        let rest = match removed {
+            Ok(Some(true)) => self.write_back_file(location),
+            Ok(Some(false)) => self.remove_orphan(location),
+            Ok(None) | Err(_) => Ok(()),
+        };
+        drop(rest);
+        is_released
     }
 
     /// Removes the inodes without names that a crash, or a holder that never let go, left in one subvolume. Returns how
@@ -220,22 +247,52 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Removes the first extents of a file that has more than a step's; says whether it did.
-    fn remove_step(&mut self, location: Location) -> Result<bool> {
-        let tree = location.subvolume.tree();
+    /// Removes an inode without names, or the first of its extents if it has many. Returns whether the inode is gone. `begun`
+    /// runs once, before the first edit.
+    fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
+        // Looked up while the inode is there: a number is not given twice in one transaction.
+        self.look().next_inode_number(location.subvolume.tree())?;
+        let end = self.end_of_step(location)?;
+        let keys = [
+            InodeItem::key(location.inode),
+            InodeItem::key(InodeNumber::new(location.inode.get().saturating_add(1))),
+            OrphanItem::key(ObjectId::new(location.inode.get())),
+        ];
+        self.reach(location.subvolume.tree(), &keys)?;
+        begun(&self.begin().inodes);
+        if let Some(end) = end {
+            self.remove_step(location, end)?;
+            return Ok(false);
+        }
+        self.remove_inode_items(location)?;
+        if buttress_faults::on("orphan-item-stays") {
+            return Ok(true);
+        }
+        let orphan = OrphanItem::key(ObjectId::new(location.inode.get()));
+        self.edit().remove(location.subvolume.tree(), &orphan)?;
+        Ok(true)
+    }
+
+    /// Returns the key after a step's extents, if a file has more than these.
+    fn end_of_step(&mut self, location: Location) -> Result<Option<Key>> {
+        let item = self.inode(location)?;
+        if self.is_small(&item) {
+            return Ok(None);
+        }
         let first = FileExtent::key(location.inode, FileOffset::MIN);
         let last = FileExtent::key(location.inode, FileOffset::MAX);
-        let view = self.view_of(tree)?;
+        let view = self.view_of(location.subvolume.tree())?;
         let end = view.range(first..=last, ReadAhead::Forward).nth(STEP_ITEMS);
-        drop(view);
-        let Some(end) = end.transpose()?.map(|item| item.key()) else {
-            return Ok(false);
-        };
+        Ok(end.transpose()?.map(|item| item.key()))
+    }
+
+    /// Removes the extents of a file before the key `end`.
+    fn remove_step(&mut self, location: Location, end: Key) -> Result<()> {
+        let first = FileExtent::key(location.inode, FileOffset::MIN);
         let removed_bytes = self.remove_items(location, first, end)?;
         self.change_inode(location, |item| {
             item.nbytes = ByteCount::new(item.nbytes.get().saturating_sub(removed_bytes));
-        })?;
-        Ok(true)
+        })
     }
 
     /// Removes all items of an inode, and what its extents refer to.

@@ -9,7 +9,8 @@
 use super::Operation;
 use super::create::{NewInode, Plan, beside};
 use super::entries::check_name;
-use super::link::Left;
+use super::link::{Keeps, Left, keep_none};
+use super::orphan::OpenInode;
 use crate::WritableFilesystem;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
@@ -46,6 +47,17 @@ pub enum RenameMode {
     Whiteout(NewInode),
 }
 
+/// What a rename did.
+#[derive(Debug)]
+pub struct Renamed {
+    /// The inode that moved.
+    pub moved: Location,
+    /// The inode that had the new name.
+    pub present: Option<Location>,
+    /// The inode that gave way with its last name, held open.
+    pub kept: Option<OpenInode>,
+}
+
 /// One end of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End<'a> {
@@ -71,6 +83,24 @@ impl WritableFilesystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
+        self.rename_keeping(old_directory, old_name, new_directory, new_name, mode, &keep_none)
+            .map(drop)
+    }
+
+    /// As [`WritableFilesystem::rename`], and holds the inode that gives way open if its last name goes and `keeps` wants
+    /// it. `keeps` runs under the edit lock, and may run several times.
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::rename`].
+    pub fn rename_keeping(
+        &self,
+        old_directory: Location,
+        old_name: &[u8],
+        new_directory: Location,
+        new_name: &[u8],
+        mode: RenameMode,
+        keeps: Keeps<'_>,
+    ) -> Result<Renamed> {
         check_name(old_name)?;
         check_name(new_name)?;
         let old = End {
@@ -82,13 +112,25 @@ impl WritableFilesystem {
             name: new_name,
         };
         let need = Need::freeing(RENAME_PLACES);
-        let left = self.operate_beside_data(need, |operation| operation.rename(old, new, mode))?;
-        self.finish_removal(left)
+        let (left, moved, present) =
+            self.operate_beside_data(need, |operation| operation.rename(old, new, mode, keeps))?;
+        Ok(Renamed {
+            moved: moved.target.location(old_directory),
+            present: present.map(|present| present.target.location(new_directory)),
+            kept: self.finish_removal(left)?,
+        })
     }
 }
 
 impl Operation<'_> {
-    fn rename(&mut self, old: End<'_>, new: End<'_>, mode: RenameMode) -> Result<Left> {
+    /// Returns what is left of the entry that gave way, the entry that moved, and the one that had the new name.
+    fn rename(
+        &mut self,
+        old: End<'_>,
+        new: End<'_>,
+        mode: RenameMode,
+        keeps: Keeps<'_>,
+    ) -> Result<(Left, Entry, Option<Entry>)> {
         let old_parent = self.require_directory(old.directory)?;
         if new.directory.placeholder().is_some() {
             self.require_entry(old.directory, old.name)?;
@@ -115,17 +157,36 @@ impl Operation<'_> {
             Target::Subvolume(_) => old == new,
         });
         if is_same {
-            return Ok(Left::Nothing);
+            return Ok((Left::Nothing, moved, present));
         }
-        self.require_removing(old.directory, &old_parent)?;
+        let left = self.rename_entry(
+            old,
+            (moved, &old_parent),
+            new,
+            (present, &new_parent),
+            (mode, keeps),
+        )?;
+        Ok((left, moved, present))
+    }
+
+    /// Renames an entry whose new name is another one.
+    fn rename_entry(
+        &mut self,
+        old: End<'_>,
+        (moved, old_parent): (Entry, &InodeItem),
+        new: End<'_>,
+        (present, new_parent): (Option<Entry>, &InodeItem),
+        (mode, keeps): (RenameMode, Keeps<'_>),
+    ) -> Result<Left> {
+        self.require_removing(old.directory, old_parent)?;
         self.require_entry_changeable(old, moved)?;
-        self.require_adding(new.directory, &new_parent)?;
+        self.require_adding(new.directory, new_parent)?;
         self.require_entry_leaves(old, moved, new)?;
         let Some(present) = present else {
             self.check_moves(old, moved, new)?;
-            return self.replace(old, moved, new, None, mode);
+            return self.replace(old, moved, new, None, (mode, keeps));
         };
-        self.require_removing(new.directory, &new_parent)?;
+        self.require_removing(new.directory, new_parent)?;
         self.require_entry_changeable(new, present)?;
         if mode == RenameMode::Exchange {
             self.require_entry_leaves(new, present, old)?;
@@ -137,7 +198,7 @@ impl Operation<'_> {
         self.check_kinds(moved, new, present)?;
         self.check_moves(old, moved, new)?;
         self.check_gives_way(new, present)?;
-        self.replace(old, moved, new, Some(present), mode)
+        self.replace(old, moved, new, Some(present), (mode, keeps))
     }
 
     /// Refuses moves to below what moves, and over what it lies in.
@@ -266,7 +327,7 @@ impl Operation<'_> {
         moved: Entry,
         new: End<'_>,
         present: Option<Entry>,
-        mode: RenameMode,
+        (mode, keeps): (RenameMode, Keeps<'_>),
     ) -> Result<Left> {
         if present.is_none() {
             let (_, item_bytes) = self.find_entry_beside(new.directory, new.name)?;
@@ -301,7 +362,7 @@ impl Operation<'_> {
         self.touch_ends(old, moved, new)?;
         self.remove_name(old, moved)?;
         let left = match present {
-            Some(present) => self.remove_replaced(new, present)?,
+            Some(present) => self.remove_replaced(new, present, keeps)?,
             None => Left::Nothing,
         };
         self.insert_entry(new.directory, new.name, moved, index)?;
@@ -366,14 +427,14 @@ impl Operation<'_> {
         self.require_empty(location, &item)
     }
 
-    fn remove_replaced(&mut self, new: End<'_>, present: Entry) -> Result<Left> {
+    fn remove_replaced(&mut self, new: End<'_>, present: Entry, keeps: Keeps<'_>) -> Result<Left> {
         let Target::Inode(inode) = present.target else {
             self.remove_name(new, present)?;
             return Ok(Left::Nothing);
         };
         let location = beside(new.directory, inode);
         self.touch_inode(location)?;
-        self.take_name(new.directory, new.name, location)
+        self.unlink(new.directory, new.name, location, keeps)
     }
 
     fn exchange(&mut self, old: End<'_>, first: Entry, new: End<'_>, second: Entry) -> Result<()> {

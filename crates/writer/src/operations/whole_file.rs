@@ -5,7 +5,7 @@
 //! one; content that does not lie inside the tree is handed over as dirty data as it is.
 
 use super::attributes::AttributeChanges;
-use super::create::{DIRECTORY, NewInode, Plan, REGULAR, of_directory, of_symlink};
+use super::create::{NewInode, Plan, REGULAR};
 use crate::WritableFilesystem;
 use buttress_engine::reservation::Need;
 use buttress_exact::{Exact as _, u64_of};
@@ -25,9 +25,11 @@ pub(super) struct Whole<'a> {
     pub(super) has_content: bool,
 }
 
-/// The kind of a new inode that is no regular file.
+/// The kind of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewKind<'a> {
+    /// A regular file without content.
+    File,
     /// A directory.
     Directory,
     /// A node as `mknod(2)` makes it.
@@ -37,7 +39,7 @@ pub enum NewKind<'a> {
 }
 
 impl WritableFilesystem {
-    /// Makes a directory, a node or a symlink with these attributes.
+    /// Makes an inode with these attributes.
     ///
     /// # Errors
     /// As [`WritableFilesystem::make_directory`], [`WritableFilesystem::make_node`] or [`WritableFilesystem::make_symlink`], and
@@ -52,20 +54,15 @@ impl WritableFilesystem {
     ) -> Result<Location> {
         attributes.check()?;
         let attributes = &attributes.no_later_than(self.latest_time());
-        let (new, plan) = match kind {
-            NewKind::Directory => (of_directory(new), Plan::of_type(DIRECTORY)),
-            NewKind::Node(kind) => (*new, Plan::of_node(kind)?),
-            NewKind::Symlink(target) => {
-                self.check_target(target)?;
-                (of_symlink(new), Plan::of_symlink(target))
-            }
-        };
+        let (new, plan) = self.plan_of(new, kind)?;
         let whole = Some(Whole {
             attributes,
             content: &[],
             has_content: false,
         });
-        self.make(directory, name, &new, Plan { whole, ..plan })
+        Ok(self
+            .make_planned(directory, name, &new, Plan { whole, ..plan }, &|_| ())?
+            .0)
     }
 
     /// Counts a change of names in directories of one unfinished subvolume: their times become the current time.
@@ -124,7 +121,7 @@ impl WritableFilesystem {
             ..Plan::of_type(REGULAR)
         };
         if is_inline {
-            let location = self.make(directory, name, new, plan)?;
+            let (location, _) = self.make_planned(directory, name, new, plan, &|_| ())?;
             self.count_content(content.len());
             content.clear();
             return Ok(location);
@@ -137,8 +134,8 @@ impl WritableFilesystem {
                 what: "content of more than 2^64 bytes",
             })?;
         self.reserve_for_new_file(sectors.get())?;
-        match self.make(directory, name, new, plan) {
-            Ok(location) => {
+        match self.make_planned(directory, name, new, plan, &|_| ()) {
+            Ok((location, _)) => {
                 self.take_first_content(location, core::mem::take(content), sectors.get())?;
                 Ok(location)
             }

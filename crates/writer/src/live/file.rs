@@ -1,0 +1,126 @@
+//! A file that a caller keeps open: its calls search no table.
+//!
+//! Invariants:
+//! - The inode is the object in the table of live inodes while the inode has items: the table keeps an object in use.
+//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call finds them anew.
+//! - A subvolume that was deleted marks its open tree before its inodes leave the table.
+
+use crate::WritableFilesystem;
+use crate::operations::AccessPolicy;
+use buttress_engine::file_content::FileContent;
+use buttress_engine::inodes::{InodeState, LiveInode, id_of};
+use buttress_engine::trees::LiveTree;
+use buttress_format::{FileOffset, InodeItem};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::location::Location;
+use core::ops::Range;
+use std::sync::Arc;
+
+/// A file with its live inode and its trees. See the module.
+#[derive(Debug)]
+pub struct LiveFile {
+    filesystem: WritableFilesystem,
+    location: Location,
+    pub(crate) inode: Arc<LiveInode>,
+    /// The tree of the file, and the tree of checksums.
+    pub(crate) trees: [LiveTree; 2],
+}
+
+impl WritableFilesystem {
+    /// Returns a file for calls that repeat. It does not hold the inode open: without names, the inode can go.
+    ///
+    /// # Errors
+    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    pub fn live_file(&self, location: Location) -> Result<LiveFile> {
+        // Loads the item, or reports that none exists.
+        self.live_inode(location)?;
+        Ok(LiveFile {
+            filesystem: self.clone(),
+            location,
+            inode: self.live_inodes().entry(id_of(location)),
+            trees: self.trees_of(location)?,
+        })
+    }
+}
+
+impl LiveFile {
+    /// Returns the inode's place.
+    #[must_use]
+    pub const fn location(&self) -> Location {
+        self.location
+    }
+
+    /// Returns whether the trees are still the open ones.
+    pub(crate) fn is_current(&self) -> bool {
+        self.trees.iter().all(LiveTree::is_open)
+    }
+
+    /// Returns the inode, if it is the table's for the length of a call: the caller keeps the file, and no operation removed
+    /// the inode so far.
+    pub(crate) fn kept_inode(&self) -> Option<&LiveInode> {
+        let [of_file, _] = &self.trees;
+        let is_there = of_file.require_subvolume(self.location.subvolume).is_ok();
+        (self.is_current() && is_there && !self.inode.read().is_going).then_some(&*self.inode)
+    }
+
+    /// Returns the newest item of the inode with pending times, and its dirty data.
+    pub(crate) fn newest(&self) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
+        let [of_file, _] = &self.trees;
+        let known = |state: &InodeState| {
+            let item = state.newest().filter(|_| !state.is_going);
+            item.map(|item| (item, state.content.clone()))
+        };
+        if self.is_current() {
+            let found = self.filesystem.steps().look_once(|| {
+                of_file.require_subvolume(self.location.subvolume)?;
+                Ok::<_, Error>(known(&self.inode.read()))
+            });
+            if let Some(found) = found? {
+                return Ok(found);
+            }
+        }
+        self.filesystem.live_inode(self.location)
+    }
+
+    /// Reads as [`WritableFilesystem::read_at`].
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::read_at`].
+    pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        let filesystem = &self.filesystem;
+        if !self.is_current() {
+            return filesystem.read_at(self.location, offset, buffer);
+        }
+        filesystem.read_in_parts(offset, buffer, |at, part| filesystem.read_part_of(self, at, part))
+    }
+
+    /// Writes as [`WritableFilesystem::write_at`].
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::write_at`].
+    pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+        self.filesystem.write_live_at(self, offset, bytes)
+    }
+
+    /// Records an access as [`WritableFilesystem::note_access`].
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::note_access`].
+    pub fn note_access(&self, policy: AccessPolicy) -> Result<bool> {
+        if !self.filesystem.moves_access_time_of(&self.newest()?.0, policy) {
+            return Ok(false);
+        }
+        self.filesystem.note_access(self.location, policy)
+    }
+
+    /// Records a direct read as [`WritableFilesystem::note_direct_read`].
+    ///
+    /// # Errors
+    /// As [`WritableFilesystem::note_direct_read`].
+    pub fn note_direct_read(&self, range: &Range<FileOffset>, policy: AccessPolicy) -> Result<bool> {
+        if !self.filesystem.moves_access_time_of(&self.newest()?.0, policy) {
+            return Ok(false);
+        }
+        self.filesystem.note_direct_read(self.location, range, policy)
+    }
+}
