@@ -11,7 +11,7 @@ use buttress::{
 use buttress_mount::fuse::{MountOptions, Session};
 use buttress_mount::vfs::{
     Answered, Caller, Changes, Control, Copied, Entry, Errno, HandleId, Listed, NewKind, NewNode, NewTime,
-    NodeId, OpenMode, Opened, ReadHow, RenameHow, Result as Answer, SeekTo, SetHow, Statistics, Vfs,
+    NodeId, OpenMode, Opened, ReadHow, RenameHow, Result as Answer, SeekTo, SetHow, Shown, Statistics, Vfs,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -88,6 +88,22 @@ fn entry_of(node: NodeId, inode: &Inode) -> Entry {
         node,
         generation: 1,
         metadata: inode.metadata.clone(),
+        lasts_s: lasts_s(&inode.metadata),
+    }
+}
+
+/// As long as a volume's with dirty data.
+fn lasts_s(metadata: &Metadata) -> u64 {
+    match metadata.kind {
+        FileKind::Regular => 1,
+        _ => 3600,
+    }
+}
+
+fn shown(metadata: &Metadata) -> Shown {
+    Shown {
+        metadata: metadata.clone(),
+        lasts_s: lasts_s(metadata),
     }
 }
 
@@ -243,11 +259,11 @@ impl Vfs for Memory {
         false
     }
 
-    fn attributes(&self, node: NodeId) -> Answer<Metadata> {
-        Ok(locked(&self.get(node)?).metadata.clone())
+    fn attributes(&self, node: NodeId) -> Answer<Shown> {
+        Ok(shown(&locked(&self.get(node)?).metadata))
     }
 
-    fn change(&self, node: NodeId, changes: &Changes) -> Answer<Metadata> {
+    fn change(&self, node: NodeId, changes: &Changes) -> Answer<Shown> {
         let inode = self.get(node)?;
         let mut inode = locked(&inode);
         if let Some(size) = changes.size {
@@ -266,7 +282,7 @@ impl Vfs for Memory {
         metadata.accessed = changes.accessed.map_or(metadata.accessed, time);
         metadata.modified = changes.modified.map_or(metadata.modified, time);
         metadata.changed = now();
-        Ok(metadata.clone())
+        Ok(shown(metadata))
     }
 
     fn read_link(&self, node: NodeId) -> Answer<Vec<u8>> {
@@ -415,7 +431,7 @@ impl Vfs for Memory {
     }
 
     fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Answer<u64> {
-        let size = self.attributes(node_of(file))?.size.get();
+        let size = self.attributes(node_of(file))?.metadata.size.get();
         match to {
             _ if offset >= size => Err(Errno::NXIO),
             SeekTo::Data => Ok(offset),
@@ -424,7 +440,12 @@ impl Vfs for Memory {
     }
 
     fn copy(&self, (from, at): (HandleId, u64), (to, place): (HandleId, u64), bytes: u64) -> Answer<Copied> {
-        let left = self.attributes(NodeId(from.0))?.size.get().saturating_sub(at);
+        let left = self
+            .attributes(NodeId(from.0))?
+            .metadata
+            .size
+            .get()
+            .saturating_sub(at);
         let mut content = vec![0; left.min(bytes).min(KEPT_BYTES_MAX as u64) as usize];
         let copied = self.read(Opened::Handle(from), at, &mut content, ReadHow::Cached)?;
         self.write(to, place, &content[..copied], false, false)?;
@@ -438,11 +459,12 @@ impl Vfs for Memory {
         Ok(HandleId(node.0))
     }
 
-    fn list(&self, handle: HandleId, position: u64, count: usize) -> Answer<Vec<Listed>> {
-        let directory = self.get(NodeId(handle.0))?;
+    fn list(&self, directory: Opened, position: u64, count: usize) -> Answer<Vec<Listed>> {
+        let node = node_of(directory);
+        let directory = self.get(node)?;
         let mut directory = locked(&directory);
         let names = names(&mut directory)?;
-        let dots = [(&b"."[..], NodeId(handle.0)), (&b".."[..], names.parent)];
+        let dots = [(&b"."[..], node), (&b".."[..], names.parent)];
         let dots = (0..).zip(dots).skip(position as usize);
         let mut listed: Vec<Listed> = dots
             .map(|(at, (name, node))| Listed {
@@ -501,15 +523,6 @@ impl Vfs for Memory {
 
     fn control(&self, _: NodeId, _: &Control<'_>) -> Answer<Answered> {
         Err(Errno::NOTTY)
-    }
-
-    fn lasts(&self, metadata: &Metadata) -> u64 {
-        // As long as a volume's.
-        if metadata.kind == FileKind::Regular {
-            1
-        } else {
-            3600
-        }
     }
 
     fn broke(&self) {}

@@ -21,7 +21,7 @@ pub struct NodeId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
 
-/// A file that is read: as it was opened, or its node where files are not opened.
+/// A file or a directory that is read: as it was opened, or its node if it was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// It was opened.
@@ -99,6 +99,17 @@ pub struct Entry {
     pub generation: u64,
     /// Its attributes.
     pub metadata: Metadata,
+    /// For how long the attributes hold, in seconds, unless a call of this file system changes them.
+    pub lasts_s: u64,
+}
+
+/// Attributes of a node.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The attributes.
+    pub metadata: Metadata,
+    /// For how long they hold, in seconds, unless a call of this file system changes them.
+    pub lasts_s: u64,
 }
 
 /// Who makes a new node, and with which mode.
@@ -383,9 +394,9 @@ pub trait Vfs: Send + Sync {
     fn is_cached(&self, node: NodeId) -> bool;
 
     /// What `stat(2)` shows.
-    fn attributes(&self, node: NodeId) -> Result<Metadata>;
+    fn attributes(&self, node: NodeId) -> Result<Shown>;
     /// Changes some of it.
-    fn change(&self, node: NodeId, changes: &Changes) -> Result<Metadata>;
+    fn change(&self, node: NodeId, changes: &Changes) -> Result<Shown>;
     /// The target of a symlink.
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>>;
 
@@ -444,10 +455,10 @@ pub trait Vfs: Send + Sync {
     /// Copies between files, sharing what can be shared.
     fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<Copied>;
 
-    /// Opens a directory.
+    /// Opens a directory. [`Errno::NOSYS`]: directories are not opened here, and the kernel asks once. Lists name the node.
     fn open_directory(&self, node: NodeId) -> Result<HandleId>;
     /// Entries from a position on: 0, or the last one's [`Listed::next`]. None at the end.
-    fn list(&self, handle: HandleId, position: u64, count: usize) -> Result<Vec<Listed>>;
+    fn list(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>>;
 
     /// The volume's sizes.
     fn statistics(&self) -> Result<Statistics>;
@@ -486,9 +497,6 @@ pub trait Vfs: Send + Sync {
     }
     /// Content has come.
     fn has_come(&self, _content: &[Stale]) {}
-
-    /// For how long, in seconds, what was told of a node holds, unless somebody changes it by this file system.
-    fn lasts(&self, metadata: &Metadata) -> u64;
 
     /// A call of this panicked: what it left half done must not become durable.
     fn broke(&self);

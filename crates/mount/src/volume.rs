@@ -49,12 +49,12 @@ mod writeback_cache;
 
 use crate::vfs::{
     Answered, Changes, Control, Copied, Entry, Errno, HandleId, Listed, Looks, NewKind, NewNode, NodeId,
-    OpenMode, Opened, ReadHow, RenameHow, Result, SeekTo, SetHow, Stale, Statistics, Vfs,
+    OpenMode, Opened, ReadHow, RenameHow, Result, SeekTo, SetHow, Shown, Stale, Statistics, Vfs,
 };
 use crate::vfs::{Caller, HeldBack, NewTime};
 use buttress::unstable::fs::Filesystem;
 use buttress::unstable::writer::WritableFilesystem;
-use buttress::{AccessPolicy, AllocateMode, Location, Metadata, Timestamp};
+use buttress::{AccessPolicy, AllocateMode, Location, Timestamp};
 use cleaner::Cleaner;
 pub use control::Peek;
 use core::fmt;
@@ -159,13 +159,18 @@ impl MountedVolume {
             Access::Reading(_) => None,
             Access::Writing(writer) => Cleaner::start(writer.clone()),
         };
+        let (numbers, nodes) = (Numbers::new(root.subvolume), Nodes::new());
+        if let Ok(root) = numbers.of(root) {
+            // The kernel refers to the root without a request.
+            nodes.refer(root, None);
+        }
         Self {
             access,
             root,
             showing,
             accesses: accesses::Accesses::new(showing.accesses),
-            numbers: Numbers::new(root.subvolume),
-            nodes: Nodes::new(),
+            numbers,
+            nodes,
             handles,
             idle,
             cleaner,
@@ -244,7 +249,7 @@ impl Vfs for MountedVolume {
     }
 
     fn lookup(&self, directory: NodeId, name: &[u8]) -> Result<Entry> {
-        self.look_up(directory, name)
+        self.lookup_at(directory, name)
     }
 
     fn parent(&self, directory: NodeId) -> Result<Entry> {
@@ -268,15 +273,15 @@ impl Vfs for MountedVolume {
         self.nodes.is_cached(node)
     }
 
-    fn attributes(&self, node: NodeId) -> Result<Metadata> {
-        self.metadata(self.location(node)?)
+    fn attributes(&self, node: NodeId) -> Result<Shown> {
+        self.shown(self.location(node)?)
     }
 
-    fn change(&self, node: NodeId, changes: &Changes) -> Result<Metadata> {
+    fn change(&self, node: NodeId, changes: &Changes) -> Result<Shown> {
         let location = self.location(node)?;
         match location.placeholder() {
             Some(_) => self.change_placeholder(location, changes),
-            None => self.change_attributes(location, changes),
+            None => self.change_at(location, changes),
         }
     }
 
@@ -291,8 +296,7 @@ impl Vfs for MountedVolume {
     }
 
     fn make(&self, directory: NodeId, name: &[u8], new: &NewNode, kind: NewKind<'_>) -> Result<Entry> {
-        let location = self.make_named(directory, name, new, kind)?;
-        self.entry(location, Some(directory))
+        self.make_at(directory, name, new, kind)
     }
 
     fn create(
@@ -302,27 +306,23 @@ impl Vfs for MountedVolume {
         new: &NewNode,
         mode: OpenMode,
     ) -> Result<(Entry, HandleId)> {
-        let location = self.make_named(directory, name, new, NewKind::File)?;
-        let mut entry = self.entry(location, Some(directory))?;
-        let handle = self.open_at(location, mode)?;
-        self.show_kept_back(&mut entry.metadata);
-        Ok((entry, handle))
+        self.create_at(directory, name, new, mode)
     }
 
     fn create_unnamed(&self, directory: NodeId, new: &NewNode, mode: OpenMode) -> Result<(Entry, HandleId)> {
-        self.make_without_name(directory, new, mode)
+        self.create_unnamed_at(directory, new, mode)
     }
 
     fn link(&self, node: NodeId, directory: NodeId, name: &[u8]) -> Result<Entry> {
-        self.add_name(node, directory, name)
+        self.link_at(node, directory, name)
     }
 
     fn unlink(&self, directory: NodeId, name: &[u8]) -> Result<()> {
-        self.take_name(directory, name)
+        self.unlink_at(directory, name)
     }
 
     fn remove_directory(&self, directory: NodeId, name: &[u8]) -> Result<()> {
-        self.take_directory(directory, name)
+        self.remove_directory_at(directory, name)
     }
 
     fn rename(
@@ -332,15 +332,15 @@ impl Vfs for MountedVolume {
         how: RenameHow,
         caller: Caller,
     ) -> Result<()> {
-        self.give_name(from, to, how, caller)
+        self.rename_at(from, to, how, caller)
     }
 
     fn open(&self, node: NodeId, mode: OpenMode) -> Result<HandleId> {
-        self.open_file(self.location(node)?, mode)
+        self.open_at(self.location(node)?, mode)
     }
 
     fn read(&self, file: Opened, offset: u64, buffer: &mut [u8], how: ReadHow) -> Result<usize> {
-        self.read_file(file, offset, buffer, how)
+        self.read_at(file, offset, buffer, how)
     }
 
     fn write(
@@ -351,11 +351,11 @@ impl Vfs for MountedVolume {
         cached: bool,
         drop_privileges: bool,
     ) -> Result<()> {
-        self.write_file(handle, offset, bytes, cached, drop_privileges)
+        self.write_at(handle, offset, bytes, cached, drop_privileges)
     }
 
     fn sync(&self, node: NodeId, only_data: bool) -> Result<()> {
-        self.sync_node(self.location(node)?, only_data)
+        self.sync_at(self.location(node)?, only_data)
     }
 
     fn sync_all(&self) -> Result<()> {
@@ -377,23 +377,25 @@ impl Vfs for MountedVolume {
     }
 
     fn allocate(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()> {
-        self.allocate_in(handle, range, mode)
+        self.allocate_at(handle, range, mode)
     }
 
     fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64> {
-        self.seek_in(file, offset, to)
+        self.seek_at(file, offset, to)
     }
 
     fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<Copied> {
-        self.copy_between(from, to, bytes)
+        self.copy_at(from, to, bytes)
     }
 
     fn open_directory(&self, node: NodeId) -> Result<HandleId> {
-        self.open_listing(node)
+        // The kernel calls only for directories.
+        let _is_there = self.location(node)?;
+        Err(Errno::NOSYS)
     }
 
-    fn list(&self, handle: HandleId, position: u64, count: usize) -> Result<Vec<Listed>> {
-        self.list_from(handle, position, count)
+    fn list(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>> {
+        self.list_at(directory, position, count)
     }
 
     fn statistics(&self) -> Result<Statistics> {
@@ -401,11 +403,11 @@ impl Vfs for MountedVolume {
     }
 
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        self.one_xattr(self.location(node)?, name)
+        self.xattr_at(self.location(node)?, name)
     }
 
     fn xattr_names(&self, node: NodeId) -> Result<Vec<Vec<u8>>> {
-        self.names_of_xattrs(self.location(node)?)
+        self.xattr_names_at(self.location(node)?)
     }
 
     fn set_xattr(
@@ -416,15 +418,15 @@ impl Vfs for MountedVolume {
         how: SetHow,
         drop_set_group: bool,
     ) -> Result<()> {
-        self.put_xattr(self.location(node)?, name, value, how, drop_set_group)
+        self.set_xattr_at(self.location(node)?, name, value, how, drop_set_group)
     }
 
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        self.drop_xattr(self.location(node)?, name)
+        self.remove_xattr_at(self.location(node)?, name)
     }
 
     fn control(&self, node: NodeId, control: &Control<'_>) -> Result<Answered> {
-        self.command(self.location(node)?, control)
+        self.control_at(self.location(node)?, control)
     }
 
     fn keeps_writes(&self) {
@@ -445,10 +447,6 @@ impl Vfs for MountedVolume {
 
     fn has_come(&self, content: &[Stale]) {
         self.tell_times(content);
-    }
-
-    fn lasts(&self, metadata: &Metadata) -> u64 {
-        self.lifetime_s(metadata)
     }
 
     fn end(&self) {

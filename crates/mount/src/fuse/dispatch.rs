@@ -13,7 +13,7 @@ mod names;
 use super::notify::Later;
 use super::wire::{Header, IN_HEADER, Input, OUT_HEADER, Output, ROOT, operation};
 use crate::vfs::Stale;
-use crate::vfs::{Caller, Entry, Errno, HeldBack, Looks, NodeId, Result, Vfs};
+use crate::vfs::{Caller, Entry, Errno, HeldBack, Looks, NodeId, Result, Shown, Vfs};
 use buttress::Metadata;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
@@ -268,17 +268,18 @@ impl Server {
     }
 
     fn put_entry(&self, entry: &Entry, out: &mut Output) {
-        let lasts = (NAMES_LAST, self.vfs.lasts(&entry.metadata));
+        let lasts = (NAMES_LAST, entry.lasts_s);
         let number = self.number(entry.node);
         let shown = shown_number(entry.node, &entry.metadata);
         out.entry(number, entry.generation, lasts, shown, &entry.metadata);
     }
 
-    fn put_attributes(&self, node: NodeId, metadata: &Metadata, out: &mut Output) {
-        out.u64(self.vfs.lasts(metadata))
+    #[allow(clippy::unused_self, reason = "beside the other answer with attributes")]
+    fn put_attributes(&self, node: NodeId, shown: &Shown, out: &mut Output) {
+        out.u64(shown.lasts_s)
             .u32(0)
             .u32(0)
-            .attributes(shown_number(node, metadata), metadata);
+            .attributes(shown_number(node, &shown.metadata), &shown.metadata);
     }
 }
 

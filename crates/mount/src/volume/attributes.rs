@@ -2,7 +2,7 @@
 
 use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume, resolved};
-use crate::vfs::{Changes, Errno, NewTime, Result, SetHow};
+use crate::vfs::{Changes, Errno, NewTime, Result, SetHow, Shown};
 use buttress::{AttributeChanges, ByteCount, FileKind, Location, Metadata, SetXattr};
 use core::sync::atomic::Ordering;
 
@@ -29,19 +29,31 @@ fn without_privileges(mode: u32) -> u32 {
 
 impl MountedVolume {
     pub(super) fn metadata(&self, location: Location) -> Result<Metadata> {
-        let mut metadata = match &self.access {
-            Access::Reading(filesystem) => filesystem.metadata(location),
-            Access::Writing(writer) => writer.metadata(location),
-        }
-        .map_err(|error| self.failed(&error))?;
+        Ok(self.shown(location)?.metadata)
+    }
+
+    /// Returns the attributes of an inode, and for how long they hold.
+    pub(super) fn shown(&self, location: Location) -> Result<Shown> {
+        let found = match &self.access {
+            Access::Reading(filesystem) => filesystem.metadata(location).map(|found| (found, false)),
+            Access::Writing(writer) => writer.metadata_and_dirty(location),
+        };
+        let (metadata, is_dirty) = found.map_err(|error| self.failed(&error))?;
+        Ok(self.shown_as_mounted(metadata, is_dirty))
+    }
+
+    /// Shows an inode as the owner's and the group's that the options of the mount name. `is_dirty`: a write-back will change
+    /// the space of the file, without a call.
+    pub(super) fn shown_as_mounted(&self, mut metadata: Metadata, is_dirty: bool) -> Shown {
         metadata.uid = self.showing.uid.unwrap_or(metadata.uid);
         metadata.gid = self.showing.gid.unwrap_or(metadata.gid);
         self.show_kept_back(&mut metadata);
-        Ok(metadata)
+        let lasts_s = self.lifetime_s(&metadata, is_dirty);
+        Shown { metadata, lasts_s }
     }
 
     /// Returns for how many seconds the kernel may keep attributes, unless a call of this mount changes them.
-    pub(super) fn lifetime_s(&self, metadata: &Metadata) -> u64 {
+    fn lifetime_s(&self, metadata: &Metadata, is_dirty: bool) -> u64 {
         const LONG: u64 = 3600;
         const SHORT: u64 = 1;
         /// A write-back is over after this time.
@@ -53,30 +65,17 @@ impl MountedVolume {
         if metadata.kind != FileKind::Regular {
             return LONG;
         }
-        let Access::Writing(writer) = &self.access else {
-            return LONG;
-        };
         if self.may_get_room(metadata) {
             return 0;
         }
-        // A write-back changes the space of a file, without a call.
-        if self.now().seconds.abs_diff(metadata.changed.seconds) > SETTLES_AFTER {
-            return LONG;
-        }
-        let location = metadata.location;
-        let settled = || {
-            writer
-                .metadata(location)
-                .is_ok_and(|now| now.allocated == metadata.allocated)
-        };
-        match writer.is_waiting(location) {
-            // A write-back may have ended since the caller read the attributes.
-            false if settled() => LONG,
-            _ => SHORT,
+        let is_new = || self.now().seconds.abs_diff(metadata.changed.seconds) <= SETTLES_AFTER;
+        match is_dirty && is_new() {
+            true => SHORT,
+            false => LONG,
         }
     }
 
-    pub(super) fn change_attributes(&self, location: Location, changes: &Changes) -> Result<Metadata> {
+    pub(super) fn change_at(&self, location: Location, changes: &Changes) -> Result<Shown> {
         let writer = self.writer()?;
         if let Some(size) = changes.size {
             let size = ByteCount::new(size);
@@ -128,7 +127,7 @@ impl MountedVolume {
                 set.map_err(|error| self.failed(&error))?;
             }
         }
-        self.metadata(location)
+        self.shown(location)
     }
 
     /// Takes away what gives a file the rights of its owner and group, and its capabilities.
@@ -155,8 +154,7 @@ impl MountedVolume {
     /// Takes away a file's capabilities, if it has any.
     pub(super) fn drop_capability(&self, location: Location) -> Result<()> {
         let writer = self.writer()?;
-        let found = writer.xattr(location, CAPABILITY);
-        if found.map_err(|error| self.failed(&error))?.is_some() {
+        if self.capability(location)?.is_some() {
             writer
                 .remove_xattr(location, CAPABILITY)
                 .map_err(|error| self.failed(&error))?;
@@ -164,13 +162,35 @@ impl MountedVolume {
         Ok(())
     }
 
-    pub(super) fn one_xattr(&self, location: Location, name: &[u8]) -> Result<Vec<u8>> {
+    /// Returns a file's capabilities. The kernel asks for them at each first write and each change of owner, so a file that
+    /// has none is searched once.
+    fn capability(&self, location: Location) -> Result<Option<Vec<u8>>> {
+        let state = self.capabilities.load(Ordering::SeqCst);
+        let node = self.numbers.of(location)?;
+        if self.nodes.is_without_capability(node, state) {
+            return Ok(None);
+        }
+        let found = match &self.access {
+            Access::Reading(filesystem) => filesystem.xattr(location, CAPABILITY),
+            Access::Writing(writer) => writer.xattr(location, CAPABILITY),
+        };
+        let found = found.map_err(|error| self.failed(&error))?;
+        if found.is_none() {
+            self.nodes.lacks_capability(node, state);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn xattr_at(&self, location: Location, name: &[u8]) -> Result<Vec<u8>> {
         let is_known = NAME_SPACES.iter().any(|space| name.starts_with(space));
         if !is_known && name != ACCESS_LIST && name != DEFAULT_LIST {
             return Err(Errno::OPNOTSUPP);
         }
         if name != ACCESS_LIST && name != DEFAULT_LIST {
             refuse_placeholder(location, Errno::OPNOTSUPP)?;
+        }
+        if name == CAPABILITY {
+            return self.capability(location)?.ok_or(Errno::NODATA);
         }
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.xattr(location, name),
@@ -179,7 +199,7 @@ impl MountedVolume {
         found.map_err(|error| self.failed(&error))?.ok_or(Errno::NODATA)
     }
 
-    pub(super) fn names_of_xattrs(&self, location: Location) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn xattr_names_at(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.xattrs(location),
             Access::Writing(writer) => writer.xattrs(location),
@@ -188,7 +208,7 @@ impl MountedVolume {
         Ok(xattrs.into_iter().map(|xattr| xattr.name).collect())
     }
 
-    pub(super) fn put_xattr(
+    pub(super) fn set_xattr_at(
         &self,
         location: Location,
         name: &[u8],
@@ -224,7 +244,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    pub(super) fn drop_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
+    pub(super) fn remove_xattr_at(&self, location: Location, name: &[u8]) -> Result<()> {
         refuse_placeholder(location, Errno::OPNOTSUPP)?;
         let removed = self.writer()?.remove_xattr(location, name);
         removed.map_err(|error| self.failed(&error))

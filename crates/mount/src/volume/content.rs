@@ -26,8 +26,11 @@ use core::time::Duration;
 const PAUSES_MS: [u64; 9] = [1, 5, 20, 50, 100, 200, 400, 400, 400];
 const PAUSES_FOR_ANY: usize = 4;
 
+/// No state of capabilities: a handle that has this one does not know whether its file has a capability.
+pub(super) const UNKNOWN: u64 = 0;
+
 impl MountedVolume {
-    pub(super) fn open_file(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
+    pub(super) fn open_at(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
         if let Access::Reading(_) = &self.access {
             return Err(Errno::NOSYS);
         }
@@ -45,11 +48,6 @@ impl MountedVolume {
                 return Err(Errno::PERM);
             }
         }
-        self.open_at(location, mode)
-    }
-
-    /// Opens what is known to be there and to be a file.
-    pub(super) fn open_at(&self, location: Location, mode: OpenMode) -> Result<HandleId> {
         if mode.truncate {
             let writer = self.writer()?;
             writer
@@ -59,7 +57,7 @@ impl MountedVolume {
                 self.drop_privileges(location)?;
             }
         }
-        Ok(self.handles.add_file(location, mode))
+        Ok(self.handles.add_file(location, mode, UNKNOWN))
     }
 
     /// A file of a volume that is open for reading: nothing about it changes, so none is kept open.
@@ -72,7 +70,7 @@ impl MountedVolume {
         }
     }
 
-    pub(super) fn read_file(
+    pub(super) fn read_at(
         &self,
         file: Opened,
         offset: u64,
@@ -97,17 +95,19 @@ impl MountedVolume {
         buffer: &mut [u8],
         how: ReadHow,
     ) -> Result<usize> {
-        let (writer, location) = (self.writer()?, open.location);
+        let writer = self.writer()?;
+        let file = open.live(writer).map_err(|error| self.failed(&error))?;
         if how == ReadHow::Cached && !open.mode.write_only {
-            self.note_access(location);
+            // A failure to record the access does not fail the read.
+            let _moved = file.note_access(self.accesses.get());
         }
         let asked = ByteCount::of(buffer.len());
-        let read = writer.read_at(location, offset, buffer);
+        let read = file.read_at(offset, buffer);
         let read = read.map_err(|error| self.failed(&error))?;
         if how == ReadHow::Direct {
             let range = offset..offset.saturating_add(asked);
             // A failure to record the access does not fail the read.
-            let _moved = writer.note_direct_read(location, &range, self.accesses.get());
+            let _moved = file.note_direct_read(&range, self.accesses.get());
         }
         Ok(read)
     }
@@ -121,7 +121,7 @@ impl MountedVolume {
         }
     }
 
-    pub(super) fn write_file(
+    pub(super) fn write_at(
         &self,
         handle: HandleId,
         offset: u64,
@@ -142,7 +142,8 @@ impl MountedVolume {
         }
         let offset = FileOffset::new(offset);
         if !self.is_writeback_cached() {
-            return self.with_space(|| writer.write_at(location, offset, bytes));
+            let file = open.live(writer).map_err(|error| self.failed(&error))?;
+            return self.with_space(|| file.write_at(offset, bytes));
         }
         open.is_untold.store(true, Ordering::SeqCst);
         self.with_space(|| writer.write_cached_at(location, offset, bytes))
@@ -207,7 +208,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    pub(super) fn sync_node(&self, location: Location, only_data: bool) -> Result<()> {
+    pub(super) fn sync_at(&self, location: Location, only_data: bool) -> Result<()> {
         let writer = match &self.access {
             Access::Reading(_) => return Ok(()),
             Access::Writing(_) => self.writer()?,
@@ -222,7 +223,7 @@ impl MountedVolume {
         self.require_lasting()
     }
 
-    pub(super) fn allocate_in(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()> {
+    pub(super) fn allocate_at(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()> {
         let open = self.handles.file(handle)?;
         if !open.mode.write {
             return Err(Errno::BADF);
@@ -236,7 +237,7 @@ impl MountedVolume {
         })
     }
 
-    pub(super) fn seek_in(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64> {
+    pub(super) fn seek_at(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64> {
         let start = FileOffset::new(offset);
         let found = match (file, to) {
             (Opened::Node(_), SeekTo::Data) => self.file_to_read(file)?.seek_data(start),
@@ -253,7 +254,7 @@ impl MountedVolume {
         found.map(FileOffset::get).ok_or(Errno::NXIO)
     }
 
-    pub(super) fn copy_between(
+    pub(super) fn copy_at(
         &self,
         (from, from_offset): (HandleId, u64),
         (to, to_offset): (HandleId, u64),

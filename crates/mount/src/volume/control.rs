@@ -64,7 +64,7 @@ pub(super) const fn needs_content(command: u32) -> Option<bool> {
 }
 
 impl MountedVolume {
-    pub(super) fn command(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
+    pub(super) fn control_at(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         refuse_placeholder(location, Errno::NOTTY)?;
         match control.command {
             number::FS_IOC_GETFLAGS | number::FS_IOC32_GETFLAGS => {

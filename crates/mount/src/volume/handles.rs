@@ -1,13 +1,17 @@
 //! What is open.
 
-use crate::vfs::{Errno, HandleId, NodeId, OpenMode, Result};
+use crate::vfs::{Errno, HandleId, OpenMode, Result};
 use buttress::Location;
-use buttress::unstable::locks::{Rank, RwLock, lock_class};
+use buttress::unstable::fs::Error;
+use buttress::unstable::locks::Rank;
+use buttress::unstable::locks::RwLock;
+use buttress::unstable::locks::lock_class;
+use buttress::unstable::writer::LiveFile;
+use buttress::unstable::writer::WritableFilesystem;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 lock_class!(OpenLock, "open", Rank::LEAF);
 
@@ -16,25 +20,12 @@ lock_class!(OpenLock, "open", Rank::LEAF);
 pub(super) struct OpenFile {
     pub(super) location: Location,
     pub(super) mode: OpenMode,
+    /// The file with its inode, from the first call that reads or writes on.
+    live: OnceLock<LiveFile>,
     /// Of one that is open for writing: whether content came out of a cache, and the times that belong to it did not yet.
     pub(super) is_untold: Arc<AtomicBool>,
     /// The state of capabilities in which the file is known to have none; see [`super::content`].
     pub(super) without_capability: AtomicU64,
-}
-
-/// An open directory.
-#[derive(Debug)]
-pub(super) struct OpenDirectory {
-    pub(super) node: NodeId,
-    pub(super) location: Location,
-    /// Names that get this index or a later one are not listed: they came after the listing began.
-    pub(super) end: Mutex<u64>,
-}
-
-#[derive(Debug)]
-enum Handle {
-    File(Arc<OpenFile>),
-    Directory(Arc<OpenDirectory>),
 }
 
 /// A file that is open for writing.
@@ -48,9 +39,20 @@ struct Written {
     timed_in_sync: AtomicU64,
 }
 
+impl OpenFile {
+    /// Returns the file with its inode: later calls search no table.
+    pub(super) fn live(&self, writer: &WritableFilesystem) -> core::result::Result<&LiveFile, Error> {
+        if let Some(live) = self.live.get() {
+            return Ok(live);
+        }
+        let live = writer.live_file(self.location)?;
+        Ok(self.live.get_or_init(|| live))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Open {
-    handles: HashMap<HandleId, Handle>,
+    handles: HashMap<HandleId, Arc<OpenFile>>,
     written: HashMap<Location, Written>,
 }
 
@@ -68,13 +70,14 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    fn add(&self, handle: Handle) -> HandleId {
+    fn add(&self, file: OpenFile) -> HandleId {
         let id = HandleId(self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
-        self.open.write().handles.insert(id, handle);
+        self.open.write().handles.insert(id, Arc::new(file));
         id
     }
 
-    pub(super) fn add_file(&self, location: Location, mode: OpenMode) -> HandleId {
+    /// Opens a file. `without_capability`: the state of capabilities in which it is known to have none.
+    pub(super) fn add_file(&self, location: Location, mode: OpenMode, without_capability: u64) -> HandleId {
         let is_untold = if mode.write {
             self.writers.fetch_add(1, Ordering::Relaxed);
             let mut open = self.open.write();
@@ -85,12 +88,13 @@ impl Handles {
         } else {
             Arc::default()
         };
-        self.add(Handle::File(Arc::new(OpenFile {
+        self.add(OpenFile {
             location,
             mode,
+            live: OnceLock::new(),
             is_untold,
-            without_capability: AtomicU64::new(0),
-        })))
+            without_capability: AtomicU64::new(without_capability),
+        })
     }
 
     /// Whether a file is open for writing.
@@ -142,21 +146,10 @@ impl Handles {
         }
     }
 
-    pub(super) fn add_directory(&self, directory: OpenDirectory) -> HandleId {
-        self.add(Handle::Directory(Arc::new(directory)))
-    }
-
     pub(super) fn file(&self, id: HandleId) -> Result<Arc<OpenFile>> {
         match self.open.read().handles.get(&id) {
-            Some(Handle::File(file)) => Ok(Arc::clone(file)),
-            _ => Err(self.unknown()),
-        }
-    }
-
-    pub(super) fn directory(&self, id: HandleId) -> Result<Arc<OpenDirectory>> {
-        match self.open.read().handles.get(&id) {
-            Some(Handle::Directory(directory)) => Ok(Arc::clone(directory)),
-            _ => Err(self.unknown()),
+            Some(file) => Ok(Arc::clone(file)),
+            None => Err(self.unknown()),
         }
     }
 
@@ -164,7 +157,7 @@ impl Handles {
     pub(super) fn release(&self, id: HandleId) -> bool {
         let mut open = self.open.write();
         let file = match open.handles.remove(&id) {
-            Some(Handle::File(file)) if file.mode.write => file,
+            Some(file) if file.mode.write => file,
             _ => return false,
         };
         if let Entry::Occupied(mut written) = open.written.entry(file.location) {
@@ -183,14 +176,10 @@ impl Handles {
         self.writers.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
-    /// The files and directories that are open.
+    /// The files that are open.
     pub(super) fn locations(&self) -> HashSet<Location> {
         let open = self.open.read();
-        let location = |handle: &Handle| match handle {
-            Handle::File(file) => file.location,
-            Handle::Directory(directory) => directory.location,
-        };
-        open.handles.values().map(location).collect()
+        open.handles.values().map(|file| file.location).collect()
     }
 
     /// How many files are open for writing.
@@ -198,7 +187,7 @@ impl Handles {
         self.writers.load(Ordering::Relaxed)
     }
 
-    /// How many files and directories are open.
+    /// How many files are open.
     pub(super) fn len(&self) -> usize {
         self.open.read().handles.len()
     }

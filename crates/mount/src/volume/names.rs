@@ -1,15 +1,16 @@
 //! Names: looking up, making, linking, renaming, removing, listing.
 
-use super::handles::OpenDirectory;
 use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume};
 use crate::vfs::{
-    Caller, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, RenameHow, Result,
+    Caller, Entry, Errno, HandleId, Listed, NewKind, NewNode, NodeId, OpenMode, Opened, RenameHow, Result,
+    Shown,
 };
-use buttress::unstable::fs::directory::ReadDir;
+use buttress::unstable::fs::ReadDir;
+use buttress::unstable::writer::operations;
 use buttress::unstable::writer::operations::OpenInode;
-use buttress::{DirEntry, FileKind, Location, Metadata, NewInode, RenameMode};
-use parking_lot::Mutex;
+use buttress::{DirEntry, FileKind, Location, NewInode, RenameMode};
+use core::sync::atomic::Ordering;
 
 const NAME_BYTES_MAX: usize = 255;
 
@@ -33,6 +34,25 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(Errno(libc::ENAMETOOLONG));
     }
     Ok(())
+}
+
+/// A node as a name leads to it, once a reference to it was counted.
+fn entry(node: NodeId, shown: Shown) -> Entry {
+    let Shown { metadata, lasts_s } = shown;
+    Entry {
+        node,
+        generation: metadata.generation.get(),
+        metadata,
+        lasts_s,
+    }
+}
+
+/// A placeholder has no names.
+fn require_names(directory: Location) -> Result<()> {
+    match directory.placeholder() {
+        Some(_) => Err(Errno::NOENT),
+        None => Ok(()),
+    }
 }
 
 /// The type bits of a mode for a kind of file.
@@ -70,20 +90,16 @@ impl MountedVolume {
 
     /// [`Self::entry`] of a node whose number is known.
     pub(super) fn entry_of(&self, node: NodeId, location: Location, parent: Option<NodeId>) -> Result<Entry> {
-        let metadata = self.metadata(location)?;
-        Ok(self.refer(node, metadata, parent))
+        Ok(self.refer(node, self.shown(location)?, parent))
     }
 
-    fn refer(&self, node: NodeId, metadata: Metadata, parent: Option<NodeId>) -> Entry {
-        self.nodes.refer(node, parent.filter(|_| metadata.is_directory()));
-        Entry {
-            node,
-            generation: metadata.generation.get(),
-            metadata,
-        }
+    fn refer(&self, node: NodeId, shown: Shown, parent: Option<NodeId>) -> Entry {
+        self.nodes
+            .refer(node, parent.filter(|_| shown.metadata.is_directory()));
+        entry(node, shown)
     }
 
-    pub(super) fn look_up(&self, directory: NodeId, name: &[u8]) -> Result<Entry> {
+    pub(super) fn lookup_at(&self, directory: NodeId, name: &[u8]) -> Result<Entry> {
         check_name(name)?;
         let found = self.require(self.location(directory)?, name)?;
         let node = self.numbers.of_name(found.target, name)?;
@@ -113,30 +129,59 @@ impl MountedVolume {
         self.entry(parent.ok_or(Errno::STALE)?, None)
     }
 
-    pub(super) fn make_named(
+    /// Makes a node. The answer is the inode as it was made: another thread can remove its name at once.
+    pub(super) fn make_at(
         &self,
-        directory: NodeId,
+        parent: NodeId,
         name: &[u8],
         new: &NewNode,
         kind: NewKind<'_>,
-    ) -> Result<Location> {
+    ) -> Result<Entry> {
         check_name(name)?;
-        let (directory, writer, inode) = (self.location(directory)?, self.writer()?, inode_of(new));
+        let (directory, writer, inode) = (self.location(parent)?, self.writer()?, inode_of(new));
         let refused = match kind {
             NewKind::File => Errno::ACCES,
             _ => Errno::PERM,
         };
         refuse_placeholder(directory, refused)?;
-        match kind {
-            NewKind::File => writer.create(directory, name, &inode),
-            NewKind::Directory => writer.make_directory(directory, name, &inode),
-            NewKind::Symlink(target) => writer.make_symlink(directory, name, &inode, target),
-            NewKind::Node(kind) => writer.make_node(directory, name, &inode, kind),
-        }
-        .map_err(|error| self.failed(&error))
+        let kind = match kind {
+            NewKind::File => operations::NewKind::File,
+            NewKind::Directory => operations::NewKind::Directory,
+            NewKind::Symlink(target) => operations::NewKind::Symlink(target),
+            NewKind::Node(kind) => operations::NewKind::Node(kind),
+        };
+        let above = Some(parent).filter(|_| kind == operations::NewKind::Directory);
+        // No attribute of a new inode is a capability.
+        let capabilities = self.capabilities.load(Ordering::SeqCst);
+        // In the edit: an unlink by another thread sees the reference.
+        let refer = |location| {
+            if let Ok(node) = self.numbers.of(location) {
+                self.nodes.refer_to_new(node, above, capabilities);
+            }
+        };
+        let made = writer.make(directory, name, &inode, kind, &refer);
+        let made = made.map_err(|error| self.failed(&error))?;
+        let node = self.numbers.of(made.location)?;
+        // A new inode has no dirty data.
+        Ok(entry(node, self.shown_as_mounted(made, false)))
     }
 
-    pub(super) fn make_without_name(
+    /// Makes a file and opens it. A new file has no capability.
+    pub(super) fn create_at(
+        &self,
+        directory: NodeId,
+        name: &[u8],
+        new: &NewNode,
+        mode: OpenMode,
+    ) -> Result<(Entry, HandleId)> {
+        let capabilities = self.capabilities.load(Ordering::SeqCst);
+        let mut entry = self.make_at(directory, name, new, NewKind::File)?;
+        let handle = self.handles.add_file(entry.metadata.location, mode, capabilities);
+        self.show_kept_back(&mut entry.metadata);
+        Ok((entry, handle))
+    }
+
+    pub(super) fn create_unnamed_at(
         &self,
         directory: NodeId,
         new: &NewNode,
@@ -144,58 +189,51 @@ impl MountedVolume {
     ) -> Result<(Entry, HandleId)> {
         let (directory, writer) = (self.location(directory)?, self.writer()?);
         refuse_placeholder(directory, Errno::OPNOTSUPP)?;
-        let made = writer.make_unnamed(directory, &inode_of(new));
-        let hold = made.map_err(|error| self.failed(&error))?;
-        let location = hold.location();
-        let mut entry = self.entry(location, None)?;
+        let capabilities = self.capabilities.load(Ordering::SeqCst);
+        let made = writer.create_unnamed(directory, &inode_of(new));
+        let (hold, made) = made.map_err(|error| self.failed(&error))?;
+        let node = self.numbers.of(made.location)?;
+        let mut entry = self.refer(node, self.shown_as_mounted(made, false), None);
         self.nodes.keep(entry.node, hold);
-        let handle = self.handles.add_file(location, mode);
+        let handle = self.handles.add_file(entry.metadata.location, mode, capabilities);
         self.show_kept_back(&mut entry.metadata);
         Ok((entry, handle))
     }
 
-    pub(super) fn add_name(&self, node: NodeId, directory: NodeId, name: &[u8]) -> Result<Entry> {
+    pub(super) fn link_at(&self, node: NodeId, directory: NodeId, name: &[u8]) -> Result<Entry> {
         check_name(name)?;
         let (location, into) = (self.location(node)?, self.location(directory)?);
         refuse_placeholder(into, Errno::PERM)?;
-        let linked = self.writer()?.link(location, into, name);
-        linked.map_err(|error| self.failed(&error))?;
-        self.entry(location, Some(directory))
+        let linked = self.writer()?.link_and_stat(location, into, name);
+        let (metadata, is_dirty) = linked.map_err(|error| self.failed(&error))?;
+        Ok(self.refer(node, self.shown_as_mounted(metadata, is_dirty), Some(directory)))
     }
 
-    /// Holds what a name leads to while the name goes, if somebody refers to it.
-    fn hold(&self, location: Location) -> Option<(NodeId, OpenInode)> {
-        let node = self.numbers.of(location).ok()?;
-        if location.placeholder().is_some() || !self.nodes.is_referred_to(node) {
-            return None;
-        }
-        Some((node, self.writer().ok()?.open_inode(location).ok()?))
+    /// Returns whether the kernel refers to an inode: then it stays usable without a name.
+    fn is_referred_to(&self, location: Location) -> bool {
+        let node = self.numbers.of(location);
+        location.placeholder().is_none() && node.is_ok_and(|node| self.nodes.is_referred_to(node))
     }
 
-    /// A name went: keeps what was held, if that was the last one.
-    fn keep(&self, held: Option<(NodeId, OpenInode)>) {
-        let Some((node, hold)) = held else { return };
-        let is_nameless = self
-            .metadata(hold.location())
-            .is_ok_and(|metadata| metadata.nlink == 0);
-        if is_nameless {
+    /// Keeps an inode that lost its last name.
+    fn keep(&self, held: Option<OpenInode>) {
+        if let Some(hold) = held
+            && let Ok(node) = self.numbers.of(hold.location())
+        {
             self.nodes.keep(node, hold);
         }
     }
 
-    pub(super) fn take_name(&self, directory: NodeId, name: &[u8]) -> Result<()> {
+    pub(super) fn unlink_at(&self, directory: NodeId, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let (directory, writer) = (self.location(directory)?, self.writer()?);
-        let target = self.require(directory, name)?.target;
-        let held = self.hold(target);
-        let taken = writer.unlink(directory, name);
-        if taken.is_ok() {
-            self.keep(held);
-        }
-        taken.map_err(|error| self.failed(&error))
+        require_names(directory)?;
+        let unlinked = writer.unlink_keeping(directory, name, &|inode| self.is_referred_to(inode));
+        self.keep(unlinked.map_err(|error| self.failed(&error))?);
+        Ok(())
     }
 
-    pub(super) fn take_directory(&self, directory: NodeId, name: &[u8]) -> Result<()> {
+    pub(super) fn remove_directory_at(&self, directory: NodeId, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let (directory, writer) = (self.location(directory)?, self.writer()?);
         let target = self.require(directory, name)?.target;
@@ -210,15 +248,13 @@ impl MountedVolume {
             self.has_deleted();
             return Ok(());
         }
-        let held = self.hold(target);
-        let removed = writer.remove_directory(directory, name);
-        if removed.is_ok() {
-            self.keep(held);
-        }
-        removed.map_err(|error| self.failed(&error))
+        let keeps = |inode| self.is_referred_to(inode);
+        let removed = writer.remove_directory_keeping(directory, name, &keeps);
+        self.keep(removed.map_err(|error| self.failed(&error))?);
+        Ok(())
     }
 
-    pub(super) fn give_name(
+    pub(super) fn rename_at(
         &self,
         (old_node, old_name): (NodeId, &[u8]),
         (new_node, new_name): (NodeId, &[u8]),
@@ -240,36 +276,21 @@ impl MountedVolume {
                 gid: caller.gid,
             }),
         };
-        let moved = self.require(old_directory, old_name)?.target;
-        let replaced = self.find(new_directory, new_name)?.map(|entry| entry.target);
-        let held = replaced
-            .filter(|_| how != RenameHow::Exchange)
-            .and_then(|replaced| self.hold(replaced));
-        let renamed = writer.rename(old_directory, old_name, new_directory, new_name, mode);
-        renamed.map_err(|error| self.failed(&error))?;
-        self.keep(held);
+        require_names(old_directory)?;
+        let keeps = |inode| self.is_referred_to(inode);
+        let renamed = writer.rename_keeping(old_directory, old_name, new_directory, new_name, mode, &keeps);
+        let renamed = renamed.map_err(|error| self.failed(&error))?;
+        self.keep(renamed.kept);
         // A placeholder never moves.
-        if let Ok(node) = self.numbers.of(moved) {
+        if let Ok(node) = self.numbers.of(renamed.moved) {
             self.nodes.moved(node, new_node);
         }
         if how == RenameHow::Exchange
-            && let Some(Ok(node)) = replaced.map(|replaced| self.numbers.of(replaced))
+            && let Some(Ok(node)) = renamed.present.map(|present| self.numbers.of(present))
         {
             self.nodes.moved(node, old_node);
         }
         Ok(())
-    }
-
-    pub(super) fn open_listing(&self, node: NodeId) -> Result<HandleId> {
-        let location = self.location(node)?;
-        if !self.metadata(location)?.is_directory() {
-            return Err(Errno::NOTDIR);
-        }
-        Ok(self.handles.add_directory(OpenDirectory {
-            node,
-            location,
-            end: Mutex::new(self.end_of(location)?),
-        }))
     }
 
     /// The index that the next new name in a directory gets.
@@ -283,19 +304,19 @@ impl MountedVolume {
         }
     }
 
-    pub(super) fn list_from(&self, handle: HandleId, position: u64, count: usize) -> Result<Vec<Listed>> {
-        let directory = self.handles.directory(handle)?;
-        let location = directory.location;
+    /// Lists a directory, which is not opened for that. Names that come after a listing began are not in it: else a process
+    /// that renames what it lists would never end. Listings of one directory share that end.
+    pub(super) fn list_at(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>> {
+        let Opened::Node(node) = directory else {
+            return Err(Errno::BADF);
+        };
+        let location = self.location(node)?;
         self.note_access(location);
         let mut listed = Vec::new();
         if position == DOT {
-            // From the beginning: what came meanwhile belongs to it.
-            let end = self.end_of(location)?;
-            *directory.end.lock() = end;
-            listed.push(self.dot(b".", directory.node, DOT_DOT));
+            listed.push(self.dot(b".", node, DOT_DOT));
         }
         if position <= DOT_DOT {
-            let node = directory.node;
             let above = if location == self.root {
                 node
             } else {
@@ -303,7 +324,14 @@ impl MountedVolume {
             };
             listed.push(self.dot(b"..", above, FIRST_INDEX));
         }
-        let end = *directory.end.lock();
+        let end = match self.nodes.listed_to(node).filter(|_| position != DOT) {
+            Some(end) => end,
+            None => {
+                let end = self.end_of(location)?;
+                self.nodes.lists_to(node, end);
+                end
+            }
+        };
         let from = position.max(FIRST_INDEX);
         for entry in self.entries(location, from, count)? {
             if entry.index >= end {

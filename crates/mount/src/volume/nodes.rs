@@ -23,6 +23,10 @@ struct Node {
     parent: Option<NodeId>,
     hold: Option<OpenInode>,
     is_cached: bool,
+    /// Of a file: the state of capabilities in which it is known to have none; see [`super::content`].
+    without_capability: u64,
+    /// Of a directory that was listed: the index of the first name that came after its latest listing began.
+    listed_to: Option<u64>,
 }
 
 /// See the module.
@@ -61,6 +65,30 @@ impl Nodes {
         if parent.is_some() {
             known.parent = parent;
         }
+    }
+
+    /// Refers to a node that was just made, and notes the state of capabilities in which it has none.
+    pub(super) fn refer_to_new(&self, node: NodeId, parent: Option<NodeId>, without_capability: u64) {
+        let mut shard = self.shard(node).lock();
+        let known = shard.entry(node).or_default();
+        known.references = known.references.saturating_add(1);
+        known.parent = parent;
+        known.without_capability = without_capability;
+    }
+
+    /// Notes the state of capabilities in which a file has none.
+    pub(super) fn lacks_capability(&self, node: NodeId, state: u64) {
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.without_capability = state;
+        }
+    }
+
+    /// Returns whether a file is known to have no capability in this state.
+    pub(super) fn is_without_capability(&self, node: NodeId, state: u64) -> bool {
+        let shard = self.shard(node).lock();
+        shard
+            .get(&node)
+            .is_some_and(|known| known.without_capability == state)
     }
 
     /// So many references less.
@@ -140,6 +168,18 @@ impl Nodes {
     /// The directory in which a directory was found.
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.shard(node).lock().get(&node)?.parent
+    }
+
+    /// Returns where listings of a directory end.
+    pub(super) fn listed_to(&self, node: NodeId) -> Option<u64> {
+        self.shard(node).lock().get(&node)?.listed_to
+    }
+
+    /// Begins a listing of a directory, which ends before the name with the index `end`.
+    pub(super) fn lists_to(&self, node: NodeId, end: u64) {
+        if let Some(known) = self.shard(node).lock().get_mut(&node) {
+            known.listed_to = Some(end);
+        }
     }
 
     /// A directory has another parent.

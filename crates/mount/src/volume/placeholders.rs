@@ -16,8 +16,8 @@
 //! kernel aborts its transaction when a placeholder is exchanged with another entry; here that is refused.
 
 use super::MountedVolume;
-use crate::vfs::{Changes, Errno, Result};
-use buttress::{Location, Metadata};
+use crate::vfs::{Changes, Errno, Result, Shown};
+use buttress::Location;
 
 /// Returns `refused` if `location` is a placeholder.
 pub(super) fn refuse_placeholder(location: Location, refused: Errno) -> Result<()> {
@@ -29,11 +29,11 @@ pub(super) fn refuse_placeholder(location: Location, refused: Errno) -> Result<(
 
 impl MountedVolume {
     /// Accepts changes of a placeholder's attributes, which are stored nowhere.
-    pub(super) fn change_placeholder(&self, location: Location, changes: &Changes) -> Result<Metadata> {
+    pub(super) fn change_placeholder(&self, location: Location, changes: &Changes) -> Result<Shown> {
         self.writer()?;
         if changes.size.is_some() {
             return Err(Errno(libc::EISDIR));
         }
-        self.metadata(location)
+        self.shown(location)
     }
 }

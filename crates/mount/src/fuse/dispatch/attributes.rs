@@ -2,7 +2,7 @@
 
 use super::{Reply, Request, Server, shown_number};
 use crate::fuse::wire::{Output, bit};
-use crate::vfs::{Changes, Control, Errno, HandleId, NewTime, Result, SetHow};
+use crate::vfs::{Changes, Control, Errno, HandleId, NewTime, Result, SetHow, Shown};
 use buttress::Timestamp;
 
 /// Attributes of this name space are for root.
@@ -11,27 +11,23 @@ const TRUSTED: &[u8] = b"trusted.";
 impl Server {
     pub(super) fn attributes(&self, request: &Request<'_>, out: &mut Output) -> Result<()> {
         let node = self.node_of(request);
-        let metadata = self.vfs.attributes(node)?;
-        self.put_attributes(node, &metadata, out);
+        let shown = self.vfs.attributes(node)?;
+        self.put_attributes(node, &shown, out);
         Ok(())
     }
 
     pub(super) fn statx(&self, request: &Request<'_>, out: &mut Output) -> Result<()> {
         let node = self.node_of(request);
-        let metadata = self.vfs.attributes(node)?;
-        out.statx(
-            self.vfs.lasts(&metadata),
-            shown_number(node, &metadata),
-            &metadata,
-        );
+        let Shown { metadata, lasts_s } = self.vfs.attributes(node)?;
+        out.statx(lasts_s, shown_number(node, &metadata), &metadata);
         Ok(())
     }
 
     pub(super) fn set_attributes(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let node = self.node_of(request);
         let changes = changes_in(request)?;
-        let metadata = self.vfs.change(node, &changes)?;
-        self.put_attributes(node, &metadata, out);
+        let shown = self.vfs.change(node, &changes)?;
+        self.put_attributes(node, &shown, out);
         Ok(())
     }
 

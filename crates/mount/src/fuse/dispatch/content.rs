@@ -96,8 +96,8 @@ impl Server {
         Ok(())
     }
 
-    /// What a request is about whose next field is a handle: files that were not opened have none.
-    fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
+    /// What a request is about whose next field is a handle: files and directories that were not opened have none.
+    pub(super) fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
         Ok(match request.input.u64()? {
             0 => Opened::Node(self.node_of(request)),
             handle => Opened::Handle(HandleId(handle)),
@@ -182,7 +182,7 @@ impl Server {
             return Ok(Reply::Answer);
         }
         let node = self.node(node);
-        let metadata = self.vfs.attributes(node)?;
+        let metadata = self.vfs.attributes(node)?.metadata;
         let mode = metadata.permissions();
         // Of the caller's groups one is known: who may be in the file's otherwise is not given the benefit of the doubt.
         let loses_group = mode & libc::S_ISGID != 0 && request.header.gid != metadata.gid;

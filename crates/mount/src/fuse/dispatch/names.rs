@@ -2,7 +2,7 @@
 
 use super::{Request, Server};
 use crate::fuse::wire::{OUT_HEADER, Output, bit, operation};
-use crate::vfs::{Entry, Errno, HandleId, Listed, NewKind, NewNode, RenameHow, Result};
+use crate::vfs::{Entry, Errno, Listed, NewKind, NewNode, RenameHow, Result};
 use buttress::{DeviceNumber, NodeKind};
 
 const NOREPLACE: u32 = 1;
@@ -201,7 +201,7 @@ impl Server {
         out: &mut Output,
         put: &mut dyn FnMut(&mut Output, &Listed, usize) -> bool,
     ) -> Result<()> {
-        let handle = HandleId(request.input.u64()?);
+        let directory = self.opened(request)?;
         let mut position = request.input.u64()?;
         let most = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
         let most = most.min(super::super::CONTENT_BYTES_MAX);
@@ -211,7 +211,7 @@ impl Server {
             if could_fit == 0 {
                 return Ok(());
             }
-            let listed = match self.vfs.list(handle, position, could_fit.min(LISTED_AT_ONCE)) {
+            let listed = match self.vfs.list(directory, position, could_fit.min(LISTED_AT_ONCE)) {
                 Ok(listed) => listed,
                 // What was found before it is told first.
                 Err(_) if used > 0 => return Ok(()),

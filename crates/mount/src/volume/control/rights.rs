@@ -56,7 +56,7 @@ impl MountedVolume {
         if is_privileged(caller) {
             return Ok(());
         }
-        let has_list = self.one_xattr(directory, ACCESS_LIST).is_ok();
+        let has_list = self.xattr_at(directory, ACCESS_LIST).is_ok();
         let is_owner = caller.uid == metadata.uid;
         match mode_allows(caller, &metadata) && (is_owner || !has_list) {
             true => Ok(()),
