@@ -10,6 +10,7 @@
 //! | [`create`] | files, directories, nodes, symlinks, unnamed files |
 //! | [`link`] | names that come and go: link, unlink, rmdir |
 //! | [`rename`] | rename in all its forms |
+//! | `nesting` | directories that lie in each other |
 //! | [`attributes`] | mode, owner, times, flags |
 //! | [`access_times`] | times of the last access |
 //! | [`set_xattr`] | extended attributes, and what some of them mean |
@@ -54,6 +55,7 @@ pub(crate) mod entries;
 pub(crate) mod inherit;
 pub mod link;
 pub mod many_files;
+mod nesting;
 pub mod orphan;
 pub mod rename;
 pub mod set_xattr;

@@ -15,9 +15,7 @@ use crate::WritableFilesystem;
 use crate::subvolume::making::{self, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
-use buttress_format::{
-    FileKind, InodeItem, InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeId, TreeId,
-};
+use buttress_format::{FileKind, InodeItem, RootRef, TreeId};
 use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_fs::location::Location;
 
@@ -26,9 +24,6 @@ const RENAME_ITEMS: u64 = 20;
 
 /// Places of a rename, and of the inode that gives way: its items lie side by side, and have two ends.
 const RENAME_PLACES: u64 = RENAME_ITEMS + 2;
-
-/// How many directories may lie above a directory that is moved.
-const PARENTS_LIMIT: usize = 65_536;
 
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
@@ -273,52 +268,6 @@ impl Operation<'_> {
                 location: Location::placeholder_in(from.directory),
             }),
         }
-    }
-
-    /// Whether `directory` is `above` or lies anywhere below it.
-    fn lies_below(&mut self, directory: Location, above: Location) -> Result<bool> {
-        let mut current = directory;
-        for _ in 0..PARENTS_LIMIT {
-            if current == above {
-                return Ok(true);
-            }
-            match self.directory_above(current)? {
-                Some(next) => current = next,
-                None => return Ok(false),
-            }
-        }
-        Err(Corruption::ParentLoop {
-            location: directory,
-            limit: PARENTS_LIMIT,
-        }
-        .into())
-    }
-
-    /// The directory that holds a directory; `None` at the top.
-    fn directory_above(&mut self, directory: Location) -> Result<Option<Location>> {
-        if directory.is_subvolume_root() {
-            let tree = directory.subvolume.tree().object_id();
-            let first = Key::new(tree, ItemType::ROOT_BACKREF, 0);
-            let Some(item) = self.look().at_or_after(TreeId::ROOT, &first)? else {
-                return Ok(None);
-            };
-            let key = item.key();
-            if key.objectid != tree || key.item_type != ItemType::ROOT_BACKREF {
-                return Ok(None);
-            }
-            let place = RootRef::parse(&key, item.data()).map_err(|error| Corruption::Item {
-                tree: TreeId::ROOT,
-                error,
-            })?;
-            let parent = SubvolumeId::new(key.offset);
-            return Ok(Some(Location::new(parent, place.directory)));
-        }
-        let first = InodeRefs::key(directory.inode, InodeNumber::MIN);
-        let found = self.look().at_or_after(directory.subvolume.tree(), &first)?;
-        let key = found.map(|item| item.key());
-        Ok(key
-            .filter(|key| key.objectid == first.objectid && key.item_type == ItemType::INODE_REF)
-            .map(|key| beside(directory, InodeNumber::new(key.offset))))
     }
 
     fn replace(
