@@ -90,7 +90,7 @@ impl InodeTable {
 
     /// Returns how often an inode is held open.
     pub fn holders(&self, location: Location) -> u32 {
-        // An inode that is not in memory has no holder.
+        // Clamp: an inode that is not in memory has no holder.
         let held = self.live.look(id_of(location), |state| state.held);
         held.unwrap_or(0)
     }

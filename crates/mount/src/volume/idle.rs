@@ -49,7 +49,7 @@ impl Closes {
 
     /// Returns for how long nothing has to be closed from now on.
     fn rest(&self, last_ns: u64) -> Duration {
-        // Zero when the time has passed.
+        // Clamp: zero when the time has passed.
         QUIET.saturating_sub(self.start.elapsed().saturating_sub(Duration::from_nanos(last_ns)))
     }
 }

@@ -29,6 +29,12 @@ struct Node {
     listed_to: Option<u64>,
 }
 
+impl Node {
+    fn refer(&mut self) {
+        self.references = self.references.saturating_add(1);
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Nodes {
@@ -61,7 +67,7 @@ impl Nodes {
     pub(super) fn refer(&self, node: NodeId, parent: Option<NodeId>) {
         let mut shard = self.shard(node).lock();
         let known = shard.entry(node).or_default();
-        known.references = known.references.saturating_add(1);
+        known.refer();
         if parent.is_some() {
             known.parent = parent;
         }
@@ -71,7 +77,7 @@ impl Nodes {
     pub(super) fn refer_to_new(&self, node: NodeId, parent: Option<NodeId>, without_capability: u64) {
         let mut shard = self.shard(node).lock();
         let known = shard.entry(node).or_default();
-        known.references = known.references.saturating_add(1);
+        known.refer();
         known.parent = parent;
         known.without_capability = without_capability;
     }

@@ -1,7 +1,6 @@
 //! The content of one file during a call that holds the file's lock.
 
 use crate::WritableFilesystem;
-use crate::live::LiveFile;
 use buttress_engine::data_table::{FileState, file_id};
 use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::file_content::FileContent;
@@ -24,19 +23,11 @@ pub(super) struct Of<'a> {
     pub(super) inode: Option<&'a LiveInode>,
 }
 
-impl<'a> Of<'a> {
+impl Of<'_> {
     pub(super) const fn location(location: Location) -> Self {
         Self {
             location,
             inode: None,
-        }
-    }
-
-    pub(super) fn file(file: &'a LiveFile) -> Self {
-        let inode = file.kept_inode();
-        Self {
-            location: file.location(),
-            inode,
         }
     }
 }

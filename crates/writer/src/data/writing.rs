@@ -3,8 +3,8 @@
 use super::content::{Content, Of};
 use super::items::is_inline;
 use crate::WritableFilesystem;
-use crate::live::LiveFile;
 use buttress_engine::dirty_data::DirtyData;
+use buttress_engine::inodes::LiveInode;
 use buttress_exact::{Exact as _, at_most, u64_of};
 use buttress_format::{FileExtent, FileOffset, InodeFlags};
 use buttress_fs::error::{Error, Result};
@@ -22,15 +22,19 @@ impl WritableFilesystem {
     /// [`Error::NoSpace`]. [`Error::NotPermitted`] for immutable files, and for append-only files except at their end.
     /// [`Error::Invalid`] for an end past the largest size. [`Error::OutOfHostSpace`] if dirty content is at its limit.
     pub fn write_at(&self, location: Location, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        self.require_host_space()?;
-        self.take_in(Of::location(location), Source::CallAt(offset.get()), bytes)?;
-        self.write_back_taken_in()
+        self.write_kept_at(location, None, offset, bytes)
     }
 
-    /// As [`WritableFilesystem::write_at`], of a file whose inode the caller keeps.
-    pub(crate) fn write_live_at(&self, file: &LiveFile, offset: FileOffset, bytes: &[u8]) -> Result<()> {
+    /// As [`WritableFilesystem::write_at`], of a file whose inode the caller may keep.
+    pub(crate) fn write_kept_at(
+        &self,
+        location: Location,
+        inode: Option<&LiveInode>,
+        offset: FileOffset,
+        bytes: &[u8],
+    ) -> Result<()> {
         self.require_host_space()?;
-        self.take_in(Of::file(file), Source::CallAt(offset.get()), bytes)?;
+        self.take_in(Of { location, inode }, Source::CallAt(offset.get()), bytes)?;
         self.write_back_taken_in()
     }
 

@@ -21,9 +21,9 @@ use std::sync::Arc;
 pub struct LiveFile {
     filesystem: WritableFilesystem,
     location: Location,
-    pub(crate) inode: Arc<LiveInode>,
+    pub(super) inode: Arc<LiveInode>,
     /// The tree of the file, and the tree of checksums.
-    pub(crate) trees: [LiveTree; 2],
+    pub(super) trees: [LiveTree; 2],
 }
 
 impl WritableFilesystem {
@@ -51,20 +51,20 @@ impl LiveFile {
     }
 
     /// Returns whether the trees are still the open ones.
-    pub(crate) fn is_current(&self) -> bool {
+    fn is_current(&self) -> bool {
         self.trees.iter().all(LiveTree::is_open)
     }
 
     /// Returns the inode, if it is the table's for the length of a call: the caller keeps the file, and no operation removed
     /// the inode so far.
-    pub(crate) fn kept_inode(&self) -> Option<&LiveInode> {
+    fn kept_inode(&self) -> Option<&LiveInode> {
         let [of_file, _] = &self.trees;
         let is_there = of_file.require_subvolume(self.location.subvolume).is_ok();
         (self.is_current() && is_there && !self.inode.read().is_going).then_some(&*self.inode)
     }
 
     /// Returns the newest item of the inode with pending times, and its dirty data.
-    pub(crate) fn newest(&self) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
+    fn newest(&self) -> Result<(InodeItem, Option<Arc<FileContent>>)> {
         let [of_file, _] = &self.trees;
         let known = |state: &InodeState| {
             let item = state.newest().filter(|_| !state.is_going);
@@ -99,7 +99,8 @@ impl LiveFile {
     /// # Errors
     /// As [`WritableFilesystem::write_at`].
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
-        self.filesystem.write_live_at(self, offset, bytes)
+        self.filesystem
+            .write_kept_at(self.location, self.kept_inode(), offset, bytes)
     }
 
     /// Records an access as [`WritableFilesystem::note_access`].

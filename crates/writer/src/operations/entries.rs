@@ -160,13 +160,18 @@ impl Operation<'_> {
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
+        self.reach_inode(inode)?;
+        Ok(index)
+    }
+
+    /// Goes to the first item of an inode, to the end of its items, and to what marks it as an orphan.
+    pub(super) fn reach_inode(&mut self, inode: Location) -> Result<()> {
         let keys = [
             InodeItem::key(inode.inode),
             InodeItem::key(InodeNumber::new(inode.inode.get().saturating_add(1))),
             OrphanItem::key(ObjectId::new(inode.inode.get())),
         ];
-        self.reach(inode.subvolume.tree(), &keys)?;
-        Ok(index)
+        self.reach(inode.subvolume.tree(), &keys)
     }
 
     /// Puts an entry into a directory, by name and by index. Its inode is not touched.

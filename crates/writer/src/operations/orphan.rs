@@ -253,12 +253,7 @@ impl Operation<'_> {
         // Looked up while the inode is there: a number is not given twice in one transaction.
         self.look().next_inode_number(location.subvolume.tree())?;
         let end = self.end_of_step(location)?;
-        let keys = [
-            InodeItem::key(location.inode),
-            InodeItem::key(InodeNumber::new(location.inode.get().saturating_add(1))),
-            OrphanItem::key(ObjectId::new(location.inode.get())),
-        ];
-        self.reach(location.subvolume.tree(), &keys)?;
+        self.reach_inode(location)?;
         begun(&self.begin().inodes);
         if let Some(end) = end {
             self.remove_step(location, end)?;
