@@ -17,6 +17,8 @@ mod licences;
 #[cfg(test)]
 mod locks;
 mod miri;
+#[cfg(test)]
+mod modules;
 mod nightly;
 mod own_files;
 #[cfg(test)]
