@@ -2,7 +2,7 @@
 //!
 //! One thread for each volume that is open for writing. Edits wake it when half of what may be dirty is
 //! ([`super::memory`]): it commits while they go on. And it looks once a second whether anything has been waiting for the
-//! environment's interval ([`super::Environment::commit_interval`]): then it writes content back and commits, so that
+//! environment's interval ([`crate::Environment::commit_interval`]): then it writes content back and commits, so that
 //! callers who never ask for a commit lose no more than that.
 //!
 //! A second thread writes back content once half of what may be dirty is ([`crate::data_table`]), until a quarter is left:
@@ -14,95 +14,30 @@
 //!
 //! A failure here is told to the next edit, because it stopped writing.
 
-use super::memory::Pressure;
-use super::{Engine, Shared};
-use buttress_format::Timestamp;
+use crate::engine::{Engine, Shared};
+use crate::memory::Pressure;
+use crate::uncommitted::DirtySince;
+use crate::workers::{Worker, Workers};
 use buttress_fs::error::Result;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
 
 /// How often the thread looks whether something has waited for too long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The threads. Dropping them waits for their end.
-#[derive(Debug)]
-pub(crate) struct Background {
-    commits: Worker,
-    write_back: Worker,
-}
-
-/// A thread that works when it is woken.
-#[derive(Debug)]
-struct Worker {
-    wake: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Since when something has been waiting.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Waiting {
-    since: Option<Timestamp>,
-    /// How many commits with all content there had been then.
-    whole_commits: u64,
-}
-
-impl Background {
-    /// Starts the thread; `None` where there is to be none, or none can be had: then calls commit.
-    pub(crate) fn start(writer: &Arc<Shared>) -> Option<Self> {
-        let interval = writer.environment.commit_interval()?;
-        if !writer.base.executor().is_parallel() {
-            return None;
-        }
-        let weak = Arc::downgrade(writer);
-        let commits = Worker::start("buttress-commit", move |woken| run(&weak, woken, interval))?;
-        let weak = Arc::downgrade(writer);
-        let write_back = Worker::start("buttress-write-back", move |woken| write_back(&weak, woken))?;
-        Some(Self { commits, write_back })
+/// Starts the threads; `None` where there are to be none, or none can be had: then calls commit.
+pub(crate) fn start(writer: &Arc<Shared>) -> Option<Workers> {
+    let interval = writer.environment.commit_interval()?;
+    if !writer.base.executor().is_parallel() {
+        return None;
     }
-
-    /// Has the thread commit. It does nothing more where that was asked for already.
-    pub(crate) fn wake(&self) {
-        self.commits.wake();
-    }
-
-    /// Has content written back.
-    pub(crate) fn wake_write_back(&self) {
-        self.write_back.wake();
-    }
-}
-
-impl Worker {
-    fn start(name: &str, work: impl FnOnce(&Receiver<()>) + Send + 'static) -> Option<Self> {
-        let (wake, woken) = crossbeam_channel::bounded(1);
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || work(&woken))
-            .ok()?;
-        Some(Self {
-            wake: Some(wake),
-            thread: Some(thread),
-        })
-    }
-
-    fn wake(&self) {
-        if let Some(wake) = &self.wake {
-            let _is_new = wake.try_send(()).is_ok();
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Without a sender the thread ends after what it is at.
-        drop(self.wake.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and what it left half done is not committed.
-            drop(thread.join());
-        }
-    }
+    let weak = Arc::downgrade(writer);
+    let commits = Worker::start("buttress-commit", move |woken| run(&weak, woken, interval))?;
+    let weak = Arc::downgrade(writer);
+    let write_back = Worker::start("buttress-write-back", move |woken| write_back(&weak, woken))?;
+    Some(Workers { commits, write_back })
 }
 
 /// A handle for a thread of the volume's own; `None` once nobody else has one, or nothing is to be written any more.
@@ -161,18 +96,18 @@ impl Engine {
     /// Commits when something has waited for `interval`, as far as earlier calls saw; says whether it did.
     pub fn commit_if_due(&self, interval: Duration) -> Result<bool> {
         if !self.has_uncommitted() || self.require_writing().is_err() {
-            *self.shared.waiting.lock() = Waiting::default();
+            *self.shared.dirty_since.lock() = DirtySince::default();
             return Ok(false);
         }
         let now = self.now();
         let whole_commits = self.shared.whole_commits.load(Ordering::Relaxed);
         {
-            let mut waiting = self.shared.waiting.lock();
-            let since = waiting
+            let mut dirty_since = self.shared.dirty_since.lock();
+            let since = dirty_since
                 .since
-                .filter(|since| waiting.whole_commits == whole_commits && *since <= now);
+                .filter(|since| dirty_since.whole_commits == whole_commits && *since <= now);
             let Some(since) = since else {
-                *waiting = Waiting {
+                *dirty_since = DirtySince {
                     since: Some(now),
                     whole_commits,
                 };
@@ -181,7 +116,7 @@ impl Engine {
             if now.seconds.abs_diff(since.seconds) < interval.as_secs() {
                 return Ok(false);
             }
-            *waiting = Waiting::default();
+            *dirty_since = DirtySince::default();
         }
         self.commit()?;
         Ok(true)

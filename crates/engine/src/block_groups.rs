@@ -389,39 +389,4 @@ impl BlockGroups {
         }
         Ok(Found::Nothing)
     }
-
-    /// Gives back a range that was allocated, and never used.
-    pub fn give_back(&mut self, start: u64, length: u64) -> Result<()> {
-        self.shift(start, length, Share::Allocated, Share::Free)
-    }
-
-    /// An extent that was allocated appeared in the extent tree.
-    pub fn use_extent(&mut self, start: u64, length: u64) -> Result<()> {
-        self.shift(start, length, Share::Allocated, Share::Used)?;
-        if let Some(group) = self.holding_mut(start)
-            && !buttress_faults::on("ledger-used-range-unrecorded")
-        {
-            group.note_used(start, length);
-        }
-        Ok(())
-    }
-
-    /// An extent left the extent tree. Its bytes wait, or can be used at once.
-    pub fn free_extent(&mut self, start: u64, length: u64, to: Share) -> Result<()> {
-        let group = self.holding_mut(start);
-        let used = group.map(|group| group.used);
-        self.shift(start, length, Share::Used, to)?;
-        if let Some(group) = self.holding_mut(start) {
-            if buttress_faults::on("block-group-used-never-falls") {
-                group.used = used.unwrap_or(0);
-            }
-            group.note_freed(start, length);
-        }
-        Ok(())
-    }
-
-    /// A pinned range may be used again.
-    pub fn unpin(&mut self, start: u64, length: u64) -> Result<()> {
-        self.shift(start, length, Share::Pinned, Share::Free)
-    }
 }

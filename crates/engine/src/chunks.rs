@@ -12,18 +12,16 @@ mod devices;
 mod planning;
 mod removing;
 
-pub(crate) use devices::Devices;
-
 use super::backing::{Backing, wants_backing};
 use super::block_groups::{Group, Purpose};
 use super::running::Running;
+use crate::device_space::stripe_bytes;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, DeviceId, ItemType, Key, Logical, ObjectId, Physical,
     Profile, STRIPE_BYTES, Stripe, TreeId,
 };
 use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
-use devices::stripe_bytes;
 
 impl Running {
     /// Makes a chunk for a purpose. False when the devices have no space for one. A block that is missing ends it before

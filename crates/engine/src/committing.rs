@@ -21,7 +21,7 @@ use super::freezing::{Preparation, Prepared};
 use super::reservation::Handle;
 use super::slice::Slice;
 use super::uncommitted::Counted;
-use super::{Engine, Shared, SuperblocksLock};
+use crate::engine::{Engine, Shared, SuperblocksLock};
 use buttress_device::Buffer;
 use buttress_format::{ByteCount, Generation, TreeBlock, TreeId};
 use buttress_fs::error::{Defect, Error, Result};

@@ -16,14 +16,15 @@
 //!
 //! Source: on-disk format documentation, section "Extent item", and the meaning of `FULL_BACKREF` there.
 
-use super::extent_tree::ExtentState;
-use super::running::Core;
+use crate::core_state::Core;
+use crate::extent_state::ExtentState;
 use buttress_accounts::delayed_references::{DelayedReferences, ExtentKind, Reference};
 use buttress_format::{
     ByteCount, FileExtent, Generation, HeaderFlags, InodeNumber, ItemType, Logical, TreeBlock, TreeId,
 };
-use buttress_fs::error::{Corruption, Result};
-use buttress_tree::{BlockPointer, ContextError, EditContext};
+use buttress_fs::error::{Corruption, Error, Result};
+use buttress_locks::Excused;
+use buttress_tree::{BlockPointer, Blocking, ContextError, EditContext, EditableTree, NonBlocking};
 
 /// The rules for trees whose blocks nothing shares.
 #[derive(Debug)]
@@ -221,5 +222,36 @@ impl Core {
                 .change(slice.disk, slice.disk_bytes, ExtentKind::Data, reference, by);
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// Edits the extent tree.
+    pub(crate) fn edit_extents<T>(
+        &mut self,
+        edit: impl FnOnce(&mut EditableTree, &mut dyn EditContext) -> buttress_tree::Result<T>,
+    ) -> Result<T> {
+        let _whole = whole_edit();
+        let mut context = CowOnlyTree::new(self.generation, self.node_bytes(), &mut self.references);
+        let edited = self.extent.tree.edit(|tree| edit(tree, &mut context));
+        edited.map_err(own_error)
+    }
+}
+
+/// An edit is done whole: it reads what it finds missing. Nobody edits during a look; if somebody does, better it reads under
+/// the lock than that it ends half-way.
+pub(crate) fn whole_edit() -> (Blocking, Excused) {
+    debug_assert!(!NonBlocking::is_held(), "an edit during a look");
+    (NonBlocking::lift(), Excused::from_device_rule())
+}
+
+/// An error of this crate that an edit of a tree was ended with comes back as itself.
+pub(crate) fn own_error(error: buttress_tree::Error) -> Error {
+    match error.cause() {
+        buttress_tree::error::Cause::Context(context) => match context.downcast_ref::<Error>() {
+            Some(own) => own.clone(),
+            None => error.into(),
+        },
+        _ => error.into(),
     }
 }

@@ -1,35 +1,23 @@
 //! Which files have dirty data, and each file's lock.
 
 use super::data_options::DataOptions;
-use super::file_content::{FileContent, FileLock};
+use super::file_content::{FileContent, FileId, file_id};
 use crate::reserved_ahead::ReservedAhead;
-use crate::trees::LiveTree;
-use buttress_format::{ByteCount, InodeNumber, TreeId};
+use buttress_format::ByteCount;
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use buttress_locks::{Mutex, MutexGuard, Rank, RwLock, lock_class};
+use buttress_locks::{Mutex, Rank, RwLock, lock_class};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A tree, and the number of a file in it.
-pub type FileId = (TreeId, InodeNumber);
 
 lock_class!(pub FilesLock, "files", Rank::LEAF);
 lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
-/// The memory of a file beside its content, in bytes.
-const FILE_BYTES: u64 = 640;
-
 /// The largest number of files with dirty data. Content of one file is worth holding back, since more of it may come and lie
 /// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
 pub const FILES_MAX: usize = 1024;
-
-/// The key of a file in the table.
-pub fn file_id(location: Location) -> FileId {
-    (location.subvolume.tree(), location.inode)
-}
 
 /// The files with dirty data, or with a call under way.
 #[derive(Debug)]
@@ -53,53 +41,6 @@ pub struct DataTable {
     /// Held for reading by calls that change content in several steps, of which a snapshot must have all or none, and for
     /// writing while a snapshot freezes its source.
     pub several_steps: RwLock<(), SeveralStepsLock>,
-}
-
-/// The state of a file for a call, beside its dirty data.
-#[derive(Debug, Default)]
-pub struct FileState {
-    /// The file's size; not yet looked up in a file that was just taken in.
-    pub size: Option<u64>,
-    /// The space promised to dirty data, in bytes.
-    pub reserved: u64,
-    /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
-    pub never_inline: bool,
-    /// Content is being written back, and the lock was released meanwhile.
-    pub in_flight: bool,
-    /// The subvolume's tree as a call found it: one that is not open any more is not known to be writable.
-    pub tree: Option<LiveTree>,
-    /// Whether readers of the inode find the content.
-    pub is_shown: bool,
-    /// The table has let go of it.
-    pub is_gone: bool,
-}
-
-impl FileState {
-    /// Whether it is that of a file which the table has and readers find.
-    pub const fn is_in_use(&self) -> bool {
-        self.is_shown && !self.is_gone
-    }
-}
-
-impl FileContent {
-    /// The memory of what waits, and of the file's records.
-    pub fn memory_bytes(&self) -> u64 {
-        match self.waiting.read().memory_bytes() {
-            0 => 0,
-            bytes => bytes.saturating_add(FILE_BYTES),
-        }
-    }
-
-    /// Takes the file's lock if nobody has it, and nothing of the file is being written back.
-    pub fn lock_if_free(&self) -> Option<MutexGuard<'_, FileState, FileLock>> {
-        self.state.try_lock().filter(|state| !state.in_flight)
-    }
-
-    /// Returns whether nothing of the content is dirty. Pending times are the live inode's.
-    pub fn is_clean(&self, state: &FileState) -> bool {
-        let is_settled = state.reserved == 0 && !state.in_flight;
-        is_settled && self.waiting.read().pending.is_empty()
-    }
 }
 
 impl DataTable {

@@ -7,24 +7,16 @@
 //! Source: on-disk format documentation, section "Extent item".
 
 use super::block_groups::Share;
-use super::running::{Core, Running};
+use crate::extent_state::{counted, extent_key, inline_form, keyed_key};
+use crate::running::Running;
 use buttress_accounts::delayed_references::{Created, ExtentKind, Pending, Reference};
 use buttress_format::{
-    ByteCount, ExtentDataReference, ExtentFlags, ExtentItem, Generation, Incompat, InlineReference, ItemType,
-    Key, Logical, ObjectId, TreeBlockInfo, TreeId, parse_keyed_references,
+    ExtentFlags, ExtentItem, Generation, Incompat, InlineReference, Key, Logical, TreeBlockInfo, TreeId,
+    parse_keyed_references,
 };
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Defect, Result};
 use smallvec::SmallVec;
-
-/// What is known of an extent's references, those that wait included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtentState {
-    /// How many references it has.
-    pub references: u64,
-    /// Whether what is below it is referred to by its address.
-    pub full_backref: bool,
-}
 
 impl InlineLimit {
     const fn of(node_bytes: u32) -> Self {
@@ -37,20 +29,6 @@ impl InlineLimit {
 /// The most bytes that an extent item grows to by inline references.
 struct InlineLimit(usize);
 
-fn inline_form(reference: &Reference, count: u32) -> InlineReference {
-    match *reference {
-        Reference::TreeBlock { root } => InlineReference::TreeBlock { root },
-        Reference::SharedBlock { parent } => InlineReference::SharedBlock { parent },
-        Reference::Data { root, inode, offset } => InlineReference::ExtentData(ExtentDataReference {
-            root,
-            inode,
-            offset,
-            count,
-        }),
-        Reference::SharedData { parent } => InlineReference::SharedData { parent, count },
-    }
-}
-
 fn same_reference(inline: &InlineReference, reference: &Reference) -> bool {
     match (inline, reference) {
         (InlineReference::TreeBlock { root }, Reference::TreeBlock { root: other }) => root == other,
@@ -62,80 +40,6 @@ fn same_reference(inline: &InlineReference, reference: &Reference) -> bool {
             (data.root, data.inode, data.offset) == (*root, *inode, *offset)
         }
         _ => false,
-    }
-}
-
-/// The key of the extent item of an extent with this kind and length.
-pub fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, skinny: bool) -> Key {
-    let object = ObjectId::new(logical.get());
-    match kind {
-        ExtentKind::TreeBlock { level } if skinny => {
-            Key::new(object, ItemType::METADATA_ITEM, u64::from(level))
-        }
-        ExtentKind::TreeBlock { .. } | ExtentKind::Data => {
-            Key::new(object, ItemType::EXTENT_ITEM, length.get())
-        }
-    }
-}
-
-/// Where applying what waits for an extent looks and edits: its item in any form, and keyed references; in order.
-pub fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[Key; 4]> {
-    let form = |skinny| extent_key(logical, pending.kind, pending.length, skinny);
-    let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
-    if pending.created.is_none() {
-        keys.push(form(false));
-    }
-    keys.push(form(skinny));
-    keys.extend(
-        pending
-            .changes
-            .iter()
-            .map(|(reference, _)| keyed_key(logical, reference)),
-    );
-    keys.sort_unstable();
-    keys
-}
-
-impl Core {
-    /// The item of an extent that must be there.
-    fn extent_item(
-        &self,
-        logical: Logical,
-        kind: ExtentKind,
-        length: ByteCount,
-    ) -> Result<(Key, ExtentItem)> {
-        let skinny = self.has(Incompat::SKINNY_METADATA);
-        let tree = &self.extent.tree;
-        for form in [skinny, false] {
-            let key = extent_key(logical, kind, length, form);
-            if let Some(found) = tree.get(&key)? {
-                let item = ExtentItem::parse(&key, found.data(), &self.format).map_err(|error| {
-                    Corruption::Item {
-                        tree: TreeId::EXTENT,
-                        error,
-                    }
-                })?;
-                return Ok((key, item));
-            }
-        }
-        Err(Corruption::ExtentMissing { logical, length }.into())
-    }
-
-    /// How many references an extent has, those that wait included.
-    pub fn extent_state(&self, logical: Logical, kind: ExtentKind, length: ByteCount) -> Result<ExtentState> {
-        let pending = self.references.get(logical);
-        let waiting = pending.map_or(0, Pending::sum);
-        let flagged = pending.is_some_and(|pending| pending.full_backref);
-        let (references, full_backref) = if pending.is_some_and(|pending| pending.created.is_some()) {
-            (0, false)
-        } else {
-            let (_, item) = self.extent_item(logical, kind, length)?;
-            (item.references, item.flags.contains(ExtentFlags::FULL_BACKREF))
-        };
-        Ok(ExtentState {
-            references: counted(logical, references, waiting)?,
-            full_backref: full_backref || flagged,
-        })
     }
 }
 
@@ -365,17 +269,7 @@ fn change_inline(item: &mut ExtentItem, reference: &Reference, change: i64) -> R
     Ok(true)
 }
 
-/// How many references an extent has after a change.
-fn counted(logical: Logical, references: u64, change: i64) -> Result<u64, Corruption> {
-    let counted = references.checked_add_signed(change);
-    counted.ok_or(Corruption::ReferencesTooFew {
-        logical,
-        references,
-        change,
-    })
-}
-
-/// As [`counted`], for what one item or tree refers to.
+/// As [`counted`](crate::extent_state::counted), for what one item or tree refers to.
 fn counted_by_one(logical: Logical, references: u32, change: i64) -> Result<u32, Corruption> {
     let counted = i64::from(references).checked_add(change);
     let counted = counted.and_then(|counted| u32::try_from(counted).ok());
@@ -412,15 +306,6 @@ const fn inline_bytes(inline: &InlineReference) -> usize {
         InlineReference::ExtentData(_) => 29,
         InlineReference::SharedData { .. } => 13,
     }
-}
-
-fn keyed_key(logical: Logical, reference: &Reference) -> Key {
-    let inline = inline_form(reference, 1);
-    Key::new(
-        ObjectId::new(logical.get()),
-        inline.item_type(),
-        inline.sort_value(),
-    )
 }
 
 fn keyed_bytes(reference: &Reference, count: u32) -> Vec<u8> {

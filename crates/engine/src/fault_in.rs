@@ -9,13 +9,15 @@
 //! What is read again and again since the cache is too small to keep it is read under the lock, as what cannot be read is:
 //! there the error has its place.
 
-use super::Engine;
 use super::block_groups::Purpose;
-use super::checksums::checksum_key;
-use super::extent_tree::{extent_key, keys_of};
-use super::reservation::Handle;
-use super::running::{Core, OpenTree, Running};
+use crate::checksums::checksum_key;
+use crate::core_state::Core;
+use crate::engine::Engine;
+use crate::extent_state::{extent_key, keys_of};
+use crate::reservation::Handle;
 use crate::retry::{Looked, Retry};
+use crate::running::Running;
+use crate::trees::{BLOCKS_AT_ONCE, OpenTree};
 use buttress_accounts::delayed_references::{ExtentKind, Pending};
 use buttress_format::{Generation, Incompat, Key, Logical, TreeBlock, TreeId};
 use buttress_fs::error::{Error, Result};
@@ -23,9 +25,6 @@ use buttress_locks::Excused;
 use buttress_tree::{BlockPointer, NonBlocking};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// How many blocks are read at most between two looks: few enough for a small cache to hold them.
-pub const BLOCKS_AT_ONCE: usize = 256;
 
 /// How many blocks one job reads: in order of address, so that neighbours are one request.
 const BLOCKS_A_JOB: usize = 64;

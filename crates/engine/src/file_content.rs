@@ -6,17 +6,29 @@
 //! Invariants: content is here until extents with it are in the tree; a call that changes extents under content that readers
 //! could have seen, and does so in several steps, holds the layout for the time.
 
-use super::data_table::{FileId, FileState};
 use super::dirty_data::DirtyData;
+use crate::trees::LiveTree;
 use buttress_exact::{Exact as _, u64_of};
-use buttress_format::{ByteCount, InodeItem};
-use buttress_locks::{Condvar, Mutex, Rank, RwLock, lock_class};
+use buttress_format::{ByteCount, InodeItem, InodeNumber, TreeId};
+use buttress_fs::location::Location;
+use buttress_locks::{Condvar, Mutex, MutexGuard, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
+
+/// A tree, and the number of a file in it.
+pub type FileId = (TreeId, InodeNumber);
 
 lock_class!(pub FileLock, "state", Rank::new(10).over_device().several());
 lock_class!(pub LayoutLock, "layout", Rank::new(15).over_device_when_exclusive());
 lock_class!(pub WaitingLock, "waiting", Rank::new(42));
+
+/// The memory of a file beside its content, in bytes.
+const FILE_BYTES: u64 = 640;
+
+/// The key of a file in the table.
+pub fn file_id(location: Location) -> FileId {
+    (location.subvolume.tree(), location.inode)
+}
 
 /// A file with dirty data, or with a call under way. See the module.
 #[derive(Debug)]
@@ -42,6 +54,53 @@ impl FileContent {
             layout: RwLock::default(),
             waiting: RwLock::default(),
         }
+    }
+}
+
+/// The state of a file for a call, beside its dirty data.
+#[derive(Debug, Default)]
+pub struct FileState {
+    /// The file's size; not yet looked up in a file that was just taken in.
+    pub size: Option<u64>,
+    /// The space promised to dirty data, in bytes.
+    pub reserved: u64,
+    /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
+    pub never_inline: bool,
+    /// Content is being written back, and the lock was released meanwhile.
+    pub in_flight: bool,
+    /// The subvolume's tree as a call found it: one that is not open any more is not known to be writable.
+    pub tree: Option<LiveTree>,
+    /// Whether readers of the inode find the content.
+    pub is_shown: bool,
+    /// The table has let go of it.
+    pub is_gone: bool,
+}
+
+impl FileState {
+    /// Whether it is that of a file which the table has and readers find.
+    pub const fn is_in_use(&self) -> bool {
+        self.is_shown && !self.is_gone
+    }
+}
+
+impl FileContent {
+    /// The memory of what waits, and of the file's records.
+    pub fn memory_bytes(&self) -> u64 {
+        match self.waiting.read().memory_bytes() {
+            0 => 0,
+            bytes => bytes.saturating_add(FILE_BYTES),
+        }
+    }
+
+    /// Takes the file's lock if nobody has it, and nothing of the file is being written back.
+    pub fn lock_if_free(&self) -> Option<MutexGuard<'_, FileState, FileLock>> {
+        self.state.try_lock().filter(|state| !state.in_flight)
+    }
+
+    /// Returns whether nothing of the content is dirty. Pending times are the live inode's.
+    pub fn is_clean(&self, state: &FileState) -> bool {
+        let is_settled = state.reserved == 0 && !state.in_flight;
+        is_settled && self.waiting.read().pending.is_empty()
     }
 }
 

@@ -4,8 +4,9 @@ use super::converging::{Converged, Convergence};
 use super::fault_in::FaultIn;
 use super::pins::Readers;
 use super::recount::Recount;
-use super::running::{OpenTree, Running};
+use super::running::Running;
 use super::slice::Slice;
+use super::trees::OpenTree;
 use buttress_format::{
     BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
     Superblock, TreeBlock, TreeId,

@@ -6,12 +6,14 @@
 //! What is only in memory can change through a look: which inodes are held, what a directory gives to new inodes, and what
 //! logs know. No commit writes that.
 
+use super::core_state::Core;
 use super::data_extents::DataRange;
 use super::inode_table::InodeTable;
 use super::log_state::LogState;
 use super::need::Need;
 use super::removed_names::NameChanges;
-use super::running::{Core, OpenTree, Running};
+use super::running::Running;
+use super::trees::OpenTree;
 use buttress_format::{Generation, Key, RootItem, TreeId};
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;

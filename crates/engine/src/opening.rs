@@ -7,96 +7,35 @@
 //! space of a group when it is needed.
 
 use super::block_groups::BlockGroups;
-use super::chunks::Devices;
+use super::core_state::Core;
 use super::loading::load_block_groups;
 use super::memory::DirtyMemory;
-use super::pins::{Hold, Pins, Readers};
+use super::pins::{Pins, Readers};
 use super::quotas::Quotas;
 use super::replacement;
-use super::running::{Core, OpenTree, Running};
-use super::uncommitted::{Account, Holders, Uncommitted};
-use super::{Engine, Shared};
+use super::running::Running;
+use super::trees::OpenTree;
+use super::uncommitted::Account;
+use crate::background;
 use crate::data_options::DataOptions;
 use crate::data_table::DataTable;
+use crate::device_space::Devices;
+use crate::engine::{CommitStages, Engine, Holders, Shared};
+use crate::environment::{Environment, SystemEnvironment};
 use crate::inode_table::InodeTable;
 use crate::pending_log::PendingLog;
 use crate::removed_names::NameChanges;
-use crate::stages::CommitStages;
 use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
 use buttress_accounts::delayed_references::DelayedReferences;
-use buttress_format::{
-    ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, Timestamp, TreeId, Uuid,
-};
+use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
-use buttress_fs::filesystem::{Filesystem, RunningTrees};
+use buttress_fs::filesystem::Filesystem;
 use buttress_locks::{Excused, Mutex};
 use buttress_tree::EditableTree;
 use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
-use core::time::Duration;
-use std::collections::HashMap;
-use std::fmt;
-use std::io::Write;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// What an edit takes from outside: the time, and uuids. Given, so that the same edits give the same bytes.
-pub trait Environment: fmt::Debug + Send + Sync {
-    /// The time that inodes and subvolumes get.
-    fn now(&self) -> Timestamp;
-
-    /// A uuid that nothing else has.
-    fn new_uuid(&self) -> Uuid;
-
-    /// How long edits may wait, by this clock, before a thread of the writer's own commits them. With an interval commits
-    /// also begin in the background when much is dirty. `None`, as by default: there is no such thread, and commits
-    /// happen where calls make them.
-    fn commit_interval(&self) -> Option<Duration> {
-        None
-    }
-
-    /// The latest time that the volume may get: a time that a call sets is brought down to it. `None`, as by default: any.
-    fn latest(&self) -> Option<Timestamp> {
-        None
-    }
-
-    /// The last handle of the volume went without a commit, and without saying that this was meant: all of this is lost. By
-    /// default a line on standard error says so.
-    fn lost(&self, lost: &Uncommitted) {
-        // There is nobody else to tell when that fails.
-        let _ = writeln!(
-            std::io::stderr(),
-            "buttress: lost for want of a commit: {lost}; the volume stays at generation {} (close commits, abandon forgets \
-             without this)",
-            lost.committed
-        );
-    }
-}
-
-/// The system's clock and random uuids; what waits is committed after 30 seconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemEnvironment;
-
-impl Environment for SystemEnvironment {
-    fn now(&self) -> Timestamp {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => Timestamp {
-                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-                nanoseconds: since.subsec_nanos(),
-            },
-            Err(_) => Timestamp::default(),
-        }
-    }
-
-    fn new_uuid(&self) -> Uuid {
-        Uuid::new_v4()
-    }
-
-    fn commit_interval(&self) -> Option<Duration> {
-        Some(Duration::from_secs(30))
-    }
-}
 
 /// How to write.
 #[derive(Clone, Debug)]
@@ -142,7 +81,8 @@ impl Opening {
     pub fn end(self) -> Engine {
         let mut engine = self.engine;
         engine.shared.account.forget();
-        engine.holders = Some(Arc::new(Holders::of(&engine.shared)));
+        let background = background::start(&engine.shared);
+        engine.holders = Some(Arc::new(Holders::new(Arc::clone(&engine.shared), background)));
         engine
     }
 }
@@ -217,7 +157,7 @@ impl Engine {
                 discards: options.discard,
                 dirty_memory,
                 whole_commits: AtomicU64::new(0),
-                waiting: Mutex::default(),
+                dirty_since: Mutex::default(),
                 data,
                 account: Account::new(committed),
                 stages,
@@ -394,27 +334,6 @@ fn needs_mending(volume: &Volume) -> bool {
     let is_wrong =
         |notice: &Notice| matches!(notice, Notice::SuperblockCopyUsed { .. } | Notice::UsedBytes(_));
     volume.notices().iter().any(is_wrong)
-}
-
-impl Running {
-    /// A file system that sees this state.
-    pub fn make_view(&mut self, base: &Filesystem, hold: Hold) -> Filesystem {
-        let mut trees = HashMap::new();
-        let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
-        for (id, open) in own.chain(self.trees.iter()) {
-            if let Some(item) = &open.item {
-                trees.insert(*id, (item.clone(), open.tree.view()));
-            }
-        }
-        let view_of = |id: TreeId| self.trees.get(id).map(|open| open.tree.view());
-        base.with_running(RunningTrees {
-            root_tree: view_of(TreeId::ROOT).unwrap_or_else(|| base.root_tree().clone()),
-            chunk_tree: view_of(TreeId::CHUNK),
-            trees,
-            label: self.core.label.clone(),
-            hold: Box::new(hold),
-        })
-    }
 }
 
 /// The uuid that blocks carry of the chunk tree, taken from its root.

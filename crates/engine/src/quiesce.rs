@@ -5,8 +5,8 @@
 //! in between. Where edits never pause, the lock is held for the whole walk instead, which by then finds its blocks in
 //! the cache.
 
-use super::Engine;
 use super::fault_in::FaultIn;
+use crate::engine::Engine;
 use buttress_accounts::back_references::DelayedReferencesOf;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::Logical;

@@ -13,8 +13,9 @@
 //! This module leaves out copying, which is a job above. The job also wipes the source at the end, or the target of a
 //! cancelled replacement.
 
-use super::Engine;
-use super::running::Running;
+use crate::engine::Engine;
+use crate::replacing::Replacing;
+use crate::running::Running;
 use buttress_device::Device;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use buttress_format::{ByteCount, DeviceId, Generation, Physical, ReplaceItem, ReplaceState, TreeId, Uuid};
@@ -24,16 +25,6 @@ use buttress_tree::{NonBlocking, RootPointer};
 use buttress_volume::{Replacement, WriteRefusal};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A replacement, as the running transaction has it.
-#[derive(Clone, Copy, Debug)]
-pub struct Replacing {
-    pub(crate) item: ReplaceItem,
-    /// Whether the device tree has an older item.
-    pub is_changed: bool,
-    /// Whether the next commit puts the target in the source's place.
-    pub finishes: bool,
-}
 
 /// The item, if there ever was a replacement.
 ///

@@ -10,9 +10,9 @@ use super::backing::Backing;
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
-use super::{EditLock, Engine, TrimmingLock};
 #[cfg(debug_assertions)]
 use crate::allowance::Allowance;
+use crate::engine::{EditLock, Engine, TrimmingLock};
 pub use crate::need::{Claim, Need};
 use crate::steps::Steps;
 use crate::trees::LiveTree;

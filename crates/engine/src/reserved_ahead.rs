@@ -2,22 +2,13 @@
 //!
 //! A write that needs a reservation takes it from here. When there is too little, it takes the edit lock and reserves a
 //! batch more than it needs; what is released comes back here, up to a batch. What is here counts as reserved
-//! ([`Core::reserved_data_bytes`](super::running::Core::reserved_data_bytes)) and is given up before anybody is told that
+//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)) and is given up before anybody is told that
 //! there is no space.
 //!
 //! Invariant: what files have reserved and what is here are together what the running transaction has reserved.
 
-use super::running::{Core, Running};
 use buttress_exact::Exact as _;
-use buttress_fs::error::Error;
-use buttress_fs::error::defect::take;
 use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// The most that is reserved ahead.
-const BATCH_BYTES_MAX: u64 = 1 << 20;
-
-/// So much of the free space is reserved ahead at most: one part in so many.
-const PART_OF_FREE: u64 = 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -80,38 +71,21 @@ impl ReservedAhead {
         self.spared_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// Adds a batch, which is the most that is kept from now on.
+    pub(crate) fn refill(&self, batch: u64) {
+        self.batch_bytes.store(batch, Ordering::Relaxed);
+        self.bytes.fetch_add(batch, Ordering::Relaxed);
+    }
+
+    /// Takes all that is here, and keeps nothing from now on.
+    pub(crate) fn take_all(&self) -> u64 {
+        let all = self.bytes.swap(0, Ordering::Relaxed);
+        self.batch_bytes.store(0, Ordering::Relaxed);
+        all
+    }
+
     pub(crate) fn set_short(&self, is_short: bool) {
         self.is_short.store(is_short, Ordering::Relaxed);
-    }
-}
-
-impl Core {
-    /// Gives up what is reserved ahead; says whether there was any.
-    pub fn give_up_reserved_ahead(&mut self) -> bool {
-        let ahead = self.ahead.bytes.swap(0, Ordering::Relaxed);
-        self.ahead.batch_bytes.store(0, Ordering::Relaxed);
-        let what = "more is reserved ahead than is promised to data";
-        let given_up = take(&mut self.reserved_data_bytes, ahead, what);
-        self.settle(given_up.map_err(Error::from));
-        ahead > 0
-    }
-}
-
-impl Running {
-    /// Reserves a batch ahead, where there is plenty.
-    pub fn reserve_ahead(&mut self) {
-        let free = self.free_for_data();
-        let part = free.quotient(PART_OF_FREE);
-        let sector_bytes = self.core.sector_bytes();
-        let batch = part.min(BATCH_BYTES_MAX);
-        let batch = batch.exact_sub(batch.remainder(sector_bytes));
-        let reserved = self.core.reserved_data_bytes.exact_add(batch);
-        if reserved > free >> 1 {
-            return;
-        }
-        self.core.reserved_data_bytes = reserved;
-        self.core.ahead.batch_bytes.store(batch, Ordering::Relaxed);
-        self.core.ahead.bytes.fetch_add(batch, Ordering::Relaxed);
     }
 }
 

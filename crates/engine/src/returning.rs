@@ -24,11 +24,11 @@
 
 mod comparing;
 
-use super::Engine;
 use super::block_groups::Share;
 use super::free_ranges::FreeRanges;
 use super::pins::Hold;
 use super::running::Running;
+use crate::engine::Engine;
 use buttress_format::{
     BlockGroupFlags, ByteCount, Chunk, DeviceExtent, Generation, ItemType, Key, Logical, ObjectId, Physical,
     STRIPE_BYTES, SUPERBLOCK_OFFSETS, TreeId, Uuid,

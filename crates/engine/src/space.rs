@@ -1,9 +1,9 @@
 //! The space of a volume as it is now, for `statfs(2)`: the running transaction and dirty data are counted.
 
-use super::Engine;
 use super::block_groups::{Group, Purpose};
 use super::reservation::Need;
 use super::running::Running;
+use crate::engine::Engine;
 use buttress_accounts::space::Space;
 use buttress_format::{BlockGroupFlags, ByteCount, Incompat, Profile};
 use buttress_fs::error::defect::take;

@@ -1,8 +1,7 @@
 //! Views of an engine for tests in other crates. Feature `testing`.
 
-use crate::running::Core;
-use crate::uncommitted::Holders;
-use crate::{Engine, Shared};
+use crate::core_state::Core;
+use crate::engine::{Engine, Holders, Shared};
 use buttress_format::ByteCount;
 use std::sync::{Arc, Weak};
 

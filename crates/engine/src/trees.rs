@@ -10,11 +10,9 @@
 
 use super::waiting_names::WaitingNames;
 use crate::entry::Entry;
-use crate::fault_in::BLOCKS_AT_ONCE;
 use crate::look_ups;
-use crate::running::OpenTree;
 use buttress_exact::u64_of;
-use buttress_format::{Generation, Key, Logical, SubvolumeId, TreeId};
+use buttress_format::{Generation, Key, Logical, RootItem, SubvolumeId, TreeId};
 use buttress_fs::{Error, Location};
 use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, lock_class};
@@ -27,6 +25,9 @@ lock_class!(TreeStepsLock, "steps", Rank::new(48).several());
 lock_class!(TreeLock, "tree", Rank::new(48).several());
 lock_class!(WaitingNamesLock, "names", Rank::LEAF);
 lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
+
+/// How many blocks are read at most between two looks: few enough for a small cache to hold them.
+pub const BLOCKS_AT_ONCE: usize = 256;
 
 /// The newest version of a tree. See the module.
 #[derive(Clone, Debug)]
@@ -307,6 +308,28 @@ impl LiveTrees {
 pub struct OpenTrees {
     open: BTreeMap<TreeId, OpenTree>,
     live: Arc<LiveTrees>,
+}
+
+/// A tree that was opened for writing.
+#[derive(Debug)]
+pub struct OpenTree {
+    /// The newest version.
+    pub tree: LiveTree,
+    /// `None` for the root tree and the chunk tree.
+    pub item: Option<RootItem>,
+    /// The offset of the root item's key.
+    pub item_offset: u64,
+    /// Whether the root item differs from the one in the root tree.
+    pub item_changed: bool,
+}
+
+impl OpenTree {
+    /// Whether snapshots share blocks of the tree.
+    pub fn last_snapshot(&self) -> Generation {
+        self.item
+            .as_ref()
+            .map_or(Generation::MIN, |item| item.last_snapshot)
+    }
 }
 
 impl OpenTrees {

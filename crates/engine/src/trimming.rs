@@ -7,8 +7,8 @@
 //! 4. Under the lock again: the ranges are free as before.
 //!
 //! Afterwards the trim discards the space of each device that no chunk has. A volume that is opened with
-//! [`WriteOptions::discard`] does steps 2 to 4 after each commit. These steps discard the ranges that the commit itself
-//! freed, whatever the free-space tree lists.
+//! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit. These steps discard the
+//! ranges that the commit itself freed, whatever the free-space tree lists.
 //!
 //! Invariants:
 //! - Nobody writes to a range between 2 and 4: it is not free.
@@ -22,13 +22,11 @@
 //!
 //! Left out: read-only block groups, and devices that nothing is written to.
 
-use super::Engine;
-#[cfg(doc)]
-use super::WriteOptions;
 use super::block_groups::{Group, Purpose, Room, Share};
 use super::free_ranges::FreeRanges;
 use super::reservation::Need;
 use super::running::Running;
+use crate::engine::Engine;
 use buttress_format::{
     ByteCount, ExtentItem, ItemType, Key, Logical, ObjectId, SUPERBLOCK_OFFSETS, TreeId, Uuid,
 };

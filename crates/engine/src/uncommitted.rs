@@ -8,14 +8,10 @@
 //! Counts are of calls that changed something, and of bytes that they wrote. They are upper bounds: a commit that a thread
 //! makes between a change and its count leaves it counted.
 
-use super::background::Background;
-use super::{Engine, Shared};
-use buttress_format::{ByteCount, Generation};
-use buttress_fs::error::Result;
+use buttress_format::{ByteCount, Generation, Timestamp};
 use buttress_locks::Counter;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
 
 /// What is not committed yet, or was lost for that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,11 +100,25 @@ impl Account {
         self.commit_content(self.content());
     }
 
+    /// Counts a change.
+    pub(crate) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts content that was taken in.
+    pub(crate) fn count_content(&self, bytes: usize) {
+        self.content_bytes.add(ByteCount::of(bytes).get());
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::SeqCst);
+    }
+
     pub(crate) fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::SeqCst)
     }
 
-    fn since_commit(&self) -> Uncommitted {
+    pub(crate) fn since_commit(&self) -> Uncommitted {
         // What is committed first: the rest only grows.
         let committed_changes = self.committed_changes.load(Ordering::SeqCst);
         let committed_bytes = self.committed_content_bytes.load(Ordering::SeqCst);
@@ -121,63 +131,10 @@ impl Account {
     }
 }
 
-/// What all handles of callers have in common, and goes with the last of them.
-#[derive(Debug)]
-pub struct Holders {
-    writer: Arc<Shared>,
-    pub(crate) background: Option<Background>,
-}
-
-impl Holders {
-    pub(crate) fn of(writer: &Arc<Shared>) -> Self {
-        Self {
-            writer: Arc::clone(writer),
-            background: Background::start(writer),
-        }
-    }
-}
-
-impl Drop for Holders {
-    fn drop(&mut self) {
-        // It may still be committing.
-        drop(self.background.take());
-        let account = &self.writer.account;
-        let lost = account.since_commit();
-        if !lost.is_empty() && !account.is_abandoned() {
-            self.writer.environment.lost(&lost);
-        }
-    }
-}
-
-impl Engine {
-    /// What is not committed yet. It waits for nobody.
-    #[must_use]
-    pub fn uncommitted(&self) -> Uncommitted {
-        self.shared.account.since_commit()
-    }
-
-    /// Commits and lets go of the volume. Where there are other handles, they keep it open.
-    ///
-    /// # Errors
-    /// As for [`Engine::commit`]; what could not be committed is lost with the last handle.
-    pub fn close(self) -> Result<Generation> {
-        self.commit()
-    }
-
-    /// Lets go of the volume without a commit, and says what is forgotten: the volume stays as the last commit made it, which
-    /// may have been one that no call made. Where there are other handles, they may still commit it; unless one does, it is gone.
-    pub fn abandon(self) -> Uncommitted {
-        self.shared.account.is_abandoned.store(true, Ordering::SeqCst);
-        self.uncommitted()
-    }
-
-    /// Counts a change.
-    pub fn count_change(&self) {
-        self.shared.account.changes.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Counts content that was taken in.
-    pub fn count_content(&self, bytes: usize) {
-        self.shared.account.content_bytes.add(ByteCount::of(bytes).get());
-    }
+/// The time since which something is dirty, as the background thread saw it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DirtySince {
+    pub since: Option<Timestamp>,
+    /// The number of commits with all content at that time.
+    pub whole_commits: u64,
 }

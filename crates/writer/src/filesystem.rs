@@ -4,8 +4,8 @@
 //! views and report space.
 
 use crate::log_tree::syncing::LogTrees;
+use buttress_engine::engine::CommitStages;
 use buttress_engine::opening::Opening;
-use buttress_engine::stages::CommitStages;
 use buttress_engine::{Engine, Uncommitted, WriteOptions};
 use buttress_format::Generation;
 use buttress_fs::error::Result;

@@ -8,7 +8,7 @@
 
 use super::super::block_groups::Purpose;
 use super::super::running::Running;
-use super::devices::DeviceSpaceLeft;
+use crate::device_space::DeviceSpaceLeft;
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
 
 const MIB: u64 = 1 << 20;

@@ -9,7 +9,7 @@
 use super::super::block_groups::{Group, Purpose};
 use super::super::reservation::Need;
 use super::super::running::Running;
-use super::devices::stripe_bytes;
+use crate::device_space::stripe_bytes;
 use buttress_format::{ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::Result;
 use buttress_tree::{NonBlocking, ReadAhead};

@@ -1,9 +1,8 @@
 //! The content of one file during a call that holds the file's lock.
 
 use crate::WritableFilesystem;
-use buttress_engine::data_table::{FileState, file_id};
 use buttress_engine::dirty_data::DirtyData;
-use buttress_engine::file_content::FileContent;
+use buttress_engine::file_content::{FileContent, FileState, file_id};
 use buttress_engine::inodes::{InodeState, LiveInode};
 use buttress_engine::pending_times::PendingTimes;
 use buttress_engine::trees::LiveTree;

@@ -14,9 +14,8 @@
 use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
 use crate::WritableFilesystem;
-use buttress_engine::data_table::FileState;
 use buttress_engine::dirty_data::DirtyData;
-use buttress_engine::file_content::FileContent;
+use buttress_engine::file_content::{FileContent, FileState};
 use buttress_exact::u64_of;
 use buttress_format::InodeItem;
 use buttress_fs::error::{Defect, Error, Result};

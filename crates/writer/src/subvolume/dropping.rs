@@ -15,7 +15,7 @@ mod full_back_references;
 use crate::WritableFilesystem;
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_engine::cow::Form;
-use buttress_engine::extent_tree::ExtentState;
+use buttress_engine::extent_state::ExtentState;
 use buttress_engine::reservation::{Handle, Need};
 use buttress_engine::running::Running;
 use buttress_format::{

@@ -12,8 +12,8 @@
 use buttress_engine::cow::Form;
 use buttress_engine::freezing::Prepared;
 use buttress_engine::look::Look;
-use buttress_engine::running::{OpenTree, Running};
-use buttress_engine::trees::LiveTree;
+use buttress_engine::running::Running;
+use buttress_engine::trees::{LiveTree, OpenTree};
 use buttress_format::{
     ByteCount, Generation, InodeFlags, InodeItem, InodeNumber, InodeRefs, ItemType, Key, Logical, ObjectId,
     RootFlags, RootItem, RootRef, SubvolumeId, Timestamp, TreeBlock, TreeId, Uuid, UuidItem, uuid_key,

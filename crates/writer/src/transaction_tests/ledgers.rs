@@ -4,7 +4,7 @@ use crate::operations::NewInode;
 use crate::{WritableFilesystem, WriteOptions};
 use buttress_accounts::delayed_references::{ExtentKind, Reference};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
-use buttress_engine::running::Core;
+use buttress_engine::core_state::Core;
 use buttress_format::{ByteCount, FileOffset, Generation, Logical, SubvolumeId, Timestamp, TreeId, Uuid};
 use buttress_fs::Error;
 use buttress_fs::location::Location;

@@ -1,0 +1,41 @@
+//! Reserves space for data ahead of writes, as far as there is plenty, and gives it up where there is too little.
+
+use crate::core_state::Core;
+use crate::running::Running;
+use buttress_exact::Exact as _;
+use buttress_fs::error::Error;
+use buttress_fs::error::defect::take;
+
+/// The most that is reserved ahead.
+const BATCH_BYTES_MAX: u64 = 1 << 20;
+
+/// The part of free space that is reserved ahead at most: one in so many.
+const PART_OF_FREE: u64 = 1024;
+
+impl Core {
+    /// Gives up what is reserved ahead; says whether there was any.
+    pub fn give_up_reserved_ahead(&mut self) -> bool {
+        let ahead = self.ahead.take_all();
+        let what = "more is reserved ahead than is promised to data";
+        let given_up = take(&mut self.reserved_data_bytes, ahead, what);
+        self.settle(given_up.map_err(Error::from));
+        ahead > 0
+    }
+}
+
+impl Running {
+    /// Reserves a batch ahead, where there is plenty.
+    pub fn reserve_ahead(&mut self) {
+        let free = self.free_for_data();
+        let part = free.quotient(PART_OF_FREE);
+        let sector_bytes = self.core.sector_bytes();
+        let batch = part.min(BATCH_BYTES_MAX);
+        let batch = batch.exact_sub(batch.remainder(sector_bytes));
+        let reserved = self.core.reserved_data_bytes.exact_add(batch);
+        if reserved > free >> 1 {
+            return;
+        }
+        self.core.reserved_data_bytes = reserved;
+        self.core.ahead.refill(batch);
+    }
+}
