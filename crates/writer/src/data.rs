@@ -18,6 +18,8 @@
 //! | `compressing` | which extents are made of content, compressed on all cores |
 //! | `allocation` | room for extents, their checksums, writing them |
 //! | `in_place` | content that may be overwritten where it lies |
+//! | `insertion` | extents that go into the trees next |
+//! | `stored` | a file extent item outside of its leaf |
 //! | `items` | file extent items: replaced, cut, split; holes |
 //! | `truncating`, `preallocation` | other sizes; room ahead of content, holes, zeros |
 //! | `sharing` | extents that several files have: reflink, dedupe, copy |
@@ -47,10 +49,12 @@ mod file_calls;
 mod flushing;
 mod in_flight;
 mod in_place;
+mod insertion;
 pub(crate) mod items;
 pub(crate) mod preallocation;
 pub(crate) mod sharing;
 mod small_files;
+pub(crate) mod stored;
 mod sums;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. It dereferences to its [`Engine`], whose calls commit, make
 //! views and report space.
 
-use crate::log_tree::syncing::LogTrees;
+use crate::log_tree::logs::LogTrees;
 use buttress_engine::engine::CommitStages;
 use buttress_engine::opening::Opening;
 use buttress_engine::{Engine, Uncommitted, WriteOptions};

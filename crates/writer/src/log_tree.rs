@@ -7,11 +7,14 @@
 //! | module | holds |
 //! |---|---|
 //! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
-//! | `subvolume_log` | the log of one subvolume: what is in it, and what a sync has to add |
+//! | `logs` | the logs of a volume, and their locks |
+//! | `subvolume_log` | the log of one subvolume: what is in it |
+//! | `deciding` | what a sync takes: nothing, a batch for the log, or a commit |
+//! | `batch`, `inode_batch` | what one sync puts into a log, of all inodes and of one |
 //! | `writing` | a round of writing logs |
 //! | `collecting` | what of an inode is new, and what must be logged with it |
 //! | `content`, `entries`, `removals` | of files, of directories, of names that went |
-//! | `gathering` | many inodes read at one go |
+//! | `gathered`, `gathering` | many inodes read at one go |
 //! | `editor` | the log's own trees |
 //! | `statistics` | counters |
 //! | `replay` | what its items mean for the subvolumes |
@@ -25,16 +28,20 @@
 mod batch;
 mod collecting;
 mod content;
+mod deciding;
 mod editor;
 mod entries;
+mod gathered;
 mod gathering;
 mod in_memory;
+mod inode_batch;
 mod inode_set;
+pub(crate) mod logs;
 mod removals;
 mod replay;
 mod statistics;
 mod subvolume_log;
-pub(crate) mod syncing;
+mod syncing;
 #[cfg(test)]
 mod tests;
 mod writing;

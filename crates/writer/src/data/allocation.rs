@@ -1,6 +1,7 @@
 //! Room for extents, their checksums, and writing them.
 
 use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
+use super::insertion::Placed;
 use super::sums::Sums;
 use crate::WritableFilesystem;
 use buttress_engine::backing::of_host;
@@ -19,13 +20,6 @@ use std::collections::HashMap;
 
 /// One thread computes checksums for at least so much at a time.
 const SUMMED_AT_ONCE: usize = 512 << 10;
-
-/// An extent that has a place.
-#[derive(Clone, Debug)]
-pub(super) struct Placed {
-    pub(super) extent: NewExtent,
-    pub(super) range: DataRange,
-}
 
 /// Room that was taken, and is given out piece by piece.
 struct Room {

@@ -4,7 +4,7 @@
 
 use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
 use super::content::Content;
-use super::write_back::Insertion;
+use super::insertion::Insertion;
 use super::writing::FILE_BYTES_MAX;
 use crate::WritableFilesystem;
 use crate::data::allocation::writes_of;

@@ -3,9 +3,10 @@
 //! The extents are written before the files exist. The operation that makes the files inserts their items beside the
 //! files' own ([`create_many`](WritableFilesystem::create_many)). If the operation fails, the space is freed.
 
-use super::allocation::{Placed, writes_of};
+use super::allocation::writes_of;
 use super::compressing::{NewExtent, PartOfExtent};
 use super::encoded::{EncodedExtent, Fit};
+use super::insertion::Placed;
 use super::small_files::joined;
 use super::sums::Sums;
 use super::write_back::{EXTENT_ITEMS, require_feature};
@@ -225,7 +226,7 @@ impl WrittenFiles {
                 offset: 0,
             });
             if has_hole_items && at < extent.start {
-                let hole = super::items::hole(&(at..extent.start), generation);
+                let hole = super::stored::hole(&(at..extent.start), generation);
                 add(at, hole.ram_bytes.get(), Compression::None, hole.body);
             }
             at = extent.start.saturating_add(extent.length);

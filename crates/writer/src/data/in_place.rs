@@ -4,7 +4,7 @@
 //! snapshot, whose extent no other file refers to. Everything else goes to a new place.
 
 use super::content::Content;
-use super::items::Stored;
+use super::stored::Stored;
 use crate::operations::Access;
 use crate::operations::Operation;
 use buttress_engine::data_extents::DataRange;

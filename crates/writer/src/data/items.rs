@@ -4,136 +4,13 @@
 //! reference, splitting adds one, removing drops one. What an item counts for in the inode's `nbytes` is its length in the
 //! file, for inline content its size; holes count nothing.
 
+use super::stored::{Stored, hole};
 use crate::operations::Access;
 use crate::operations::Operation;
-use buttress_engine::data_extents::{DataOwner, DataRange};
-use buttress_format::{
-    ByteCount, Compression, ExtentSlice, FileExtent, FileExtentBody, FileOffset, Incompat, InodeItem,
-    InodeNumber, ItemType, Key, Logical, TreeId,
-};
-use buttress_fs::error::{Corruption, Defect, Result};
+use buttress_format::{ByteCount, FileExtent, FileOffset, Incompat, InodeItem, ItemType, Key};
+use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
-
-/// An item that was taken out of its leaf: everything but inline content.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
-    /// Where it begins in the file.
-    pub(crate) start: u64,
-    /// Where it ends, in whole sectors.
-    pub(crate) end: u64,
-    pub(crate) extent: FileExtent<'static>,
-    /// Of inline content: its size.
-    pub(crate) inline_bytes: Option<u64>,
-}
-
-impl Stored {
-    pub(crate) fn parse(tree: TreeId, key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self> {
-        let extent =
-            FileExtent::parse(key, data, sector_bytes).map_err(|error| Corruption::Item { tree, error })?;
-        let (body, inline_bytes) = match extent.body {
-            FileExtentBody::Inline(_) => (FileExtentBody::Inline(&[][..]), Some(extent.ram_bytes.get())),
-            FileExtentBody::Regular(slice) => (FileExtentBody::Regular(slice), None),
-            FileExtentBody::Preallocated(slice) => (FileExtentBody::Preallocated(slice), None),
-        };
-        Ok(Self {
-            start: key.offset,
-            end: extent.file_end(key, sector_bytes).get(),
-            extent: FileExtent {
-                generation: extent.generation,
-                ram_bytes: extent.ram_bytes,
-                compression: extent.compression,
-                other_encoding: extent.other_encoding,
-                body,
-            },
-            inline_bytes,
-        })
-    }
-
-    /// The part on disk; `None` for inline content and holes.
-    pub(crate) fn slice(&self) -> Option<&ExtentSlice> {
-        self.extent.slice().filter(|slice| !slice.is_hole())
-    }
-
-    /// The extent on disk.
-    pub(crate) fn disk(&self) -> Option<DataRange> {
-        self.slice().map(|slice| DataRange {
-            logical: slice.disk,
-            length: slice.disk_bytes,
-        })
-    }
-
-    /// Who refers to the extent.
-    pub(crate) fn owner(&self, tree: TreeId, inode: InodeNumber) -> DataOwner {
-        let mut inside = self.extent.slice().map_or(0, |slice| slice.offset.get());
-        if buttress_faults::on("data-reference-offset") {
-            inside = 0;
-        }
-        DataOwner {
-            root: tree,
-            inode,
-            offset: self.start.wrapping_sub(inside),
-        }
-    }
-
-    /// What it counts for in `nbytes`.
-    pub(crate) fn counted_bytes(&self) -> u64 {
-        match self.inline_bytes {
-            Some(bytes) => bytes,
-            None => self.slice().map_or(0, |slice| slice.num_bytes.get()),
-        }
-    }
-
-    /// The same item for a part of its range.
-    pub(crate) fn part(&self, range: &Range<u64>) -> Self {
-        let cut = |slice: ExtentSlice| {
-            let skipped = range.start.saturating_sub(self.start);
-            ExtentSlice {
-                offset: if slice.is_hole() {
-                    slice.offset
-                } else {
-                    ByteCount::new(slice.offset.get().saturating_add(skipped))
-                },
-                num_bytes: ByteCount::new(range.end.saturating_sub(range.start)),
-                ..slice
-            }
-        };
-        let body = match self.extent.body {
-            FileExtentBody::Inline(content) => FileExtentBody::Inline(content),
-            FileExtentBody::Regular(slice) => FileExtentBody::Regular(cut(slice)),
-            FileExtentBody::Preallocated(slice) => FileExtentBody::Preallocated(cut(slice)),
-        };
-        Self {
-            start: range.start,
-            end: range.end,
-            extent: FileExtent { body, ..self.extent },
-            inline_bytes: None,
-        }
-    }
-}
-
-/// Whether an item's bytes are those of inline content.
-pub(crate) fn is_inline(data: &[u8]) -> bool {
-    // The kind is the last byte of what every item begins with.
-    data.get(FileExtent::INLINE_HEAD_BYTES.saturating_sub(1)) == Some(&0)
-}
-
-/// A hole's item, for volumes whose holes have items.
-pub(crate) fn hole(range: &Range<u64>, generation: buttress_format::Generation) -> FileExtent<'static> {
-    let length = ByteCount::new(range.end.saturating_sub(range.start));
-    FileExtent {
-        generation,
-        ram_bytes: length,
-        compression: Compression::None,
-        other_encoding: 0,
-        body: FileExtentBody::Regular(ExtentSlice {
-            disk: Logical::MIN,
-            disk_bytes: ByteCount::ZERO,
-            offset: ByteCount::ZERO,
-            num_bytes: length,
-        }),
-    }
-}
 
 impl Access<'_> {
     /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.

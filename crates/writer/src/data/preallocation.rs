@@ -1,7 +1,7 @@
 //! Room ahead of content, holes, zeros: what `fallocate(2)` does.
 
 use super::content::Content;
-use super::items::Stored;
+use super::stored::Stored;
 use super::writing::FILE_BYTES_MAX;
 use crate::WritableFilesystem;
 use crate::operations::Access;

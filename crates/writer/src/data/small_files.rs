@@ -10,12 +10,13 @@
 //! Left out, and written back by itself: a file that is compressed, or has no checksums, or may be overwritten in place, or
 //! goes into the tree, or waits in many places.
 
-use super::allocation::{Placed, writes_of};
+use super::allocation::writes_of;
 use super::compressing::{NewExtent, plain_extents};
 use super::content::Content;
 use super::in_place::may_be_in_place;
+use super::insertion::{Insertion, Placed};
 use super::sums::{Sums, sums_of};
-use super::write_back::{EXTENT_ITEMS, Insertion, Pieces, STEP_EXTENTS, is_of_gone_file, runs};
+use super::write_back::{EXTENT_ITEMS, Pieces, STEP_EXTENTS, is_of_gone_file, runs};
 use crate::WritableFilesystem;
 use crate::operations::Access;
 use crate::operations::Operation;

@@ -1,6 +1,6 @@
 //! Checksums of content on its way to the checksum tree: those of a batch of extents, handed out to the steps that insert them.
 
-use super::write_back::Insertion;
+use super::insertion::Insertion;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::Logical;
 use core::ops::Range;

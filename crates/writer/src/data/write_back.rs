@@ -9,11 +9,13 @@
 //! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was. How content is taken
 //! out of memory before, and put back after an error, is in [`super::in_flight`].
 
-use super::allocation::{Placed, writes_of};
+use super::allocation::writes_of;
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
 use super::content::Content;
 use super::in_place::{InPlace, may_be_in_place};
-use super::items::{Stored, change_bytes};
+use super::insertion::Insertion;
+use super::items::change_bytes;
+use super::stored::Stored;
 use super::sums::{Sums, take_sums};
 use crate::WritableFilesystem;
 use crate::operations::Access;
@@ -40,33 +42,6 @@ pub(super) const EXTENT_ITEMS: u64 = 3;
 
 /// Content of a file, in pieces by their offset.
 pub(super) type Pieces = Vec<(u64, Bytes)>;
-
-/// What step 4 puts into the trees, in order of offset.
-pub(super) enum Insertion {
-    New(Placed),
-    Written(InPlace),
-}
-
-impl Insertion {
-    pub(super) fn range(&self) -> Range<u64> {
-        match self {
-            Self::New(Placed { extent, .. }) => extent.start..extent.start.saturating_add(extent.length),
-            Self::Written(part) => part.range.clone(),
-        }
-    }
-
-    /// Where its content lies.
-    pub(super) fn addresses(&self) -> Range<u64> {
-        let (start, length) = match self {
-            Self::New(placed) => (placed.range.logical.get(), placed.range.length.get()),
-            Self::Written(part) => (
-                part.logical.get(),
-                part.range.end.saturating_sub(part.range.start),
-            ),
-        };
-        start..start.saturating_add(length)
-    }
-}
 
 impl WritableFilesystem {
     /// Gives room back that was taken for what was not inserted.

@@ -1,7 +1,7 @@
 //! Writing at any offset, and what a call reads of its own file. Others read by [`crate::live`].
 
 use super::content::{Content, Of};
-use super::items::is_inline;
+use super::stored::is_inline;
 use crate::WritableFilesystem;
 use buttress_engine::dirty_data::DirtyData;
 use buttress_engine::inodes::LiveInode;

@@ -15,8 +15,9 @@
 //! Where that cannot be said in a log the answer is a commit, with its cause. All of it is looked up in memory, under the edit
 //! lock, in time that goes with what is new.
 
-use super::batch::{Batch, InodeBatch, InodeBatches, NamesAndAttributes};
-use super::gathering::Gathered;
+use super::batch::Batch;
+use super::gathered::Gathered;
+use super::inode_batch::{InodeBatch, InodeBatches, NamesAndAttributes};
 use super::inode_set::InodeSet;
 use super::statistics::CommitCause;
 use super::subvolume_log::SubvolumeLog;

@@ -7,10 +7,10 @@
 //! Replaying cuts a file off at its size. So the first log of a file in a transaction has all that lies behind it:
 //! preallocated room.
 
-use super::batch::{Data, Item};
 use super::collecting::{Collector, Stop, Walk};
+use super::inode_batch::{Data, Item};
 use super::statistics::CommitCause;
-use crate::data::items::{Stored, hole};
+use crate::data::stored::{Stored, hole};
 use buttress_format::{
     ChecksumItem, Compression, FileExtent, FileExtentBody, FileOffset, InodeFlags, InodeItem, InodeNumber,
     ItemType, Key, Logical, TreeId,

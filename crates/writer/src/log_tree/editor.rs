@@ -4,8 +4,8 @@
 //! gets another one. The old one is noted: a later log may have it once the log that no longer needs it is durable
 //! ([`super::writing`]).
 
-use super::batch::{Data, InodeBatch, Item};
-use crate::data::items::{Stored, is_inline};
+use super::inode_batch::{Data, InodeBatch, Item};
+use crate::data::stored::{Stored, is_inline};
 use buttress_exact::Exact as _;
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, DirItem, FileExtent, FileOffset, Generation, InodeItem,

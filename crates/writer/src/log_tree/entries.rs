@@ -2,8 +2,8 @@
 //!
 //! New names have higher indexes than all before, so the scan begins behind the last one that was logged and costs what is new.
 
-use super::batch::Data;
 use super::collecting::{Collector, Extent, INODES_MAX, Stop, Walk};
+use super::inode_batch::Data;
 use super::statistics::CommitCause;
 use buttress_engine::inode_table::FIRST_INDEX;
 use buttress_format::{DirItem, DirItems, FileKind, InodeItem, InodeNumber, ItemType};

@@ -4,89 +4,15 @@
 //! after another: they are read at one go, and not each by a way down of its own. Where something lies between them the next
 //! one is gone down to. An item that is newer in memory than in the tree is taken from there.
 
-use super::batch::{Data, NamesAndAttributes};
 use super::collecting::{Collector, Stop, Walk};
+use super::gathered::{Gathered, Row};
+use super::inode_batch::{Data, NamesAndAttributes};
 use super::statistics::CommitCause;
 use buttress_format::{InodeItem, InodeNumber, ItemType, Key};
 use core::ops::ControlFlow;
 
 /// More items than this that lie between those of two inodes are not read over.
 const PASSED_MAX: usize = 16;
-
-/// Room for what is read of so many inodes is kept for the next sync.
-const KEPT_INODES: usize = 256;
-
-/// What was read, in order of inodes. It is asked for in that order for the most part.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    items: Row<InodeItem>,
-    /// Names and attributes that have not been taken yet.
-    names: Row<NamesAndAttributes>,
-}
-
-impl Gathered {
-    /// The same memory, without anything in it.
-    pub(super) fn cleared(mut self) -> Self {
-        self.items.clear();
-        self.names.clear();
-        self
-    }
-
-    /// The item of an inode, if it was read. None changes while something is collected.
-    pub(super) fn item(&mut self, inode: InodeNumber) -> Option<InodeItem> {
-        self.items.of(inode).copied()
-    }
-
-    /// What was read of an inode's names and attributes, once.
-    pub(super) fn take_names(&mut self, inode: InodeNumber) -> Option<NamesAndAttributes> {
-        let names = core::mem::take(self.names.of(inode)?);
-        Some(names).filter(|names| !names.is_empty())
-    }
-}
-
-/// Something of each of several inodes, in order.
-#[derive(Debug)]
-struct Row<T> {
-    all: Vec<(InodeNumber, T)>,
-    /// The place behind the one that was asked for last.
-    next: usize,
-}
-
-impl<T> Default for Row<T> {
-    fn default() -> Self {
-        let all = Vec::new();
-        Self { all, next: 0 }
-    }
-}
-
-impl<T> Row<T> {
-    fn clear(&mut self) {
-        self.all.clear();
-        self.all.shrink_to(KEPT_INODES);
-        self.next = 0;
-    }
-
-    fn of(&mut self, inode: InodeNumber) -> Option<&mut T> {
-        let is_next = self.all.get(self.next).is_some_and(|(next, _)| *next == inode);
-        let place = match is_next {
-            true => self.next,
-            false => self.all.binary_search_by_key(&inode, |(inode, _)| *inode).ok()?,
-        };
-        self.next = place.saturating_add(1);
-        self.all.get_mut(place).map(|(_, of_inode)| of_inode)
-    }
-}
-
-impl<T: Default> Row<T> {
-    /// What there is of an inode that does not come before the last one.
-    fn last_of(&mut self, inode: InodeNumber) -> Option<&mut T> {
-        if self.all.last().is_none_or(|(last, _)| *last < inode) {
-            self.all.push((inode, T::default()));
-        }
-        let (last, of_inode) = self.all.last_mut()?;
-        (*last == inode).then_some(of_inode)
-    }
-}
 
 /// Whether items of this type are names or attributes.
 fn is_logged(item_type: ItemType) -> bool {

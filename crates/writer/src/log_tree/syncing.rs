@@ -21,23 +21,17 @@
 //!   the address, once no durable log leads to it. Data that logs refer to is used again only after the commit is durable.
 
 use super::collecting::Collected;
-use super::statistics::{CommitCause, Counters, LogStatistics, count};
-use super::subvolume_log::{SubvolumeLog, collect};
-use super::writing::{LogRoots, Written};
+use super::deciding::collect;
+use super::logs::SharedLog;
+use super::statistics::{CommitCause, LogStatistics, count};
+use super::writing::Written;
 use crate::WritableFilesystem;
 use buttress_exact::u64_of;
-use buttress_format::{FileKind, FileOffset, Generation, InodeFlags, InodeNumber, TreeId};
+use buttress_format::{FileKind, FileOffset, Generation, InodeFlags, InodeNumber};
 use buttress_fs::Location;
 use buttress_fs::error::Result;
-use buttress_locks::{Condvar, Mutex, Rank, lock_class};
 use core::ops::Range;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-lock_class!(pub(super) LogLock, "log", Rank::new(25).over_device().several());
-lock_class!(pub(super) RootsLock, "roots", Rank::new(41));
-lock_class!(pub(super) JoiningLock, "joining", Rank::LEAF);
-lock_class!(pub(super) SubvolumesLock, "subvolumes", Rank::LEAF);
 
 /// What became of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,42 +42,6 @@ pub enum Synced {
     Logged,
     /// It took a commit.
     Committed(CommitCause),
-}
-
-/// Who waits for what.
-#[derive(Debug, Default)]
-pub(super) struct Joining {
-    /// The last batch that was put into a log.
-    pub(super) applied: u64,
-    /// The last batch that is durable.
-    synced: u64,
-    /// Whether somebody writes.
-    is_writing: bool,
-}
-
-/// The log of one subvolume, whoever has it.
-#[derive(Debug)]
-pub(super) struct SharedLog {
-    pub(super) log: Mutex<SubvolumeLog, LogLock>,
-}
-
-impl SharedLog {
-    fn new(tree: TreeId) -> Self {
-        Self {
-            log: Mutex::with_place(SubvolumeLog::default(), tree.get().into()),
-        }
-    }
-}
-
-/// The logs of a volume that is open for writing.
-#[derive(Debug, Default)]
-pub(crate) struct LogTrees {
-    pub(super) subvolumes: Mutex<BTreeMap<TreeId, Arc<SharedLog>>, SubvolumesLock>,
-    /// The tree of log roots. Only who writes logs has it.
-    pub(super) roots: Mutex<Option<LogRoots>, RootsLock>,
-    pub(super) joining: Mutex<Joining, JoiningLock>,
-    written: Condvar,
-    pub(super) counters: Counters,
 }
 
 /// What is left of a sync when its log has everything.

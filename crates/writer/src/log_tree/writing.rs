@@ -8,9 +8,9 @@
 //! write there ([`buttress_engine::log_blocks`]).
 
 use super::editor::LogContext;
+use super::logs::{LogLock, LogRoots, SharedLog};
 use super::statistics::{CommitCause, count};
 use super::subvolume_log::SubvolumeLog;
-use super::syncing::{LogLock, SharedLog};
 use crate::WritableFilesystem;
 use buttress_engine::block_groups::Purpose;
 use buttress_engine::log_blocks::{Place, Spare};
@@ -27,15 +27,6 @@ use std::sync::Arc;
 
 /// The logs of all subvolumes, locked.
 type Guards<'a> = Vec<(TreeId, &'a Arc<SharedLog>, MutexGuard<'a, SubvolumeLog, LogLock>)>;
-
-/// The tree of log roots of a transaction, and addresses that its logs have done with.
-#[derive(Debug)]
-pub(crate) struct LogRoots {
-    generation: Generation,
-    tree: EditableTree,
-    superseded: Vec<BlockPointer>,
-    spare: Spare,
-}
 
 /// What is to be written of logs.
 struct LogWrite {

@@ -1,6 +1,6 @@
 //! Read access to the running transaction: what an operation has before its first edit, and a look has at all.
 //!
-//! An [`Access`] holds the edit lock. It has no edits: [`Operation`] is made from one, consumes it, and adds them. So a
+//! An [`Access`] holds the edit lock. It has no edits: [`Operation`](super::Operation) is made from one, consumes it, and adds them. So a
 //! look that edits is an error of the compiler.
 //!
 //! A missing block ends a look-up with an error as long as the access [`waits for no device`](Access::may_retry): the
@@ -20,9 +20,6 @@ use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use buttress_tree::{NonBlocking, OwnedItem, Tree};
 use std::path::PathBuf;
-
-#[cfg(doc)]
-use super::Operation;
 
 /// Read access to the running transaction, under the edit lock. See the module.
 pub(crate) struct Access<'a> {

@@ -6,10 +6,11 @@
 //! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2), btrfs(5).
 
 use super::Access;
+use super::attributes::AttributeChanges;
 use super::entries::check_name;
 use super::inherit::NewInodeAttributes;
 use super::orphan::OpenInode;
-use super::whole_file::{NewKind, Whole};
+use super::{NewInode, NewKind};
 use super::{Operation, entries};
 use crate::WritableFilesystem;
 use buttress_engine::entry::{Entry, Target};
@@ -34,32 +35,6 @@ const SYMLINK: u32 = 0o120_000;
 /// target may be large), two entries, the directory, and an orphan item.
 const CREATE_PLACES: u64 = 6;
 
-/// Mode and owner of an inode to be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewInode {
-    /// Permission bits, with set-user-id, set-group-id and sticky; not used for symlinks, which have all.
-    pub mode: u32,
-    /// Permission bits that are taken away, unless the directory has a default access control list.
-    pub umask: u32,
-    /// The owner.
-    pub uid: u32,
-    /// The group, unless the directory gives its own.
-    pub gid: u32,
-}
-
-impl NewInode {
-    /// An inode of root's with these permission bits, whatever the umask.
-    #[must_use]
-    pub const fn of_root(mode: u32) -> Self {
-        Self {
-            mode,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-        }
-    }
-}
-
 /// The device field of an inode item.
 fn raw_device(kind: NodeKind) -> Result<u64> {
     match kind {
@@ -70,6 +45,16 @@ fn raw_device(kind: NodeKind) -> Result<u64> {
             })
         }
     }
+}
+
+/// What a new file has besides its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole<'a> {
+    pub(super) attributes: &'a AttributeChanges,
+    /// Content that lies inside the tree.
+    pub(super) content: &'a [u8],
+    /// Whether it has content, there or elsewhere.
+    pub(super) has_content: bool,
 }
 
 /// What makes one new inode different from another.

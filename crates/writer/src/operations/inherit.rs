@@ -4,8 +4,8 @@
 //! Source: btrfs(5), section "File attributes"; acl(5); inode(7) on set-group-id directories.
 
 use super::Access;
+use super::NewInode;
 use super::Operation;
-use super::create::NewInode;
 use buttress_engine::inherited::Inherited;
 use buttress_format::inode::MODE_PERMISSION_MASK;
 use buttress_format::{DirItem, DirItems, FileKind, InodeFlags, InodeItem};

@@ -6,9 +6,9 @@
 //!
 //! All are made or, after an error, none is: whoever wants to know which of them cannot be made makes them one by one.
 
-use super::create::{NewInode, Plan, REGULAR};
+use super::NewInode;
+use super::create::{Plan, REGULAR, Whole};
 use super::entries::{self, check_name};
-use super::whole_file::Whole;
 use super::{AttributeChanges, Operation};
 use crate::WritableFilesystem;
 use crate::data::EncodedExtent;

@@ -6,8 +6,9 @@
 //!
 //! Source: rename(2) for meaning and errors.
 
+use super::NewInode;
 use super::Operation;
-use super::create::{NewInode, Plan, beside};
+use super::create::{Plan, beside};
 use super::entries::check_name;
 use super::link::{Keeps, Left, keep_none};
 use super::orphan::OpenInode;

@@ -5,38 +5,15 @@
 //! one; content that does not lie inside the tree is handed over as dirty data as it is.
 
 use super::attributes::AttributeChanges;
-use super::create::{NewInode, Plan, REGULAR};
+use super::create::{Plan, REGULAR, Whole};
+use super::{NewInode, NewKind};
 use crate::WritableFilesystem;
 use buttress_engine::reservation::Need;
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::ByteCount;
 use buttress_format::limits::inline_content_bytes_max;
-use buttress_fs::NodeKind;
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
-
-/// What a new file has besides its name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Whole<'a> {
-    pub(super) attributes: &'a AttributeChanges,
-    /// Content that lies inside the tree.
-    pub(super) content: &'a [u8],
-    /// Whether it has content, there or elsewhere.
-    pub(super) has_content: bool,
-}
-
-/// The kind of a new inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NewKind<'a> {
-    /// A regular file without content.
-    File,
-    /// A directory.
-    Directory,
-    /// A node as `mknod(2)` makes it.
-    Node(NodeKind),
-    /// A symlink to this target.
-    Symlink(&'a [u8]),
-}
 
 impl WritableFilesystem {
     /// Makes an inode with these attributes.

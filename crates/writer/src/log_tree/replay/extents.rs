@@ -5,7 +5,7 @@
 //! whose holes have none: there only what lies in its range goes.
 
 use super::{Replay, inode_of};
-use crate::data::items::Stored;
+use crate::data::stored::Stored;
 use buttress_engine::pending_log::broken;
 use buttress_format::{
     ByteCount, ChecksumItem, Compression, ExtentSlice, FileExtent, FileExtentBody, Incompat, InodeFlags,

@@ -1,0 +1,79 @@
+//! Inode items, names and attributes that were read for a sync, and the memory for them.
+
+use super::inode_batch::NamesAndAttributes;
+use buttress_format::{InodeItem, InodeNumber};
+
+/// Room for what is read of so many inodes is kept for the next sync.
+const KEPT_INODES: usize = 256;
+
+/// What was read, in order of inodes. It is asked for in that order for the most part.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub(super) items: Row<InodeItem>,
+    /// Names and attributes that have not been taken yet.
+    pub(super) names: Row<NamesAndAttributes>,
+}
+
+impl Gathered {
+    /// The same memory, without anything in it.
+    pub(super) fn cleared(mut self) -> Self {
+        self.items.clear();
+        self.names.clear();
+        self
+    }
+
+    /// The item of an inode, if it was read. None changes while something is collected.
+    pub(super) fn item(&mut self, inode: InodeNumber) -> Option<InodeItem> {
+        self.items.of(inode).copied()
+    }
+
+    /// What was read of an inode's names and attributes, once.
+    pub(super) fn take_names(&mut self, inode: InodeNumber) -> Option<NamesAndAttributes> {
+        let names = core::mem::take(self.names.of(inode)?);
+        Some(names).filter(|names| !names.is_empty())
+    }
+}
+
+/// Something of each of several inodes, in order.
+#[derive(Debug)]
+pub(super) struct Row<T> {
+    pub(super) all: Vec<(InodeNumber, T)>,
+    /// The place behind the one that was asked for last.
+    next: usize,
+}
+
+impl<T> Default for Row<T> {
+    fn default() -> Self {
+        let all = Vec::new();
+        Self { all, next: 0 }
+    }
+}
+
+impl<T> Row<T> {
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.all.shrink_to(KEPT_INODES);
+        self.next = 0;
+    }
+
+    pub(super) fn of(&mut self, inode: InodeNumber) -> Option<&mut T> {
+        let is_next = self.all.get(self.next).is_some_and(|(next, _)| *next == inode);
+        let place = match is_next {
+            true => self.next,
+            false => self.all.binary_search_by_key(&inode, |(inode, _)| *inode).ok()?,
+        };
+        self.next = place.saturating_add(1);
+        self.all.get_mut(place).map(|(_, of_inode)| of_inode)
+    }
+}
+
+impl<T: Default> Row<T> {
+    /// What there is of an inode that does not come before the last one.
+    pub(super) fn last_of(&mut self, inode: InodeNumber) -> Option<&mut T> {
+        if self.all.last().is_none_or(|(last, _)| *last < inode) {
+            self.all.push((inode, T::default()));
+        }
+        let (last, of_inode) = self.all.last_mut()?;
+        (*last == inode).then_some(of_inode)
+    }
+}

@@ -1,0 +1,42 @@
+//! Mode, owner and kind of an inode to be made.
+
+use buttress_fs::NodeKind;
+
+/// Mode and owner of an inode to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInode {
+    /// Permission bits, with set-user-id, set-group-id and sticky; not used for symlinks, which have all.
+    pub mode: u32,
+    /// Permission bits that are taken away, unless the directory has a default access control list.
+    pub umask: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group, unless the directory gives its own.
+    pub gid: u32,
+}
+
+impl NewInode {
+    /// An inode of root's with these permission bits, whatever the umask.
+    #[must_use]
+    pub const fn of_root(mode: u32) -> Self {
+        Self {
+            mode,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+        }
+    }
+}
+
+/// The kind of a new inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewKind<'a> {
+    /// A regular file without content.
+    File,
+    /// A directory.
+    Directory,
+    /// A node as `mknod(2)` makes it.
+    Node(NodeKind),
+    /// A symlink to this target.
+    Symlink(&'a [u8]),
+}
