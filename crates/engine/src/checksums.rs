@@ -90,7 +90,7 @@ impl Running {
         }
         // Sums of neighbours may be gone for a moment.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
-        tree.in_steps(|| self.put_checksums(logical, sums))
+        tree.edit_as_one(|| self.put_checksums(logical, sums))
     }
 
     fn put_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
@@ -125,7 +125,7 @@ impl Running {
         }
         // Sums of neighbours may be gone for a moment.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
-        tree.in_steps(|| self.take_checksums(logical, length))
+        tree.edit_as_one(|| self.take_checksums(logical, length))
     }
 
     fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {

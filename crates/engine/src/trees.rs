@@ -21,7 +21,7 @@ use core::ops::ControlFlow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-lock_class!(TreeStepsLock, "steps", Rank::new(48).several());
+lock_class!(TreeEditsLock, "edits", Rank::new(48).several());
 lock_class!(TreeLock, "tree", Rank::new(48).several());
 lock_class!(WaitingNamesLock, "names", Rank::LEAF);
 lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
@@ -36,7 +36,7 @@ pub struct LiveTree(Arc<Live>);
 #[derive(Debug)]
 struct Live {
     /// Taken for several edits of which none may be seen without the others.
-    steps: RwLock<(), TreeStepsLock>,
+    edits: RwLock<(), TreeEditsLock>,
     tree: RwLock<EditableTree, TreeLock>,
     /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
     is_writable: AtomicBool,
@@ -55,14 +55,14 @@ struct Live {
 impl LiveTree {
     /// A tree that was just opened or made.
     pub fn new(tree: EditableTree) -> Self {
-        // In this order trees are locked while others are, each after its own steps.
+        // In this order trees are locked while others are, each after its own `edits`.
         let place = match tree.id() {
             TreeId::EXTENT => 4,
             id if id.holds_files() => 0,
             _ => 2,
         };
         Self(Arc::new(Live {
-            steps: RwLock::with_place((), place),
+            edits: RwLock::with_place((), place),
             tree: RwLock::with_place(tree, place.saturating_add(1)),
             is_writable: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -161,15 +161,15 @@ impl LiveTree {
         Ok(())
     }
 
-    /// Several edits, for those who look [between steps](Self::between_steps) one.
-    pub fn in_steps<T>(&self, edits: impl FnOnce() -> T) -> T {
-        let _whole = self.0.steps.write();
+    /// Makes several edits that [`read_between_edits`](Self::read_between_edits) shows as one.
+    pub fn edit_as_one<T>(&self, edits: impl FnOnce() -> T) -> T {
+        let _whole = self.0.edits.write();
         edits()
     }
 
-    /// As [`with`](Self::with), while no edit in steps is half done.
-    pub fn between_steps<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
-        let _whole = self.0.steps.read();
+    /// As [`with`](Self::with), while no [edit of several](Self::edit_as_one) is half done.
+    pub fn read_between_edits<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
+        let _whole = self.0.edits.read();
         look(&self.0.tree.read())
     }
 

@@ -248,7 +248,7 @@ impl WritableFilesystem {
             let is_read = planned.iter().any(|part| matches!(part, Planned::Read(_)));
             let hold = is_read.then(|| self.hold_running());
             if is_verified && is_read {
-                checksums.between_steps(|tree| self.expect_checksums(tree, &mut planned))?;
+                checksums.read_between_edits(|tree| self.expect_checksums(tree, &mut planned))?;
             }
             Ok(hold)
         })?;
