@@ -131,8 +131,9 @@
 //!
 //! # What is stable
 //!
-//! All that this crate names outside of `unstable` is. The layers below (trees, addresses, devices, the bytes on disk as types) are there with the
-//! feature `unstable`, in a module of that name, and can change with any version.
+//! All names outside of the module `unstable` are stable. The feature `unstable` adds that module with the layers below: trees,
+//! addresses, devices, the bytes on disk as types. They can change with any version. `crates/buttress/api.txt` lists all
+//! stable items.
 #![forbid(unsafe_code)]
 
 /// The program in the README compiles.
@@ -203,7 +204,7 @@ pub use buttress_writer::{
     operations::{AccessPolicy, AccessTimes, AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr},
 };
 
-/// Who owns which space: what [`Volume::account_space`] counts.
+/// Owners of space, as [`Volume::account_space`] counts them.
 pub mod accounting {
     pub use buttress_accounts::space::accounting::{
         Accounting, ByKind, ContentKind, ExtentTable, Extents, Files, Group, Nesting, Occupied, Options,
@@ -215,7 +216,7 @@ pub mod accounting {
 #[cfg(feature = "build")]
 pub use buttress_build as build;
 
-/// What [`Volume::check`] reports.
+/// The report of [`Volume::check`].
 #[cfg(feature = "check")]
 pub mod check {
     pub use buttress_check::{
@@ -223,7 +224,7 @@ pub mod check {
     };
 }
 
-/// New volumes item by item: what [`NewVolume`] makes them of.
+/// New volumes item by item, below [`NewVolume`].
 #[cfg(feature = "write")]
 pub mod mkfs {
     pub use buttress_mkfs::{
@@ -254,7 +255,7 @@ pub mod stream {
         trail, view,
     };
 
-    /// What [`WritableSubvolume::receive_with`](crate::WritableSubvolume::receive_with) takes and reports.
+    /// Options and events of [`WritableSubvolume::receive_with`](crate::WritableSubvolume::receive_with).
     pub mod receive {
         pub use buttress_stream::receive::{
             Error, Event, Kept, Note, Options, Problem, ReceivedSubvolume, Summary,

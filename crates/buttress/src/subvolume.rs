@@ -123,7 +123,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// The path leads nowhere, has too many symbolic links, or something on the way cannot be read.
+    /// The path leads nowhere, has too many symbolic links, or a part of it cannot be read.
     pub fn locate(&self, path: impl VolumePath, follow: Follow) -> Result<Location> {
         let path = path.volume_path();
         Ok(self.volume.access().resolve(self.location(), &path, follow)?)
@@ -247,7 +247,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// It cannot be said, because something on the way cannot be read.
+    /// It cannot be said, because a part of it cannot be read.
     pub fn exists(&self, path: impl VolumePath) -> Result<bool> {
         match self.resolve(&path.volume_path(), Follow::All) {
             Ok(_) => Ok(true),

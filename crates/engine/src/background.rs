@@ -1,9 +1,9 @@
 //! Commits and write-back that no call makes: when much waits, and when it has waited for long.
 //!
-//! One thread for each volume that is open for writing. Edits wake it when half of what may be dirty is
-//! ([`super::memory`]): it commits while they go on. And it looks once a second whether anything has been waiting for the
-//! environment's interval ([`crate::Environment::commit_interval`]): then it writes content back and commits, so that
-//! callers who never ask for a commit lose no more than that.
+//! One thread for each volume that is open for writing. Edits wake it at half of the limit of dirty memory
+//! ([`super::memory`]): it commits while edits continue. Once a second it also inspects how long changes have been dirty. After
+//! the environment's interval ([`crate::Environment::commit_interval`]) it writes content back and commits. A caller that
+//! never commits loses no more than the changes of that interval.
 //!
 //! A second thread writes back content once half of what may be dirty is ([`crate::data_table`]), until a quarter is left:
 //! callers who write go on meanwhile, and are slowed to the pace of the devices only when all of it is dirty.

@@ -1,4 +1,4 @@
-//! What edits of any tree need: the extent tree, delayed references, block groups, pins, and the superblock's fields.
+//! The state that edits of any tree need: the extent tree, delayed references, block groups, pins, and the superblock's fields.
 
 use crate::block_groups::{BlockGroups, Group};
 use crate::device_space::Devices;

@@ -1,4 +1,4 @@
-//! What an edit takes from outside: the time, uuids, and whether a thread commits.
+//! The input of edits from outside: the time, uuids, and whether a thread commits.
 
 use crate::uncommitted::Uncommitted;
 use buttress_format::{Timestamp, Uuid};

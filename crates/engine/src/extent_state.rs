@@ -1,4 +1,4 @@
-//! What is known of an extent: its item in the extent tree, together with the references that are still delayed.
+//! The known state of an extent: its item in the extent tree, together with the references that are still delayed.
 
 use crate::core_state::Core;
 use buttress_accounts::delayed_references::{ExtentKind, Pending, Reference};

@@ -15,17 +15,17 @@
 //! | module | holds |
 //! |---|---|
 //! | `engine` | the handle, the state that all handles share, its locks; the writer's part of a commit |
-//! | `running`, `core_state` | the running transaction: trees, and what edits of any tree need |
+//! | `running`, `core_state` | the running transaction: trees, and the state that edits of any tree need |
 //! | `trees`, `steps` | open trees, for the writer and for readers; operations are seen whole |
-//! | `inodes`, `inode_table` | one object for each inode in use; which of them changed |
-//! | `pending_times`, `inherited`, `known_names`, `entry` | what such an object holds; names that were looked up |
+//! | `inodes`, `inode_table` | an object for each inode in use; the changed inodes |
+//! | `pending_times`, `inherited`, `known_names`, `entry` | the content of such an object; names that were looked up |
 //! | `waiting_names` | names of unfinished subvolumes that are not in their directories yet |
 //! | `data_table`, `file_content`, `dirty_data`, `data_options` | dirty data of files |
-//! | `log_state`, `removed_names` | what a log has of an inode; names that went |
-//! | `block_groups`, `free_ranges`, `device_space` | space: what is free in block groups, and on devices |
-//! | `pins`, `reserved_ahead` | freed space that must wait; space for data ahead of writes |
-//! | `quotas`, `replacing` | what quotas have to be told; the replacement that is under way |
-//! | `memory`, `uncommitted` | what is dirty, as a part of the cache's budget; what would be lost now |
+//! | `log_state`, `removed_names` | the logged parts of an inode; removed names |
+//! | `block_groups`, `free_ranges`, `device_space` | free space of block groups and devices |
+//! | `pins`, `reserved_ahead` | freed space that must wait; space reserved for data ahead of writes |
+//! | `quotas`, `replacing` | changes of quotas; the replacement in progress |
+//! | `memory`, `uncommitted` | dirty memory, as a part of the cache's budget; changes that a crash would lose now |
 //! | `environment`, `workers` | the time and uuids; threads that work when they are woken |
 //! | `need`, `worst_case`, `allowance` | an edit's need; the most nodes of an edit; the nodes it took, compared with its need |
 //!
@@ -35,27 +35,27 @@
 //! |---|---|
 //! | `retry`, `look` | look-ups that wait for no device; look-ups without edits |
 //! | `look_ups` | counts of look-ups, for tests |
-//! | `opening`, `closing` | what may be written and what is refused by name; the end of a handle |
-//! | `pending_log`, `log_blocks` | the log that waits at opening; where blocks of logs lie |
+//! | `opening`, `closing` | features that are refused by name; the end of a handle |
+//! | `pending_log`, `log_blocks` | the pending log at opening; the places of log blocks |
 //! | `reservation`, `reserving_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
 //! | `inode_items` | the writer's way to inodes, and their way back into trees |
-//! | `cow` | what copying a tree block means for references |
-//! | `extent_state`, `extent_tree` | what is known of an extent; reference counts are applied |
+//! | `cow` | the references that copying a tree block changes |
+//! | `extent_state`, `extent_tree` | the known state of an extent; reference counts are applied |
 //! | `quota_items` | quotas are kept right, or marked |
 //! | `backing` | space of the host for metadata, reserved ahead |
-//! | `chunks`, `loading` | where chunks come from; block groups are read in |
+//! | `chunks`, `loading` | new chunks; block groups are read in |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
 //! | `converging`, `freezing`, `committing`, `slice` | a commit: addresses, the frozen state, the writes; how long it holds the lock |
 //! | `fault_in` | tree blocks come into memory before the lock is held for long |
-//! | `device_errors` | what devices failed with, in their statistics |
-//! | `trimming` | devices are told of what nothing uses |
+//! | `device_errors` | errors of devices, in their statistics |
+//! | `trimming` | devices discard space that nothing uses |
 //! | `replacement` | a device that takes another's place: its item, the commit that ends it |
 //! | `returning` | a device that missed commits: its own state is kept until it has the volume's |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
 //! | `views`, `quiesce` | states that never change; a view together with the delayed references |
-//! | `background` | what commits when much waits, or for long |
-//! | `space` | what `statfs` reports |
+//! | `background` | threads that commit when much is dirty, or dirty for long |
+//! | `space` | the figures of `statfs` |
 //!
 //! # Invariants
 //!

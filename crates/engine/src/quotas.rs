@@ -1,4 +1,4 @@
-//! What the running transaction changes of quotas, by the subvolume that made an extent.
+//! The changes of quotas by the running transaction, by the subvolume that made an extent.
 
 use buttress_format::{ByteCount, Generation, TreeId};
 use std::collections::BTreeMap;

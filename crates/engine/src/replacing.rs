@@ -1,4 +1,4 @@
-//! The replacement of a device that is under way, as the running transaction has it.
+//! The replacement of a device in progress, as the running transaction has it.
 
 use buttress_format::ReplaceItem;
 

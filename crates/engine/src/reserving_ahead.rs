@@ -1,4 +1,4 @@
-//! Reserves space for data ahead of writes, as far as there is plenty, and gives it up where there is too little.
+//! Reserves space for data ahead of writes, as long as free space is plentiful, and releases it when free space is short.
 
 use crate::core_state::Core;
 use crate::running::Running;

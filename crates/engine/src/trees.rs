@@ -40,9 +40,9 @@ struct Live {
     tree: RwLock<EditableTree, TreeLock>,
     /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
     is_writable: AtomicBool,
-    /// The writer let go of the tree: a later edit can be of another object.
+    /// The writer released the tree: a later edit can be of another object.
     is_closed: AtomicBool,
-    /// Of a subvolume that was deleted: its tree is there until it is dropped, and is nobody's business any more.
+    /// Of a subvolume that was deleted: its tree exists until it is dropped, and no call uses it.
     is_deleted: AtomicBool,
     /// Of a subvolume that is being made, and that nobody sees yet.
     is_unfinished: AtomicBool,

@@ -211,7 +211,7 @@ fn calls_look_up_no_more_than_the_table_says() {
     mounted.leave().unwrap();
 }
 
-/// So many that the system stops the maker between a creation and its answer, again and again.
+/// Enough rounds for the system to stop the maker between a creation and its answer many times.
 const ROUNDS: u64 = 60_000;
 
 /// More than there are processors.

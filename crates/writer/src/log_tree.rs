@@ -9,8 +9,8 @@
 //! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
 //! | `logs` | the logs of a volume, and their locks |
 //! | `subvolume_log` | the log of one subvolume: what is in it |
-//! | `deciding` | what a sync takes: nothing, a batch for the log, or a commit |
-//! | `batch`, `inode_batch` | what one sync puts into a log, of all inodes and of one |
+//! | `deciding` | the way of a sync: nothing, a batch for the log, or a commit |
+//! | `batch`, `inode_batch` | the items that a sync puts into a log: of all inodes, of each inode |
 //! | `writing` | a round of writing logs |
 //! | `collecting` | what of an inode is new, and what must be logged with it |
 //! | `content`, `entries`, `removals` | of files, of directories, of names that went |

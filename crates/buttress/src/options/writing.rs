@@ -20,7 +20,7 @@ pub(crate) struct Writing {
 }
 
 impl Default for Writing {
-    /// New files belong to root, with the usual umask. The same program makes the same volume everywhere, for every user.
+    /// New files belong to root, with the usual umask. Each user of a program makes an equal volume.
     fn default() -> Self {
         Self {
             options: WriteOptions::default(),

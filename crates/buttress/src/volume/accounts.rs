@@ -1,4 +1,4 @@
-//! Who refers to which extent, and who owns which space.
+//! References to extents, and owners of space.
 
 use super::Volume;
 use crate::accounting::{Accounting, Options, Place};
@@ -17,7 +17,7 @@ impl Volume {
         Ok(self.view().space()?)
     }
 
-    /// Counts who owns which space, as of the last commit. Progress counts leaves. What cannot be read is listed in
+    /// Counts who owns which space, as of the last commit. Progress counts leaves. Unreadable parts are listed in
     /// [`Accounting::failures`], and missing from all figures.
     ///
     /// ```
@@ -41,7 +41,7 @@ impl Volume {
     /// Returns what a path covers, for [`Options`]. With `one_file_system`, subvolumes below it are left out.
     ///
     /// # Errors
-    /// A directory on the way cannot be read; the job is cancelled.
+    /// A directory of the path cannot be read; the job is cancelled.
     pub fn place_of(
         &self,
         location: Location,
@@ -62,7 +62,7 @@ impl Volume {
     /// else only the given address.
     ///
     /// # Errors
-    /// No extent covers the address, or the extent tree cannot be read. What cannot be read on the way is listed.
+    /// No extent covers the address, or the extent tree cannot be read. Unreadable owners are listed.
     pub fn data_references(&self, logical: Logical, ignore_offset: bool) -> Result<DataReferences> {
         Ok(self.view().data_references(logical, ignore_offset)?)
     }

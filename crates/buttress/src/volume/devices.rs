@@ -1,11 +1,11 @@
-//! What is known of a volume as a whole, and of its devices.
+//! Facts about a volume as a whole, and about its devices.
 
 use super::Volume;
 use crate::error::Result;
 use buttress_format::{ByteCount, ChecksumType, DeviceId, DeviceStatistics, Generation, TreeId, Uuid};
 use buttress_volume::FaultLog;
 
-/// What the superblock holds of a volume. Returned by [`Volume::info`].
+/// The superblock's facts about a volume. Returned by [`Volume::info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeInfo {

@@ -113,7 +113,7 @@ impl Volume {
     /// Returns all paths of an inode from the root of its subvolume: one for each hard link.
     ///
     /// # Errors
-    /// A name or a directory on the way cannot be read.
+    /// A name or a directory of the path cannot be read.
     pub fn paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         Ok(self.view().inode_paths(location)?)
     }
@@ -121,7 +121,7 @@ impl Volume {
     /// Returns the path of a directory from the root of its subvolume.
     ///
     /// # Errors
-    /// A directory on the way cannot be read.
+    /// A directory of the path cannot be read.
     pub fn directory_path(&self, directory: Location) -> Result<Vec<u8>> {
         Ok(self.view().directory_path(directory)?)
     }
@@ -137,7 +137,7 @@ impl Volume {
     /// Returns the path of a subvolume from the top level.
     ///
     /// # Errors
-    /// The subvolume does not exist, is deleted, or a directory on the way cannot be read.
+    /// The subvolume does not exist, is deleted, or a directory of the path cannot be read.
     pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
         Ok(self.view().subvolume_path(id)?)
     }

@@ -67,7 +67,7 @@ pub(in crate::commands) struct Look {
     /// With -l, print sizes as 1.5K, 23M
     #[arg(short = 'h', long)]
     human_readable: bool,
-    /// Print a name on each line (always so)
+    /// Print a name on each line (the default)
     #[arg(short = '1')]
     one: bool,
     /// How times are printed

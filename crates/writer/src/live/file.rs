@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - The inode is the object in the table of live inodes while the inode has items: the table keeps an object in use.
-//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call finds them anew.
+//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call searches them again.
 //! - A subvolume that was deleted marks its open tree before its inodes leave the table.
 
 use crate::WritableFilesystem;

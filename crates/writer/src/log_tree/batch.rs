@@ -1,4 +1,4 @@
-//! What one sync puts into a log.
+//! The items that a sync puts into a log.
 
 use super::gathered::Gathered;
 use super::inode_batch::InodeBatches;

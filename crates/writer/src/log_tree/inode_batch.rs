@@ -1,4 +1,4 @@
-//! What one sync puts into a log of each inode: its item, its names and attributes, its content or its entries.
+//! The items of each inode that a sync puts into a log: its item, its names and attributes, its content or its entries.
 
 use buttress_format::{InodeItem, InodeNumber, Key};
 use core::ops::Range;

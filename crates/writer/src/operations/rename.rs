@@ -43,7 +43,7 @@ pub enum RenameMode {
     Whiteout(NewInode),
 }
 
-/// What a rename did.
+/// The result of a rename.
 #[derive(Debug)]
 pub struct Renamed {
     /// The inode that moved.

@@ -96,7 +96,7 @@ impl Server {
         Ok(())
     }
 
-    /// What a request is about whose next field is a handle: files and directories that were not opened have none.
+    /// The object of a request whose next field is a handle. Files and directories that were not opened have no handle.
     pub(super) fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
         Ok(match request.input.u64()? {
             0 => Opened::Node(self.node_of(request)),
