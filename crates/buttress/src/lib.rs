@@ -255,7 +255,7 @@ pub mod stream {
         trail, view,
     };
 
-    /// Options and events of [`WritableSubvolume::receive_with`](crate::WritableSubvolume::receive_with).
+    /// Receiving below [`WritableSubvolume::receive`](crate::WritableSubvolume::receive): its options, events and errors.
     pub mod receive {
         pub use buttress_stream::receive::{
             Error, Event, Kept, Note, Options, Problem, ReceivedSubvolume, Summary,

@@ -2,7 +2,7 @@
 //!
 //! An inode item changes with nearly every operation, that of a directory with every name in it. So changes are made
 //! in the inode's object ([`crate::inodes`]), and each changed item is put into its tree once: at the commit, and before a
-//! view is taken. Until then the newest inode item is the one in memory. [`inode_items`](crate::inode_items) has the
+//! view is taken. Until then the newest inode item is the one in memory. `inode_items` has the
 //! writer's ways to it.
 //!
 //! Beside that: the next free inode number of each tree and the next free index of each directory, which are looked up once

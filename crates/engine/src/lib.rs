@@ -1,7 +1,8 @@
 //! Transactions: one running transaction of a volume, its commits, and the state that edits work on.
 //!
 //! The engine allocates, counts references, commits and keeps views. It knows no file operation: the writer above it
-//! edits trees through [`Running`], and takes part in commits as [`CommitStages`].
+//! edits trees through [`Running`](running::Running), and takes part in commits as
+//! [`CommitStages`](engine::CommitStages).
 //!
 //! [`Engine`] is a cheap handle, `Send` and `Sync`. Edits are serialised by one short lock; readers take
 //! views ([`Engine::view`]), which never change and never wait for the writer.

@@ -2,7 +2,7 @@
 //!
 //! A writer that goes away without a commit leaves the volume as the last commit made it
 //! (docs/decisions/0007-dropping-without-a-commit.md). Whoever holds the last handle says what is to become of
-//! the rest: [`Engine::close`] commits it, [`Engine::abandon`] forgets it. A last handle that is merely
+//! the rest: [`Engine::close`](crate::Engine::close) commits it, [`Engine::abandon`](crate::Engine::abandon) forgets it. A last handle that is merely
 //! dropped forgets it too, and [`Environment::lost`](super::Environment::lost) is told how much that was.
 //!
 //! Counts are of calls that changed something, and of bytes that they wrote. They are upper bounds: a commit that a thread

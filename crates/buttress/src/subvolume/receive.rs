@@ -28,10 +28,10 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// The directory is none; a stream is not whole, asks for what cannot be, or builds on
-    /// what is not there. The streams before that one are received then; what was made of it gives its space back with
-    /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes), or when the volume is next opened for
-    /// writing.
+    /// The path is no directory; a stream is cut off, asks for something impossible, or builds on a missing snapshot. The
+    /// streams before that one are received then. The space of its own parts is free after
+    /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes), or after the next opening
+    /// for writing.
     pub fn receive(&self, directory: impl VolumePath, input: impl Read) -> Result<Vec<Self>> {
         let path = directory.volume_path();
         let filesystem = self.volume().writer();

@@ -115,7 +115,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::create`] and [`File::write_at`].
+    /// As [`Self::create`] and [`WritableFile::write_at`](crate::WritableFile::write_at).
     pub fn write(&self, path: impl VolumePath, content: impl AsRef<[u8]>) -> Result<()> {
         let path = path.volume_path();
         let file = self.create(&*path)?;
@@ -163,7 +163,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; else as [`Subvolume::create`].
+    /// There is something at the path already; else as [`Self::create`].
     pub fn create_new(&self, path: impl VolumePath) -> Result<WritableFile> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             let location = writer.create(directory, name, &self.volume.new_inode(0o666))?;
@@ -182,7 +182,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; else as [`Subvolume::create`].
+    /// There is something at the path already; else as [`Self::create`].
     pub fn create_dir(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             writer.make_directory(directory, name, &self.volume.new_inode(0o777))?;
@@ -201,7 +201,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// Something on the way is no directory; else as [`Subvolume::create`].
+    /// Something on the way is no directory; else as [`Self::create`].
     pub fn create_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -239,7 +239,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; the target is empty or too long; else as [`Subvolume::create`].
+    /// There is something at the path already; the target is empty or too long; else as [`Self::create`].
     pub fn symlink(&self, target: impl VolumePath, path: impl VolumePath) -> Result<()> {
         let target = target.volume_path();
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -263,7 +263,7 @@ impl WritableSubvolume {
     ///
     /// # Errors
     /// There is something at the path already; a device number that the format cannot hold; else as
-    /// [`Subvolume::create`].
+    /// [`Self::create`].
     pub fn create_node(&self, path: impl VolumePath, kind: NodeKind, mode: u32) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             writer.make_node(directory, name, &self.volume.new_inode(mode), kind)?;
@@ -283,7 +283,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// `original` is a directory or not there; there is something at `path` already; else as [`Subvolume::create`].
+    /// `original` is a directory or not there; there is something at `path` already; else as [`Self::create`].
     pub fn hard_link(&self, original: impl VolumePath, path: impl VolumePath) -> Result<()> {
         let location = self.resolve(&original.volume_path(), Follow::NotLast)?;
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -322,7 +322,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the new path already; else as [`Subvolume::rename`].
+    /// There is something at the new path already; else as [`Self::rename`].
     pub fn rename_new(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
         self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::NoReplace)
     }
@@ -340,7 +340,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at one of the paths; else as [`Subvolume::rename`].
+    /// There is nothing at one of the paths; else as [`Self::rename`].
     pub fn exchange(&self, one: impl VolumePath, other: impl VolumePath) -> Result<()> {
         self.rename_with(&one.volume_path(), &other.volume_path(), RenameMode::Exchange)
     }
@@ -365,7 +365,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::open`] and [`Subvolume::create`]; both paths lead to the same file.
+    /// As [`Subvolume::open`] and [`Self::create`]; both paths lead to the same file.
     pub fn copy(&self, from: impl VolumePath, to: impl VolumePath) -> Result<ByteCount> {
         let (from, to) = (from.volume_path(), to.volume_path());
         let source = self.open(&*from)?;
@@ -435,7 +435,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::remove_dir`]; what was removed before stays removed.
+    /// As [`Self::remove_dir`]; what was removed before stays removed.
     pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();

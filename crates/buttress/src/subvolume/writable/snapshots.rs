@@ -29,7 +29,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; else as [`Subvolume::create`].
+    /// There is something at the path already; else as [`Self::create`].
     pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.create_subvolume(directory, name)?)
@@ -54,7 +54,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; `source` is gone; else as [`Volume::sync`](crate::Volume::sync).
+    /// There is something at the path already; `source` is gone; else as [`WritableVolume::sync`](crate::WritableVolume::sync).
     pub fn create_snapshot(
         &self,
         source: impl AsRef<Subvolume>,
@@ -69,7 +69,7 @@ impl WritableSubvolume {
     }
 
     /// Deletes the subvolume at a path. Its space comes back with
-    /// [`Volume::drop_deleted_subvolumes`](crate::Volume::drop_deleted_subvolumes).
+    /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes).
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
