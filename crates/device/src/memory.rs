@@ -92,14 +92,17 @@ impl Pages {
         Some(())
     }
 
-    /// Fills the pages of this range in `bytes`, as far as they are out of date.
+    /// Fills the pages at the ends of this range in `bytes`, if they are out of date. The caller overwrites
+    /// the range, so whole pages in it need no filling.
     fn bring_up_to_date(&mut self, offset: u64, length: usize) -> Option<()> {
         let range = index_range(offset, length).filter(|range| range.end <= self.bytes.len())?;
         for page in range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES) {
             if let Some(byte) = self.fills.get_mut(page)?.take() {
                 let whole = page_range(page);
                 let end = whole.end.min(self.bytes.len());
-                self.bytes.get_mut(whole.start..end)?.fill(byte);
+                if whole.start < range.start || end > range.end {
+                    self.bytes.get_mut(whole.start..end)?.fill(byte);
+                }
             }
         }
         Some(())
