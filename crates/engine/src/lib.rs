@@ -38,7 +38,7 @@
 //! | `look_ups` | counts of look-ups, for tests |
 //! | `opening`, `closing` | features that are refused by name; the end of a handle |
 //! | `pending_log`, `log_blocks` | the pending log at opening; the places of log blocks |
-//! | `reservation`, `reserving_ahead` | an edit's lock, and the promise of space; space for data ahead of writes |
+//! | `reservation`, `reserving`, `reserving_ahead` | an edit's lock and the size of its reservation; the search for space; space for data ahead of writes |
 //! | `inode_items` | the writer's way to inodes, and their way back into trees |
 //! | `cow` | the references that copying a tree block changes |
 //! | `extent_state`, `extent_tree` | the known state of an extent; reference counts are applied |
@@ -128,6 +128,7 @@ pub mod replacement;
 pub mod replacing;
 pub mod reservation;
 pub mod reserved_ahead;
+mod reserving;
 mod reserving_ahead;
 pub mod retry;
 pub mod returning;

@@ -5,6 +5,19 @@
 
 use super::worst_case::Shape;
 
+/// The places of one more edit. Space for it should be left beside dirty data.
+pub(crate) const OTHER_PLACES: u64 = 32;
+
+/// When a reservation may allocate a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewChunks {
+    /// Whenever the reservation does not fit.
+    Always,
+    /// If chunks are plentiful, or if the reservation does not fit even without dirty data. Otherwise the caller writes back
+    /// data or commits, which lowers the worst case; the unallocated space stays for data.
+    Sparing,
+}
+
 /// Dirty data has its items promised. The edit that makes them asks for the paths to where they begin and end.
 const PLACES_OF_PROMISED: u64 = 8;
 

@@ -6,7 +6,6 @@
 //! take the devices' room that was counted on; then the transaction is committed, since what earlier ones freed may help;
 //! and only then the answer is `NoSpace`.
 
-use super::backing::Backing;
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
 use super::running::Running;
@@ -14,6 +13,7 @@ use super::running::Running;
 use crate::allowance::Allowance;
 use crate::engine::{EditLock, Engine, TrimmingLock};
 pub use crate::need::{Claim, Need};
+use crate::need::{NewChunks, OTHER_PLACES};
 use crate::steps::Steps;
 use crate::trees::LiveTree;
 use crate::waiting_names::WAITING_NAME_BYTES;
@@ -42,19 +42,16 @@ const NODE_OVERHEAD_BYTES: u64 = 256;
 const SPARED_BYTES_MAX: u64 = 4 << 20;
 const SPARED_BYTES_MIN: u64 = 64 << 10;
 
-/// The items of another edit for which there should be room beside dirty data.
-const OTHER_PLACES: u64 = 32;
-
 /// The least number of nodes in the reserve.
 pub(crate) const RESERVED_NODES: u64 = 192;
 
 /// The space for metadata until the next commit.
 #[derive(Clone, Copy, Debug)]
-struct Reservation {
+pub(crate) struct Reservation {
     /// The need and the reserve.
-    all_bytes: u64,
+    pub all_bytes: u64,
     /// The part that must have space on the host.
-    backed_bytes: u64,
+    pub backed_bytes: u64,
 }
 
 /// The lock that no trim has: free space is free ([`super::trimming`]).
@@ -145,8 +142,12 @@ impl Engine {
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
             if !is_over_limit {
+                let new_chunks = match attempt {
+                    0 => NewChunks::Sparing,
+                    _ => NewChunks::Always,
+                };
                 let found;
-                (handle, found) = self.retry(handle, |handle| handle.reserve_space(need))?;
+                (handle, found) = self.retry(handle, |handle| handle.reserve(need, new_chunks))?;
                 if found {
                     handle.allow(need);
                     return Ok(handle);
@@ -228,7 +229,9 @@ impl Engine {
             return Ok(false);
         }
         let need = Need::places(OTHER_PLACES);
-        let (_, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
+        let (_, found) = self.retry(self.start_unchecked(), |handle| {
+            handle.reserve(need, NewChunks::Sparing)
+        })?;
         self.shared.ahead.set_short(!found);
         Ok(!found)
     }
@@ -340,6 +343,11 @@ impl Running {
     /// Returns the largest number of nodes that a commit would allocate now: the nodes of `need`, the nodes without an address,
     /// and the nodes that record both. [`super::worst_case`] explains the sums.
     fn nodes_at_commit(&self, need: Need) -> u64 {
+        self.nodes_at_commit_of_data(need, self.core.reserved_data_bytes)
+    }
+
+    /// As [`nodes_at_commit`](Self::nodes_at_commit), if so much data were dirty.
+    pub(crate) fn nodes_at_commit_of_data(&self, need: Need, dirty_bytes: u64) -> u64 {
         let (shape, nodes) = self.shape();
         let nodes = nodes.exact_add(need.nodes(&shape));
         if buttress_faults::on("commit-expects-only-edits") {
@@ -348,9 +356,7 @@ impl Running {
         // Each sector of dirty data becomes an item in a leaf of its own. Records of extents and checksums are denser.
         let data = match need.claim {
             Claim::Reserved => 0,
-            Claim::Ordinary | Claim::Freeing => {
-                self.core.reserved_data_bytes.quotient(self.core.sector_bytes())
-            }
+            Claim::Ordinary | Claim::Freeing => dirty_bytes.quotient(self.core.sector_bytes()),
         };
         // A reference changes a leaf of the extent tree and one of the free-space tree.
         let references = u64_of(self.core.references.len());
@@ -408,9 +414,14 @@ impl Running {
         self.reservation(need).backed_bytes
     }
 
-    fn reservation(&self, need: Need) -> Reservation {
+    pub(crate) fn reservation(&self, need: Need) -> Reservation {
+        self.reservation_of_nodes(need, self.nodes_at_commit(need))
+    }
+
+    /// Returns the space that `need` and so many nodes of the commit reserve.
+    pub(crate) fn reservation_of_nodes(&self, need: Need, nodes: u64) -> Reservation {
         let node_bytes = self.core.node_bytes().get();
-        let bytes = self.nodes_at_commit(need).exact_mul(node_bytes);
+        let bytes = nodes.exact_mul(node_bytes);
         let reserve_bytes = match need.claim {
             Claim::Ordinary => self.reserve_bytes(),
             Claim::Freeing | Claim::Reserved => 0,
@@ -419,54 +430,6 @@ impl Running {
         Reservation {
             all_bytes: bytes.exact_add(reserve_bytes),
             backed_bytes: bytes.exact_add(backed_reserve_bytes),
-        }
-    }
-
-    /// Whether the need fits into block groups, with space on the host. Makes chunks while it does not fit.
-    pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
-        let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
-            true => 0,
-            false => bytes,
-        };
-        loop {
-            let room = self.core.groups.room(Purpose::Metadata);
-            let reservation = self.reservation(need);
-            // Clamp: more may be free than is wanted.
-            let lacking = wanted(reservation.backed_bytes).saturating_sub(room.free_bytes);
-            if lacking == 0 && room.with_unbacked() >= wanted(reservation.all_bytes) {
-                return Ok(true);
-            }
-            if self.core.give_up_reserved_ahead() {
-                continue;
-            }
-            let backing = match lacking {
-                0 => Backing::AllBacked,
-                lacking => self.back_more(Purpose::Metadata, lacking)?,
-            };
-            match backing {
-                Backing::More => {}
-                Backing::HostFull => return Ok(false),
-                Backing::AllBacked if self.allocate_chunk(Purpose::Metadata)? => {}
-                Backing::AllBacked => return Ok(false),
-            }
-        }
-    }
-
-    /// Whether block groups have space for another edit beside dirty data, without a new chunk.
-    pub fn has_space_beside_data(&self) -> bool {
-        let wanted = self.metadata_reservation_bytes(Need::places(OTHER_PLACES));
-        self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
-    }
-
-    /// The answer when there is no space for metadata.
-    pub fn no_metadata_space(&self, need: Need) -> Error {
-        if let Some(error) = self.host_failure() {
-            return error;
-        }
-        Error::NoSpace {
-            what: "metadata",
-            wanted: ByteCount::new(self.metadata_reservation_bytes(need)),
-            pinned_by_readers: self.pinned_by_readers(),
         }
     }
 }

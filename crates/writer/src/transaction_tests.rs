@@ -1,6 +1,7 @@
 //! Transactions by hand, checked by btrfs-progs: files, data, snapshots and their dropping are put together from items.
 
 mod devices;
+mod dirty_data_space;
 mod failing;
 mod ledgers;
 mod uncommitted;

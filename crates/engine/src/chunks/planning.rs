@@ -9,6 +9,7 @@
 use super::super::block_groups::Purpose;
 use super::super::running::Running;
 use crate::device_space::DeviceSpaceLeft;
+use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Profile, STRIPE_BYTES, Uuid};
 
 const MIB: u64 = 1 << 20;
@@ -82,6 +83,16 @@ impl Running {
     /// Whether devices have space for another chunk.
     pub(in super::super) fn can_make_chunk(&self, purpose: Purpose) -> bool {
         self.plan_chunk(purpose).is_some()
+    }
+
+    /// Returns whether devices have unallocated space for `chunks` chunks of the next one's size. False if they have none.
+    pub(in super::super) fn has_space_for_chunks(&self, purpose: Purpose, chunks: u64) -> bool {
+        self.plan_chunk(purpose).is_some_and(|plan| {
+            let chunk_bytes = plan.stripe_length.exact_mul(u64_of(plan.stripes.len()));
+            let rooms = self.core.devices.rooms.iter();
+            let unallocated = rooms.map(|room| room.allocatable().total_bytes());
+            unallocated.fold(0, u64::exact_add) >= chunk_bytes.exact_mul(chunks)
+        })
     }
 
     pub(crate) fn plan_chunk(&self, purpose: Purpose) -> Option<Plan> {

@@ -208,6 +208,13 @@ pub(super) const FAULTS: &[Fault] = &[
         )],
     ),
     harms(
+        "dirty-data-takes-chunks",
+        "Metadata chunks take the space of a small volume while data is dirty, and files find no space.",
+        &[writer(
+            "transaction_tests::dirty_data_space::dirty_data_takes_no_metadata_chunk_of_a_small_volume",
+        )],
+    ),
+    harms(
         "space-of-trim-unawaited",
         "A write fails for want of space while a trim runs, although the volume has space.",
         &[in_flight("trimming::a_trim_causes_no_want_of_space")],

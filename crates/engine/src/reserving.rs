@@ -1,0 +1,84 @@
+//! Reserves space for metadata in block groups, and allocates chunks for it.
+//!
+//! The worst case of dirty data is far above what the data takes in the end. On a small volume, chunks for the worst case
+//! would take the unallocated space that the data itself needs. Chunks are therefore allocated sparingly at first
+//! ([`NewChunks`]); a caller that finds no space writes back data or commits, and then reserves again.
+//!
+//! Left out: the size of a reservation ([`super::reservation`]), and the size of a chunk ([`super::chunks`]).
+
+use crate::backing::Backing;
+use crate::block_groups::Purpose;
+use crate::need::{Need, NewChunks, OTHER_PLACES};
+use crate::running::Running;
+use buttress_format::ByteCount;
+use buttress_fs::error::{Error, Result};
+
+/// A chunk counts as plentiful if the devices have unallocated space for this many of its size.
+const CHUNKS_PLENTIFUL: u64 = 4;
+
+impl Running {
+    /// Whether the need fits into block groups, with space on the host. Makes chunks while it does not fit.
+    pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
+        self.reserve(need, NewChunks::Always)
+    }
+
+    /// Returns whether a reservation that does not fit may allocate a chunk.
+    fn may_make_chunk(&self, need: Need, new_chunks: NewChunks) -> bool {
+        if new_chunks == NewChunks::Always || buttress_faults::on("dirty-data-takes-chunks") {
+            return true;
+        }
+        let nodes = self.nodes_at_commit_of_data(need, 0);
+        let without_data = self.reservation_of_nodes(need, nodes).all_bytes;
+        self.core.groups.room(Purpose::Metadata).with_unbacked() < without_data
+            || self.has_space_for_chunks(Purpose::Metadata, CHUNKS_PLENTIFUL)
+    }
+
+    /// As [`reserve_space`](Self::reserve_space), with a rule for chunks.
+    pub(crate) fn reserve(&mut self, need: Need, new_chunks: NewChunks) -> Result<bool> {
+        let wanted = |bytes: u64| match buttress_faults::on("space-unreserved") {
+            true => 0,
+            false => bytes,
+        };
+        loop {
+            let room = self.core.groups.room(Purpose::Metadata);
+            let reservation = self.reservation(need);
+            // Clamp: more may be free than is wanted.
+            let lacking = wanted(reservation.backed_bytes).saturating_sub(room.free_bytes);
+            if lacking == 0 && room.with_unbacked() >= wanted(reservation.all_bytes) {
+                return Ok(true);
+            }
+            if self.core.give_up_reserved_ahead() {
+                continue;
+            }
+            let backing = match lacking {
+                0 => Backing::AllBacked,
+                lacking => self.back_more(Purpose::Metadata, lacking)?,
+            };
+            match backing {
+                Backing::More => {}
+                Backing::HostFull => return Ok(false),
+                Backing::AllBacked
+                    if self.may_make_chunk(need, new_chunks) && self.allocate_chunk(Purpose::Metadata)? => {}
+                Backing::AllBacked => return Ok(false),
+            }
+        }
+    }
+
+    /// Whether block groups have space for another edit beside dirty data, without a new chunk.
+    pub fn has_space_beside_data(&self) -> bool {
+        let wanted = self.metadata_reservation_bytes(Need::places(OTHER_PLACES));
+        self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
+    }
+
+    /// The answer when there is no space for metadata.
+    pub fn no_metadata_space(&self, need: Need) -> Error {
+        if let Some(error) = self.host_failure() {
+            return error;
+        }
+        Error::NoSpace {
+            what: "metadata",
+            wanted: ByteCount::new(self.metadata_reservation_bytes(need)),
+            pinned_by_readers: self.pinned_by_readers(),
+        }
+    }
+}
