@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_lies_over_what_is_in_flight_and_the_rest_is_left_to_extents() {
+    fn dirty_data_covers_in_flight_and_extents_have_the_rest() {
         let mut waiting = Waiting::default();
         waiting.pending.write(512, &[1; 1024], 512);
         let pieces = waiting.begin_write_back();

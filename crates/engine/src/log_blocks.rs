@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_lie_nearest_to_each_other_are_taken() {
+    fn take_near_returns_nearest_spare_blocks() {
         let mut spare = spare(&[1, 20, 22, 23, 25, 60, 62, 90]);
         assert_eq!(spare.take_near(3, 2 * NODE), None);
         assert_eq!(blocks(&spare.take_near(2, NODE).unwrap()), vec![22, 23]);

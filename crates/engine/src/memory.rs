@@ -138,7 +138,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_commit_begins_when_three_quarters_are_used_and_is_waited_for_when_all_is() {
+    fn commit_begins_at_three_quarters_and_blocks_edits_at_limit() {
         // The limit of dirty memory is 176 MiB.
         let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(176 * MIB)));
         for (dirty, frozen, pending, expected) in [
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_begins_earlier_the_more_came_during_the_one_before() {
+    fn commit_begins_earlier_after_faster_growth() {
         let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(160 * MIB)));
         for (came, begins_at) in [(0, 120), (20, 120), (30, 100), (40, 80), (90, 80)] {
             dirty_memory.freeze(60 * MIB);
