@@ -1,10 +1,12 @@
-//! The nodes that an edit or a commit may take, compared with the nodes that it took: assertions of debug builds.
+//! The most nodes that an edit or a commit may allocate, compared with the nodes that it allocated.
+//! Builds with debug assertions make this comparison.
 //!
-//! An edit that takes more than its need may leave a commit without space, which loses the transaction. The end of each
-//! edit compares both ([`Allowance`]). A commit compares its nodes with its reservation ([`CommitAllowance`]).
+//! An edit that allocates more nodes than its need allows may leave a commit without space. The
+//! transaction is then lost. [`Allowance`] compares both numbers at the end of each edit.
+//! [`CommitAllowance`] compares the nodes of a commit with its reservation.
 //!
-//! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may take all of their places, although they
-//! reserve fewer.
+//! Left out: edits that keep a promise ([`super::reservation::Claim::Reserved`]) may use all of
+//! their places, although they reserve fewer.
 
 #[cfg(debug_assertions)]
 use super::reservation::Need;
@@ -15,7 +17,7 @@ use buttress_exact::Exact as _;
 #[cfg(debug_assertions)]
 use buttress_exact::u64_of;
 
-/// The nodes that an edit may take, and the state at its start.
+/// The most nodes that an edit may allocate, and the state at the start of the edit.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
@@ -37,14 +39,15 @@ impl Allowance {
         }
     }
 
-    /// Requires that the edit took no more nodes than it may. The nodes of a new data chunk belong to the commit.
+    /// Asserts that the edit allocated no more nodes than it may. The nodes of a new data chunk
+    /// count for the commit.
     pub(crate) fn check(self, running: &Running) {
         let (shape, nodes) = running.shape();
         let groups = running.core.groups.iter().count();
-        // No edit removes a block group.
+        // An edit never removes a block group, so the difference is the number of new chunks.
         let chunks = u64_of(groups.exact_sub(self.groups_before));
         let chunk_nodes = chunks.exact_mul(shape.edited_nodes(PLACES_OF_COMMIT));
-        // Clamp: an edit may free new nodes, and the tree then has fewer.
+        // Clamp: an edit may free new nodes, and the tree then has fewer nodes than at the start.
         let taken = nodes.saturating_sub(self.nodes_before);
         assert!(
             taken <= self.nodes_max.exact_add(chunk_nodes),
@@ -55,18 +58,18 @@ impl Allowance {
     }
 }
 
-/// The nodes that a commit may take. Release builds record nothing.
+/// The most nodes that a commit may allocate. Release builds record nothing.
 #[derive(Debug, Default)]
 pub(crate) struct CommitAllowance {
-    /// The nodes with addresses of all commits, at the start of this one.
+    /// The number of nodes to which all commits had given addresses when this commit began.
     addressed_before: Option<u64>,
     /// The largest number of nodes that a slice reserved for the whole commit.
     nodes_max: u64,
-    /// The rest of the work at the last release of the lock.
+    /// The rest of the commit's work at the last release of the edit lock.
     left: Option<Work>,
 }
 
-/// The rest of a commit's work.
+/// The rest of a commit's work, compared between two slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
     nodes: u64,
@@ -85,7 +88,7 @@ impl Work {
 }
 
 impl CommitAllowance {
-    /// Records the reservation at the start of a slice, unless nobody edited since the last one.
+    /// Records the reservation at the start of a slice, unless no edit ran since the last slice.
     pub(crate) fn slice_starts(&mut self, running: &Running) {
         if !cfg!(debug_assertions) || self.left == Some(Work::of(running)) {
             return;
@@ -94,14 +97,14 @@ impl CommitAllowance {
         self.nodes_max = self.nodes_max.max(self.taken(running).exact_add(reserved));
     }
 
-    /// Records the rest of the work at the end of a slice.
+    /// Records the rest of the commit's work at the end of a slice.
     pub(crate) fn slice_ends(&mut self, running: &Running) {
         if cfg!(debug_assertions) {
             self.left = Some(Work::of(running));
         }
     }
 
-    /// Requires that the commit took no more nodes than it may.
+    /// Asserts that the commit allocated no more nodes than it may.
     pub(crate) fn check(&mut self, running: &Running) {
         if cfg!(debug_assertions) {
             let taken = self.taken(running);

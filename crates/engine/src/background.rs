@@ -1,18 +1,21 @@
-//! Commits and write-back that no call makes: when much waits, and when it has waited for long.
+//! Background threads that commit and write back without a call: when much is dirty, or when
+//! changes are dirty for long.
 //!
-//! One thread for each volume that is open for writing. Edits wake it at half of the limit of dirty memory
-//! ([`super::memory`]): it commits while edits continue. Once a second it also inspects how long changes have been dirty. After
-//! the environment's interval ([`crate::Environment::commit_interval`]) it writes content back and commits. A caller that
+//! Each volume that is open for writing has one commit thread. Edits wake this thread at half of
+//! the limit of dirty memory ([`super::memory`]). The thread commits while edits continue. Once a
+//! second it also inspects how long changes have been dirty. After the environment's interval
+//! ([`crate::Environment::commit_interval`]) it writes content back and commits. A caller that
 //! never commits loses no more than the changes of that interval.
 //!
-//! A second thread writes back content once half of what may be dirty is ([`crate::data_table`]), until a quarter is left:
-//! callers who write go on meanwhile, and are slowed to the pace of the devices only when all of it is dirty.
+//! A second thread writes back content once half of the limit of dirty content is reached
+//! ([`crate::data_table`]), until a quarter is left. Callers continue to write meanwhile. Only at
+//! the full limit are writers throttled to the pace of the devices.
 //!
-//! There are no threads where the environment gives no interval, or where everything is to run on the caller's thread:
-//! deterministic runs commit when calls make them. The last handle waits for a commit under way before it is gone, so that
-//! nothing is written to the devices after that.
+//! These threads do not exist if the environment gives no interval, or if all work runs on the
+//! caller's thread. Deterministic runs therefore commit only when calls commit. Dropping the last
+//! handle waits for a commit in progress, so nothing is written to the devices after the drop.
 //!
-//! A failure here is told to the next edit, because it stopped writing.
+//! If a background commit fails, writing stops, and the next edit returns the error.
 
 use crate::engine::{Engine, Shared};
 use crate::memory::Pressure;
@@ -24,10 +27,11 @@ use core::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 
-/// How often the thread looks whether something has waited for too long.
+/// How often the thread inspects whether changes have been dirty for too long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the threads; `None` where there are to be none, or none can be had: then calls commit.
+/// Starts the threads. Returns `None` if the environment wants no threads or none can be started:
+/// calls then commit.
 pub(crate) fn start(writer: &Arc<Shared>) -> Option<Workers> {
     let interval = writer.environment.commit_interval()?;
     if !writer.base.executor().is_parallel() {
@@ -40,7 +44,8 @@ pub(crate) fn start(writer: &Arc<Shared>) -> Option<Workers> {
     Some(Workers { commits, write_back })
 }
 
-/// A handle for a thread of the volume's own; `None` once nobody else has one, or nothing is to be written any more.
+/// Returns a handle for one of the volume's own threads. Returns `None` if no other handle exists
+/// or writing has stopped.
 fn handle(writer: &Weak<Shared>) -> Option<Engine> {
     let shared = writer.upgrade()?;
     Some(Engine {
@@ -55,7 +60,8 @@ fn write_back(writer: &Weak<Shared>, woken: &Receiver<()>) {
             return;
         };
         if !filesystem.shared.account.is_abandoned() {
-            // What cannot be written back stays dirty, and whoever wants it durable is told.
+            // Data that cannot be written back stays dirty. The next `fsync` or commit returns the
+            // error.
             drop(filesystem.stages().write_back_in_background(&filesystem));
         }
     }
@@ -79,13 +85,14 @@ fn run(writer: &Weak<Shared>, woken: &Receiver<()>, interval: Duration) {
         } else {
             filesystem.commit_if_due(interval).map(drop)
         };
-        // What stopped writing is kept by the volume; what did not is tried again.
+        // The volume keeps an error that stopped writing. The thread retries after any other error.
         drop(done);
     }
 }
 
 impl Engine {
-    /// Commits what edits changed, if there is still reason to: they ask again until a commit has begun.
+    /// Commits the changes of edits if dirty memory is still over its limit: edits request a commit
+    /// until one has begun.
     fn commit_if_much_waits(&self) -> Result<()> {
         match self.shared.dirty_memory.pressure(self.data().delalloc_bytes()) {
             Pressure::None => Ok(()),
@@ -93,7 +100,8 @@ impl Engine {
         }
     }
 
-    /// Commits when something has waited for `interval`, as far as earlier calls saw; says whether it did.
+    /// Commits if changes have been dirty for `interval`, as far as earlier calls saw. Returns
+    /// whether it committed.
     pub fn commit_if_due(&self, interval: Duration) -> Result<bool> {
         if !self.has_uncommitted() || self.require_writing().is_err() {
             *self.shared.dirty_since.lock() = DirtySince::default();

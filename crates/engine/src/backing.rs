@@ -1,22 +1,25 @@
-//! Space of the host for metadata, reserved ahead of the commits that need it.
+//! Space of the host for metadata, reserved before the commits that need it.
 //!
-//! On an image file with holes, a commit could find the host's disk full. A commit that cannot write its tree blocks
-//! stops writing for good. An address of metadata is therefore handed out only after its space is reserved on the host
-//! ([`buttress_volume::Volume::reserve`]). Until then its bytes are in the share *unbacked* of their block group and do
-//! not count as free. Promises to edits therefore fit into reserved space of the host.
+//! On an image file with holes, a commit could find the host's disk full. A commit that cannot
+//! write its tree blocks stops writing for good. The allocator therefore hands out an address of
+//! metadata only after it has reserved space on the host for that address
+//! ([`buttress_volume::Volume::reserve`]). Until then the bytes are in the share *unbacked* of
+//! their block group and do not count as free. Promises to edits therefore fit into reserved space
+//! of the host.
 //!
 //! Invariants:
-//! - In a block group that is backed, each free byte has space of the host ([`BlockGroups::allocate`] takes nothing else).
-//! - What is discarded loses its space, and becomes unbacked ([`super::trimming`]).
-//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that free space have a part
-//!   of the reserve, which is backed since the first edit.
+//! - In a backed block group, each free byte has space on the host ([`BlockGroups::allocate`] takes
+//!   no other byte).
+//! - A discarded range loses its space on the host, and becomes unbacked ([`super::trimming`]).
+//! - When the host has no space, edits that need more fail as they do on a full volume. Edits that
+//!   free space use a part of the reserve, which is backed since the first edit.
 //!
-//! Space is reserved in steps, as it is needed: an image that is hardly written to stays small. Before the first edit
-//! of a session nothing is reserved, though free ranges may have space from earlier sessions. On a full host, requests
-//! for small pieces find such ranges.
+//! The engine reserves host space in steps, as edits need it, so an image with few writes stays
+//! small. Before the first edit of a session nothing is reserved, though free ranges may have host
+//! space from earlier sessions. On a full host, requests for small pieces find such ranges.
 //!
-//! Block groups of data are not backed. A write-back that finds the host full leaves its data in memory. Mixed block
-//! groups are backed, data included.
+//! Block groups of data are not backed. A write-back that finds the host full leaves its data in
+//! memory. Mixed block groups are backed, data included.
 //!
 //! [`BlockGroups::allocate`]: super::block_groups::BlockGroups::allocate
 
@@ -27,13 +30,13 @@ use buttress_exact::Exact as _;
 use buttress_format::{BlockGroupFlags, ByteCount, Logical};
 use buttress_fs::error::{Error, Result};
 
-/// The least that one step reserves, if one free range is that long.
+/// The least number of bytes that one step reserves, if one free range has that length.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// The least that one step reserves for the chunk tree.
+/// The least number of bytes that one step reserves for the chunk tree.
 const SYSTEM_STEP_BYTES: u64 = 1 << 20;
 
-/// The size of a request to a full host. Ranges that already have space are larger.
+/// The size of one request to a full host. Ranges that already have host space are larger.
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// The most requests to a full host in one call. The next call continues after them.
@@ -42,20 +45,22 @@ const PIECES_MAX: usize = 64;
 /// The result of a request for space on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// More free space exists than before.
+    /// Block groups gained free bytes with space on the host.
     More,
-    /// Block groups have no free range without space: a new block group may help.
+    /// Block groups have no free range without host space. A new block group may help.
     AllBacked,
     /// The host is full.
     HostFull,
 }
 
-/// Whether addresses in block groups of this kind are handed out only with space of the host.
+/// Returns whether the allocator hands out addresses in these block groups only with space on the
+/// host.
 pub fn wants_backing(flags: BlockGroupFlags) -> bool {
     flags.intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
 }
 
-/// An error of the volume layer, with want of space on the host as a kind of its own.
+/// Converts an error of the volume layer. Lack of space on the host becomes an error kind of its
+/// own.
 pub fn of_host(error: buttress_volume::Error) -> Error {
     match error {
         buttress_volume::Error::Io(failure) if failure.is_out_of_space() => Error::OutOfHostSpace(failure),
@@ -64,11 +69,13 @@ pub fn of_host(error: buttress_volume::Error) -> Error {
 }
 
 impl Running {
-    /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking` bytes or more, if
-    /// one free range is that long. If a block of the free space is not in memory, it ends before any change.
+    /// Reserves space on the host for more free bytes of a kind of block groups. Reserves `lacking`
+    /// bytes or more, if one free range is that long. If a block of the free-space tree is not in
+    /// memory, this function fails before any change.
     ///
     /// # Errors
-    /// If free space cannot be read, if writing has stopped, or if a device fails, except for want of space.
+    /// If free space cannot be read, if writing has stopped, or if a device fails, except for lack
+    /// of host space.
     pub fn back_more(&mut self, purpose: Purpose, lacking: u64) -> Result<Backing> {
         let cursor = self.core.groups.cursor(purpose);
         let groups = self.core.groups.iter();
@@ -94,7 +101,8 @@ impl Running {
         Ok(Backing::AllBacked)
     }
 
-    /// Returns the first free range of a group without space of the host, from `cursor` on if possible.
+    /// Returns the first free range of a group without space on the host, from `cursor` on if
+    /// possible.
     fn next_unbacked(&self, start: u64, cursor: u64) -> Option<(u64, u64)> {
         let group = self.core.groups.holding(start)?;
         let ahead = group.unbacked.from(cursor).next();
@@ -124,7 +132,8 @@ impl Running {
         }
     }
 
-    /// Reserves a range, which is free from then on. Returns the failure if the host has no space.
+    /// Reserves host space for a range and makes the range free. Returns the failure if the host
+    /// has no space.
     fn back_range(&mut self, start: u64, length: u64) -> Result<Option<IoError>> {
         let volume = self.core.forest.volume();
         match volume.reserve(Logical::new(start), ByteCount::new(length)) {
@@ -139,7 +148,7 @@ impl Running {
         }
     }
 
-    /// Finds free ranges that already have space: they need nothing of a full host.
+    /// Finds free ranges that already have host space. Such ranges need no space of a full host.
     fn back_what_has_space(&mut self, purpose: Purpose) -> Result<Backing> {
         let from = self.core.asked_host_at;
         let groups = self.core.groups.iter();
@@ -159,8 +168,8 @@ impl Running {
         Ok(Backing::HostFull)
     }
 
-    /// Returns the host's failure if it caused the want of space. Callers report it in place of an error that names the
-    /// volume.
+    /// Returns the host's failure if that failure caused the lack of space. Callers return it
+    /// instead of an error that names the volume.
     pub fn host_failure(&self) -> Option<Error> {
         self.core.host_failure.clone().map(Error::OutOfHostSpace)
     }

@@ -1,16 +1,19 @@
-//! The block groups of a volume that is open for writing: what is used, what is free, what is pinned.
+//! The block groups of a volume that is open for writing: their used, free and pinned space.
 //!
-//! A group's free ranges are loaded when something is to be allocated from it, from the free-space tree or, on volumes
-//! without one, from the extent tree. From then on they live here: allocating takes a range out; what a transaction
-//! freed stays out until nobody can need it any more ([`super::pins`]).
+//! The engine loads a group's free ranges at the first allocation from the group. They come from
+//! the free-space tree or, on volumes without one, from the extent tree. From then on this module
+//! holds the free ranges. An allocation removes a range. A range that a transaction freed stays out
+//! until no reader and no superblock needs it ([`super::pins`]).
 //!
-//! What the free-space tree and the block group items have to be told is collected per group as *changes*: ranges that
-//! became used and ranges that became free since the trees were last brought up to date. A range that did both is in
-//! neither.
+//! Each group also collects *changes* for the free-space tree and the block group items. A change
+//! is a range that became used or free since these trees were last brought up to date. A range that
+//! became used and then free, or the reverse, is no change.
 //!
-//! Invariants: a byte is free here only if no committed extent, no extent of the running transaction, no pinned range
-//! and nothing that is kept out covers it. `used` counts exactly the extents that the extent tree has, or will have when the
-//! delayed references have run.
+//! Invariants:
+//! - A byte is free here only if no committed extent, no extent of the running transaction, no
+//!   pinned range and no excluded range covers it.
+//! - `used` always counts exactly the extents that the extent tree has, or will have after the
+//!   delayed references are applied.
 
 mod shares;
 
@@ -23,19 +26,19 @@ use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a group holds, as far as allocation cares.
+/// The content for which a group allocates space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Purpose {
     /// File content.
     Data,
-    /// All trees but the chunk tree.
+    /// All trees except the chunk tree.
     Metadata,
     /// The chunk tree.
     System,
 }
 
 impl Purpose {
-    /// The flag of groups for this purpose alone.
+    /// Returns the flag of groups that serve only this purpose.
     pub const fn flag(self) -> BlockGroupFlags {
         match self {
             Self::Data => BlockGroupFlags::DATA,
@@ -52,35 +55,37 @@ pub struct Group {
     pub(crate) length: u64,
     pub(crate) flags: BlockGroupFlags,
     pub(crate) chunk_objectid: ObjectId,
-    /// Bytes of extents, as the item is to say.
+    /// Bytes in extents, as the block group item will record them.
     pub used: u64,
-    /// What the item says; `None` when it has yet to be inserted.
+    /// The used bytes that the item on disk records; `None` if the item is not yet inserted.
     pub written_used: Option<u64>,
-    /// `used` as of the last commit that is durable.
+    /// `used` as of the last durable commit.
     pub durable_used: u64,
-    /// Free ranges; `None` until loaded.
+    /// Free ranges; `None` until the first allocation loads them.
     pub free: Option<FreeRanges>,
-    /// Whether addresses are handed out only after the host has given space for them ([`super::backing`]).
+    /// Whether the allocator hands out addresses only after the host has reserved space for them
+    /// ([`super::backing`]).
     pub is_backed: bool,
-    /// Free ranges that the host has not given space for, once free ranges are loaded.
+    /// Free ranges without space on the host, once the free ranges are loaded.
     pub unbacked: FreeRanges,
-    /// Bytes that were freed and may not be used yet.
+    /// Bytes that were freed and may not be reused yet.
     pub pinned_bytes: u64,
-    /// Bytes that were allocated, and that the extent tree does not have yet.
+    /// Bytes that were allocated and that have no extent item yet.
     pub allocated_bytes: u64,
-    /// Free bytes that devices are being told of: nobody may use them meanwhile.
+    /// Free bytes that devices are discarding. Nothing may allocate them meanwhile.
     pub trimming_bytes: u64,
-    /// Bytes that no tree accounts for, once free ranges are loaded: what is kept out, and what was lost before.
+    /// Bytes that no tree accounts for, once the free ranges are loaded: excluded ranges, and space
+    /// lost before opening.
     pub unaccounted_bytes: Option<u64>,
-    /// Addresses that are never handed out, superblock copies among them.
+    /// Addresses that the allocator never hands out, such as superblock copies.
     pub excluded_ranges: Vec<Range<u64>>,
-    /// Nothing may be allocated from it.
+    /// Whether allocation from this group is forbidden.
     pub read_only: bool,
-    /// Whether the free-space tree has no item of it yet.
+    /// Whether the free-space tree has no item for this group yet.
     pub needs_free_space_info: bool,
-    /// Ranges that became used since the free-space tree was brought up to date.
+    /// Ranges that became used since the free-space tree was last brought up to date.
     pub became_used: FreeRanges,
-    /// Ranges that became free.
+    /// Ranges that became free since the free-space tree was last brought up to date.
     pub became_free: FreeRanges,
 }
 
@@ -95,7 +100,7 @@ impl Group {
         }
     }
 
-    /// A group that has no item yet, and nothing in it.
+    /// Returns an empty group that has no block group item yet.
     pub fn new(start: Logical, length: ByteCount, flags: BlockGroupFlags, chunk_objectid: ObjectId) -> Self {
         Self {
             start: start.get(),
@@ -128,20 +133,21 @@ impl Group {
         self.flags.contains(purpose.flag())
     }
 
-    /// Bytes that could be allocated now; an estimate for groups that are not loaded.
+    /// Returns the bytes that could be allocated now; an estimate if the group is not loaded.
     pub fn free_bytes(&self) -> u64 {
         if self.read_only {
             return 0;
         }
         match &self.free {
             Some(free) => free.total_bytes(),
-            // Their space on the host is known once they are loaded.
+            // The space on the host is unknown until the group is loaded.
             None if self.is_backed => 0,
             None => self.estimated_free_bytes(),
         }
     }
 
-    /// Bytes that could be allocated if the host gave space for them; an estimate for groups that are not loaded.
+    /// Returns the bytes that could be allocated once the host reserves space; an estimate if the
+    /// group is not loaded.
     pub fn unbacked_bytes(&self) -> u64 {
         match &self.free {
             _ if self.read_only || !self.is_backed => 0,
@@ -176,7 +182,7 @@ impl Group {
         }
     }
 
-    /// Whether nothing was allocated from it and not used yet, as far as is known.
+    /// Returns whether the group has no allocated range without an extent item, as far as is known.
     pub fn is_untouched(&self) -> bool {
         match &self.free {
             Some(free) => {
@@ -190,7 +196,7 @@ impl Group {
         }
     }
 
-    /// An extent appeared in the extent tree: the free-space tree is to be told.
+    /// Records that an extent appeared in the extent tree, for the free-space tree.
     fn note_used(&mut self, start: u64, length: u64) {
         let had_become_free = self.became_free.remove(start, length);
         if had_become_free < length {
@@ -198,7 +204,7 @@ impl Group {
         }
     }
 
-    /// An extent left the extent tree: the free-space tree is to be told.
+    /// Records that an extent left the extent tree, for the free-space tree.
     fn note_freed(&mut self, start: u64, length: u64) {
         let had_become_used = self.became_used.remove(start, length);
         if had_become_used < length {
@@ -207,23 +213,23 @@ impl Group {
     }
 }
 
-/// What is free for one purpose.
+/// The space of all groups that serve one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Free now, in groups that exist.
+    /// Bytes that are free now in existing groups.
     pub free_bytes: u64,
-    /// Free, and to be handed out once the host has given space for it.
+    /// Free bytes that the allocator hands out once the host has reserved space for them.
     pub unbacked_bytes: u64,
-    /// Freed, and pinned by commits that are under way or by readers.
+    /// Freed bytes that commits in progress or readers keep pinned.
     pub pinned_bytes: u64,
-    /// In all groups.
+    /// Bytes of all groups that serve this purpose.
     pub total_bytes: u64,
-    /// Used.
+    /// Bytes in use by extents.
     pub used_bytes: u64,
 }
 
 impl Room {
-    /// Free, whether or not the host has given space for it.
+    /// Returns the free bytes, with and without space on the host.
     pub const fn with_unbacked(self) -> u64 {
         self.free_bytes.saturating_add(self.unbacked_bytes)
     }
@@ -233,20 +239,20 @@ impl Room {
 #[derive(Debug, Default)]
 pub struct BlockGroups {
     groups: BTreeMap<u64, Group>,
-    /// Where the last allocation for each purpose ended.
+    /// The end of the last allocation for each purpose.
     cursors: BTreeMap<Purpose, u64>,
-    /// What was summed up since the last change: asked for by every edit.
+    /// Sums for each purpose, cached until the next change because every edit asks for them.
     rooms: Cell<[Option<Room>; 3]>,
 }
 
-/// What allocation found.
+/// The result of an attempt to allocate.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A range: start and length.
+    /// An allocated range: start and length.
     Range(u64, u64),
-    /// The group that starts here must be loaded first.
+    /// The group that starts at this address must be loaded first.
     Load(u64),
-    /// No group has room.
+    /// No group has enough space.
     Nothing,
 }
 
@@ -265,7 +271,7 @@ impl BlockGroups {
         self.groups.values()
     }
 
-    /// Returns the groups in order, to be changed.
+    /// Returns the groups in order of address, for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.rooms.take();
         self.groups.values_mut()
@@ -276,20 +282,20 @@ impl BlockGroups {
         self.groups.get_mut(&start)
     }
 
-    /// The group that holds an address.
+    /// Returns the group that contains an address.
     pub fn holding(&self, logical: u64) -> Option<&Group> {
         let (_, group) = self.groups.range(..=logical).next_back()?;
         (logical < group.end()).then_some(group)
     }
 
-    /// The group that holds an address, to be changed.
+    /// Returns the group that contains an address, for changes.
     pub fn holding_mut(&mut self, logical: u64) -> Option<&mut Group> {
         self.rooms.take();
         let (_, group) = self.groups.range_mut(..=logical).next_back()?;
         (logical < group.end()).then_some(group)
     }
 
-    /// What is free for a purpose.
+    /// Returns the space of all groups for a purpose.
     pub fn room(&self, purpose: Purpose) -> Room {
         let mut rooms = self.rooms.get();
         let [data, metadata, system] = &mut rooms;
@@ -315,23 +321,24 @@ impl BlockGroups {
         room
     }
 
-    /// What is pinned in all groups.
+    /// Returns the pinned bytes of all groups.
     pub fn pinned_bytes(&self) -> u64 {
         let pinned = self.groups.values().map(|group| group.pinned_bytes);
         pinned.fold(0, u64::saturating_add)
     }
 
-    /// Where the last allocation for a purpose ended.
+    /// Returns the end of the last allocation for a purpose.
     pub fn cursor(&self, purpose: Purpose) -> u64 {
         self.cursors.get(&purpose).copied().unwrap_or(0)
     }
 
-    /// The next allocation goes on from here: where one ended before that was for nothing.
+    /// Sets the address from which the next allocation for a purpose continues, in place of the
+    /// last allocation's end.
     pub fn go_on_at(&mut self, purpose: Purpose, cursor: u64) {
         self.cursors.insert(purpose, cursor);
     }
 
-    /// The groups in the order in which an allocation looks at them.
+    /// Returns the starts of groups in the order in which an allocation tries them.
     pub fn in_turn(&self, cursor: u64) -> impl Iterator<Item = u64> {
         let current = self.holding(cursor).map(|group| group.start);
         let after = self.groups.range(cursor..).map(|(start, _)| *start);
@@ -339,7 +346,8 @@ impl BlockGroups {
         current.into_iter().chain(after).chain(before)
     }
 
-    /// The group that an allocation of so many bytes asks for first, where its free space is not loaded.
+    /// Returns the group that an allocation of `wanted` bytes tries first, if the free space of
+    /// that group is not loaded.
     pub fn to_load(&self, purpose: Purpose, wanted: u64) -> Option<&Group> {
         self.in_turn(self.cursor(purpose))
             .filter_map(|start| self.groups.get(&start))
@@ -347,11 +355,11 @@ impl BlockGroups {
             .filter(|group| group.free.is_none())
     }
 
-    /// Looks for `wanted` bytes for a purpose, going on from where the last allocation ended; where no place has as
-    /// many, for the most that one place has, but at least `least`.
+    /// Allocates `wanted` bytes for a purpose, from the end of the last allocation on. If no free
+    /// range is that long, allocates as much as the longest range has, but at least `least` bytes.
     ///
     /// # Errors
-    /// That the group's shares do not add up.
+    /// A [`Defect`] if the group's shares do not add up.
     pub fn allocate(
         &mut self,
         purpose: Purpose,
@@ -362,7 +370,7 @@ impl BlockGroups {
         self.rooms.take();
         let cursor = self.cursor(purpose);
         let order: Vec<u64> = self.in_turn(cursor).collect();
-        // First a place for all of it, then the best part.
+        // Try to find one range for all bytes first, then the longest range.
         for least_here in [wanted, least] {
             for start in &order {
                 let Some(group) = self.groups.get_mut(start) else {

@@ -1,7 +1,8 @@
-//! The checksum tree: sums of new data go in, those of freed extents go out.
+//! The checksum tree: inserts checksums of new data and removes checksums of freed extents.
 //!
-//! An item holds the sums of neighbouring sectors, of one extent or of several. New sums join the item that ends where
-//! they begin, while it has room; removing cuts items.
+//! One item holds the checksums of adjacent sectors, of one extent or of several. New checksums are
+//! appended to the item that ends at their first sector, as long as that item has space. Removing a
+//! range cuts items.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -10,12 +11,12 @@ use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ChecksumItem, ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::{Corruption, Result};
 
-/// The key of an item with sums from an address on.
+/// Returns the key of an item with checksums from an address on.
 pub fn checksum_key(logical: u64) -> Key {
     Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical)
 }
 
-/// One item of the checksum tree, copied out.
+/// A copy of one item of the checksum tree.
 struct Stored {
     start: u64,
     end: u64,
@@ -31,9 +32,9 @@ impl Running {
         self.checksum_type().size_bytes()
     }
 
-    /// The most bytes of sums in one item.
+    /// Returns the most bytes of checksums that one item may hold.
     fn checksum_item_limit(&self) -> usize {
-        // Two item headers and one sum less than a leaf holds, as the kernel has it.
+        // The limit is a leaf without two item headers and one checksum, as in the kernel.
         let room = self
             .core
             .format
@@ -60,7 +61,7 @@ impl Running {
         count.narrow::<usize>().saturating_mul(self.checksum_bytes())
     }
 
-    /// The item that holds or precedes an address.
+    /// Returns the checksum item that covers an address or is the last one before it.
     fn checksums_at_or_before(&mut self, logical: u64) -> Result<Option<Stored>> {
         let found = self.at_or_before(TreeId::CHECKSUM, &checksum_key(logical))?;
         let Some(found) = found.filter(|item| item.key().item_type == ItemType::EXTENT_CSUM) else {
@@ -83,12 +84,13 @@ impl Running {
         }))
     }
 
-    /// Adds the sums of consecutive sectors from `logical` on.
+    /// Adds the checksums of consecutive sectors from `logical` on.
     pub fn insert_checksums(&mut self, logical: Logical, sums: &[u8]) -> Result<()> {
         if buttress_faults::on("checksums-uninserted") {
             return Ok(());
         }
-        // Sums of neighbours may be gone for a moment.
+        // One edit of several steps removes and reinserts checksums of neighbours. Readers must not
+        // see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.put_checksums(logical, sums))
     }
@@ -118,12 +120,13 @@ impl Running {
         Ok(())
     }
 
-    /// Removes the sums of all sectors in `[logical, logical + length)`, as far as there are any.
+    /// Removes all existing checksums of sectors in `[logical, logical + length)`.
     pub fn remove_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         if buttress_faults::on("checksums-unremoved") {
             return Ok(());
         }
-        // Sums of neighbours may be gone for a moment.
+        // One edit of several steps removes and reinserts checksums of neighbours. Readers must not
+        // see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.take_checksums(logical, length))
     }

@@ -1,10 +1,13 @@
-//! Chunks: made when no block group has room, removed when a block group stays empty.
+//! Chunks: made when no block group has enough space, removed when a block group stays empty.
 //!
-//! A chunk takes one device extent on each of its devices (two for DUP). `devices` keeps the unallocated ranges,
-//! `planning` chooses devices and sizes, this module makes the chunk, and `removing` removes it.
+//! A chunk takes one device extent on each of its devices (two for DUP). `devices` keeps the
+//! unallocated ranges, `planning` chooses devices and sizes, this module makes the chunk, and
+//! `removing` removes it.
 //!
-//! Invariants: device extents never overlap, the first MiB of a device is never used; a device extent that became free is
-//! not given to another chunk before the transaction that freed it is durable.
+//! Invariants:
+//! - Device extents never overlap. The first MiB of a device is never used.
+//! - A freed device extent never goes to another chunk before the transaction that freed it is
+//!   durable.
 //!
 //! Source: on-disk format documentation, sections "Chunk item" and "Device extent".
 
@@ -24,8 +27,8 @@ use buttress_fs::error::Result;
 use buttress_tree::NonBlocking;
 
 impl Running {
-    /// Makes a chunk for a purpose. False when the devices have no space for one. A block that is missing ends it before
-    /// anything changed.
+    /// Makes a chunk for a purpose. Returns false if the devices have no space for a chunk. A
+    /// missing tree block ends the call before any change.
     pub fn allocate_chunk(&mut self, purpose: Purpose) -> Result<bool> {
         if purpose != Purpose::System {
             self.ensure_system_room()?;
@@ -52,7 +55,8 @@ impl Running {
             self.core.devices.release(&freed);
             return reached.map(|()| false);
         }
-        // What is replayed on the last commit finds no such chunk.
+        // A log cannot use the new chunk: a replay starts from the last commit, which does not have
+        // the chunk.
         self.core.has_new_chunk = !buttress_faults::on("log-in-new-chunk");
         let (types, _) = self.profile_for(purpose);
         let flags = types | plan.profile.flag();
@@ -79,7 +83,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Writes down a new chunk: chunk item, device extents, device items, block group, and the live map.
+    /// Records a new chunk: its chunk item, device extents, device items, block group, and the live
+    /// chunk map.
     fn insert_chunk(&mut self, start: Logical, chunk: &Chunk, stripe_length: u64) -> Result<()> {
         let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.get());
         self.insert(TreeId::CHUNK, &key, &chunk.encode())?;
@@ -118,7 +123,7 @@ impl Running {
         self.load_group(start.get())
     }
 
-    /// Keeps room for some more nodes of the chunk tree.
+    /// Makes sure that system block groups have space for some more nodes of the chunk tree.
     fn ensure_system_room(&mut self) -> Result<()> {
         let needed = self.core.node_bytes().get().saturating_mul(16);
         loop {
@@ -138,7 +143,8 @@ impl Running {
         }
     }
 
-    /// Goes to all that making a chunk, or removing one, edits of the chunk tree and the device tree.
+    /// Reaches all items of the chunk tree and the device tree that making or removing a chunk
+    /// edits.
     fn reach_items_of_chunk(
         &mut self,
         start: u64,

@@ -1,4 +1,5 @@
-//! The end of a handle: everything is committed, or abandoned by name; and what would be lost now.
+//! The end of a handle, which commits or explicitly abandons all changes, and the count of
+//! uncommitted changes.
 
 use crate::engine::Engine;
 use crate::uncommitted::Uncommitted;
@@ -6,33 +7,36 @@ use buttress_format::Generation;
 use buttress_fs::error::Result;
 
 impl Engine {
-    /// What is not committed yet. It waits for nobody.
+    /// Returns the changes that are not committed yet. Acquires no lock that a commit holds for
+    /// long.
     #[must_use]
     pub fn uncommitted(&self) -> Uncommitted {
         self.shared.account.since_commit()
     }
 
-    /// Commits and lets go of the volume. Where there are other handles, they keep it open.
+    /// Commits and drops this handle. Other handles keep the volume open.
     ///
     /// # Errors
-    /// As for [`Engine::commit`]; what could not be committed is lost with the last handle.
+    /// As for [`Engine::commit`]. Changes that could not be committed are lost when the last handle
+    /// is dropped.
     pub fn close(self) -> Result<Generation> {
         self.commit()
     }
 
-    /// Lets go of the volume without a commit, and says what is forgotten: the volume stays as the last commit made it, which
-    /// may have been one that no call made. Where there are other handles, they may still commit it; unless one does, it is gone.
+    /// Drops this handle without a commit, and returns what is uncommitted. The volume then stays
+    /// at the last commit, which a background thread may have made. Other handles may still commit
+    /// the changes; otherwise the changes are lost.
     pub fn abandon(self) -> Uncommitted {
         self.shared.account.abandon();
         self.uncommitted()
     }
 
-    /// Counts a change.
+    /// Counts one change.
     pub fn count_change(&self) {
         self.shared.account.count_change();
     }
 
-    /// Counts content that was taken in.
+    /// Counts content that a caller wrote.
     pub fn count_content(&self, bytes: usize) {
         self.shared.account.count_content(bytes);
     }

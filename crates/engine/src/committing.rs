@@ -1,17 +1,21 @@
-//! Committing: makes the running transaction the volume's state.
+//! The commit, which makes the running transaction the volume's durable state.
 //!
-//! 1. Dirty data is written back, without any lock.
-//! 2. Under the edit lock: inodes that changed in memory become items, readers are given a view of that, empty block groups
-//!    go, everything is settled, and the dirty nodes are frozen. The next transaction begins here. Whenever a tree block is
-//!    missing for that, the lock is let go, the block is read, and the step is retried, with what was edited meanwhile.
-//! 3. Without the lock: nodes get their checksums on all cores and are written in large requests in order of address;
-//!    all devices are flushed; superblocks; flush; their copies; flush.
-//! 4. Under the lock again: what this transaction freed may be used, as far as no reader needs it.
+//! 1. Without any lock, the commit writes dirty data back.
+//! 2. Under the edit lock, inodes that changed in memory become items, and readers get a view of
+//!   that state. The commit removes empty block groups, converges, and freezes the dirty nodes. The
+//!   next transaction begins here. If a tree block is missing, the commit releases the lock, reads
+//!   the block, and retries the step, including edits made meanwhile.
+//! 3. Without the lock, all cores compute the nodes' checksums, and large requests write the nodes
+//!   in order of address. Then the commit flushes all devices, writes the primary superblocks,
+//!   flushes, writes their copies, and flushes.
+//! 4. Under the edit lock again, space that this transaction freed becomes free, unless a reader
+//!   needs it.
 //!
-//! One commit runs at a time. From the moment at which nothing is left to settle until it is durable it holds the lock of
-//! superblocks, which those who write logs take, too: until then syncs go on beside it, and are logged on the commit before.
+//! One commit runs at a time. The commit holds the superblock lock, which log writers acquire too,
+//! from the end of convergence until it is durable. Before that, syncs run beside the commit and
+//! log against the previous commit.
 //!
-//! A failure in step 2 or 3 stops writing for good: the volume stays readable and says why.
+//! A failure in step 2 or 3 stops writing for good. The volume stays readable and keeps the cause.
 
 use super::allowance::CommitAllowance;
 use super::block_groups::Purpose;
@@ -33,44 +37,47 @@ use bytes::Bytes;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// What one thread seals at once, into one buffer.
+/// The bytes that one thread seals at once, into one buffer.
 const SEALED_BYTES: usize = 1 << 20;
 
-/// So few blocks, as a log has that was written before, are sealed one by one on this thread: handing that to another would
-/// take as long.
+/// The largest number of blocks that this thread seals one by one. A rewritten log has that few
+/// blocks, and another thread would take as long.
 const FEW_BLOCKS: usize = 24;
 
-/// How many of those buffers are handed to the devices at once, so that sealing the next ones overlaps with writing.
+/// The number of buffers that go to the devices at once, so that sealing the next buffers overlaps
+/// with writing.
 const BATCH_BUFFERS: usize = 8;
 
-/// How many inodes are written back in one part.
+/// The number of inodes that one part of the commit writes back.
 const INODES_AT_ONCE: usize = 256;
 
-/// After so many slices a commit goes on to its end: whatever others change meanwhile, it ends.
+/// The number of slices after which a commit no longer pauses. The commit then ends, however many
+/// edits run meanwhile.
 const SLICES_MAX: usize = 4096;
 
-/// The moment at which a state was frozen.
+/// A frozen state, and the locks and counts of the moment at which it was frozen.
 struct Moment<'a, T> {
-    /// Nobody writes logs from here on.
+    /// The superblock lock: no log is written while this guard exists.
     no_logs: MutexGuard<'a, (), SuperblocksLock>,
-    /// What is to be written, if there is anything.
+    /// The frozen state to be written; `None` if nothing changed.
     prepared: Option<Box<Prepared>>,
-    /// What was done at that moment.
+    /// The result of the caller's function at that moment.
     answer: T,
-    /// The last durable generation.
+    /// The last durable generation at that moment.
     durable: Generation,
-    /// The changes that the state has.
+    /// The count of changes that the frozen state contains.
     changes: Counted,
 }
 
 impl Engine {
-    /// Commits the running transaction, if there is anything to commit. Returns the generation of the last commit.
+    /// Commits the running transaction, if anything changed. Returns the generation of the last
+    /// commit.
     ///
-    /// When this returns, everything that was done before the call is durable.
+    /// When this call returns, every change from before the call is durable.
     ///
     /// # Errors
-    /// When writing has stopped, or stops now. [`Error::OutOfHostSpace`] if content found no space on the host:
-    /// everything else is then durable, and that content stays dirty.
+    /// If writing has stopped, or stops now. [`Error::OutOfHostSpace`] if content found no space on
+    /// the host. All other changes are then durable, and that content stays dirty.
     pub fn commit(&self) -> Result<Generation> {
         let content = self.shared.account.content();
         let written = match self.write_back_for_commit() {
@@ -84,8 +91,9 @@ impl Engine {
         Ok(generation)
     }
 
-    /// Commits, and does something at the very moment at which the committed state is frozen: what `then` edits belongs
-    /// to the next transaction, and nobody's edit comes between. It is given what is being committed, if anything is.
+    /// Commits, and calls `then` at the moment at which the committed state is frozen. `then`
+    /// receives the state that is being committed, if there is one. Edits of `then` belong to the
+    /// next transaction, and no other edit comes between.
     pub fn commit_then<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
@@ -97,8 +105,8 @@ impl Engine {
         Ok(committed)
     }
 
-    /// Writes back dirty data before a commit. It runs before the lock of commits: write-back starts edits, and edits
-    /// may commit for want of space.
+    /// Writes back dirty data before a commit. This call precedes the commit lock: write-back
+    /// starts edits, and an edit without space may commit.
     fn write_back_for_commit(&self) -> Result<()> {
         if buttress_faults::on("commit-leaves-content") {
             return Ok(());
@@ -107,15 +115,17 @@ impl Engine {
         self.stages().write_back(self)
     }
 
-    /// As [`commit_then`](Self::commit_then), for a snapshot: calls that change content in several steps are in what is frozen
-    /// as a whole, or not at all. They wait while it is being frozen, and no longer.
+    /// Commits as [`commit_then`](Self::commit_then) does, for a snapshot. The frozen state
+    /// contains a content change of several steps as a whole or not at all. Such calls block only
+    /// while the state is being frozen.
     pub fn commit_for_snapshot<T>(
         &self,
         then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T,
     ) -> Result<(Generation, T)> {
-        // The most of it, before anybody is kept from anything.
+        // Write back most of the dirty data before any other caller has to wait.
         self.stages().write_back(self)?;
-        // Before the lock of commits: a call that is in the middle of its steps may commit for want of room.
+        // This lock precedes the commit lock: a call between two of its steps may commit for lack
+        // of space.
         let no_steps = self.data().several_steps.write();
         self.commit_then(move |handle, prepared| {
             let answer = then(handle, prepared);
@@ -124,8 +134,8 @@ impl Engine {
         })
     }
 
-    /// Commits without writing back dirty data: what edits do when they find no space. Files keep the sizes that
-    /// their extents reach to.
+    /// Commits without writing back dirty data, for edits that find no space. Files keep the sizes
+    /// that their extents reach.
     pub fn commit_metadata(&self) -> Result<Generation> {
         self.commit_state(|_, _| ()).map(|(generation, ())| generation)
     }
@@ -145,7 +155,8 @@ impl Engine {
             answer,
             durable,
             changes,
-            // Held until it is durable: the next log goes beside this commit.
+            // The guard is held until this commit is durable. The next log then follows this
+            // commit.
             no_logs,
         } = self.freeze_then(then).inspect_err(|error| {
             self.forest().volume().stop_writing(error);
@@ -169,14 +180,15 @@ impl Engine {
         Ok((generation, answer))
     }
 
-    /// Step 2.
+    /// Freezes the running transaction: step 2 of the commit.
     fn freeze_then<T>(&self, then: impl FnOnce(Handle<'_>, Option<&Prepared>) -> T) -> Result<Moment<'_, T>> {
         let mut reads = FaultIn::default();
         let mut convergence = Convergence::default();
         let mut allowance = CommitAllowance::default();
         let mut slices = 0_usize;
         let has_company = self.has_company();
-        // Where others work beside it, syncs are not kept waiting before there is nothing left to settle.
+        // While other threads run, the superblock lock is acquired only after convergence, so that
+        // syncs do not block before.
         let mut no_logs = (!has_company).then(|| self.superblocks().lock());
         loop {
             slices = slices.saturating_add(1);
@@ -184,7 +196,8 @@ impl Engine {
                 true => Slice::begin(),
                 false => Slice::endless(),
             };
-            // Nothing is being overwritten in place that a snapshot of this state will share.
+            // No write in place may be in progress on extents that a snapshot of this state will
+            // share.
             let is_late = buttress_faults::on("lock-in-place-after-edit");
             let in_place = (!is_late).then(|| self.data().in_place.write());
             let mut handle = self.start_unchecked();
@@ -194,7 +207,8 @@ impl Engine {
             allowance.slice_starts(&handle);
             let prepared = self.prepare(&mut handle, &reads, &mut convergence, &slice, may_freeze);
             allowance.slice_ends(&handle);
-            // Its references were still waiting; now some are in the trees.
+            // The view contains delayed references that the trees now partly contain, so it no
+            // longer matches the trees.
             self.shared.forget_view();
             let prepared = match prepared? {
                 Preparation::Missing(missing) => {
@@ -231,8 +245,8 @@ impl Engine {
         }
     }
 
-    /// Freezes the running transaction, as far as that goes without reading and within the slice; unless it `may_freeze`, it is
-    /// settled and no more.
+    /// Converges and freezes the running transaction, as far as possible without reading and within
+    /// the slice. Without `may_freeze` it only converges.
     fn prepare(
         &self,
         handle: &mut Handle<'_>,
@@ -253,7 +267,7 @@ impl Engine {
                 return Ok(Preparation::Paused);
             }
         }
-        // Nothing that a reader sees changes from here on until the lock is let go of.
+        // Nothing that a reader sees changes from here on until the edit lock is released.
         drop(self.shared.give_view(handle));
         match handle.settle_transaction(reads, convergence, slice, may_freeze)? {
             None => handle.freeze(self.forest().volume()),
@@ -261,7 +275,7 @@ impl Engine {
         }
     }
 
-    /// Whether others may be waiting while this thread works, and work beside it.
+    /// Returns whether other threads may run beside this one, and may wait for it.
     pub fn has_company(&self) -> bool {
         self.executor().is_parallel() && self.shared.environment.commit_interval().is_some()
     }
@@ -288,8 +302,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes all blocks that were frozen, in order of address. They go into the cache as far as they are likely to be wanted,
-    /// where it is to have them.
+    /// Writes all frozen blocks in order of address. If the caller wants blocks in the cache, those
+    /// likely to be read again are added to it.
     pub fn write_nodes<'a>(
         &self,
         frozen: impl Iterator<Item = &'a Frozen>,
@@ -317,7 +331,7 @@ impl Engine {
             return Ok(volume.write(&sealed)?);
         }
         let at_once = SEALED_BYTES.checked_div(node_bytes).unwrap_or(1).max(1);
-        // The next batch is sealed by other threads while this one is written.
+        // Other threads seal the next batch while this thread writes the current one.
         let mut batches = blocks.chunks(at_once.saturating_mul(BATCH_BUFFERS));
         let mut seal_next = || Some(self.start_sealing(batches.next()?, at_once, node_bytes, caches));
         let mut sealing = seal_next();
@@ -329,7 +343,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives one block its checksum, and puts it into the cache: cache and devices share its bytes.
+    /// Seals one block and adds it to the cache. Cache and devices share the bytes of the block.
     fn seal_alone(
         &self,
         tree: TreeId,
@@ -351,8 +365,9 @@ impl Engine {
         Ok(ExtentWrite { logical, bytes })
     }
 
-    /// Has blocks given their checksums, side by side in buffers that the devices take as they are. Blocks that are likely to
-    /// be wanted go into the cache, too; others only where nothing has to go for them.
+    /// Starts jobs that seal blocks side by side in buffers that devices write without a copy.
+    /// Blocks that are likely to be read again go into the cache too. Other blocks go into the
+    /// cache only if no cached block must leave for them.
     fn start_sealing(
         &self,
         blocks: &[(TreeId, FrozenBlock)],
@@ -368,7 +383,7 @@ impl Engine {
                 let seal = move || {
                     let mut buffer = Buffer::zeroed(part.len().saturating_mul(node_bytes));
                     for ((tree, block), place) in part.iter().zip(buffer.chunks_mut(node_bytes)) {
-                        // All blocks have the volume's size.
+                        // All blocks have the volume's node size, so the buffer divides evenly.
                         let header = block.seal_into(place, checksum_type);
                         let is_likely = block.is_likely_to_change() || forest.has_room_for_block();
                         if let Some(header) = header.filter(|_| caches && is_likely) {
@@ -383,7 +398,7 @@ impl Engine {
             .collect()
     }
 
-    /// Refuses when writing has stopped.
+    /// Returns an error if writing has stopped.
     pub fn require_writing(&self) -> Result<()> {
         match self.forest().volume().stopped() {
             None => Ok(()),
@@ -392,7 +407,8 @@ impl Engine {
     }
 }
 
-/// One write for all blocks whose addresses follow each other. `bytes` has the blocks side by side.
+/// Returns one write for each run of blocks with consecutive addresses. `bytes` holds the blocks
+/// side by side.
 fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -> Vec<ExtentWrite> {
     let step = ByteCount::of(node_bytes);
     let mut start = 0_usize;
@@ -409,7 +425,7 @@ fn runs_of(blocks: &[(TreeId, FrozenBlock)], bytes: &Bytes, node_bytes: usize) -
 }
 
 impl Shared {
-    /// Step 4. Gives what may be used again from now on.
+    /// Releases space that the commit freed: step 4. Returns the ranges that are free from now on.
     fn finish_commit(&self, prepared: Prepared) -> Vec<(u64, u64)> {
         let mut running = self.running.lock();
         for frozen in &prepared.frozen {

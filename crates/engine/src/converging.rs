@@ -1,16 +1,21 @@
-//! Settling: what a commit does under the edit lock, until nothing is left to do.
+//! Convergence: the commit's work under the edit lock, repeated until no work is left.
 //!
-//! Dirty nodes get their addresses only here, tree by tree in order of keys, so that a tree lies together in the order in
-//! which it is read. Each address makes a new extent, whose item is an edit of the extent tree, which may dirty more
-//! nodes; freed and used ranges are edits of the free-space tree; both change how much of a block group is used. All of
-//! them converge: a node is copied at most once a transaction, so each round finds fewer that have no address.
+//! Dirty nodes get their addresses only here, tree by tree in order of keys. The nodes of a tree
+//! therefore lie together in the order in which readers read them. Each address makes a new extent,
+//! whose item is an edit of the extent tree, and that edit may dirty more nodes. Used and freed
+//! ranges are edits of the free-space tree. Both change the used bytes of a block group. These
+//! edits converge: a transaction copies a node at most once, so each round finds fewer nodes
+//! without an address.
 //!
-//! Order within a round: [`STAGES`]. The root tree comes after the others because root items say where those begin.
+//! The order within a round is [`STAGES`]. The root tree follows the other trees because root items
+//! record where those trees begin.
 //!
-//! A stage works in parts. Before each it looks where it is going to work, and converging ends with the blocks that are
-//! missing there; it also ends when the commit's slice of time is over ([`super::slice`]). They are read, or others are let
-//! in, without the lock, and converging goes on where it was, with what was edited meanwhile: an address does not keep a node
-//! from being changed before it is frozen. Only a whole round without anything to do, under one hold of the lock, is the end.
+//! A stage works in parts. Before each part it inspects the places that the part will edit. If
+//! blocks are missing there, convergence returns them. Convergence also returns at the end of the
+//! commit's slice of time ([`super::slice`]). Without the lock, the caller reads the blocks or lets
+//! other threads edit. Convergence then continues, and includes the edits made meanwhile: a node
+//! with an address may still change until it is frozen. Convergence ends only after a whole round
+//! without any work, under one hold of the lock.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose};
@@ -22,53 +27,55 @@ use buttress_format::{ByteCount, ItemType, Key, Logical, TreeId};
 use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::BlockPointer;
 
-/// Rounds converge in a handful; more than this means that something undoes its own work.
+/// The limit of rounds. Convergence needs a handful of rounds; more mean that a stage undoes its
+/// own work.
 const ROUNDS_MAX: usize = 64;
 
-/// How many references are applied between two looks: the blocks that they work on are to be in memory together.
+/// How many references one part applies. The blocks that these references change must be in memory
+/// together.
 const REFERENCES_AT_ONCE: usize = 512;
 
 /// A part of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nodes of all trees but the root tree get addresses.
+    /// Gives addresses to the nodes of all trees except the root tree.
     Addresses,
-    /// Root items say where their trees begin now.
+    /// Updates root items with the addresses at which their trees now begin.
     RootItems,
-    /// Nodes of the root tree get addresses.
+    /// Gives addresses to the nodes of the root tree.
     RootTree,
-    /// References are applied.
+    /// Applies delayed references.
     References,
-    /// The free-space tree follows the extent tree.
+    /// Updates the free-space tree after changes of the extent tree.
     FreeSpace,
-    /// Block group items say how much is used.
+    /// Updates the used bytes in block group items.
     BlockGroups,
-    /// Quota items follow what was made and freed.
+    /// Updates quota items after extents were made and freed.
     Quotas,
 }
 
-/// How far converging got when it paused.
+/// The position of convergence at its last pause.
 #[derive(Debug, Default)]
 pub struct Convergence {
-    /// The stage that comes next.
+    /// The index of the next stage in [`STAGES`].
     stage: usize,
-    /// Rounds since it paused last.
+    /// The number of rounds since the last pause.
     rounds: usize,
-    /// Whether the round found something to do.
+    /// Whether the current round found work.
     is_busy: bool,
 }
 
-/// How a call of converging ended.
+/// The result of one call of [`Running::converge`](crate::running::Running::converge).
 pub enum Converged {
-    /// Nothing is left to do.
+    /// No work is left.
     Done,
-    /// Blocks are to be read first, without the lock.
+    /// The caller must release the lock and read these blocks first.
     Missing(Vec<BlockPointer>),
-    /// The slice is over.
+    /// The slice of time is over.
     Paused,
 }
 
-/// In this order.
+/// The stages of a round in their order.
 const STAGES: [Stage; 7] = [
     Stage::Addresses,
     Stage::RootItems,
@@ -80,8 +87,9 @@ const STAGES: [Stage; 7] = [
 ];
 
 impl Running {
-    /// Works until every dirty node has an address and every tree agrees with every other, until blocks are missing, or until
-    /// the slice is over. What was edited before it is called again is taken in by one more round.
+    /// Works until every dirty node has an address and every tree agrees with every other. Returns
+    /// early if blocks are missing or the slice is over. The next call includes all edits made
+    /// between the calls in one more round.
     pub fn converge(&mut self, reads: &FaultIn, at: &mut Convergence, slice: &Slice) -> Result<Converged> {
         while at.rounds < ROUNDS_MAX {
             while let Some(stage) = STAGES.get(at.stage).copied() {
@@ -117,14 +125,16 @@ impl Running {
         why
     }
 
-    /// Others may edit now: one more round has to look at everything.
+    /// Prepares for edits of other threads while convergence pauses. One more round must then
+    /// inspect everything.
     pub fn let_others_in(&mut self, at: &mut Convergence) {
         at.is_busy = true;
         at.rounds = 0;
         self.note_gap();
     }
 
-    /// Others may edit before settling goes on: what it has still to record of space takes room that is not theirs.
+    /// Counts the ranges that convergence must still record in the free-space tree. Other edits
+    /// must not use their space.
     fn note_gap(&mut self) {
         let ranges = self.core.groups.iter().fold(0_usize, |sum, group| {
             sum.saturating_add(group.became_used.count())
@@ -133,10 +143,11 @@ impl Running {
         self.core.unrecorded_ranges = ByteCount::of(ranges).get();
     }
 
-    /// What a stage is going to need and is not in memory. Changes nothing that anybody sees.
+    /// Returns the blocks that a stage will need and that are not in memory. Changes nothing that a
+    /// reader sees.
     fn missing_for(&mut self, stage: Stage) -> Result<Vec<BlockPointer>> {
         match stage {
-            // Places are looked for when they are taken.
+            // The allocation itself finds the missing blocks of these stages.
             Stage::Addresses | Stage::RootTree => Ok(Vec::new()),
             Stage::RootItems => {
                 let changed = self.changed_root_items();
@@ -155,8 +166,8 @@ impl Running {
         }
     }
 
-    /// Does the next part of what a stage has to do. Returns whether there was any: false ends the stage. A block that is missing to find places ends it before
-    /// any is given out.
+    /// Does the next part of a stage. Returns false if no work is left, which ends the stage. If a
+    /// block needed for finding addresses is missing, this call fails before it assigns any.
     fn work(&mut self, stage: Stage, reads: &FaultIn) -> Result<bool> {
         match stage {
             Stage::Addresses => self.assign_next(reads),
@@ -176,7 +187,8 @@ impl Running {
         }
     }
 
-    /// Gives addresses to the nodes of the next tree, but the root tree, that has some without. Returns whether there was one.
+    /// Gives addresses to the nodes of the next tree that needs some, except the root tree. Returns
+    /// whether one needed any.
     fn assign_next(&mut self, reads: &FaultIn) -> Result<bool> {
         if self.core.extent.tree.unassigned_nodes() > 0 {
             return self.assign_tree(TreeId::EXTENT, reads);
@@ -192,7 +204,7 @@ impl Running {
         }
     }
 
-    /// Gives addresses to the nodes of a tree that have none. Returns whether there were any.
+    /// Gives addresses to all nodes of a tree that have none. Returns whether any node had none.
     fn assign_tree(&mut self, id: TreeId, reads: &FaultIn) -> Result<bool> {
         if self.unassigned_nodes(id) == 0 {
             return Ok(false);
@@ -215,7 +227,8 @@ impl Running {
         let Self { core, trees, .. } = self;
         let references = &mut core.references;
         let mut assign = |level: u8, first_key: Key| {
-            // As many places were found as there are nodes; an address that is made up would be written to.
+            // The allocator returned one address for each node. An invented address would be
+            // written to.
             let logical = places.next().ok_or_else(|| {
                 Error::from(Defect::new("a commit found fewer places than it has tree blocks"))
             })?;
@@ -248,7 +261,8 @@ impl Running {
         }
     }
 
-    /// Addresses for the nodes of a tree that have none, in as few runs as there can be. Nothing stays taken after an error.
+    /// Allocates addresses for all unassigned nodes of a tree, in as few runs as possible. After an
+    /// error, nothing stays allocated.
     fn allocate_nodes(&mut self, purpose: Purpose, id: TreeId) -> Result<Vec<Logical>> {
         let mut places = Vec::new();
         let cursor = self.core.groups.cursor(purpose);
@@ -268,7 +282,7 @@ impl Running {
     fn take_nodes(&mut self, purpose: Purpose, id: TreeId, places: &mut Vec<Logical>) -> Result<()> {
         let node_bytes = self.core.node_bytes().get();
         loop {
-            // Counted anew: a chunk that was made is an edit of these trees, too.
+            // Each turn counts again: making a chunk is also an edit of these trees.
             let left = self
                 .unassigned_nodes(id)
                 .saturating_sub(ByteCount::of(places.len()).get());
@@ -282,7 +296,8 @@ impl Running {
                 .allocate(purpose, wanted, node_bytes, node_bytes)?
             {
                 Found::Range(start, length) => {
-                    // At least one, which was asked for; never none, or this would not end.
+                    // The allocator returned at least one node's length, as requested. Zero nodes
+                    // would repeat this loop forever.
                     let count = length.checked_div(node_bytes).unwrap_or(0).max(1);
                     for index in 0..count {
                         places.push(Logical::new(
@@ -308,7 +323,8 @@ impl Running {
         }
     }
 
-    /// The trees that begin elsewhere than their root items say, or whose items changed: the keys of those.
+    /// Returns the keys of root items that changed, or whose trees begin at another address than
+    /// the item records.
     fn changed_root_items(&self) -> Vec<(TreeId, Key)> {
         let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));
         let mut changed: Vec<(TreeId, Key)> = own
@@ -325,7 +341,7 @@ impl Running {
         changed
     }
 
-    /// Brings root items up to date with where trees begin now.
+    /// Updates root items with the addresses at which their trees now begin.
     fn write_root_items(&mut self) -> Result<bool> {
         let changed = self.changed_root_items();
         let generation = self.core.generation;
@@ -349,7 +365,7 @@ impl Running {
         Ok(!changed.is_empty())
     }
 
-    /// Brings block group items up to date with how much is used.
+    /// Updates block group items with the used bytes of their groups.
     fn write_block_groups(&mut self) -> Result<bool> {
         let mut changed = Vec::new();
         for group in self.core.groups.iter_mut() {

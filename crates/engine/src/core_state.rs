@@ -1,4 +1,5 @@
-//! The state that edits of any tree need: the extent tree, delayed references, block groups, pins, and the superblock's fields.
+//! The state that edits of any tree need: the extent tree, delayed references, block groups, pins,
+//! and superblock fields.
 
 use crate::block_groups::{BlockGroups, Group};
 use crate::device_space::Devices;
@@ -18,15 +19,15 @@ use buttress_tree::Forest;
 use buttress_volume::Returning;
 use std::sync::Arc;
 
-/// What edits of any tree need.
+/// The state that edits of any tree need.
 #[derive(Debug)]
 pub struct Core {
     /// The cache of tree blocks.
     pub forest: Arc<Forest>,
-    /// Formats of blocks and features, as checks of items want them.
+    /// The formats and features that checks of tree blocks and items need.
     pub format: BlockFormat,
     pub(crate) compat_ro: CompatRo,
-    /// The uuid that blocks carry of the tree that maps them.
+    /// The uuid of the chunk tree, which every tree block carries.
     pub chunk_tree_uuid: Uuid,
     /// The generation of the running transaction.
     pub generation: Generation,
@@ -36,41 +37,43 @@ pub struct Core {
     pub extent: OpenTree,
     /// Changes of reference counts that no tree has yet.
     pub references: DelayedReferences,
-    /// Block groups.
+    /// The block groups of the volume.
     pub groups: BlockGroups,
     pub(crate) devices: Devices,
-    /// Freed space that must wait.
+    /// Freed space that may not be reused yet.
     pub pins: Pins,
     pub(crate) quotas: Quotas,
-    /// Bytes of all extents, for the superblock.
+    /// Bytes of all extents, recorded in the superblock.
     pub bytes_used: u64,
-    /// The chunks that hold the chunk tree, for the superblock.
+    /// The chunks that hold the chunk tree, recorded in the superblock.
     pub system_chunks: Vec<(Key, Chunk)>,
     /// The volume's label.
     pub label: Vec<u8>,
-    /// Whether a field of the superblock alone changed.
+    /// Whether a field changed that only the superblock records.
     pub superblock_changed: bool,
-    /// Room promised to data that is not yet written back.
+    /// Bytes reserved for data that is not yet written back.
     pub reserved_data_bytes: u64,
-    /// What of that no file has yet.
+    /// The part of `reserved_data_bytes` that no file has yet.
     pub ahead: Arc<ReservedAhead>,
-    /// While a commit that settles has release the lock: ranges that the free-space tree does not know of yet.
+    /// The number of ranges not yet recorded in the free-space tree. Non-zero only while a
+    /// converging commit has released the edit lock.
     pub unrecorded_ranges: u64,
-    /// Nodes that commits gave addresses to since the volume was opened.
+    /// The number of nodes to which commits gave addresses since the volume was opened.
     pub nodes_addressed: u64,
-    /// The replacement of a device that is under way.
+    /// The device replacement in progress.
     pub replacing: Option<Replacing>,
-    /// Why the host gave no space when it was asked last; `None` where it did.
+    /// The reason why the host refused the last request for space; `None` if it granted the space.
     pub host_failure: Option<buttress_device::IoError>,
-    /// The last address that a full host was asked for.
+    /// The end of the last range for which a full host was asked.
     pub asked_host_at: u64,
-    /// Whether this transaction made a chunk: the last commit knows nothing of it, so no log can refer to it.
+    /// Whether this transaction made a chunk. The last commit does not have that chunk, so no log
+    /// can refer to it.
     pub has_new_chunk: bool,
 }
 
 impl Core {
-    /// A hold on what the running transaction leads to. While a commit is under way, the last durable generation is older than
-    /// the one that this transaction follows.
+    /// Returns a hold on the state of the running transaction. While a commit is in progress, the
+    /// last durable generation is older than the generation before the running transaction.
     pub fn hold(&self, readers: &Arc<Readers>) -> Hold {
         let follows = Generation::new(self.generation.get().saturating_sub(1));
         readers.hold(match buttress_faults::on("view-holds-durable") {
@@ -79,8 +82,8 @@ impl Core {
         })
     }
 
-    /// Takes the outcome of a change to a ledger that nobody can be told of: what is wrong stops writing, before anything that
-    /// follows from it is on the devices.
+    /// Stops writing if a change to a ledger failed, for callers that cannot return the error.
+    /// Nothing derived from a wrong ledger then reaches the devices.
     pub fn settle(&self, changed: Result<()>) {
         if let Err(error) = changed {
             self.forest.volume().stop_writing(&error);
@@ -97,12 +100,12 @@ impl Core {
         ByteCount::new(u64::from(self.format.node_bytes))
     }
 
-    /// Whether new chunks of a profile may use a device: it is there, up to date, open for writing, and failed no write. A
-    /// device that is being brought up to date gets what is written to such a chunk; until its superblock is written, the
-    /// chunk must do without it.
+    /// Returns whether new chunks of a profile may use a device. Such a device exists, is up to
+    /// date, is open for writing, and failed no write. A returning device gets all writes to such a
+    /// chunk. The chunk must survive without that device until its superblock is written.
     pub fn device_takes_chunks(&self, uuid: Uuid, profile: Profile) -> bool {
         let volume = self.forest.volume();
-        // Moved stripes are known by their chunk's start, which a new chunk may have again.
+        // A moved stripe is identified by its chunk's start, and a new chunk may reuse that start.
         let is_new = |returning: &Returning| {
             let start = Logical::new(self.next_chunk_start());
             returning.moved.keys().all(|(moved, _)| *moved < start)
@@ -123,7 +126,7 @@ impl Core {
         ends.max().unwrap_or(DEVICE_RESERVED_BYTES)
     }
 
-    /// Whether the superblock can name one more system chunk.
+    /// Returns whether the superblock's array has space for one more system chunk.
     pub fn system_array_has_space(&self) -> bool {
         let taken = self.system_chunks.iter().fold(0_usize, |sum, (_, chunk)| {
             sum.saturating_add(Superblock::system_chunk_bytes(chunk))

@@ -1,20 +1,22 @@
-//! What copying a tree block means for references: the two kinds of trees.
+//! The changes of references when an edit copies a tree block, for the two kinds of trees.
 //!
-//! Blocks of the volume's own trees belong to one tree and are referred to once: a copy takes the place of the old
-//! block, whose reference goes ([`CowOnlyTree`]). Blocks of subvolumes may be shared with snapshots ([`ShareableTree`]): then the
-//! old block lives on, and what is below it gets new references, from the copy or from the old block:
+//! A block of the volume's own trees belongs to one tree and has one reference. Its copy replaces
+//! the old block, and the old block's reference is dropped ([`CowOnlyTree`]). Snapshots may share a
+//! block of a subvolume ([`ShareableTree`]). A shared old block stays, and its children get new
+//! references, from the copy or from the old block:
 //!
-//! | the old block | what is below it |
+//! | the old block | its children |
 //! |---|---|
-//! | referred to once, by tree | passes to the copy as it is |
-//! | referred to once, full back references | references by address go, references by tree come |
-//! | referred to more than once, owned by this tree, not yet full | the old block refers by its address from now on; the references by tree pass to the copy |
-//! | referred to more than once, else | references by tree are added for the copy |
+//! | one reference, keyed | keep their references, which now belong to the copy |
+//! | one reference, full back references | lose their references by address and gain references by tree |
+//! | several references, owned by this tree, not yet full | get references by the old block's address; the references by tree belong to the copy |
+//! | several references, any other | gain references by tree for the copy |
 //!
-//! A block is looked up in the extent tree only if a snapshot may share it: when it is not newer than the subvolume's last
-//! snapshot, or was made by a balance.
+//! An edit searches the extent tree for a block only if a snapshot may share the block. That is the
+//! case if the block is not newer than the subvolume's last snapshot, or if a balance made it.
 //!
-//! Source: on-disk format documentation, section "Extent item", and the meaning of `FULL_BACKREF` there.
+//! Source: on-disk format documentation, section "Extent item", and the meaning of `FULL_BACKREF`
+//! there.
 
 use crate::core_state::Core;
 use crate::extent_state::ExtentState;
@@ -26,7 +28,7 @@ use buttress_fs::error::{Corruption, Error, Result};
 use buttress_locks::Excused;
 use buttress_tree::{BlockPointer, Blocking, ContextError, EditContext, EditableTree, NonBlocking};
 
-/// The rules for trees whose blocks nothing shares.
+/// The copy-on-write rules of trees whose blocks are never shared.
 #[derive(Debug)]
 pub struct CowOnlyTree<'a> {
     generation: Generation,
@@ -74,19 +76,19 @@ impl EditContext for CowOnlyTree<'_> {
     }
 }
 
-/// The rules for subvolumes.
+/// The copy-on-write rules of subvolume trees.
 #[derive(Debug)]
 pub struct ShareableTree<'a> {
     core: &'a mut Core,
     last_snapshot: Generation,
 }
 
-/// Which form references to what is below a block take.
+/// The form of references to the children of a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// By the tree that owns the block.
+    /// A reference by the tree that owns the block.
     Keyed(TreeId),
-    /// By the block that refers to it.
+    /// A reference by the address of the block that points to the child.
     FullBackReference(Logical),
 }
 
@@ -168,7 +170,7 @@ impl EditContext for ShareableTree<'_> {
 }
 
 impl Core {
-    /// Adds `by` references in one form for all that a block points to.
+    /// Changes the counts of references in one form, to all children of a block, by `by`.
     pub fn refer_below(&mut self, block: &TreeBlock, form: Form, by: i64) -> Result<()> {
         if block.is_leaf() {
             return self.refer_to_data(block, form, by);
@@ -226,7 +228,7 @@ impl Core {
 }
 
 impl Core {
-    /// Edits the extent tree.
+    /// Runs an edit of the extent tree.
     pub(crate) fn edit_extents<T>(
         &mut self,
         edit: impl FnOnce(&mut EditableTree, &mut dyn EditContext) -> buttress_tree::Result<T>,
@@ -238,14 +240,15 @@ impl Core {
     }
 }
 
-/// An edit is done whole: it reads what it finds missing. Nobody edits during a look; if somebody does, better it reads under
-/// the lock than that it ends half-way.
+/// Returns guards that let an edit read missing blocks itself, so that the edit completes. No edit
+/// may run during a non-blocking lookup. In a release build such an edit reads under the lock,
+/// which is better than ending half-way.
 pub(crate) fn whole_edit() -> (Blocking, Excused) {
     debug_assert!(!NonBlocking::is_held(), "an edit during a look");
     (NonBlocking::lift(), Excused::from_device_rule())
 }
 
-/// An error of this crate that an edit of a tree was ended with comes back as itself.
+/// Extracts an error of this crate from an error with which a tree edit ended.
 pub(crate) fn own_error(error: buttress_tree::Error) -> Error {
     match error.cause() {
         buttress_tree::error::Cause::Context(context) => match context.downcast_ref::<Error>() {

@@ -1,8 +1,8 @@
-//! Extents of file data: room for them, their references, and room promised before they exist.
+//! Extents of file data: their space, their references, and the space promised before they exist.
 //!
-//! Data is allocated when it is written back, not when it is handed in; until then its bytes are *reserved*, so that a
-//! full volume says so at once and not at the commit. An extent that was allocated is nobody's until a reference is
-//! added: one that is given back before that leaves no trace.
+//! A write-back allocates data, not the write itself. Until then the bytes are *reserved*, so a
+//! full volume fails the write and not the commit. An allocated extent has no owner until an edit
+//! adds a reference. An extent that is given back before that leaves no trace.
 
 use super::backing::Backing;
 use super::block_groups::{Found, Purpose, Share};
@@ -22,14 +22,14 @@ pub struct DataRange {
     pub length: ByteCount,
 }
 
-/// From where file extent items refer to an extent.
+/// The owner of references to a data extent: file extent items of one file at one offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOwner {
     /// The tree of the file.
     pub root: TreeId,
-    /// The file.
+    /// The inode number of the file.
     pub inode: InodeNumber,
-    /// The item's file offset less its offset in the extent; wraps below zero.
+    /// The item's file offset minus its offset in the extent; wraps below zero.
     pub offset: u64,
 }
 
@@ -44,7 +44,8 @@ impl DataOwner {
 }
 
 impl Running {
-    /// Promises room for data that is to be written back later. Makes chunks while there is too little.
+    /// Reserves space for data that will be written back later. Makes chunks while there is too
+    /// little space.
     pub fn reserve_data(&mut self, bytes: u64) -> Result<()> {
         let mut wanted = self.core.reserved_data_bytes;
         add(&mut wanted, bytes, "bytes promised to data")?;
@@ -69,7 +70,8 @@ impl Running {
         Ok(())
     }
 
-    /// What data may take of block groups: in mixed ones, not what metadata was promised.
+    /// Returns the bytes of block groups that data may use. In mixed block groups these exclude the
+    /// promises to metadata.
     pub fn free_for_data(&self) -> u64 {
         let room = self.core.groups.room(Purpose::Data);
         if self.core.has(Incompat::MIXED_GROUPS) {
@@ -79,8 +81,9 @@ impl Running {
         room.free_bytes
     }
 
-    /// Reserves space on the host for the items of all dirty data, and for the reserve. Otherwise edits that free space
-    /// could fail once data has filled the host. Returns false if the host is full.
+    /// Reserves space on the host for the items of all dirty data, and for the reserve. Without it,
+    /// edits that free space could fail once data has filled the host. Returns false if the host is
+    /// full.
     fn back_items_of_data(&mut self) -> Result<bool> {
         if !self.core.groups.iter().any(|group| group.is_backed) {
             return Ok(true);
@@ -103,7 +106,8 @@ impl Running {
         self.host_failure().unwrap_or_else(|| self.no_data_space(wanted))
     }
 
-    /// Has the host give space for more of what is free, or makes a chunk. False where neither is possible.
+    /// Reserves host space for more of the free bytes, or makes a chunk. Returns false if neither
+    /// is possible.
     fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
         match self.back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),
@@ -112,7 +116,7 @@ impl Running {
         }
     }
 
-    /// Returns the error for data of this length without space.
+    /// Returns the error for a write of this length that finds no space.
     pub fn no_data_space(&self, wanted: ByteCount) -> Error {
         if let Some(error) = self
             .host_failure()
@@ -127,18 +131,19 @@ impl Running {
         }
     }
 
-    /// Lets a promise go: the data was written back, or is no longer wanted.
+    /// Releases a reservation: the data was written back or discarded.
     pub fn release_data(&mut self, bytes: u64) {
         let what = "more is given back of what was promised to data than was promised";
         let released = take(&mut self.core.reserved_data_bytes, bytes, what);
         self.core.settle(released.map_err(Error::from));
     }
 
-    /// Takes room for up to `wanted` bytes of data in one piece: fewer where no piece is as large. Multiples of the sector
-    /// size.
+    /// Allocates up to `wanted` bytes of data in one piece, or fewer if no free range is that long.
+    /// Lengths are multiples of the sector size.
     pub fn allocate_data(&mut self, wanted: ByteCount) -> Result<DataRange> {
         let sector_bytes = self.core.sector_bytes();
-        // All of it in one piece if there is one or a chunk can be made; else the largest piece of some size; else any.
+        // Try all bytes in one piece first, also in a new chunk; then a large piece; then any
+        // piece.
         let wanted_bytes = wanted.get();
         let mut least = wanted_bytes;
         loop {
@@ -163,7 +168,8 @@ impl Running {
         }
     }
 
-    /// Whether the extent tree has an extent, or is going to have it.
+    /// Returns whether the extent tree has an extent, or will have it once delayed references are
+    /// applied.
     pub fn has_data_extent(&self, extent: DataRange) -> Result<bool> {
         match self.data_references(extent) {
             Ok(_) => Ok(true),
@@ -174,7 +180,7 @@ impl Running {
         }
     }
 
-    /// Takes this very range, as if it had been allocated.
+    /// Allocates exactly this range.
     pub fn take_data(&mut self, range: DataRange) -> Result<()> {
         let (start, length) = (range.logical.get(), range.length.get());
         let in_use = || Corruption::LoggedRangeInUse {
@@ -200,7 +206,7 @@ impl Running {
             .shift(start, length, Share::Free, Share::Allocated)
     }
 
-    /// Gives a range back that was allocated and has no reference yet.
+    /// Gives back an allocated range that has no reference yet.
     pub fn give_back_data(&mut self, range: DataRange) {
         let given = self
             .core
@@ -209,7 +215,7 @@ impl Running {
         self.core.settle(given);
     }
 
-    /// A range that was allocated becomes an extent with one reference.
+    /// Makes an extent with one reference of an allocated range.
     pub fn create_data_extent(&mut self, range: DataRange, owner: DataOwner) {
         self.core.references.create(
             range.logical,
@@ -223,7 +229,7 @@ impl Running {
         );
     }
 
-    /// One more item refers to an extent.
+    /// Adds one reference of a file extent item to an extent.
     pub fn add_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
         self.core.references.change(
             extent.logical,
@@ -234,7 +240,8 @@ impl Running {
         );
     }
 
-    /// One item less refers to an extent. The last one frees it, and its checksums, at the commit.
+    /// Drops one reference of a file extent item to an extent. After the last drop, the commit
+    /// frees the extent and its checksums.
     pub fn drop_data_reference(&mut self, extent: DataRange, owner: DataOwner) {
         self.core.references.change(
             extent.logical,
@@ -245,7 +252,8 @@ impl Running {
         );
     }
 
-    /// How many references an extent of data has now: more than one, and its bytes must not be overwritten.
+    /// Returns the number of references of a data extent. The bytes of an extent with several must
+    /// not be overwritten.
     pub fn data_references(&self, extent: DataRange) -> Result<u64> {
         Ok(self
             .core

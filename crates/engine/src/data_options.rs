@@ -1,27 +1,31 @@
-//! Options for writing content.
+//! Options for writing file content.
 
 use buttress_format::compression::CompressionMethod;
 use buttress_format::{ByteCount, InodeFlags};
 
-/// Options for writing content.
+/// Options for writing file content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOptions {
-    /// The compression of content without a property of its own. `None` compresses only files whose flags or properties ask.
+    /// The compression of files without a compression property. `None` compresses only files whose
+    /// flags or properties ask.
     pub compression: Option<CompressionMethod>,
-    /// Whether content is compressed despite the inode's flags and an estimate of the gain.
+    /// Whether content is compressed despite the inode's flags and the estimated gain.
     pub compress_force: bool,
-    /// Files up to this size lie inside the tree, if a sector and a leaf have room for them.
+    /// The largest file that is stored inline in the tree, if a sector and a leaf have space for
+    /// it.
     pub max_inline: ByteCount,
     /// Whether new files have checksums.
     pub checksums: bool,
-    /// Whether content of new files is copied on write. Without that they have no checksums either.
+    /// Whether content of new files is copied on write. Files without copy-on-write have no
+    /// checksums either.
     pub copy_on_write: bool,
-    /// At most this much data is dirty, and at most half of what may be dirty of everything.
+    /// The limit of dirty data, in bytes. Data never takes more than half of the limit of all dirty
+    /// memory.
     pub delalloc_bytes_max: ByteCount,
 }
 
 impl DataOptions {
-    /// The flags that new regular files have for these options.
+    /// Returns the inode flags of new regular files under these options.
     pub fn flags_of_new_files(&self) -> InodeFlags {
         match (self.copy_on_write, self.checksums) {
             (false, _) => InodeFlags::NODATACOW | InodeFlags::NODATASUM,

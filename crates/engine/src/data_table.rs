@@ -1,4 +1,4 @@
-//! Which files have dirty data, and each file's lock.
+//! The table of files with dirty data, and each file's lock.
 
 use super::data_options::DataOptions;
 use super::file_content::{FileContent, FileId, file_id};
@@ -15,36 +15,37 @@ lock_class!(pub FilesLock, "files", Rank::LEAF);
 lock_class!(pub SeveralStepsLock, "several_steps", Rank::new(5).over_device());
 lock_class!(pub InPlaceLock, "in_place", Rank::new(30).over_device_when_shared());
 
-/// The largest number of files with dirty data. Content of one file is worth holding back, since more of it may come and lie
-/// beside it; of very many, nothing more is to be expected but memory taken from what else waits.
+/// The largest number of files with dirty data. Dirty data of one file may wait for adjacent data.
+/// Dirty data of very many files only takes memory from other dirty state.
 pub const FILES_MAX: usize = 1024;
 
-/// The files with dirty data, or with a call under way.
+/// The files with dirty data, or with a call in progress.
 #[derive(Debug)]
 pub struct DataTable {
     /// Options for writing content.
     pub options: DataOptions,
-    /// The files with dirty data, or with a call under way.
+    /// The files with dirty data, or with a call in progress.
     pub files: Mutex<BTreeMap<FileId, Arc<FileContent>>, FilesLock>,
-    /// The number of files, readable without the lock that all writers share.
+    /// The number of files, readable without the lock of `files` that all writers share.
     file_count: AtomicUsize,
-    /// The memory that all that waits takes.
+    /// The memory of all dirty data, in bytes.
     delalloc_bytes: AtomicU64,
-    /// The most that may wait.
+    /// The limit of that memory, in bytes.
     delalloc_bytes_max: u64,
-    /// Whether the last write of data found no space on the host. If so, commits discard what they free, so that the
-    /// host gets its space.
+    /// Whether the last write of data found no space on the host. If so, commits discard the ranges
+    /// that they free, which returns space to the host.
     lacks_host_space: AtomicBool,
-    /// Held for reading from the decision to overwrite something in place until that is done, and for writing while a
-    /// commit freezes its state: what a snapshot shares is not overwritten.
+    /// Held for reading from the decision to overwrite data in place until the write ends. A commit
+    /// holds it for writing while it freezes its state, so no write in place hits data that a
+    /// snapshot shares.
     pub in_place: RwLock<(), InPlaceLock>,
-    /// Held for reading by calls that change content in several steps, of which a snapshot must have all or none, and for
-    /// writing while a snapshot freezes its source.
+    /// Held for reading by calls that change content in several steps. A snapshot holds it for
+    /// writing while it freezes its source, so the snapshot contains all steps or none.
     pub several_steps: RwLock<(), SeveralStepsLock>,
 }
 
 impl DataTable {
-    /// A table for no more than `limit` of content.
+    /// Returns an empty table for at most `limit` of dirty content.
     pub fn new(options: DataOptions, limit: ByteCount) -> Self {
         Self {
             options,
@@ -58,7 +59,7 @@ impl DataTable {
         }
     }
 
-    /// The file, taken in if it is not here.
+    /// Returns the file's content, and adds the file to the table if it is absent.
     pub fn file(&self, id: FileId) -> Arc<FileContent> {
         let mut files = self.files.lock();
         let file = files.entry(id).or_insert_with(|| Arc::new(FileContent::new(id)));
@@ -67,31 +68,31 @@ impl DataTable {
         file
     }
 
-    /// Files that are here.
+    /// Returns the content of those files that are in the table.
     pub fn present(&self, locations: &[Location]) -> Vec<(Location, Arc<FileContent>)> {
         let files = self.files.lock();
         let find = |location: &Location| Some((*location, Arc::clone(files.get(&file_id(*location))?)));
         locations.iter().filter_map(find).collect()
     }
 
-    /// Removes a file.
+    /// Removes a file from the table.
     pub fn let_go(&self, id: FileId) {
         let mut files = self.files.lock();
         files.remove(&id);
         self.file_count.store(files.len(), Ordering::Relaxed);
     }
 
-    /// Whether more waits than should.
+    /// Returns whether dirty data exceeds its limit.
     pub fn is_over_limit(&self) -> bool {
         self.delalloc_bytes() > self.delalloc_bytes_max || self.dirty_files() > FILES_MAX
     }
 
-    /// Whether half of what may wait does, of bytes or of files.
+    /// Returns whether dirty data reaches half of its limit, in bytes or files.
     pub fn is_half_full(&self) -> bool {
         self.is_full_by(1)
     }
 
-    /// Whether a quarter of what may wait does, of bytes or of files.
+    /// Returns whether dirty data reaches a quarter of its limit, in bytes or files.
     pub fn is_quarter_full(&self) -> bool {
         self.is_full_by(2)
     }
@@ -106,17 +107,17 @@ impl DataTable {
         self.file_count.load(Ordering::Relaxed)
     }
 
-    /// The memory that content takes that waits.
+    /// Returns the memory of all dirty data, in bytes.
     pub fn delalloc_bytes(&self) -> u64 {
         self.delalloc_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the last write of data found no space on the host.
+    /// Returns whether the last write of data found no space on the host.
     pub fn lacks_host_space(&self) -> bool {
         self.lacks_host_space.load(Ordering::Relaxed)
     }
 
-    /// Notes whether a write of data found space on the host.
+    /// Records whether a write of data found space on the host.
     pub fn note_host_space<T>(&self, written: &Result<T>) {
         let lacks = match written {
             Ok(_) => false,
@@ -128,15 +129,15 @@ impl DataTable {
         }
     }
 
-    /// Whether content of any file waits.
+    /// Returns whether any file has dirty data.
     pub fn has_dirty(&self) -> bool {
         !self.files.lock().is_empty()
     }
 
-    /// Notes that a file's dirty data took `before` bytes of memory and takes `after`.
+    /// Records that a file's dirty data took `before` bytes of memory and now takes `after`.
     ///
     /// # Errors
-    /// A [`Defect`] if more is given back than was taken.
+    /// A [`Defect`] if more memory is given back than was taken.
     pub fn count(&self, before: u64, after: u64) -> Result<(), Defect> {
         if before == after {
             return Ok(());
@@ -154,8 +155,9 @@ impl DataTable {
         Err(Defect::new(what).with("taken", had).with("given back", before))
     }
 
-    /// Whether nothing is counted or promised but what is reserved ahead, when no file has dirty data. Whoever has the edit lock asks: a promise is made
-    /// and kept under it, while the file is in the table.
+    /// If no file has dirty data, checks that no memory is counted, and that nothing is reserved
+    /// except ahead of writes. The caller holds the edit lock. Calls reserve and release under that
+    /// lock, while their file is in the table.
     pub fn balance(&self, reserved_bytes: u64, ahead: &ReservedAhead) -> Result<(), Defect> {
         let files = self.files.lock();
         let waiting = self.delalloc_bytes();

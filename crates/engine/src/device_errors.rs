@@ -1,10 +1,11 @@
-//! What devices failed with, in the device tree's statistics.
+//! Errors of devices, recorded in the device statistics of the device tree.
 //!
-//! The volume counts failed reads, writes and flushes of each device since it was opened, and what a scrub found wrong. A
-//! commit adds what came since the last one to the device's item, where `btrfs device stats` shows it. What fails during a
-//! commit is of the next one, and makes one necessary even if nothing else changed.
+//! The volume counts failed reads, writes and flushes of each device since it was opened, and bad
+//! copies that a scrub found. A commit adds the counts since the last commit to the device's item,
+//! which `btrfs device stats` shows. An error during a commit counts for the next commit, which
+//! then runs even if nothing else changed.
 //!
-//! What it leaves out: what ordinary reads found wrong and passed over.
+//! Left out: bad copies that ordinary reads found and passed over.
 
 use super::running::Running;
 use buttress_format::{DeviceId, DeviceStatistics, TreeId, Uuid};
@@ -12,18 +13,18 @@ use buttress_fs::error::{Corruption, Result};
 use buttress_tree::NonBlocking;
 use buttress_volume::DeviceErrors;
 
-/// Errors of one device that its item does not have yet.
+/// Errors of one device that its item does not record yet.
 struct Unrecorded {
     id: DeviceId,
     uuid: Uuid,
-    /// Since the volume was opened.
+    /// All errors since the volume was opened.
     all: DeviceErrors,
-    /// Of these, those that are in the item.
+    /// The errors that the device's item already records.
     recorded: DeviceErrors,
 }
 
 impl Running {
-    /// Whether a device failed since its statistics were last brought up to date.
+    /// Returns whether a device failed since its statistics were last recorded.
     pub fn has_device_errors(&self) -> bool {
         !self.unrecorded_errors().is_empty()
     }
@@ -48,7 +49,8 @@ impl Running {
         unrecorded.collect()
     }
 
-    /// Adds what devices failed with to their statistics. A block that is missing ends it between two devices.
+    /// Adds the new errors of devices to their statistics. A missing tree block ends the call
+    /// between two devices.
     pub fn record_device_errors(&mut self) -> Result<()> {
         for device in self.unrecorded_errors() {
             let key = DeviceStatistics::key(device.id);
@@ -74,7 +76,7 @@ impl Running {
                 ..before
             }
             .to_bytes();
-            // Counters that a later version may add stay.
+            // Keep counters that a later format version may have appended.
             let rest = bytes.split_off(bytes.len().min(after.len()));
             bytes = [&after[..], &rest].concat();
             NonBlocking::lifted(|| self.put(TreeId::DEVICE, &key, &bytes))?;

@@ -1,4 +1,4 @@
-//! The devices of a volume, and the ranges of each that no chunk has.
+//! The devices of a volume, and the ranges of each device that belong to no chunk.
 //!
 //! Invariants:
 //! - Unallocated ranges of a device never overlap device extents, and never begin in its first MiB.
@@ -11,18 +11,19 @@ use buttress_volume::DeviceErrors;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A device and what chunks leave of it.
+/// A device and its unallocated ranges.
 #[derive(Debug)]
 pub(crate) struct DeviceSpaceLeft {
     pub item: DeviceItem,
     /// Ranges without a device extent.
     pub free: FreeRanges,
-    /// Ranges of a returning device that no new chunk gets: those of its own state, and the new places of moved stripes.
+    /// Ranges of a returning device that new chunks must not use: its own state, and the new places
+    /// of moved stripes.
     pub kept: FreeRanges,
 }
 
 impl DeviceSpaceLeft {
-    /// Returns the ranges that new chunks may get.
+    /// Returns the ranges that new chunks may use.
     pub(crate) fn allocatable(&self) -> Cow<'_, FreeRanges> {
         if self.kept.total_bytes() == 0 {
             return Cow::Borrowed(&self.free);
@@ -39,9 +40,9 @@ impl DeviceSpaceLeft {
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     pub rooms: Vec<DeviceSpaceLeft>,
-    /// Extents of removed chunks, by the transaction's end.
+    /// Device extents of chunks that the running transaction removed.
     pub freed: Vec<(DeviceId, u64, u64)>,
-    /// The counted errors that the device statistics already have.
+    /// The error counts that the device statistics already record.
     pub recorded: BTreeMap<Uuid, DeviceErrors>,
 }
 
@@ -52,7 +53,8 @@ impl Devices {
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
     }
 
-    /// Takes a place of `length` bytes on a device.
+    /// Allocates `length` bytes on a device. Returns their offset, or `None` if the device has no
+    /// such range.
     pub(crate) fn take(&mut self, device: DeviceId, length: u64) -> Option<u64> {
         let mut rooms = self.rooms.iter_mut();
         let room = rooms.find(|room| room.item.device == device)?;
@@ -62,7 +64,8 @@ impl Devices {
         Some(start)
     }
 
-    /// Device extents of chunks removed in a transaction that is durable now. Old ones may begin where new ones may not.
+    /// Frees device extents of chunks whose removal is durable. An old extent may begin where new
+    /// extents must not.
     pub(crate) fn release(&mut self, freed: &[(DeviceId, u64, u64)]) {
         for (device, start, length) in freed {
             if let Some(room) = self.rooms.iter_mut().find(|room| room.item.device == *device) {
@@ -74,7 +77,7 @@ impl Devices {
     }
 }
 
-/// Returns the length of a stripe as a change of a device's bytes.
+/// Returns the length of a stripe as a signed change of a device's used bytes.
 pub(crate) fn stripe_bytes(length: u64) -> Result<i64, Defect> {
     i64::try_from(length).map_err(|_| Defect::new("a stripe is longer than a device").with("bytes", length))
 }

@@ -1,17 +1,17 @@
-//! The content of one file that waits to be written back: whole sectors, in order of their offset.
+//! The dirty data of one file: whole sectors, in order of their file offset.
 
 use buttress_exact::{Exact as _, at_most, u64_of};
 use bytes::Bytes;
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// Content is kept in pieces of at most this size, so that growing one copies little.
+/// The largest piece of content, in bytes. Growing a piece copies at most this much.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What a piece takes in memory beside its content.
+/// The memory of a piece beside its content, in bytes.
 const PIECE_OVERHEAD_BYTES: u64 = 96;
 
-/// Dirty data. Pieces do not overlap; they begin and end with sectors.
+/// The dirty data of one file. Pieces do not overlap, and begin and end at sector boundaries.
 #[derive(Debug, Default)]
 pub struct DirtyData {
     pieces: BTreeMap<u64, Vec<u8>>,
@@ -23,12 +23,12 @@ fn length_of(piece: &[u8]) -> u64 {
 }
 
 impl DirtyData {
-    /// How much waits.
+    /// Returns the dirty bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The memory that it takes.
+    /// Returns the memory of the dirty data, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let pieces = u64_of(self.pieces.len());
         self.bytes.exact_add(pieces.exact_mul(PIECE_OVERHEAD_BYTES))
@@ -39,13 +39,13 @@ impl DirtyData {
         self.pieces.is_empty()
     }
 
-    /// Whether the sector that begins at `at` waits.
+    /// Returns whether the sector that begins at `at` is dirty.
     pub fn has(&self, at: u64) -> bool {
         let piece = self.pieces.range(..=at).next_back();
         piece.is_some_and(|(start, piece)| at < start.saturating_add(length_of(piece)))
     }
 
-    /// What waits behind `from`, at most so many ranges, those that touch as one.
+    /// Returns at most `count` dirty ranges after `from`. Adjacent ranges count as one.
     pub fn ranges(&self, from: u64, count: usize) -> Vec<Range<u64>> {
         let before = self.pieces.range(..from).next_back();
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -62,7 +62,7 @@ impl DirtyData {
         ranges
     }
 
-    /// How much of a range of whole sectors does not wait.
+    /// Returns how many bytes of a range of whole sectors are not dirty.
     pub fn missing_bytes(&self, range: &Range<u64>) -> u64 {
         let before = self.pieces.range(..range.start).next_back();
         let present =
@@ -76,8 +76,8 @@ impl DirtyData {
         range.end.saturating_sub(range.start).saturating_sub(present)
     }
 
-    /// Takes in content. Sectors of which only a part is written and that did not wait are zeros elsewhere: what a file
-    /// has there must be put in before.
+    /// Stores written content. If a write covers a clean sector only in part, zeros fill the rest
+    /// of the sector. The caller must first store the sector's old content.
     pub fn write(&mut self, mut offset: u64, mut bytes: &[u8], sector_bytes: u64) {
         while !bytes.is_empty() {
             let taken = self.write_some(offset, bytes, sector_bytes);
@@ -86,7 +86,7 @@ impl DirtyData {
         }
     }
 
-    /// Takes in the content of a file that has none, from its beginning on, without copying it.
+    /// Stores the content of a file that has none, from offset zero, without copying it.
     pub fn take_first(&mut self, mut content: Vec<u8>, sector_bytes: u64) {
         if !self.is_empty() || content.len() > PIECE_BYTES {
             self.write(0, &content, sector_bytes);
@@ -97,7 +97,7 @@ impl DirtyData {
         self.pieces.insert(0, content);
     }
 
-    /// Takes in the beginning of the content, at least one byte.
+    /// Stores the beginning of the content, at least one byte. Returns the stored length.
     fn write_some(&mut self, offset: u64, bytes: &[u8], sector_bytes: u64) -> usize {
         let next = self
             .pieces
@@ -129,7 +129,7 @@ impl DirtyData {
         let lead = offset.remainder(sector_bytes).narrow::<usize>();
         let start = offset.exact_sub(u64_of(lead));
         let room = PIECE_BYTES.exact_sub(lead);
-        // All that comes at once, whole sectors of it: what grows is copied.
+        // Store whole sectors at once, because growing a piece copies it.
         let sector = sector_bytes.narrow::<usize>();
         let filled = lead.exact_add(bytes.len().min(room));
         let mut piece = Vec::with_capacity(filled.checked_next_multiple_of(sector).unwrap_or(filled));
@@ -140,7 +140,8 @@ impl DirtyData {
         taken
     }
 
-    /// Copies what waits of a range over `buffer`, which holds the file's content from `offset` on.
+    /// Copies the dirty part of a range over `buffer`, which holds the file's content from `offset`
+    /// on.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) {
         let end = offset.saturating_add(length_of(buffer));
         let before = self.pieces.range(..offset).next_back();
@@ -154,7 +155,8 @@ impl DirtyData {
         }
     }
 
-    /// Forgets a range of whole sectors; `..u64::MAX` goes on to the end. Gives how much there was.
+    /// Drops a range of whole sectors; an end of `u64::MAX` means the end of the file. Returns the
+    /// dropped bytes.
     pub fn remove(&mut self, range: &Range<u64>) -> u64 {
         let before = self.bytes;
         if let Some((start, piece)) = self.pieces.range_mut(..range.start).next_back() {
@@ -177,7 +179,7 @@ impl DirtyData {
         before.exact_sub(self.bytes)
     }
 
-    /// Makes what waits of a range zeros.
+    /// Overwrites the dirty part of a range with zeros.
     pub fn zero(&mut self, range: &Range<u64>) {
         let start = self
             .pieces
@@ -201,7 +203,7 @@ impl DirtyData {
             .fold(0, u64::exact_add)
     }
 
-    /// Takes everything out.
+    /// Removes and returns all pieces.
     pub fn take(&mut self) -> Vec<(u64, Bytes)> {
         self.bytes = 0;
         let pieces = core::mem::take(&mut self.pieces);
@@ -211,7 +213,7 @@ impl DirtyData {
             .collect()
     }
 
-    /// Takes a range of whole sectors out.
+    /// Removes and returns the pieces of a range of whole sectors.
     pub fn take_range(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         self.split(range.start);
         self.split(range.end);
@@ -225,7 +227,7 @@ impl DirtyData {
             .collect()
     }
 
-    /// Has a piece begin at `at` if one goes on there.
+    /// Splits the piece that contains `at`, so that a piece begins there.
     fn split(&mut self, at: u64) {
         let before = self.pieces.range_mut(..at).next_back();
         let tail = before.and_then(|(start, piece)| {
@@ -235,7 +237,7 @@ impl DirtyData {
         self.pieces.extend(tail.map(|tail| (at, tail)));
     }
 
-    /// Puts back what was taken out and could not be written, under what came since.
+    /// Puts back pieces that could not be written. Newer dirty data wins over them.
     pub fn restore(&mut self, pieces: Vec<(u64, Bytes)>) {
         let newer = self.take();
         for (start, piece) in pieces {
@@ -245,13 +247,13 @@ impl DirtyData {
             self.pieces.insert(start, Vec::from(piece));
         }
         for (start, piece) in newer {
-            // Whole sectors, so that there is nothing to fill up.
+            // Pieces are whole sectors, so no sector needs filling.
             self.write(start, &piece, 1);
         }
     }
 }
 
-/// Appends what fits into the piece, and zeros up to the end of the sector.
+/// Appends as much as the piece has space for, and zeros up to the end of the sector.
 fn append(
     piece: &mut Vec<u8>,
     bytes: &[u8],

@@ -1,7 +1,9 @@
-//! The handle of a volume that is open for writing, the state that all handles share, and its locks.
+//! The handle of a volume that is open for writing, the state that all handles share, and its
+//! locks.
 //!
-//! This module holds the state and hands it out. Modules above it act on the state: each extends [`Engine`] by the calls
-//! of one job. [`CommitStages`] is defined here since the engine owns its stages, and a stage gets the engine.
+//! This module holds the state and lends it to modules above, which act on it. Each of these
+//! modules adds the calls of one job to [`Engine`]. [`CommitStages`] is defined here because the
+//! engine owns its stages, and a stage receives the engine.
 
 use crate::data_table::DataTable;
 use crate::environment::Environment;
@@ -34,54 +36,58 @@ lock_class!(pub DirtySinceLock, "dirty_since", Rank::LEAF);
 
 /// A volume that is open for writing. See the module.
 ///
-/// What is not [committed](Self::commit) when the last handle goes is lost: [close](Self::close) the volume to keep it,
-/// [abandon](Self::abandon) it if that is meant. Otherwise [`Environment::lost`] reports it.
+/// Changes without a [commit](Self::commit) are lost when the last handle is dropped.
+/// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them on purpose.
+/// Otherwise [`Environment::lost`] reports the loss.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    /// Gone with the last handle of a caller; the thread itself has none.
+    /// The state of all caller-owned handles, dropped with the last of them. The background
+    /// thread's handle has `None`.
     pub(crate) holders: Option<Arc<Holders>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The volume as it was opened: devices, forest, threads. Its trees are those of that moment.
+    /// The volume as it was opened: devices, forest, threads. Its trees are those at opening.
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
-    /// Held for the length of a commit.
+    /// Held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
-    /// Held by who decides which superblock comes next: by a commit from freezing on, and for the length of writing logs.
+    /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
+    /// writer.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
     /// Held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,
-    /// The newest view, while nothing was edited since.
+    /// The newest view; `None` after an edit.
     pub(crate) view: Mutex<Option<Filesystem>, ViewLock>,
     pub(crate) readers: Arc<Readers>,
     pub(crate) environment: Arc<dyn Environment>,
-    /// Whether devices are told what a commit freed.
+    /// Whether devices discard the ranges that a commit freed.
     pub(crate) discards: bool,
     pub(crate) dirty_memory: DirtyMemory,
-    /// How many commits there were with all content.
+    /// The number of commits that included all dirty data.
     pub(crate) whole_commits: AtomicU64,
-    /// The time since which something is dirty, as the background thread saw it.
+    /// The time since which changes are dirty, as the background thread observed it.
     pub(crate) dirty_since: Mutex<DirtySince, DirtySinceLock>,
-    /// Taken by an operation from its first edit to its end, and shared by live look-ups: they see no operation half done.
+    /// Held exclusively by an operation from its first edit to its end. Live lookups share it, so
+    /// they see all edits or none.
     pub(crate) steps: Steps,
-    /// Space that is reserved for data ahead of writes.
+    /// Space reserved for data before writes need it.
     pub(crate) ahead: Arc<ReservedAhead>,
-    /// The open trees and the inodes in use, for readers.
+    /// The open trees and live inodes, for readers.
     pub(crate) trees: Arc<LiveTrees>,
     pub(crate) inodes: Arc<LiveInodes>,
-    /// File dirty data to be written back.
+    /// Dirty data of files.
     pub(crate) data: DataTable,
-    /// What is not committed.
+    /// Counts of uncommitted changes.
     pub(crate) account: Account,
-    /// The parts of a commit that stand above the engine.
+    /// The commit stages that the writer implements.
     pub(crate) stages: Arc<dyn CommitStages>,
 }
 
-/// What all handles of callers have in common, and goes with the last of them.
+/// The state that the handles of callers share. It is dropped with the last of these handles.
 #[derive(Debug)]
 pub struct Holders {
     writer: Arc<Shared>,
@@ -96,7 +102,7 @@ impl Holders {
 
 impl Drop for Holders {
     fn drop(&mut self) {
-        // It may still be committing.
+        // Dropping the background threads waits for a commit in progress.
         drop(self.background.take());
         let account = &self.writer.account;
         let lost = account.since_commit();
@@ -107,13 +113,14 @@ impl Drop for Holders {
 }
 
 impl Engine {
-    /// What the user should know about the volume: what opening noticed, and devices that failed since.
+    /// Returns notices about the volume for the user: notices of opening, and devices that failed
+    /// since.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.shared.base.notices()
     }
 
-    /// The generation of the last commit.
+    /// Returns the generation of the last commit.
     #[must_use]
     pub fn committed_generation(&self) -> Generation {
         self.shared.running.lock().core.durable
@@ -124,7 +131,7 @@ impl Engine {
         self.shared.base.forest()
     }
 
-    /// How much may be dirty until it is committed.
+    /// Returns the limit of dirty memory before a commit.
     pub fn waiting_bytes_max(&self) -> ByteCount {
         self.shared.dirty_memory.limit()
     }
@@ -133,7 +140,7 @@ impl Engine {
         Arc::clone(&self.shared.stages)
     }
 
-    /// Returns the lock of superblocks: whoever holds it decides which superblock comes next.
+    /// Returns the superblock lock. Its holder decides which superblock is written next.
     pub fn superblocks(&self) -> &Mutex<(), SuperblocksLock> {
         &self.shared.superblocks
     }
@@ -143,22 +150,22 @@ impl Engine {
         &self.shared.trees
     }
 
-    /// Returns the lock that keeps operations whole for readers.
+    /// Returns the lock that makes an operation's edits appear together to readers.
     pub fn steps(&self) -> &Steps {
         &self.shared.steps
     }
 
-    /// Returns the inodes in use.
+    /// Returns the table of live inodes.
     pub fn live_inodes(&self) -> &LiveInodes {
         &self.shared.inodes
     }
 
-    /// Hands a job to the threads that compress content and compute checksums.
+    /// Starts a job on the threads that compress content and compute checksums.
     pub fn spawn_job<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         self.executor().spawn(job)
     }
 
-    /// Returns the threads that compute.
+    /// Returns the executor of the threads that compress and compute checksums.
     pub fn executor(&self) -> &Executor {
         self.shared.base.executor()
     }
@@ -168,54 +175,56 @@ impl Engine {
         &self.shared.data
     }
 
-    /// The volume below, for what needs none of its trees.
+    /// Returns the file system as it was opened, for callers that use none of its trees.
     pub fn shared_base(&self) -> &Filesystem {
         &self.shared.base
     }
 
-    /// A hold on what the running transaction leads to, for as long as [`is_running_still`](Self::is_running_still).
+    /// Returns a hold on the running transaction's state, valid while
+    /// [`is_running_still`](Self::is_running_still).
     pub fn hold_running(&self) -> Hold {
         self.shared.readers.hold_running()
     }
 
-    /// Whether the transaction still runs that was running when the hold was taken.
+    /// Returns whether the transaction of the hold is still running.
     pub fn is_running_still(&self, hold: &Hold) -> bool {
         self.shared.readers.is_running_still(hold)
     }
 
-    /// The time, by the clock that was given.
+    /// Returns the time of the environment's clock.
     pub fn now(&self) -> Timestamp {
         self.shared.environment.now()
     }
 
-    /// The latest time that the volume may get.
+    /// Returns the latest time that the volume may record; `None` if any time is allowed.
     pub fn latest_time(&self) -> Option<Timestamp> {
         self.shared.environment.latest()
     }
 
-    /// A uuid, from the source that was given.
+    /// Returns a uuid from the environment.
     pub fn new_uuid(&self) -> Uuid {
         self.shared.environment.new_uuid()
     }
 }
 
 impl Shared {
-    /// An edit begins: the view that is kept at hand is no longer the newest.
+    /// Drops the cached view when an edit begins: the view is no longer the newest state.
     pub(crate) fn forget_view(&self) {
         let older = self.view.lock().take();
         drop(older);
     }
 }
 
-/// The calls of a commit to the layer above. See the module.
+/// The calls that a commit makes to the layer above the engine. See the module.
 pub trait CommitStages: fmt::Debug + Send + Sync {
-    /// Writes back the dirty data of all files. No lock of the engine is held.
+    /// Writes back the dirty data of all files. The caller holds no lock of the engine.
     ///
     /// # Errors
-    /// [`Error::OutOfHostSpace`](buttress_fs::Error::OutOfHostSpace) for data that stays dirty; errors of devices and trees.
+    /// [`Error::OutOfHostSpace`](buttress_fs::Error::OutOfHostSpace) for data that stays dirty;
+    /// errors of devices and trees.
     fn write_back(self: Arc<Self>, engine: &Engine) -> Result<()>;
 
-    /// Writes back dirty data until little is left, on the engine's own thread.
+    /// Writes back dirty data on the engine's own thread, until little is left.
     ///
     /// # Errors
     /// As for [`write_back`](Self::write_back). Data that could not be written stays dirty.

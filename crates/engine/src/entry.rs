@@ -1,4 +1,4 @@
-//! Entries of directories and their targets.
+//! Directory entries and the inodes or subvolumes that they name.
 //!
 //! Source: on-disk format documentation, section "DIR_ITEM".
 
@@ -11,13 +11,13 @@ use buttress_fs::location::Location;
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The target.
+    /// The inode or subvolume that the entry names.
     pub target: Target,
-    /// The kind of file that the entry names.
+    /// The file type that the entry records.
     pub kind: FileKind,
 }
 
-/// An inode of the same subvolume, or another subvolume.
+/// The inode or subvolume that a directory entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An inode of the same subvolume.
@@ -27,7 +27,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Returns the target of an item's entry.
+    /// Returns the target of a directory item.
     pub fn of(directory: Location, item: &DirItem<'_>) -> Result<Self> {
         let number = item.location.objectid.get();
         match (item.location.item_type, TreeId::new(number).as_subvolume()) {
@@ -42,7 +42,8 @@ impl Target {
         }
     }
 
-    /// The key that an entry holds. For subvolumes the offset says nothing: there is one root item of each.
+    /// Returns the key that an entry stores for this target. For a subvolume the key's offset has
+    /// no meaning, because each subvolume has one root item.
     #[must_use]
     pub fn key(self) -> Key {
         match self {
@@ -60,7 +61,7 @@ impl Target {
     }
 }
 
-/// The entry of this name in the item of its hash, or `None`.
+/// Returns the entry with this name among the entries of its hash item, or `None`.
 pub fn entry_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<Entry>> {
     let tree = directory.subvolume.tree();
     let mut entries = DirItems::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;

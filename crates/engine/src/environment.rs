@@ -1,4 +1,4 @@
-//! The input of edits from outside: the time, uuids, and whether a thread commits.
+//! Inputs of edits from outside: the time, uuids, and the interval of background commits.
 
 use crate::uncommitted::Uncommitted;
 use buttress_format::{Timestamp, Uuid};
@@ -7,30 +7,32 @@ use std::fmt;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What an edit takes from outside: the time, and uuids. Given, so that the same edits give the same bytes.
+/// The source of times and uuids for edits. Injecting it makes the same edits produce the same
+/// bytes.
 pub trait Environment: fmt::Debug + Send + Sync {
-    /// The time that inodes and subvolumes get.
+    /// Returns the time that inodes and subvolumes record.
     fn now(&self) -> Timestamp;
 
-    /// A uuid that nothing else has.
+    /// Returns a new unique uuid.
     fn new_uuid(&self) -> Uuid;
 
-    /// How long edits may wait, by this clock, before a thread of the writer's own commits them. With an interval commits
-    /// also begin in the background when much is dirty. `None`, as by default: there is no such thread, and commits
-    /// happen where calls make them.
+    /// Returns how long changes may stay dirty before a background thread commits them. With an
+    /// interval, background commits also begin when much is dirty. `None`, the default, means no
+    /// such thread: only calls commit.
     fn commit_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// The latest time that the volume may get: a time that a call sets is brought down to it. `None`, as by default: any.
+    /// Returns the latest time that the volume may record; later times are reduced to it. `None`,
+    /// the default, allows any time.
     fn latest(&self) -> Option<Timestamp> {
         None
     }
 
-    /// The last handle of the volume went without a commit, and without saying that this was meant: all of this is lost. By
-    /// default a line on standard error says so.
+    /// Reports changes that are lost because the last handle was dropped without a commit or
+    /// [`abandon`](crate::Engine::abandon). By default it prints a line on standard error.
     fn lost(&self, lost: &Uncommitted) {
-        // There is nobody else to tell when that fails.
+        // An error of standard error cannot be reported anywhere else.
         let _ = writeln!(
             std::io::stderr(),
             "buttress: lost for want of a commit: {lost}; the volume stays at generation {} (close commits, abandon forgets \
@@ -40,7 +42,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
     }
 }
 
-/// The system's clock and random uuids; what waits is committed after 30 seconds.
+/// The system's clock, random uuids, and an interval of 30 seconds between commits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEnvironment;
 

@@ -1,4 +1,4 @@
-//! The known state of an extent: its item in the extent tree, together with the references that are still delayed.
+//! The current state of an extent: its item in the extent tree, with delayed references applied.
 
 use crate::core_state::Core;
 use buttress_accounts::delayed_references::{ExtentKind, Pending, Reference};
@@ -9,16 +9,16 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Result};
 use smallvec::SmallVec;
 
-/// What is known of an extent's references, those that wait included.
+/// The references of an extent, including delayed references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentState {
-    /// How many references it has.
+    /// The number of references.
     pub references: u64,
-    /// Whether what is below it is referred to by its address.
+    /// Whether references to the block's children name the block's address.
     pub full_backref: bool,
 }
 
-/// The key of the extent item of an extent with this kind and length.
+/// Returns the key of the extent item for an extent of this kind and length.
 pub fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, skinny: bool) -> Key {
     let object = ObjectId::new(logical.get());
     match kind {
@@ -31,7 +31,8 @@ pub fn extent_key(logical: Logical, kind: ExtentKind, length: ByteCount, skinny:
     }
 }
 
-/// Where applying what waits for an extent looks and edits: its item in any form, and keyed references; in order.
+/// Returns the keys that applying an extent's delayed references reads and edits, in order: its
+/// item in any form, and its keyed references.
 pub fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[Key; 4]> {
     let form = |skinny| extent_key(logical, pending.kind, pending.length, skinny);
     let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
@@ -50,7 +51,7 @@ pub fn keys_of(logical: Logical, pending: &Pending, skinny: bool) -> SmallVec<[K
 }
 
 impl Core {
-    /// The item of an extent that must be there.
+    /// Returns the item of an extent, which must exist.
     pub(crate) fn extent_item(
         &self,
         logical: Logical,
@@ -74,7 +75,7 @@ impl Core {
         Err(Corruption::ExtentMissing { logical, length }.into())
     }
 
-    /// How many references an extent has, those that wait included.
+    /// Returns the references of an extent, including delayed references.
     pub fn extent_state(&self, logical: Logical, kind: ExtentKind, length: ByteCount) -> Result<ExtentState> {
         let pending = self.references.get(logical);
         let waiting = pending.map_or(0, Pending::sum);
@@ -115,7 +116,7 @@ pub(crate) fn keyed_key(logical: Logical, reference: &Reference) -> Key {
     )
 }
 
-/// How many references an extent has after a change.
+/// Returns the number of references after a change. A negative result is a [`Corruption`].
 pub(crate) fn counted(logical: Logical, references: u64, change: i64) -> Result<u64, Corruption> {
     let counted = references.checked_add_signed(change);
     counted.ok_or(Corruption::ReferencesTooFew {

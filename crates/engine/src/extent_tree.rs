@@ -1,8 +1,9 @@
-//! The extent tree: applies what the delayed references have collected.
+//! The extent tree: applies the collected delayed references to it.
 //!
-//! Each extent has one item with a count and the first references inline; further references are items of their own.
-//! New references go inline while the item has room and no keyed reference of the extent exists, as the kernel does.
-//! When the last reference goes, the extent goes: its item, for data its checksums, and its space, which is pinned.
+//! Each extent has one item with a count and the first references inline. Further references are
+//! items of their own. A new reference becomes inline while the item has space and the extent has
+//! no keyed reference, as in the kernel. The last drop of a reference removes the extent's item
+//! and, for data, its checksums. Its space becomes pinned.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
@@ -20,13 +21,13 @@ use smallvec::SmallVec;
 
 impl InlineLimit {
     const fn of(node_bytes: u32) -> Self {
-        // A sixteenth of a leaf's room, without the item's head.
+        // A sixteenth of a leaf's capacity, without the item header.
         let leaf_capacity = node_bytes.saturating_sub(101);
         Self(((leaf_capacity >> 4) as usize).saturating_sub(25))
     }
 }
 
-/// The most bytes that an extent item grows to by inline references.
+/// The most bytes to which inline references may grow an extent item.
 struct InlineLimit(usize);
 
 fn same_reference(inline: &InlineReference, reference: &Reference) -> bool {
@@ -44,7 +45,7 @@ fn same_reference(inline: &InlineReference, reference: &Reference) -> bool {
 }
 
 impl Running {
-    /// Applies the delayed references for the `count` extents that come first.
+    /// Applies the delayed references of the first `count` extents.
     pub fn run_some_references(&mut self, count: usize) -> Result<()> {
         let lost = usize::from(buttress_faults::on("ledger-reference-lost"));
         for (logical, pending) in self.core.references.take_first(count).into_iter().skip(lost) {
@@ -59,7 +60,7 @@ impl Running {
 
     fn create_extent(&mut self, logical: Logical, pending: &Pending, created: Created) -> Result<()> {
         let owner = created.owner;
-        // All references to what this transaction made are its own.
+        // A new extent of this transaction has no references besides the pending ones.
         let references = u64::try_from(pending.sum()).map_err(|_| {
             Defect::new("an extent that was just made has less than no references")
                 .with("extent", logical.get())
@@ -67,9 +68,9 @@ impl Running {
         })?;
         if references == 0 {
             if pending.kind == ExtentKind::Data {
-                // It came and went within one transaction; its checksums came with it.
+                // The extent was made and freed within this transaction, and so were its checksums.
                 self.remove_checksums(logical, pending.length)?;
-                // It was written, and a view of this transaction may have seen it.
+                // The extent was written, and a view of this transaction may have seen it.
                 let (start, length) = (logical.get(), pending.length.get());
                 let generation = self.core.generation;
                 let shifted = self
@@ -144,7 +145,8 @@ impl Running {
         self.free_extent(logical, pending, owner, item.generation)
     }
 
-    /// Gives the space of an extent that nobody refers to any more back, once this transaction is durable.
+    /// Removes an extent without references. Its space becomes free once this transaction is
+    /// durable.
     fn free_extent(
         &mut self,
         logical: Logical,
@@ -159,7 +161,7 @@ impl Running {
         if let Some(owner) = owner.or(pending.owner) {
             self.core.quotas.note_freed(owner, pending.length, created);
         }
-        // A block that was made in this very transaction was never part of a state on disk.
+        // A block that this transaction made never belonged to a state on disk.
         let is_new = created == self.core.generation && matches!(pending.kind, ExtentKind::TreeBlock { .. });
         let is_free = is_new || buttress_faults::on("pins-freed-space-reused");
         let to = if is_free { Share::Free } else { Share::Pinned };
@@ -173,10 +175,10 @@ impl Running {
         Ok(())
     }
 
-    /// Applies all changes of counts to an item and to the keyed references beside it.
+    /// Applies all changes of counts to an extent item and to the keyed references beside it.
     fn apply_changes(&mut self, item: &mut ExtentItem, pending: &Pending, mut has_keyed: bool) -> Result<()> {
         let limit = InlineLimit::of(self.core.format.node_bytes).0;
-        // What shrinks goes first, so that there is room for what grows.
+        // Negative changes come first, so that the item has space for new references.
         let mut changes = pending.changes.clone();
         changes.sort_unstable_by_key(|(reference, change)| (*change > 0, *reference));
         for (reference, change) in changes {
@@ -205,7 +207,7 @@ impl Running {
         Ok(())
     }
 
-    /// Changes the count of a keyed reference; false when there is none.
+    /// Changes the count of a keyed reference. Returns false if the reference does not exist.
     fn change_keyed(&mut self, logical: Logical, reference: &Reference, change: i64) -> Result<bool> {
         let Some((key, count)) = self.find_keyed(logical, reference)? else {
             return Ok(false);
@@ -217,7 +219,7 @@ impl Running {
         Ok(true)
     }
 
-    /// The keyed reference: its key and count.
+    /// Returns the key and the count of a keyed reference.
     fn find_keyed(&self, logical: Logical, reference: &Reference) -> Result<Option<(Key, u32)>> {
         let mut key = keyed_key(logical, reference);
         let tree = &self.core.extent.tree;
@@ -233,7 +235,7 @@ impl Running {
             if let Some(same) = references.iter().find(|inline| same_reference(inline, reference)) {
                 return Ok(Some((key, same.count())));
             }
-            // Data references of equal hashes lie one after another.
+            // Data references with equal hashes have consecutive key offsets.
             match (reference, key.offset.checked_add(1)) {
                 (Reference::Data { .. }, Some(offset)) => key.offset = offset,
                 _ => return Ok(None),
@@ -250,7 +252,7 @@ impl Running {
     }
 }
 
-/// Changes the count of an inline reference; false when there is none.
+/// Changes the count of an inline reference. Returns false if the reference does not exist.
 fn change_inline(item: &mut ExtentItem, reference: &Reference, change: i64) -> Result<bool> {
     let Some(position) = item
         .inline_references
@@ -269,7 +271,8 @@ fn change_inline(item: &mut ExtentItem, reference: &Reference, change: i64) -> R
     Ok(true)
 }
 
-/// As [`counted`](crate::extent_state::counted), for what one item or tree refers to.
+/// Returns the number of references that one item or tree holds after a change. Fails as
+/// [`counted`](crate::extent_state::counted) does.
 fn counted_by_one(logical: Logical, references: u32, change: i64) -> Result<u32, Corruption> {
     let counted = i64::from(references).checked_add(change);
     let counted = counted.and_then(|counted| u32::try_from(counted).ok());
@@ -280,7 +283,7 @@ fn counted_by_one(logical: Logical, references: u32, change: i64) -> Result<u32,
     })
 }
 
-/// Puts a reference where the order of types, and within a type the falling order of values, wants it.
+/// Inserts an inline reference in order of type, and within a type in falling order of value.
 fn insert_inline(item: &mut ExtentItem, inline: InlineReference) {
     let rank = |inline: &InlineReference| {
         let owner_first = !matches!(inline, InlineReference::Owner { .. });

@@ -1,13 +1,14 @@
-//! Reading in: tree blocks that the running transaction is going to need come into the cache before the edit lock is held
-//! for long.
+//! Faulting in: reads tree blocks that the running transaction will need into the cache before it
+//! holds the edit lock for long.
 //!
-//! A commit puts inodes back into their leaves, and settles (`converging`); an edit that finds very many references
-//! applies some. Both know before each step where it is going to work. So they look there without reading, which gives the
-//! blocks that are not in memory; the lock is let go, those are read side by side, and the look is taken again, a level
-//! deeper, until none is missing.
+//! A commit puts inodes back into their leaves and converges (`converging`). An edit that finds
+//! very many delayed references applies some. Both know before each step which places they will
+//! edit. A non-blocking lookup of these places returns the blocks that are not in memory. The
+//! thread then releases the lock, reads the blocks side by side, and repeats the lookup, one tree
+//! level deeper each time, until no block is missing.
 //!
-//! What is read again and again since the cache is too small to keep it is read under the lock, as what cannot be read is:
-//! there the error has its place.
+//! Some blocks are read under the lock: blocks that the cache is too small to keep, and blocks that
+//! cannot be read. The edit then returns the read error itself.
 
 use super::block_groups::Purpose;
 use crate::checksums::checksum_key;
@@ -26,32 +27,34 @@ use buttress_tree::{BlockPointer, NonBlocking};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// How many blocks one job reads: in order of address, so that neighbours are one request.
+/// The number of blocks that one job reads in order of address, so that neighbours form one
+/// request.
 const BLOCKS_A_JOB: usize = 64;
 
-/// How often what is missing is read before the rest is read under the lock.
+/// The number of reads of missing blocks after which the rest is read under the lock.
 const READS_MAX: usize = 1024;
 
-/// What was read for one piece of work, and whether reading more helps.
+/// The blocks that were read for one piece of work, and whether more reads help.
 #[derive(Debug, Default)]
 pub struct FaultIn {
-    /// The addresses that were read last, in order.
+    /// The addresses of the last read, in order.
     last: Vec<Logical>,
     count: usize,
     are_futile: bool,
 }
 
-/// How a look goes about blocks that are not in memory, for as long as it is held.
+/// The treatment of blocks that are not in memory, for as long as this guard exists.
 #[derive(Debug)]
 pub enum Look {
-    /// They end it.
+    /// A lookup ends at a missing block.
     Resident(NonBlocking),
-    /// It reads them, whatever lock is held: reading them before was of no use.
+    /// A lookup reads a missing block under any lock, because faulting it in earlier did not help.
     Reading(Excused),
 }
 
 impl FaultIn {
-    /// For the time of a look: blocks that are not in memory are not read, unless that was of no use.
+    /// Returns a guard for a lookup: missing blocks end the lookup, unless faulting them in did not
+    /// help.
     pub fn look(&self) -> Look {
         match self.are_futile {
             true => Look::Reading(Excused::from_device_rule()),
@@ -59,18 +62,18 @@ impl FaultIn {
         }
     }
 
-    /// What is missing for a look, its own error included, if that is of a block that is not in memory.
+    /// Returns the blocks that a lookup misses, including the block in an error of a missing block.
     pub fn missing_for(&self, look: impl FnOnce() -> Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
         let _look = self.look();
         or_missing(look())
     }
 
-    /// Faults in blocks that were missing. No lock may be held.
+    /// Faults in missing blocks. The caller must hold no lock.
     pub fn read(&mut self, filesystem: &Engine, missing: Vec<BlockPointer>) {
         let mut places: Vec<Logical> = missing.iter().map(|pointer| pointer.logical).collect();
         places.sort_unstable();
         self.count = self.count.saturating_add(1);
-        // What is missing again was not kept, or cannot be read.
+        // A block that is missing again was not kept by the cache, or cannot be read.
         let again = |place: &Logical| self.last.binary_search(place).is_ok();
         self.are_futile = self.count > READS_MAX || places.iter().any(again);
         self.last = places;
@@ -80,19 +83,19 @@ impl FaultIn {
     }
 }
 
-/// What is missing for a look that ended with this; other errors stay.
+/// Returns the missing blocks of a lookup that ended with this result. Other errors stay errors.
 pub fn or_missing(looked: Result<Vec<BlockPointer>>) -> Result<Vec<BlockPointer>> {
     looked.or_else(|error| error.missing_block().map(|pointer| vec![pointer]).ok_or(error))
 }
 
-/// A look along keys of one tree in ascending order.
+/// A lookup of one tree's keys in ascending order.
 struct LookAlong<'a> {
     core: &'a Core,
     id: TreeId,
     open: &'a OpenTree,
-    /// Up to here all is known: the end of the last leaf, or of the block that is missing.
+    /// The end of the known keys: the end of the last leaf, or of the missing block.
     known_to: Option<Key>,
-    /// Whether the last leaf was reached, or is missing.
+    /// Whether the last leaf was reached or is missing.
     is_at_end: bool,
 }
 
@@ -107,7 +110,8 @@ impl<'a> LookAlong<'a> {
         }
     }
 
-    /// Goes on to `key`; gives the block that is missing on the way, unless it was given for the key before.
+    /// Moves on to `key`. Returns the missing block on the path, unless the lookup returned it for
+    /// an earlier key.
     fn missing_at(&mut self, key: &Key) -> Result<Option<BlockPointer>> {
         if self.is_at_end || self.known_to.is_some_and(|end| *key < end) {
             return Ok(None);
@@ -117,7 +121,8 @@ impl<'a> LookAlong<'a> {
             Ok(end) => (end, None),
             Err(error) => match error.missing_block() {
                 Some(pointer) if pointer.tree == self.id => (pointer.end_key, Some(pointer)),
-                // Of the extent tree: nothing is known of this one.
+                // The missing block belongs to the extent tree, so the lookup knows nothing of this
+                // leaf.
                 Some(pointer) => return Ok(Some(pointer)),
                 None => return Err(error),
             },
@@ -127,7 +132,8 @@ impl<'a> LookAlong<'a> {
         Ok(missing)
     }
 
-    /// As [`LookAlong::missing_at`], from one key to another.
+    /// Collects the missing blocks of all keys from one to another, as [`LookAlong::missing_at`]
+    /// does for one key.
     fn missing_between(&mut self, from: &Key, to: &Key, missing: &mut Vec<BlockPointer>) -> Result<()> {
         let mut at = *from;
         loop {
@@ -143,8 +149,8 @@ impl<'a> LookAlong<'a> {
 }
 
 impl Core {
-    /// Goes to where `key` is or would be, and to the extent items that copying old blocks of the way looks at: those that a
-    /// snapshot of `last_snapshot` may share. Gives the first key past the leaf; `None` for the last leaf.
+    /// Reaches the place of `key`, and the extent items of blocks on its path that a snapshot of
+    /// `last_snapshot` may share. Returns the first key past the leaf; `None` for the last leaf.
     fn reach(
         &self,
         id: TreeId,
@@ -169,7 +175,8 @@ impl Core {
 }
 
 impl Running {
-    /// Goes to where `key` is or would be in a tree, so that an edit there finds what it needs in memory.
+    /// Reaches the place of `key` in a tree, so that an edit of that place finds its blocks in
+    /// memory.
     pub fn reach(&mut self, id: TreeId, key: &Key) -> Result<()> {
         match self.opened(id)? {
             None => Ok(()),
@@ -177,7 +184,8 @@ impl Running {
         }
     }
 
-    /// As [`Running::reach`], for an edit that is going to follow a snapshot.
+    /// Reaches the place of `key` as [`Running::reach`] does, for an edit that will run after a
+    /// snapshot.
     pub fn reach_after_snapshot(&mut self, id: TreeId, key: &Key) -> Result<()> {
         match self.opened(id)? {
             None => Ok(()),
@@ -185,7 +193,8 @@ impl Running {
         }
     }
 
-    /// A tree, opened if it was not; `None` for one that the volume does not have.
+    /// Returns a tree, and opens it if necessary. Returns `None` for a tree that the volume does
+    /// not have.
     fn opened(&mut self, id: TreeId) -> Result<Option<(&Core, &OpenTree)>> {
         match self.open_tree(id) {
             Err(Error::TreeNotFound { .. }) => return Ok(None),
@@ -198,7 +207,8 @@ impl Running {
         Ok(open.map(|open| (&self.core, open)))
     }
 
-    /// Blocks that are missing for edits at these places of a tree, each from one key to another; in ascending order.
+    /// Returns the missing blocks for edits of these ranges of keys of a tree, which are in
+    /// ascending order.
     pub fn missing_along(
         &mut self,
         id: TreeId,
@@ -218,9 +228,10 @@ impl Running {
         Ok(missing)
     }
 
-    /// Blocks that are missing for applying the first `count` delayed references.
+    /// Returns the missing blocks for applying the first `count` delayed references.
     pub fn missing_for_references(&mut self, count: usize) -> Result<Vec<BlockPointer>> {
-        // Checksums go with the last reference to data, or with data that nobody came to refer to.
+        // Applying drops an extent's checksums if its last reference goes, or if data never got a
+        // reference.
         let loses_sums = |pending: &Pending| {
             let sum = pending.sum();
             pending.kind == ExtentKind::Data && (sum < 0 || (sum == 0 && pending.created.is_some()))
@@ -255,12 +266,12 @@ impl Running {
         Ok(missing)
     }
 
-    /// Blocks that are missing for writing inodes back.
+    /// Returns the missing blocks for writing all changed inodes back.
     pub fn missing_for_inodes(&self) -> Result<Vec<BlockPointer>> {
         self.missing_for_some_inodes(usize::MAX)
     }
 
-    /// As [`Running::missing_for_inodes`], for the first `count` of them.
+    /// Returns the missing blocks for writing the first `count` changed inodes back.
     pub fn missing_for_some_inodes(&self, count: usize) -> Result<Vec<BlockPointer>> {
         let mut missing = Vec::new();
         let mut look: Option<(TreeId, LookAlong<'_>)> = None;
@@ -281,9 +292,10 @@ impl Running {
 }
 
 impl Engine {
-    /// Faults in what the next allocation asks for, if it is a group whose free space was not needed before.
+    /// Faults in the free space of the next group that an allocation tries, if the group is not
+    /// loaded yet.
     pub fn fault_in_free_space(&self, purpose: Purpose, wanted: u64) -> Result<()> {
-        // The tree of free space may not be open yet: then the tree of roots is looked at.
+        // If the free-space tree is not open yet, this lookup also searches the root tree.
         let handle = self.start_to_look();
         let (handle, record) = self.retry(handle, |handle| handle.free_space_to_load(purpose, wanted))?;
         if !buttress_faults::on("lock-edit-held-over-free-space") {
@@ -295,7 +307,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Faults in what edits of a tree are going to need, each from one key to another. They are in order.
+    /// Faults in the blocks that edits of these ranges of keys will need. The ranges are in order.
     pub fn fault_in_places(&self, id: TreeId, places: &[(Key, Key)]) -> Result<()> {
         let mut reads = FaultIn::default();
         loop {
@@ -310,7 +322,8 @@ impl Engine {
         }
     }
 
-    /// Applies references, some at a time, while more than `most` wait. Gives the edit lock.
+    /// Applies `at_once` delayed references at a time while more than `most` are pending. Returns
+    /// the edit lock.
     pub fn start_with_few_references(&self, most: usize, at_once: usize) -> Result<Handle<'_>> {
         let mut reads = FaultIn::default();
         loop {
@@ -331,8 +344,8 @@ impl Engine {
         }
     }
 
-    /// Does something under the edit lock that leaves everything as it was when a block that it needs is not in memory:
-    /// then the lock is let go, the block is read, and it is retried.
+    /// Runs a function under the edit lock. If the function fails on a missing block, it must have
+    /// changed nothing. This call then releases the lock, reads the block, and retries.
     pub fn retry<'a, T>(
         &'a self,
         handle: Handle<'a>,
@@ -357,14 +370,14 @@ impl Engine {
                 Looked::Futile => break,
             }
         }
-        // What the cache does not keep, and what cannot be read.
+        // This applies to blocks that the cache does not keep, and to blocks that cannot be read.
         let _excused = Excused::from_device_rule();
         let done = body(&mut handle)?;
         Ok((handle, done))
     }
 
-    /// Faults in blocks, several at once, and gives those that were read. Whoever needs one that cannot be read is
-    /// told then.
+    /// Faults in several blocks at once, and returns those that could be read. A later lookup of an
+    /// unreadable block returns the error.
     pub fn fault_in(&self, mut blocks: Vec<BlockPointer>) -> Vec<TreeBlock> {
         blocks.sort_unstable_by_key(|pointer| pointer.logical);
         let jobs: Vec<_> = blocks

@@ -1,10 +1,13 @@
-//! What is newer of a file than its extents, for readers that do not wait for whoever changes it.
+//! A file's content that is newer than its extents, for readers that do not wait for writers.
 //!
-//! A call that changes content holds the file's state for as long as it takes, over devices, but for a write-back. Readers
-//! take none of that: they look at what waits, and at what is on its way to the devices, for the moment of a copy.
+//! A call that changes content holds the file's state for its whole length, also during device I/O,
+//! except for a write-back. Readers do not acquire that state. They lock dirty and in-flight data
+//! for the length of a copy.
 //!
-//! Invariants: content is here until extents with it are in the tree; a call that changes extents under content that readers
-//! could have seen, and does so in several steps, holds the layout for the time.
+//! Invariants:
+//! - Content stays here until extents with this content are in the tree.
+//! - A call holds the layout lock if it changes extents in several steps under content that readers
+//!   could have seen.
 
 use super::dirty_data::DirtyData;
 use crate::trees::LiveTree;
@@ -15,38 +18,38 @@ use buttress_locks::{Condvar, Mutex, MutexGuard, Rank, RwLock, lock_class};
 use bytes::Bytes;
 use core::ops::Range;
 
-/// A tree, and the number of a file in it.
+/// A subvolume's tree, and the number of a file in it.
 pub type FileId = (TreeId, InodeNumber);
 
 lock_class!(pub FileLock, "state", Rank::new(10).over_device().several());
 lock_class!(pub LayoutLock, "layout", Rank::new(15).over_device_when_exclusive());
 lock_class!(pub WaitingLock, "waiting", Rank::new(42));
 
-/// The memory of a file beside its content, in bytes.
+/// The memory of a file's record without its content, in bytes.
 const FILE_BYTES: u64 = 640;
 
-/// The key of a file in the table.
+/// Returns the key of a file in the table.
 pub fn file_id(location: Location) -> FileId {
     (location.subvolume.tree(), location.inode)
 }
 
-/// A file with dirty data, or with a call under way. See the module.
+/// A file with dirty data, or with a call in progress. See the module.
 #[derive(Debug)]
 pub struct FileContent {
-    /// Held for the length of a call.
+    /// Held for the length of a call that changes content.
     pub state: Mutex<FileState, FileLock>,
-    /// Nothing of the file is in flight any more.
+    /// Signalled when no content of the file is in flight any more.
     pub has_landed: Condvar,
-    /// Shared by readers; taken by calls that change extents in several steps.
+    /// Shared by readers, and exclusive for calls that change extents in several steps.
     pub layout: RwLock<(), LayoutLock>,
-    /// Held for a moment.
+    /// Content without extents, locked only for the length of a copy.
     pub waiting: RwLock<Waiting, WaitingLock>,
 }
 
 impl FileContent {
-    /// Content of a file without dirty data.
+    /// Returns the record of a file without dirty data.
     pub fn new((tree, inode): FileId) -> Self {
-        // Two files are locked in this order.
+        // Two files are always locked in this order.
         let place = (u128::from(tree.get()) << u64::BITS) | u128::from(inode.get());
         Self {
             state: Mutex::with_place(FileState::default(), place),
@@ -57,34 +60,36 @@ impl FileContent {
     }
 }
 
-/// The state of a file for a call, beside its dirty data.
+/// The state of a file that only calls which change content need.
 #[derive(Debug, Default)]
 pub struct FileState {
-    /// The file's size; not yet looked up in a file that was just taken in.
+    /// The file's size; `None` until a call looks it up.
     pub size: Option<u64>,
-    /// The space promised to dirty data, in bytes.
+    /// The space reserved for dirty data, in bytes.
     pub reserved: u64,
-    /// Dirty data becomes an extent, however little it is: another extent is going to be beside it.
+    /// Dirty data never becomes an inline extent, however small, because another extent will follow
+    /// it.
     pub never_inline: bool,
-    /// Content is being written back, and the lock was released meanwhile.
+    /// A write-back of this file has released the file lock during its I/O.
     pub in_flight: bool,
-    /// The subvolume's tree as a call found it: one that is not open any more is not known to be writable.
+    /// The subvolume's tree that a call found writable. The value has no meaning once that tree is
+    /// closed.
     pub tree: Option<LiveTree>,
-    /// Whether readers of the inode find the content.
+    /// Whether readers find this content through the live inode.
     pub is_shown: bool,
-    /// The table has let go of it.
+    /// The table no longer contains this file.
     pub is_gone: bool,
 }
 
 impl FileState {
-    /// Whether it is that of a file which the table has and readers find.
+    /// Returns whether the table contains this file and readers find it.
     pub const fn is_in_use(&self) -> bool {
         self.is_shown && !self.is_gone
     }
 }
 
 impl FileContent {
-    /// The memory of what waits, and of the file's records.
+    /// Returns the memory of the dirty data and of the file's records, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         match self.waiting.read().memory_bytes() {
             0 => 0,
@@ -92,32 +97,34 @@ impl FileContent {
         }
     }
 
-    /// Takes the file's lock if nobody has it, and nothing of the file is being written back.
+    /// Acquires the file lock if it is free and no content of the file is in flight.
     pub fn lock_if_free(&self) -> Option<MutexGuard<'_, FileState, FileLock>> {
         self.state.try_lock().filter(|state| !state.in_flight)
     }
 
-    /// Returns whether nothing of the content is dirty. Pending times are the live inode's.
+    /// Returns whether no content is dirty. Pending times belong to the live inode and do not
+    /// count.
     pub fn is_clean(&self, state: &FileState) -> bool {
         let is_settled = state.reserved == 0 && !state.in_flight;
         is_settled && self.waiting.read().pending.is_empty()
     }
 }
 
-/// Content that no extent has yet. See the module.
+/// Content that has no extent yet. See the module.
 #[derive(Debug, Default)]
 pub struct Waiting {
     /// Dirty data.
     pub pending: DirtyData,
-    /// What is being written back: older than what waits.
+    /// Content that is being written back, older than the dirty data.
     in_flight: Vec<(u64, Bytes)>,
-    /// The file's size, once a call knew it. It stays when the last call ends.
+    /// The file's size, once a call has looked it up. It remains after the last call.
     pub size: Option<u64>,
 }
 
 impl Waiting {
-    /// Adds to an inode the size of its pending content, and space for it, as `stat(2)` shows it. The space of content
-    /// is unknown before its compression; until then it is at most the file's length.
+    /// Adds the size and the space of pending content to an inode item, as `stat(2)` shows them.
+    /// The compressed size of content is unknown until write-back. Until then its space is at most
+    /// the file's length.
     pub fn show_in(&self, item: &mut InodeItem, sector_bytes: u32) {
         item.size = self.size.map_or(item.size, ByteCount::new);
         let waiting = ByteCount::new(self.in_flight_bytes().saturating_add(self.pending.bytes()));
@@ -126,7 +133,7 @@ impl Waiting {
         item.nbytes = item.nbytes.max(item.nbytes.saturating_add(waiting).min(most));
     }
 
-    /// The memory of all that is here.
+    /// Returns the memory of dirty and in-flight content, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.in_flight_bytes().saturating_add(self.pending.memory_bytes())
     }
@@ -136,7 +143,7 @@ impl Waiting {
         lengths.fold(ByteCount::ZERO, ByteCount::saturating_add).get()
     }
 
-    /// Takes out what waits, to be written back; readers go on seeing it.
+    /// Removes all dirty data and returns it for a write-back. Readers continue to see it.
     pub fn begin_write_back(&mut self) -> Vec<(u64, Bytes)> {
         if buttress_faults::on("live-in-flight-unseen") {
             return self.pending.take();
@@ -145,29 +152,32 @@ impl Waiting {
         self.in_flight.clone()
     }
 
-    /// As [`begin_write_back`](Self::begin_write_back), of a range of whole sectors.
+    /// Removes the dirty data of whole sectors in a range, as
+    /// [`begin_write_back`](Self::begin_write_back) does.
     pub fn begin_write_back_of(&mut self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         self.in_flight = self.pending.take_range(range);
         self.in_flight.clone()
     }
 
-    /// Whether what is in flight may come to lie inside the tree: all of a file of one sector at most.
+    /// Returns whether in-flight content may become an inline extent: it is a whole file of at most
+    /// one sector.
     pub fn may_land_inline(&self, sector_bytes: u64) -> bool {
         matches!(self.in_flight.as_slice(), [(0, content)] if ByteCount::of(content.len()).get() <= sector_bytes)
     }
 
-    /// What was taken out is in extents by now, or nobody wants it any more.
+    /// Drops in-flight content: extents have it, or a later call made it obsolete.
     pub fn end_write_back(&mut self) {
         self.in_flight.clear();
     }
 
-    /// What was taken out waits again, but where something newer does.
+    /// Makes in-flight content dirty again, except in ranges with newer dirty data.
     pub fn fail_write_back(&mut self, pieces: Vec<(u64, Bytes)>) {
         self.in_flight.clear();
         self.pending.restore(pieces);
     }
 
-    /// Copies what is here of a range over `buffer`, which begins at `offset` of the file. Gives the parts that extents have.
+    /// Copies pending content of a range over `buffer`, which begins at `offset`. Returns the
+    /// ranges without pending content.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
         let end = offset.saturating_add(u64_of(buffer.len()));
         let mut gaps: Vec<Range<u64>> = core::iter::once(offset..end).collect();
@@ -196,7 +206,7 @@ impl Waiting {
     }
 }
 
-/// Takes a range out of ranges that do not overlap.
+/// Subtracts a range from a list of disjoint ranges.
 fn take_out(ranges: &mut Vec<Range<u64>>, gone: &Range<u64>) {
     let parts = |range: Range<u64>| {
         let before = range.start..range.end.min(gone.start);
@@ -211,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_lies_over_what_is_in_flight_and_the_rest_is_left_to_extents() {
+    fn dirty_data_covers_in_flight_and_extents_have_the_rest() {
         let mut waiting = Waiting::default();
         waiting.pending.write(512, &[1; 1024], 512);
         let pieces = waiting.begin_write_back();

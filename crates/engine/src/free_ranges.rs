@@ -1,7 +1,7 @@
 //! The free ranges of one block group in memory.
 //!
-//! Ranges are disjoint, do not touch, and are kept by start and by length, so that the next free byte after a place and
-//! the largest range are both found without a scan.
+//! Ranges never overlap or touch. They are indexed by start and by length, so a lookup finds the
+//! next free byte after an address, and the largest range, without a scan.
 
 use buttress_exact::Exact as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,22 +15,22 @@ pub struct FreeRanges {
 }
 
 impl FreeRanges {
-    /// How many bytes are free.
+    /// Returns the free bytes.
     pub const fn total_bytes(&self) -> u64 {
         self.total
     }
 
-    /// The length of the largest range; zero when there is none.
+    /// Returns the length of the largest range, or zero if there is none.
     pub fn largest_bytes(&self) -> u64 {
         self.by_length.last().map_or(0, |(length, _)| *length)
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub fn count(&self) -> usize {
         self.by_start.len()
     }
 
-    /// Takes out the first ranges, at most so many.
+    /// Removes and returns the first `count` ranges, or fewer if there are not as many.
     pub fn take_first(&mut self, count: usize) -> Vec<(u64, u64)> {
         let first: Vec<(u64, u64)> = self.iter().take(count).collect();
         for (start, _) in &first {
@@ -39,12 +39,12 @@ impl FreeRanges {
         first
     }
 
-    /// The ranges as `(start, length)`, in order of address.
+    /// Returns the ranges as `(start, length)`, in order of address.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, length)| (*start, *length))
     }
 
-    /// The ranges that end after `at`, as `(start, length)`, in order of address.
+    /// Returns the ranges that end after `at` as `(start, length)`, in order of address.
     pub fn from(&self, at: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let holding = self.by_start.range(..at).next_back();
         let holding = holding.filter(move |(start, length)| start.saturating_add(**length) > at);
@@ -72,7 +72,7 @@ impl FreeRanges {
         Some(length)
     }
 
-    /// Adds a range; what of it is free already stays free.
+    /// Adds a range. Parts of it that are already free stay free.
     pub fn add(&mut self, start: u64, length: u64) {
         if length == 0 {
             return;
@@ -95,7 +95,7 @@ impl FreeRanges {
         self.put(first, end.exact_sub(first));
     }
 
-    /// How many bytes of a range are free.
+    /// Returns how many bytes of a range are free.
     pub fn overlap_bytes(&self, start: u64, length: u64) -> u64 {
         let end = start.saturating_add(length);
         let ranges = self.from(start).take_while(|(first, _)| *first < end);
@@ -105,7 +105,7 @@ impl FreeRanges {
         })
     }
 
-    /// Takes a range out, whatever of it is free. Returns how many bytes were.
+    /// Removes the free parts of a range. Returns how many bytes were free.
     pub fn remove(&mut self, start: u64, length: u64) -> u64 {
         let end = start.saturating_add(length);
         let before = self.total;
@@ -121,7 +121,7 @@ impl FreeRanges {
                 continue;
             }
             self.take_out(first);
-            // Clamp: the range may begin or end outside of what is removed.
+            // Clamp: the free range may begin or end inside the removed range.
             let (before, after) = (start.saturating_sub(first), first_end.saturating_sub(end));
             let after_start = match buttress_faults::on("free-rest-from-start") {
                 true => first,
@@ -133,8 +133,9 @@ impl FreeRanges {
         before.exact_sub(self.total)
     }
 
-    /// Takes a run whose start and length are multiples of `unit_bytes`: `wanted` bytes if there is a place for them, else
-    /// as many as the largest place has, at least `least`. The first place at or after `from` is preferred.
+    /// Removes a run whose start and length are multiples of `unit_bytes`. The run has `wanted`
+    /// bytes, or else the length of the largest range, at least `least`. The first suitable range
+    /// at or after `from` is preferred.
     ///
     /// Returns start and length.
     pub fn allocate(&mut self, wanted: u64, least: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {
@@ -146,7 +147,8 @@ impl FreeRanges {
         Some((start, length))
     }
 
-    /// The range that holds `from`, or the next one, if `wanted` bytes fit.
+    /// Returns the range that contains `from`, or the next range, if it has space for `wanted`
+    /// bytes.
     fn near(&self, wanted: u64, unit_bytes: u64, from: u64) -> Option<(u64, u64)> {
         let holding = self.by_start.range(..=from).next_back();
         let following = self.by_start.range(from..).next();
@@ -157,7 +159,7 @@ impl FreeRanges {
         })
     }
 
-    /// The smallest range that `wanted` bytes fit into.
+    /// Returns the smallest range with space for `wanted` bytes.
     fn fitting(&self, wanted: u64, unit_bytes: u64) -> Option<(u64, u64)> {
         self.by_length.range((wanted, 0)..).find_map(|(length, start)| {
             let first = align_up(*start, unit_bytes)?;
@@ -165,7 +167,7 @@ impl FreeRanges {
         })
     }
 
-    /// The largest range, if `least` bytes fit.
+    /// Returns the largest range, if it has space for `least` bytes.
     fn largest(&self, wanted: u64, least: u64, unit_bytes: u64) -> Option<(u64, u64)> {
         self.by_length.iter().rev().take(8).find_map(|(length, start)| {
             let first = align_up(*start, unit_bytes)?;

@@ -1,11 +1,12 @@
-//! Keeps the free-space tree equal to what the extent tree leaves free.
+//! The free-space tree, kept equal to the ranges that the extent tree leaves free.
 //!
-//! Each block group has an info item and either one item a free range or bitmaps; groups with many small ranges use
-//! bitmaps. The changes that a commit applied to the extent tree arrive here merged, group by group
-//! ([`super::block_groups`]): neighbouring extents make one edit. A group turns to bitmaps, and back, at the numbers of
-//! ranges at which the kernel does.
+//! Each block group has an info item, and either one item for each free range or bitmaps. Groups
+//! with many small ranges use bitmaps. The changes that a commit applied to the extent tree arrive
+//! here merged, one group after another ([`super::block_groups`]), so adjacent extents make one
+//! edit. A group switches to bitmaps and back at the same numbers of ranges as in the kernel.
 //!
-//! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free space bitmap".
+//! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free
+//! space bitmap".
 
 use super::block_groups::Group;
 use super::free_ranges::FreeRanges;
@@ -16,13 +17,13 @@ use buttress_format::{ByteCount, FreeSpaceBitmap, FreeSpaceInfo, ItemType, Key, 
 use buttress_fs::error::{Corruption, Error, Result};
 use buttress_tree::BlockPointer;
 
-/// What an item takes in a leaf beside its data.
+/// The bytes of an item header in a leaf.
 const ITEM_BYTES: u64 = 25;
 
-/// How many ranges of a group are applied in one part.
+/// How many ranges of a group one part of the work applies.
 const RANGES_AT_ONCE: usize = 1024;
 
-/// A group, as far as its free-space items are concerned.
+/// The range of a block group, as the key of its free-space items.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     start: u64,
@@ -51,7 +52,7 @@ fn broken(logical: u64, length: u64) -> Error {
     .into()
 }
 
-/// More free ranges than this, and bitmaps take less room.
+/// Returns the number of free ranges above which bitmaps take less space.
 fn bitmap_threshold(length: u64, sector_bytes: u64) -> u64 {
     let bitmap_range = bitmap_range_bytes(sector_bytes);
     let bitmaps = length.div_ceil(bitmap_range.max(1));
@@ -62,7 +63,7 @@ fn bitmap_threshold(length: u64, sector_bytes: u64) -> u64 {
         .unwrap_or(0)
 }
 
-/// How many bytes of address space one full bitmap covers.
+/// Returns the length of the address range that one full bitmap covers.
 fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
     ByteCount::of(BITMAP_MAX_BYTES)
         .get()
@@ -71,7 +72,8 @@ fn bitmap_range_bytes(sector_bytes: u64) -> u64 {
 }
 
 impl Running {
-    /// The first group with changes that the free-space tree does not have, and how many ranges those are.
+    /// Returns the first group with changes that the free-space tree lacks, and the number of
+    /// changed ranges.
     fn changed_group(&self) -> Option<(Extent, usize)> {
         self.core.groups.iter().find_map(|group| {
             let ranges = group
@@ -86,7 +88,7 @@ impl Running {
         })
     }
 
-    /// What is missing for the next part of bringing the free-space tree up to date.
+    /// Returns the missing blocks for the next part of updating the free-space tree.
     pub fn missing_for_free_space(&mut self) -> Result<Vec<BlockPointer>> {
         if !self.has_free_space_tree() {
             return Ok(Vec::new());
@@ -104,7 +106,7 @@ impl Running {
         let mut ranges: Vec<(u64, u64)> = used.chain(group.became_free.iter().take(rest)).collect();
         ranges.sort_unstable();
         let mut places = vec![(extent.info_key(), extent.info_key())];
-        // What lies before and after a range may be joined with it.
+        // A range may merge with the free ranges directly before and after it.
         places.extend(ranges.iter().map(|(start, length)| {
             (
                 key(start.saturating_sub(sector_bytes), ItemType(0), 0),
@@ -119,7 +121,7 @@ impl Running {
         if !missing.is_empty() || is_new || count > RANGES_AT_ONCE {
             return Ok(missing);
         }
-        // A group that may change its form is read and written as a whole.
+        // A group that may switch between ranges and bitmaps is read and written as a whole.
         let info = self.free_space_info(extent)?;
         let (extents, more) = (
             u64::from(info.extent_count),
@@ -140,8 +142,8 @@ impl Running {
         self.missing_along(TreeId::FREE_SPACE, whole)
     }
 
-    /// Does the next part of bringing the free-space tree up to date: a group, or some ranges of one. Returns whether there
-    /// was anything to do.
+    /// Does the next part of updating the free-space tree: a whole group, or some ranges of a
+    /// group. Returns whether any change was pending.
     pub fn update_free_space_tree(&mut self) -> Result<bool> {
         if !self.has_free_space_tree() {
             for group in self.core.groups.iter_mut() {
@@ -179,7 +181,8 @@ impl Running {
         Ok(true)
     }
 
-    /// Applies ranges; with the last ones of a group it takes the form that suits it.
+    /// Applies ranges. After the last range of a group, switches the group between ranges and
+    /// bitmaps if needed.
     fn apply_free_space(
         &mut self,
         group: Extent,
@@ -232,7 +235,8 @@ impl Running {
         })?)
     }
 
-    /// Takes a range out of the free range that holds it. Returns by how much the number of ranges changes.
+    /// Removes a range from the free range that contains it. Returns the change of the number of
+    /// ranges.
     fn take_free_extent(&mut self, start: u64, length: u64) -> Result<i64> {
         let end = start.saturating_add(length);
         let wanted = key(start, ItemType::FREE_SPACE_EXTENT, u64::MAX);
@@ -260,7 +264,8 @@ impl Running {
         Ok(change)
     }
 
-    /// Adds a free range, merged with its neighbours.
+    /// Adds a free range, and merges it with its neighbours. Returns the change of the number of
+    /// ranges.
     fn add_free_extent(&mut self, group: Extent, start: u64, length: u64) -> Result<i64> {
         let (mut first, mut end) = (start, start.saturating_add(length));
         let mut change = 1_i64;
@@ -282,7 +287,7 @@ impl Running {
             }
         }
         if end < group.end() {
-            // Where the range itself lies, so that no leaf is read that is not edited.
+            // Search at the range itself, so that no leaf is read that is not edited.
             let after = self.at_or_before(
                 TreeId::FREE_SPACE,
                 &key(end, ItemType::FREE_SPACE_EXTENT, u64::MAX),
@@ -301,7 +306,7 @@ impl Running {
         Ok(change)
     }
 
-    /// The bitmap that holds an address: its key and bits.
+    /// Returns the bitmap that covers an address: its key and bits.
     fn bitmap_at(&mut self, logical: u64) -> Result<(Key, Vec<u8>)> {
         let wanted = key(logical, ItemType::FREE_SPACE_BITMAP, u64::MAX);
         let sector_bytes = self.core.format.sector_bytes;
@@ -331,7 +336,7 @@ impl Running {
         Ok(bit(&bits, sector))
     }
 
-    /// Sets the bits of a range. Returns by how much the number of free ranges changes.
+    /// Sets or clears the bits of a range. Returns the change of the number of free ranges.
     fn set_bits(&mut self, group: Extent, start: u64, length: u64, free: bool) -> Result<i64> {
         let sector_bytes = self.core.sector_bytes();
         let end = start.saturating_add(length);
@@ -365,7 +370,7 @@ impl Running {
         })
     }
 
-    /// Changes between ranges and bitmaps where the other takes less room.
+    /// Switches a group between ranges and bitmaps if the other form takes less space.
     fn convert_free_space(&mut self, group: Extent, info: &mut FreeSpaceInfo) -> Result<()> {
         let high = bitmap_threshold(group.length, self.core.sector_bytes());
         let count = u64::from(info.extent_count);
@@ -421,7 +426,7 @@ impl Running {
         Ok(())
     }
 
-    /// Removes all ranges and bitmaps of a group; the info item stays.
+    /// Removes all range and bitmap items of a group. The info item remains.
     fn clear_free_space_items(&mut self, group: Extent) -> Result<()> {
         let from = key(group.start, ItemType(0), 0);
         let to = key(group.end(), ItemType(0), 0);
@@ -430,7 +435,7 @@ impl Running {
         self.insert(TreeId::FREE_SPACE, &group.info_key(), &info.to_bytes())
     }
 
-    /// Removes everything that the tree says of a group that goes away.
+    /// Removes all free-space items of a group that is being removed.
     pub fn drop_free_space_items(&mut self, group: &Group) -> Result<()> {
         if !self.has_free_space_tree() || group.needs_free_space_info {
             return Ok(());
@@ -441,7 +446,7 @@ impl Running {
         Ok(())
     }
 
-    /// The free ranges of a group as the tree has them.
+    /// Returns the free ranges of a group as the free-space tree records them.
     fn stored_free_ranges(&mut self, group: Extent) -> Result<FreeRanges> {
         let tree = self.view(TreeId::FREE_SPACE)?;
         super::loading::free_ranges_of_tree(&tree, group.start, group.length, self.core.format.sector_bytes)

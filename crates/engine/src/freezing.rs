@@ -1,4 +1,5 @@
-//! Freezing: turns a settled transaction into what a commit writes, and opens the next one.
+//! Freezing: turns a converged transaction into the state that a commit writes, and opens the next
+//! transaction.
 
 use super::converging::{Converged, Convergence};
 use super::fault_in::FaultIn;
@@ -15,40 +16,40 @@ use buttress_fs::error::{Error, Result};
 use buttress_tree::{BlockPointer, EditableTree, Frozen};
 use buttress_volume::Volume;
 
-/// How many trees stay open between transactions.
+/// The number of trees that stay open between transactions.
 const OPEN_TREES_KEPT: usize = 256;
 
-/// What a commit has to write.
+/// The state that a commit writes.
 #[derive(Debug)]
 pub struct Prepared {
-    /// What each tree that changed has to be written.
+    /// The frozen blocks of each changed tree.
     pub frozen: Vec<Frozen>,
     pub(crate) superblock: Superblock,
     pub(crate) device_items: Vec<DeviceItem>,
-    /// How much of each block group is used in this state.
+    /// The used bytes of each block group in this state.
     pub groups: Vec<(u64, u64)>,
-    /// How many bytes of tree blocks there are.
+    /// The bytes of all frozen tree blocks.
     pub frozen_bytes: u64,
-    /// What of ledgers is to be recounted.
+    /// The ledgers to be recounted against the frozen trees.
     pub recount: Option<Recount>,
-    /// Extents of chunks that this transaction removed.
+    /// Device extents of chunks that this transaction removed.
     pub freed_device_extents: Vec<(DeviceId, u64, u64)>,
-    /// Whether the target of a replacement takes the source's place with this commit.
+    /// Whether the replacement's target takes the source's place in this commit.
     pub replaces: bool,
 }
 
-/// What came of preparing a commit.
+/// The result of preparing a commit.
 #[derive(Debug)]
 pub enum Preparation {
     /// The transaction changed nothing.
     NothingToDo,
-    /// Blocks are to be read first, without the lock.
+    /// The caller must release the lock and read these blocks first.
     Missing(Vec<BlockPointer>),
-    /// Others are to be let in before it goes on.
+    /// The slice is over: the caller lets other threads edit before it continues.
     Paused,
-    /// Nothing was left to settle, and it was not to be frozen.
+    /// The transaction has converged, and the caller did not want it frozen.
     Settled,
-    /// It is frozen, and to be written.
+    /// The transaction is frozen, and the caller writes it.
     Frozen(Box<Prepared>),
 }
 
@@ -64,12 +65,13 @@ fn backup(open: Option<&OpenTree>) -> BackupTree {
 }
 
 impl Prepared {
-    /// How many bytes of tree blocks are dirty.
+    /// Returns the bytes of the frozen tree blocks.
     pub const fn bytes(&self) -> u64 {
         self.frozen_bytes
     }
 
-    /// The root block of a tree as it is being committed; `None` for trees that did not change.
+    /// Returns the root block of a tree in the commit being written; `None` if the tree did not
+    /// change.
     pub fn root_block(&self, tree: TreeId, checksum_type: ChecksumType) -> Option<TreeBlock> {
         let frozen = self.frozen.iter().find(|frozen| frozen.tree() == tree)?;
         Some(frozen.root_block(checksum_type))
@@ -77,7 +79,7 @@ impl Prepared {
 }
 
 impl Running {
-    /// Whether the transaction changed anything.
+    /// Returns whether the transaction changed anything.
     pub fn is_dirty(&self) -> bool {
         self.core.extent.tree.is_dirty()
             || !self.core.references.is_empty()
@@ -90,7 +92,7 @@ impl Running {
                 .any(|open| open.tree.is_dirty() || open.item_changed)
     }
 
-    /// Settles the transaction. `None` when it is to be frozen now.
+    /// Makes the transaction converge. Returns `None` if it can be frozen now.
     pub fn settle_transaction(
         &mut self,
         reads: &FaultIn,
@@ -105,7 +107,7 @@ impl Running {
         if !missing.is_empty() {
             return Ok(Some(Preparation::Missing(missing)));
         }
-        // Every commit has a root tree of its own generation.
+        // Every commit has a root tree block of its own generation.
         self.touch_root_tree()?;
         Ok(match self.converge(reads, convergence, slice)? {
             Converged::Done if may_freeze => None,
@@ -118,20 +120,20 @@ impl Running {
         })
     }
 
-    /// What comes before settling: empty block groups go, devices' statistics are brought up to date, and trees are opened.
-    /// Gives what is missing for the root tree.
+    /// Does the work before convergence: removes empty block groups, records device statistics, and
+    /// opens trees. Returns the missing blocks of the root tree.
     fn open_for_commit(&mut self) -> Result<Vec<BlockPointer>> {
         self.remove_empty_groups()?;
         self.record_device_errors()?;
         self.record_replacement()?;
-        // The superblock names these whether or not they changed.
+        // The superblock names these trees whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
             self.open_tree(id)?;
         }
         self.missing_along(TreeId::ROOT, [(Key::MIN, Key::MIN)])
     }
 
-    /// Whether the ledgers of a settled transaction come out.
+    /// Checks that the ledgers of a converged transaction balance.
     fn balance(&self) -> Result<()> {
         let core = &self.core;
         core.groups.balance(core.bytes_used)?;
@@ -140,7 +142,7 @@ impl Running {
         Ok(())
     }
 
-    /// Freezes what is settled. The next transaction is open afterwards.
+    /// Freezes the converged state and opens the next transaction.
     pub fn freeze(&mut self, volume: &Volume) -> Result<Preparation> {
         self.balance()?;
         let superblock = self.next_superblock(&volume.superblock())?;
@@ -176,7 +178,7 @@ impl Running {
         self.core.superblock_changed = false;
         self.core.has_new_chunk = false;
         self.core.quotas.begin();
-        // What is frozen may be read again before it is durable.
+        // Frozen blocks may be read again before they are durable.
         self.core.format.generation.raise(self.core.generation);
         self.core.generation = Generation::new(self.core.generation.get().saturating_add(1));
         self.forget_clean_trees();
@@ -188,7 +190,7 @@ impl Running {
 
     fn forget_clean_trees(&mut self) {
         if self.trees.len() > OPEN_TREES_KEPT {
-            // What was just frozen is in memory alone until it is written.
+            // A block that was just frozen exists only in memory until it is written.
             let stays = |open: &OpenTree| {
                 open.item_changed
                     || open.tree.is_unfinished()
@@ -259,7 +261,7 @@ impl Running {
         })
     }
 
-    /// Gives back what nobody needs any more, and says what that was, as starts and lengths.
+    /// Frees pinned ranges that no reader needs any more. Returns them as starts and lengths.
     pub fn release_pins(&mut self, readers: &Readers) -> Vec<(u64, u64)> {
         let core = &mut self.core;
         let released = core.pins.release(core.durable, readers);
@@ -270,12 +272,12 @@ impl Running {
         released
     }
 
-    /// The bytes that wait only for readers, for the error that says so.
+    /// Returns the bytes that stay pinned only for readers, for the error that reports them.
     pub fn pinned_by_readers(&self) -> ByteCount {
         ByteCount::new(self.core.pins.held_by_readers_bytes(self.core.durable))
     }
 
-    /// Makes sure that the root tree has a new root in this transaction.
+    /// Makes sure that the root tree has a new root block in this transaction.
     fn touch_root_tree(&mut self) -> Result<()> {
         let first = self
             .at_or_after(TreeId::ROOT, &Key::MIN)?

@@ -8,6 +8,6 @@ use buttress_fs::property::CompressionProperty;
 pub struct Inherited {
     /// The default access control list.
     pub default_acl: Option<Acl>,
-    /// The property of compression.
+    /// The compression property of the directory.
     pub compression: Option<CompressionProperty>,
 }

@@ -1,4 +1,5 @@
-//! The writer's way to inodes: their newest items, numbers and indexes, and their way back into trees.
+//! The writer's calls on inodes: reading and changing inode items, choosing inode numbers and
+//! indexes, and writing items back.
 //!
 //! Invariants: see [`inode_table`](crate::inode_table).
 
@@ -14,10 +15,10 @@ use core::ops::Range;
 use std::sync::Arc;
 
 impl Running {
-    /// The newest item of an inode.
+    /// Returns the newest item of an inode.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::NotPermitted`] of a placeholder, or that the tree cannot be read.
+    /// [`Error::InodeNotFound`]; [`Error::NotPermitted`] for a placeholder; an error of the tree.
     pub fn inode(&mut self, location: Location) -> Result<InodeItem> {
         let id = id_of(location);
         if let Some(item) = self.inodes.live.look(id, |state| state.item).flatten() {
@@ -26,7 +27,7 @@ impl Running {
         self.take_in_inode(location).map(|(_, item)| item)
     }
 
-    /// The object of an inode, with its item.
+    /// Returns the live inode and its item, loaded if necessary.
     fn take_in_inode(&mut self, location: Location) -> Result<(Arc<LiveInode>, InodeItem)> {
         if location.placeholder().is_some() {
             return Err(Error::NotPermitted {
@@ -54,16 +55,18 @@ impl Running {
         };
         let item =
             InodeItem::parse(&key, found.data()).map_err(|error| Corruption::Item { tree: id.0, error })?;
-        // Only the writer changes items, so a reader who was first took in the same.
+        // Only the writer changes items, so a reader that loaded the item first loaded the same
+        // item.
         let item = *inode.write().item.get_or_insert(item);
         Ok((inode, item))
     }
 
-    /// Changes the item of an inode, which then counts as changed by the running transaction. The item gets pending
-    /// times first. `change` sees the newest times, and a time that it sets is the last one.
+    /// Changes the item of an inode, and marks the item as changed by the running transaction. The
+    /// item receives pending times first. `change` sees the newest times, and a time that `change`
+    /// sets wins.
     ///
     /// # Errors
-    /// As [`Running::inode`].
+    /// As for [`Running::inode`].
     pub fn change_inode(&mut self, location: Location, change: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let generation = self.core.generation;
         let (inode, _) = self.take_in_inode(location)?;
@@ -90,7 +93,7 @@ impl Running {
         Ok(())
     }
 
-    /// Notes that items of a file changed in a range.
+    /// Records that items of a file changed in a range, for the log.
     pub fn note_changed_extents(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         if buttress_faults::on("log-forgets-extents") {
             return Ok(());
@@ -104,7 +107,7 @@ impl Running {
         Ok(())
     }
 
-    /// Notes that a directory got a name with this index.
+    /// Records that a directory got a name with this index, for the log.
     pub fn note_new_index(&mut self, directory: Location, index: u64) -> Result<()> {
         let generation = self.core.generation;
         let (inode, _) = self.take_in_inode(directory)?;
@@ -115,24 +118,26 @@ impl Running {
         Ok(())
     }
 
-    /// Takes in a new inode whose item was just put into the tree.
+    /// Adds a new inode to the table. Its item was just inserted into the tree.
     pub fn know_inode(&mut self, location: Location, item: InodeItem) {
         let inode = self.inodes.live.entry(id_of(location));
         inode.write().item = Some(item);
     }
 
-    /// Puts all changed inode items into their trees.
+    /// Writes all changed inode items into their trees.
     ///
     /// # Errors
-    /// That a tree cannot be read, or an item is not there: then the transaction must not be committed.
+    /// If a tree cannot be read, or if an item does not exist. The transaction must not be
+    /// committed then.
     pub fn write_back_inodes(&mut self) -> Result<()> {
         self.write_back_some_inodes(usize::MAX)
     }
 
-    /// Puts the first changed inode items into their trees, at most so many.
+    /// Writes the first `count` changed inode items into their trees, or fewer if there are not as
+    /// many.
     ///
     /// # Errors
-    /// As [`Running::write_back_inodes`].
+    /// As for [`Running::write_back_inodes`].
     pub fn write_back_some_inodes(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             let Some(((tree, inode), live)) = self.inodes.changed.pop_first() else {
@@ -152,7 +157,7 @@ impl Running {
         Ok(())
     }
 
-    /// Records in its root item when a subvolume was changed.
+    /// Records the time and generation of a change in a subvolume's root item.
     pub fn touch_root(&mut self, tree: TreeId, now: Timestamp) -> Result<()> {
         if buttress_faults::on("root-change-unnoted") {
             return Ok(());
@@ -179,10 +184,10 @@ impl Running {
         .into())
     }
 
-    /// The inode number that [`Running::free_inode_number`] gives next.
+    /// Returns the inode number that [`Running::free_inode_number`] would return next.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     pub fn next_inode_number(&mut self, tree: TreeId) -> Result<u64> {
         if let Some(next) = self.inodes.next_numbers.get(&tree) {
             return Ok(*next);
@@ -196,10 +201,11 @@ impl Running {
         Ok(next)
     }
 
-    /// An inode number that nothing in the tree has. Numbers are not given twice while the volume is open.
+    /// Returns an unused inode number of a tree. A number is not returned twice while the volume is
+    /// open.
     ///
     /// # Errors
-    /// [`Error::TooMany`], or that the tree cannot be read.
+    /// [`Error::TooMany`] if no number is left; an error of the tree.
     pub fn free_inode_number(&mut self, tree: TreeId) -> Result<InodeNumber> {
         let number = self.next_inode_number(tree)?;
         if number >= ObjectId::LAST_FREE.get() {
@@ -211,10 +217,10 @@ impl Running {
         Ok(InodeNumber::new(number))
     }
 
-    /// The index that [`Running::free_index`] gives next.
+    /// Returns the index that [`Running::free_index`] would return next.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     pub fn next_index(&mut self, directory: Location) -> Result<u64> {
         let known = self.inodes.live.look(id_of(directory), |state| state.next_index);
         if let Some(next) = known.flatten() {
@@ -225,16 +231,17 @@ impl Running {
         Ok(next)
     }
 
-    /// The index behind all that a directory has in its tree.
+    /// Returns the index after the last index of a directory in its tree.
     pub fn next_index_in_tree(&mut self, directory: Location) -> Result<u64> {
         let highest = self.highest_index(directory)?;
         Ok(highest.map_or(FIRST_INDEX, |last| last.saturating_add(1)))
     }
 
-    /// The next index of a directory. Indexes are not given twice while the directory is in memory.
+    /// Returns an unused index of a directory. An index is not returned twice while the directory
+    /// is in memory.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     pub fn free_index(&mut self, directory: Location) -> Result<u64> {
         let index = self.next_index(directory)?;
         let after = match buttress_faults::on("directory-index-given-twice") {
@@ -247,7 +254,7 @@ impl Running {
         Ok(index)
     }
 
-    /// A directory that was just made holds nothing: its first index needs no search.
+    /// Records that a new directory is empty, so its first index needs no search.
     pub fn know_empty_directory(&mut self, directory: Location) {
         self.inodes.set_next_index(directory, FIRST_INDEX);
     }
@@ -261,7 +268,7 @@ impl Running {
             .map(|key| key.offset))
     }
 
-    /// The generation that inodes made or changed now carry.
+    /// Returns the generation that new and changed inodes record.
     pub const fn running_generation(&self) -> Generation {
         self.core.generation
     }

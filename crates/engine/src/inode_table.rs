@@ -1,15 +1,17 @@
-//! Inodes of the running transaction, in memory.
+//! The running transaction's inodes in memory.
 //!
-//! An inode item changes with nearly every operation, that of a directory with every name in it. So changes are made
-//! in the inode's object ([`crate::inodes`]), and each changed item is put into its tree once: at the commit, and before a
-//! view is taken. Until then the newest inode item is the one in memory. `inode_items` has the
-//! writer's ways to it.
+//! Nearly every operation changes an inode item, and each new name changes the item of its
+//! directory. Edits therefore change the live inode ([`crate::inodes`]). Each changed item is
+//! written into its tree once: at the commit, and before a view is taken. Until then the newest
+//! inode item is the one in memory. `inode_items` has the writer's calls on inodes.
 //!
-//! Beside that: the next free inode number of each tree and the next free index of each directory, which are looked up once
-//! and then counted.
+//! The table also holds the next free inode number of each tree and the next free index of each
+//! directory. The first use searches the tree; later uses count up.
 //!
-//! Invariants: an inode with an item in memory has one in its tree; an item that changed in memory is written before a view
-//! shows the tree; each change gives the item the running transaction as `transid`.
+//! Invariants:
+//! - An inode with an item in memory always has an item in its tree.
+//! - An item that changed in memory is written before a view shows its tree.
+//! - Each change sets the item's `transid` to the running transaction.
 //!
 //! Source: on-disk format documentation, sections "INODE_ITEM" and "DIR_INDEX".
 
@@ -24,45 +26,46 @@ use core::ops::RangeInclusive;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The first index of an entry in a directory: 0 and 1 stand for `.` and `..`.
+/// The first index of a name in a directory: 0 and 1 stand for `.` and `..`.
 pub const FIRST_INDEX: u64 = 2;
 
 /// The inodes of the running transaction. See the module.
 #[derive(Debug, Default)]
 pub struct InodeTable {
     pub(crate) live: Arc<LiveInodes>,
-    /// Those whose items are newer than their trees have them, in order.
+    /// Inodes whose items are newer than in their trees, in order.
     pub(crate) changed: BTreeMap<InodeId, Arc<LiveInode>>,
     pub(crate) next_numbers: HashMap<TreeId, u64>,
-    /// How many directories got a next index since they were forgotten last.
+    /// How many directories got a cached next index since the last
+    /// [`forget_indexes`](Self::forget_indexes).
     indexes: usize,
-    /// Those with a state of the log, which go with the transaction.
+    /// Inodes with a log state of this transaction, which the next transaction drops.
     logged: Vec<Arc<LiveInode>>,
 }
 
 impl InodeTable {
-    /// The same inodes, for readers.
+    /// Returns the same inodes, for readers.
     pub fn live(&self) -> Arc<LiveInodes> {
         Arc::clone(&self.live)
     }
 
-    /// Names that readers looked up.
+    /// Returns the cache of names that readers looked up.
     pub fn names(&self) -> &KnownNames {
         self.live.names()
     }
 
-    /// How many inode items wait to be written back.
+    /// Returns the number of inode items to be written back.
     pub fn changed(&self) -> u64 {
         u64_of(self.changed.len())
     }
 
-    /// Where the items lie that wait to be written back, in order.
+    /// Returns the trees and keys of the inode items to be written back, in order.
     pub fn changed_keys(&self) -> impl Iterator<Item = (TreeId, Key)> {
         let ids = self.changed.keys();
         ids.map(|(tree, inode)| (*tree, InodeItem::key(*inode)))
     }
 
-    /// The items of a tree's inodes that are newer than the tree has them, from one number up to another, in order.
+    /// Returns a tree's changed inode items in a range of inode numbers, in order.
     pub fn changed_items(
         &self,
         tree: TreeId,
@@ -73,12 +76,12 @@ impl InodeTable {
         changed.map(|((_, inode), live)| (*inode, live.read().item))
     }
 
-    /// How many inodes are in memory.
+    /// Returns the number of inodes in memory.
     pub fn count(&self) -> usize {
         self.live.count()
     }
 
-    /// Whether somebody holds the inode open.
+    /// Returns whether a caller holds the inode open.
     pub fn is_held(&self, location: Location) -> bool {
         let held = self.live.look(id_of(location), |state| state.held > 0);
         held.unwrap_or(false)
@@ -98,7 +101,7 @@ impl InodeTable {
         state.held = state.held.saturating_add(1);
     }
 
-    /// Lets go of an inode; says whether nobody holds it any more.
+    /// Drops one holder of an inode. Returns whether no holder is left.
     pub fn release(&self, location: Location) -> bool {
         let released = self.live.update(id_of(location), |state| {
             state.held = state.held.saturating_sub(1);
@@ -107,18 +110,20 @@ impl InodeTable {
         released.unwrap_or(true)
     }
 
-    /// Returns what a directory gives to new inodes, if that is known.
+    /// Returns the attributes that new inodes inherit from a directory, if they are cached.
     pub fn inherited(&self, location: Location) -> Option<Arc<Inherited>> {
         self.live.look(id_of(location), |state| state.inherited.clone())?
     }
 
-    /// Keeps what a directory gives to new inodes, or, with `None`, forgets it because it changes.
+    /// Caches the attributes that new inodes inherit from a directory. `None` drops them because
+    /// they change.
     pub fn set_inherited(&self, location: Location, inherited: Option<Arc<Inherited>>) {
         self.live
             .update(id_of(location), |state| state.inherited = inherited);
     }
 
-    /// Forgets indexes that can be looked up again when there are very many; not while an operation may have taken some.
+    /// If very many indexes are cached, drops those that the trees can return again. Not called
+    /// during an operation, which may have used some.
     pub fn forget_indexes(&mut self) {
         if self.indexes >= INODES_MAX {
             self.live.forget_indexes();
@@ -126,8 +131,8 @@ impl InodeTable {
         }
     }
 
-    /// The state of the log of an inode in the running transaction, begun if nothing changed before. `None`: something did, and
-    /// nothing is known of it.
+    /// Returns the log state of an inode in this transaction. Creates it if the inode did not
+    /// change before. `None` means that the inode changed before without a log state.
     pub(crate) fn log_state<'a>(
         &mut self,
         inode: &Arc<LiveInode>,
@@ -144,7 +149,7 @@ impl InodeTable {
         Some(&mut state.log)
     }
 
-    /// Begins the state of the log of an inode.
+    /// Creates the log state of an inode.
     fn begin_log_state(&mut self, inode: &Arc<LiveInode>, state: &mut InodeState, generation: Generation) {
         if state.log.is_none() {
             self.logged.push(Arc::clone(inode));
@@ -152,7 +157,7 @@ impl InodeTable {
         state.log = LogState::new(generation);
     }
 
-    /// Changes the state of the log of an inode that is being logged, begun if there was none.
+    /// Changes the log state of an inode that is being logged, and creates the state if necessary.
     pub fn with_log_state<T>(
         &mut self,
         location: Location,
@@ -167,7 +172,7 @@ impl InodeTable {
         change(&mut state.log)
     }
 
-    /// The state of the log of an inode in this transaction, if there is one.
+    /// Runs `look` on the log state of an inode in this transaction, if there is one.
     pub fn look_at_log<T>(
         &self,
         location: Location,
@@ -178,7 +183,7 @@ impl InodeTable {
         self.live.look(id_of(location), look)?
     }
 
-    /// A transaction begins: its log is empty.
+    /// Drops all log states when a transaction begins, because its log is empty.
     pub fn forget_log_states(&mut self) {
         for inode in self.logged.drain(..) {
             inode.write().log = LogState::default();
@@ -191,19 +196,19 @@ impl InodeTable {
         self.indexes = self.indexes.saturating_add(usize::from(known.is_none()));
     }
 
-    /// Marks an inode whose items are about to go: readers find it no more.
+    /// Marks an inode whose items will be removed: readers no longer find it.
     pub fn begin_removal(&self, location: Location) {
         self.live.entry(id_of(location)).write().is_going = true;
     }
 
-    /// Forgets an inode whose items are gone.
+    /// Removes an inode from the table after its items were removed.
     pub fn forget(&mut self, location: Location) {
         let id = id_of(location);
         self.changed.remove(&id);
         self.live.forget(id);
     }
 
-    /// Forgets all that is known of a tree that is going to be dropped.
+    /// Removes all inodes, names and indexes of a tree that will be dropped.
     pub fn forget_tree(&mut self, tree: TreeId) {
         self.changed.retain(|(of, _), _| *of != tree);
         self.live.forget_tree(tree);

@@ -1,18 +1,19 @@
-//! One object for each inode in use.
+//! The live inodes: one object for each inode in use.
 //!
-//! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that threads that use different inodes
-//! seldom meet. The state holds the newest inode item, pending times, dirty data, the number of open handles, and the
-//! directory's next index. It also holds the attributes that new inodes inherit from a directory. Any thread reads the
-//! state, and an edit changes it under the edit lock. The file's own lock protects content and pending times. Any
+//! [`LiveInodes`] finds an inode's state by subvolume and number, in shards, so that threads that
+//! use different inodes seldom share a lock. The state holds the newest inode item, pending times,
+//! dirty data, the number of open handles, and the directory's next index. It also holds the
+//! attributes that new inodes inherit from a directory. Any thread reads the state, and an edit
+//! changes it under the edit lock. The file's own lock protects content and pending times. Any
 //! thread that needs an item may load it.
 //!
 //! Invariants:
-//! - An item here is never older than the one in its tree: it is taken in while the state is held, and whoever changes the
-//!   item in memory holds the state, too.
-//! - There is one object for an inode at a time: it leaves the table only while nobody else has it and nothing is in it that
-//!   its tree does not have.
+//! - An item here is never older than the item in its tree: loading and changing an item both hold
+//!   the state's lock.
+//! - Each inode has at most one object. The object leaves the table only if no other thread has it
+//!   and its tree has all of its state.
 //!
-//! Memory is bounded: a shard that is full lets go of what its tree has.
+//! Memory is bounded: a full shard drops objects whose state is in their trees.
 
 use super::known_names::KnownNames;
 use super::pending_times::PendingTimes;
@@ -31,61 +32,62 @@ use std::sync::Arc;
 lock_class!(ShardLock, "shards", Rank::new(44));
 lock_class!(pub InodeLock, "LiveInode", Rank::new(46));
 
-/// How many inodes are kept before those are let go of that did not change.
+/// The number of inodes above which the table drops unchanged ones.
 pub const INODES_MAX: usize = 1 << 16;
 
-/// Many: threads that work on files of their own write to the same shard's lock seldom.
+/// The number of shards is large, so threads with separate files seldom write to one shard's lock.
 const SHARD_BITS: u32 = 10;
 const SHARDS: usize = 1 << SHARD_BITS;
 
-/// The tree of an inode, and its number.
+/// The tree and the number of an inode.
 pub type InodeId = (TreeId, InodeNumber);
 
-/// Where an inode's object is.
+/// Returns the key of an inode in the table.
 pub fn id_of(location: Location) -> InodeId {
     (location.subvolume.tree(), location.inode)
 }
 
-/// What is known of an inode.
+/// The state of a live inode.
 #[derive(Clone, Debug, Default)]
 pub struct InodeState {
-    /// The newest item, once somebody looked.
+    /// The newest item, once a thread has loaded it.
     pub item: Option<InodeItem>,
-    /// Whether the item is newer than the one in the tree.
+    /// Whether the item is newer than the item in the tree.
     pub changed: bool,
-    /// Times that writes set and that the item lacks.
+    /// Times that writes set and that the item does not record yet.
     pub pending: PendingTimes,
-    /// Of a file with dirty data, or with a call under way: that.
+    /// The content of a file with dirty data, or with a call in progress.
     pub content: Option<Arc<FileContent>>,
-    /// How often a call that may change content found none here and put its own: a reader who finds another number
-    /// afterwards has seen two states.
+    /// How many calls that may change content found no content here and stored their own. A reader
+    /// whose second read of this count differs has seen two states.
     pub calls: u64,
-    /// Its items are being removed.
+    /// Whether the inode's items are being removed.
     pub is_going: bool,
-    /// How often the inode is held open.
+    /// The number of open handles of the inode.
     pub held: u32,
-    /// Of a directory: what new inodes in it are given, where that is known.
+    /// The attributes that new inodes inherit from this directory, if cached.
     pub inherited: Option<Arc<Inherited>>,
-    /// Of a directory: the index that the next name gets, where that is known.
+    /// The index of the next name in this directory, if cached.
     pub next_index: Option<u64>,
-    /// What the log of the running transaction has of it, and what it lacks.
+    /// The state of the inode in the running transaction's log.
     pub log: LogState,
 }
 
 impl InodeState {
-    /// The newest item, with pending times: what `stat(2)` shows.
+    /// Returns the newest item with pending times, as `stat(2)` shows it.
     pub fn newest(&self) -> Option<InodeItem> {
         let mut item = self.item?;
         self.pending.merge_into(&mut item);
         Some(item)
     }
 
-    /// Whether its items are going, or may go at any time: nobody can come to have it any more.
+    /// Returns whether the inode's items are being removed or may be at any time. No caller can
+    /// open the inode any more.
     pub fn is_gone(&self) -> bool {
         self.is_going || self.held == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
 
-    /// Whether all of it can be looked up again.
+    /// Returns whether the tree has all of this state.
     const fn is_in_tree(&self) -> bool {
         let is_settled = !self.changed && self.pending.is_empty();
         let is_plain = is_settled && self.content.is_none() && self.held == 0;
@@ -109,12 +111,12 @@ impl LiveInode {
     }
 }
 
-/// In cache lines of its own, with its lock.
+/// A shard with its lock, aligned to cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
     inodes: HashMap<InodeId, Arc<LiveInode>>,
-    /// How many were left when room was made last.
+    /// The number of inodes that remained after the last cleanup of this shard.
     kept: usize,
 }
 
@@ -146,7 +148,7 @@ impl Default for LiveInodes {
 }
 
 impl LiveInodes {
-    /// Names that lead to inodes.
+    /// Returns the cache of names that lead to inodes.
     pub const fn names(&self) -> &KnownNames {
         &self.names
     }
@@ -165,12 +167,12 @@ impl LiveInodes {
         &self.shards[index % SHARDS]
     }
 
-    /// How many inodes are in memory.
+    /// Returns the number of inodes in memory.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Looks at an inode that is in memory.
+    /// Runs `look` on the state of an inode that is in memory.
     pub fn look<T>(&self, id: InodeId, look: impl FnOnce(&InodeState) -> T) -> Option<T> {
         look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
@@ -178,7 +180,7 @@ impl LiveInodes {
         Some(look(&inode.read()))
     }
 
-    /// Changes what is known of an inode that is in memory.
+    /// Changes the state of an inode that is in memory.
     pub fn update<T>(&self, id: InodeId, update: impl FnOnce(&mut InodeState) -> T) -> Option<T> {
         look_ups::count(|counts| &mut counts.inodes);
         let shard = self.shard(id).read();
@@ -186,7 +188,7 @@ impl LiveInodes {
         Some(update(&mut inode.write()))
     }
 
-    /// The object of an inode, new if there was none.
+    /// Returns the object of an inode, created if necessary.
     pub fn entry(&self, id: InodeId) -> Arc<LiveInode> {
         look_ups::count(|counts| &mut counts.inodes);
         let lock = self.shard(id);
@@ -202,7 +204,7 @@ impl LiveInodes {
         Arc::clone(inode)
     }
 
-    /// Lets go of what can be looked up again when there are very many.
+    /// Drops objects that can be loaded again, if the shard has very many.
     fn make_room(&self, shard: &mut Shard) {
         let most = (INODES_MAX / SHARDS).max(shard.kept.saturating_mul(2));
         if shard.inodes.len() >= most {
@@ -216,8 +218,9 @@ impl LiveInodes {
         }
     }
 
-    /// Lets go of the object of an inode that turned out not to exist, unless somebody has it: he may be about to put something
-    /// into it, which nobody would find.
+    /// Drops the object of an inode that turned out not to exist, unless another thread has the
+    /// object. That thread may be about to store state in it, and a lookup must then find that
+    /// state.
     pub fn forget_unknown(&self, id: InodeId) {
         let mut shard = self.shard(id).write();
         let is_unknown = |inode: &Arc<LiveInode>| {
@@ -232,14 +235,14 @@ impl LiveInodes {
         }
     }
 
-    /// Forgets an inode whose items are gone.
+    /// Removes an inode whose items were removed.
     pub fn forget(&self, id: InodeId) {
         if self.shard(id).write().inodes.remove(&id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Forgets all inodes and names of a tree.
+    /// Removes all inodes and names of a tree.
     pub fn forget_tree(&self, tree: TreeId) {
         self.names.forget_tree(tree);
         for shard in self.shards.iter() {
@@ -251,7 +254,7 @@ impl LiveInodes {
         }
     }
 
-    /// Forgets the next indexes of all directories.
+    /// Drops the cached next indexes of all directories.
     pub fn forget_indexes(&self) {
         for shard in self.shards.iter() {
             for inode in shard.read().inodes.values() {
@@ -265,7 +268,8 @@ impl LiveInodes {
 mod tests {
     use super::*;
 
-    /// Who has it puts something into it next: a second object would not have that.
+    /// Another thread that has the object will store state in it; a second object would lack that
+    /// state.
     #[test]
     fn an_object_in_use_is_not_forgotten() {
         let inodes = LiveInodes::default();

@@ -1,14 +1,16 @@
-//! Names that were looked up, and the inodes they lead to: who resolves paths looks the same names up again and again, and
-//! each would go down a tree.
+//! A cache of names that were looked up, with the inodes they lead to. Path resolution repeats the
+//! same names, and each lookup would otherwise descend a tree.
 //!
-//! Only a look-up puts a name in, between two operations; an operation that takes a name out of its directory takes it out
-//! here in the same step. What an operation makes is not put in: a name is found here only in a state in which nobody can
-//! have seen anything newer of its directory. Names of subvolumes are left out, since what they lead to depends on more than
-//! their directory.
+//! Only a lookup between two operations adds a name. An operation that removes a name from its
+//! directory removes the name here in the same step. New names of operations are not added. A name
+//! is therefore found here only in a state in which no reader can have seen anything newer of its
+//! directory. Names of subvolumes are not cached, since their targets depend on more than the
+//! directory.
 //!
-//! Invariant: between two operations, a name that is here is in its directory, and leads there.
+//! Invariant: between two operations, each name here is in its directory and leads to the inode
+//! recorded here.
 //!
-//! Memory is bounded; names that were asked for once go first.
+//! Memory is bounded: names that were looked up once leave first.
 
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::{FileKind, InodeNumber, TreeId};
@@ -18,13 +20,13 @@ use quick_cache::{Equivalent, Weighter};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What all names may take.
+/// The memory limit of all names.
 const CAPACITY_BYTES: u64 = 4 << 20;
 
-/// What a name takes beside its bytes: where it is and leads, and the cache's own records.
+/// The memory of a name beside its bytes: its directory, its inode, and the cache's own records.
 const NAME_OVERHEAD_BYTES: u64 = 96;
 
-/// How long names are, on the average, that fill the cache: it plans for as many as that makes.
+/// The expected average length of names, from which the cache computes how many names it plans for.
 const USUAL_NAME_BYTES: u64 = 16;
 
 /// A name in its directory.
@@ -41,7 +43,7 @@ impl Hash for KnownName {
     }
 }
 
-/// The same, to ask for it.
+/// A borrowed key for lookups of a [`KnownName`].
 #[derive(Hash)]
 struct Asked<'a>(TreeId, InodeNumber, &'a [u8]);
 
@@ -58,7 +60,7 @@ impl Equivalent<KnownName> for Asked<'_> {
     }
 }
 
-/// An inode of the directory's subvolume, as its name says what it is.
+/// The inode of the directory's subvolume to which a name leads, and its file type.
 type Found = (InodeNumber, FileKind);
 
 #[derive(Clone, Copy, Debug)]
@@ -70,10 +72,10 @@ impl Weighter<KnownName, Found> for NameWeight {
     }
 }
 
-/// See the module.
+/// The cache of looked-up names. See the module.
 #[derive(Debug)]
 pub struct KnownNames(
-    // Fixed keys, so that a run on a simulated device can be repeated.
+    // The hash keys are fixed, so that a run on a simulated device can be repeated.
     Cache<KnownName, Found, NameWeight, BuildHasherDefault<DefaultHasher>>,
 );
 
@@ -92,12 +94,12 @@ impl Default for KnownNames {
 }
 
 impl KnownNames {
-    /// Where the name leads, if that is known.
+    /// Returns the inode to which a name leads, if it is cached.
     pub fn find(&self, directory: Location, name: &[u8]) -> Option<Found> {
         self.0.get(&Asked::of(directory, name))
     }
 
-    /// A look-up found this, and no operation can have begun since.
+    /// Adds the result of a lookup. The caller makes sure that no operation began since the lookup.
     pub fn learn(&self, directory: Location, name: &[u8], found: Found) {
         let known = KnownName {
             tree: directory.subvolume.tree(),
@@ -107,14 +109,14 @@ impl KnownNames {
         self.0.insert(known, found);
     }
 
-    /// The name is being taken out of its directory.
+    /// Removes a name that an operation removes from its directory.
     pub fn forget(&self, directory: Location, name: &[u8]) {
         if !buttress_faults::on("live-name-known-for-ever") {
             self.0.remove(&Asked::of(directory, name));
         }
     }
 
-    /// The tree is no longer anybody's.
+    /// Removes all names of a tree that no longer exists.
     pub fn forget_tree(&self, tree: TreeId) {
         self.0.retain(|known, _| known.tree != tree);
     }

@@ -1,15 +1,16 @@
-//! Transactions: one running transaction of a volume, its commits, and the state that edits work on.
+//! Transactions: one running transaction of a volume, its commits, and the state that edits change.
 //!
-//! The engine allocates, counts references, commits and keeps views. It knows no file operation: the writer above it
-//! edits trees through [`Running`](running::Running), and takes part in commits as
-//! [`CommitStages`](engine::CommitStages).
+//! The engine allocates space, counts references, commits, and keeps views. It knows no file
+//! operation: the writer above it edits trees through [`Running`](running::Running), and takes part
+//! in commits as [`CommitStages`](engine::CommitStages).
 //!
-//! [`Engine`] is a cheap handle, `Send` and `Sync`. Edits are serialised by one short lock; readers take
+//! [`Engine`] is a cheap handle, `Send` and `Sync`. One short lock serialises edits. Readers take
 //! views ([`Engine::view`]), which never change and never wait for the writer.
 //!
-//! Modules stand on three floors, and import each other in no circle. State is at the bottom: each module keeps the
-//! invariants of its own. [`engine`] and [`running`] put the state together. Behaviour is above: a module extends
-//! [`Engine`] or [`Running`](running::Running) by the calls of one job.
+//! The modules form three layers, and imports between them have no cycles. State is at the bottom:
+//! each module keeps the invariants of its own state. [`engine`] and [`running`] combine the state.
+//! Behaviour is at the top: each module adds the calls of one job to [`Engine`] or
+//! [`Running`](running::Running).
 //!
 //! The state:
 //!
@@ -17,54 +18,56 @@
 //! |---|---|
 //! | `engine` | the handle, the state that all handles share, its locks; the writer's part of a commit |
 //! | `running`, `core_state` | the running transaction: trees, and the state that edits of any tree need |
-//! | `trees`, `steps` | open trees, for the writer and for readers; operations are seen whole |
+//! | `trees`, `steps` | open trees, for the writer and for readers; the lock that shows operations as a whole |
 //! | `inodes`, `inode_table` | an object for each inode in use; the changed inodes |
-//! | `pending_times`, `inherited`, `known_names`, `entry` | the content of such an object; names that were looked up |
+//! | `pending_times`, `inherited`, `known_names`, `entry` | the parts of a live inode; a cache of looked-up names |
 //! | `waiting_names` | names of unfinished subvolumes that are not in their directories yet |
 //! | `data_table`, `file_content`, `dirty_data`, `data_options` | dirty data of files |
 //! | `log_state`, `removed_names` | the logged parts of an inode; removed names |
 //! | `block_groups`, `free_ranges`, `device_space` | free space of block groups and devices |
-//! | `pins`, `reserved_ahead` | freed space that must wait; space reserved for data ahead of writes |
+//! | `pins`, `reserved_ahead` | freed space that may not be reused yet; space reserved for data ahead of writes |
 //! | `quotas`, `replacing` | changes of quotas; the replacement in progress |
 //! | `memory`, `uncommitted` | dirty memory, as a part of the cache's budget; changes that a crash would lose now |
-//! | `environment`, `workers` | the time and uuids; threads that work when they are woken |
+//! | `environment`, `workers` | the time and uuids; background threads |
 //! | `need`, `worst_case`, `allowance` | an edit's need; the most nodes of an edit; the nodes it took, compared with its need |
 //!
 //! The machinery:
 //!
 //! | module | does |
 //! |---|---|
-//! | `retry`, `look` | look-ups that wait for no device; look-ups without edits |
-//! | `look_ups` | counts of look-ups, for tests |
-//! | `opening`, `closing` | features that are refused by name; the end of a handle |
-//! | `pending_log`, `log_blocks` | the pending log at opening; the places of log blocks |
-//! | `reservation`, `reserving`, `reserving_ahead` | an edit's lock and the size of its reservation; the search for space; space for data ahead of writes |
-//! | `inode_items` | the writer's way to inodes, and their way back into trees |
-//! | `cow` | the references that copying a tree block changes |
-//! | `extent_state`, `extent_tree` | the known state of an extent; reference counts are applied |
-//! | `quota_items` | quotas are kept right, or marked |
-//! | `backing` | space of the host for metadata, reserved ahead |
-//! | `chunks`, `loading` | new chunks; block groups are read in |
-//! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
-//! | `data_extents` | extents of file data: allocated, referred to, let go |
-//! | `converging`, `freezing`, `committing`, `slice` | a commit: addresses, the frozen state, the writes; how long it holds the lock |
-//! | `fault_in` | tree blocks come into memory before the lock is held for long |
-//! | `device_errors` | errors of devices, in their statistics |
-//! | `trimming` | devices discard space that nothing uses |
-//! | `replacement` | a device that takes another's place: its item, the commit that ends it |
-//! | `returning` | a device that missed commits: its own state is kept until it has the volume's |
-//! | `recount` | ledgers against trees, in builds with debug assertions |
-//! | `views`, `quiesce` | states that never change; a view together with the delayed references |
-//! | `background` | threads that commit when much is dirty, or dirty for long |
-//! | `space` | the figures of `statfs` |
+//! | `retry`, `look` | retries non-blocking lookups; lookups of the running transaction without edits |
+//! | `look_ups` | counts lookups, for tests |
+//! | `opening`, `closing` | opens a volume for writing, or refuses it; ends a handle |
+//! | `pending_log`, `log_blocks` | reads the pending log at opening; allocates log blocks |
+//! | `reservation`, `reserving` | acquires the edit lock and computes the promised space; finds that space |
+//! | `reserving_ahead` | reserves space for data ahead of writes |
+//! | `inode_items` | reads and changes inode items, and writes them back into trees |
+//! | `cow` | changes references when a tree block is copied |
+//! | `extent_state`, `extent_tree` | returns the known state of an extent; applies delayed references |
+//! | `quota_items` | updates quota items, or marks them as inconsistent |
+//! | `backing` | reserves space of the host for metadata |
+//! | `chunks`, `loading` | makes and removes chunks; loads block groups |
+//! | `free_space_tree`, `checksums` | updates the trees that follow the extent tree |
+//! | `data_extents` | allocates, refers to, and releases extents of file data |
+//! | `converging`, `freezing`, `committing`, `slice` | commits: gives addresses, freezes the state, writes it; limits how long a commit holds the lock |
+//! | `fault_in` | reads tree blocks before the lock is held for long |
+//! | `device_errors` | records errors of devices in their statistics |
+//! | `trimming` | discards unused space of devices |
+//! | `replacement` | starts, records and ends the replacement of a device |
+//! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
+//! | `recount` | recounts ledgers against trees, in builds with debug assertions |
+//! | `views`, `quiesce` | makes states that never change; returns a view together with the delayed references |
+//! | `background` | commits when much is dirty, or dirty for long |
+//! | `space` | computes the figures of `statfs` |
 //!
 //! # Invariants
 //!
-//! - Nothing that the last durable superblock leads to is overwritten, except as the format allows for data without
-//!   copy-on-write.
-//! - A dirty node has no address until the commit, so nodes that come and go within a transaction cost nothing on disk.
-//! - What was not committed never goes without a word: it is committed, abandoned, or reported.
-//! - After a failed commit nothing is written any more: the volume says why, and reading goes on.
+//! - A write never overwrites blocks that the last durable superblock leads to, except as the
+//!   format allows for data without copy-on-write.
+//! - A dirty node has no address until the commit, so nodes that come and go within a transaction
+//!   cost nothing on disk.
+//! - Uncommitted changes are never lost silently: they are committed, abandoned, or reported.
+//! - After a failed commit the volume never writes again. It keeps the cause, and reads continue.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

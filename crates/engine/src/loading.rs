@@ -1,9 +1,9 @@
-//! Loading what a volume says of its block groups and their free space.
+//! Loads block groups and their free space from the volume's trees.
 //!
-//! Items of block groups are read when the volume is opened for writing; the free ranges of a group when something is to
-//! be allocated from it. With a free-space tree they are read from there; without one, they are what the extent tree
-//! leaves. In both cases what is pinned and what is kept out
-//! ([`buttress_volume::excluded_ranges`]) is taken out.
+//! Opening for writing reads the items of all block groups. The free ranges of a group are loaded
+//! at the first allocation from the group. They come from the free-space tree; on a volume without
+//! one, they are the gaps of the extent tree. In both cases pinned ranges and excluded ranges
+//! ([`buttress_volume::excluded_ranges`]) are removed.
 
 use super::backing::wants_backing;
 use super::block_groups::{BlockGroups, Group, Purpose};
@@ -49,7 +49,7 @@ pub(crate) fn load_block_groups(tree_id: TreeId, tree: &Tree, volume: &Volume) -
     Ok(groups)
 }
 
-/// The free ranges that a free-space tree has for `[start, start + length)`.
+/// Returns the free ranges that the free-space tree records in `[start, start + length)`.
 pub(crate) fn free_ranges_of_tree(
     tree: &Tree,
     start: u64,
@@ -98,7 +98,7 @@ fn add_bitmap(free: &mut FreeRanges, bitmap: &FreeSpaceBitmap<'_>, sector_bytes:
     }
 }
 
-/// Items that say what is free in a block group.
+/// The tree and keys of the items that record a block group's free space.
 #[derive(Debug)]
 pub struct FreeSpaceRecord {
     tree: Tree,
@@ -107,7 +107,7 @@ pub struct FreeSpaceRecord {
 }
 
 impl FreeSpaceRecord {
-    /// Reads them once, so that they are in memory. What is wrong with them is told by whoever needs them.
+    /// Reads the items once into the cache. A later load reports an error of these items.
     pub fn fault_in(&self) {
         let from = Key::new(ObjectId::new(self.start), ItemType(0), 0);
         let to = Key::new(
@@ -120,7 +120,7 @@ impl FreeSpaceRecord {
     }
 }
 
-/// What the extent tree leaves of `[start, start + length)`.
+/// Returns the ranges in `[start, start + length)` that no extent covers.
 fn free_ranges_of_extents(
     tree: &Tree,
     start: u64,
@@ -144,7 +144,8 @@ fn free_ranges_of_extents(
 }
 
 impl Running {
-    /// Where the free ranges are written down of the group that an allocation asks for first, if it is not loaded.
+    /// Returns the record of free space of the group that an allocation tries first, if the group
+    /// is not loaded.
     pub fn free_space_to_load(&mut self, purpose: Purpose, wanted: u64) -> Result<Option<FreeSpaceRecord>> {
         let Some(group) = self.core.groups.to_load(purpose, wanted) else {
             return Ok(None);
@@ -161,7 +162,7 @@ impl Running {
         Ok(Some(FreeSpaceRecord { tree, start, length }))
     }
 
-    /// Loads the free ranges of the group that starts here.
+    /// Loads the free ranges of the group that starts at `start`.
     pub fn load_group(&mut self, start: u64) -> Result<()> {
         let Some(group) = self.core.groups.get_mut(start) else {
             return Ok(());
@@ -185,7 +186,7 @@ impl Running {
             for range in &group.excluded_ranges {
                 free.remove(range.start, range.end.saturating_sub(range.start));
             }
-            // What waits for the free-space tree to hear of it.
+            // Apply the changes that the free-space tree does not record yet.
             for (used, used_length) in group.became_used.iter() {
                 free.remove(used, used_length);
             }

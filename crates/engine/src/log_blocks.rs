@@ -1,15 +1,18 @@
-//! Blocks of logs: they lie in metadata's block groups like other tree blocks, and belong to no extent.
+//! Blocks of logs, which lie in metadata block groups like other tree blocks, and belong to no
+//! extent.
 //!
-//! A block is pinned when it gets its address, and stays so until the commit. An address that no durable log leads to any more
-//! is *spare*, and the next log may have it.
+//! A log block is pinned from its allocation until the commit. An address that no durable log leads
+//! to any more is *spare*. The next log may reuse it.
 //!
-//! Where no device spins a log takes spare blocks first: what was written a moment ago is still in the caches of whatever holds
-//! the volume, and a place that was never written to costs an image file, or a drive of flash, room and time.
+//! On devices that do not spin, a log uses spare blocks first. The caches of the device still hold
+//! recently written blocks. A place without earlier writes costs an image file, or a flash drive,
+//! space and time.
 //!
-//! On a disk that spins each place apart costs as much as all of the blocks: what a sync writes is to lie together. There a log
-//! takes spare blocks side by side, else a run of free space. Spare blocks that lie apart are left alone as long as there
-//! is plenty of room; when there is no more, they are taken, those that lie near each other first, before the rest of it is. So a
-//! transaction with very many syncs needs no more than a part of the room for metadata.
+//! On a spinning disk one separate write costs as much as all blocks together, so the blocks of one
+//! sync should lie together. A log there uses adjacent spare blocks, else a run of free space.
+//! Scattered spare blocks stay unused while free space is plentiful. When it is not, logs use them,
+//! nearest to each other first, before the rest of free space. A transaction with very many syncs
+//! therefore needs only a part of the space for metadata.
 
 use crate::backing::Backing;
 use crate::block_groups::{Found, Purpose, Share};
@@ -22,33 +25,34 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_tree::EditableTree;
 use std::collections::BTreeSet;
 
-/// Among so many spare blocks those are looked for that lie nearest to each other: the ones with the highest addresses, which
-/// were written last.
+/// The number of spare blocks, those with the highest addresses, among which a log searches for
+/// nearest ones. They were written last.
 const LOOKED_AT: usize = 256;
 
-/// Blocks lie near each other within so many times the room that they take.
+/// Blocks count as near each other within this multiple of their own length.
 const NEAR: u64 = 4;
 
-/// Where a block of a log may go.
+/// An address for one log block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its address.
+    /// The logical address of the block.
     pub logical: Logical,
-    /// An earlier log of the transaction had it: it is pinned already.
+    /// Whether an earlier log of the transaction used the address, which is then pinned already.
     pub is_spare: bool,
 }
 
-/// Addresses that earlier logs of a transaction have done with.
+/// Addresses that earlier logs of a transaction no longer use.
 #[derive(Debug, Default)]
 pub struct Spare(BTreeSet<Logical>);
 
 impl Spare {
-    /// Adds addresses.
+    /// Adds spare addresses.
     pub fn extend(&mut self, addresses: impl IntoIterator<Item = Logical>) {
         self.0.extend(addresses);
     }
 
-    /// Takes those that lie nearest to each other, in order of address; `None` when they span more than so many bytes.
+    /// Takes the `count` spare addresses nearest to each other, in order of address. Returns `None`
+    /// if they span more than `span_bytes`.
     fn take_near(&mut self, count: usize, span_bytes: u64) -> Option<Vec<Place>> {
         let mut last: Vec<Logical> = self.0.iter().rev().take(LOOKED_AT.max(count)).copied().collect();
         last.reverse();
@@ -66,7 +70,7 @@ impl Spare {
         Some(nearest.iter().map(|address| Place::spare(*address)).collect())
     }
 
-    /// Takes the lowest ones, at most so many.
+    /// Takes the lowest spare addresses, at most `count`.
     fn take_any(&mut self, count: usize) -> impl Iterator<Item = Place> {
         let next = || self.0.pop_first().map(Place::spare);
         core::iter::from_fn(next).take(count)
@@ -81,8 +85,8 @@ impl Place {
 }
 
 impl Running {
-    /// Takes addresses for so many blocks of logs, and for some more that they may come to have. `None` when there are none
-    /// beside what the commit needs.
+    /// Allocates addresses for `count` log blocks, and for some more that the log may need. Returns
+    /// `None` if only the commit's own space is left.
     pub fn take_log_places(
         &mut self,
         spare: &mut Spare,
@@ -106,7 +110,7 @@ impl Running {
         self.take_spare_and_new(spare, places.unwrap_or_default(), all)
     }
 
-    /// Takes addresses until there are so many: any spare ones, then new ones.
+    /// Takes `count` addresses: spare ones first, then new ones.
     fn take_spare_and_new(
         &mut self,
         spare: &mut Spare,
@@ -134,24 +138,26 @@ impl Running {
         devices.iter().any(|slot| slot.device().is_some_and(spins))
     }
 
-    /// Whether spare blocks can be left alone: what they take is small beside the rest.
+    /// Returns whether spare blocks can stay unused, because they are few beside the free space.
     fn has_plenty_for_logs(&self) -> bool {
         let room = self.core.groups.room(Purpose::Metadata);
         room.pinned_bytes < room.total_bytes >> 2 && room.with_unbacked() > room.total_bytes >> 1
     }
 
-    /// An empty tree for a log.
+    /// Returns an empty tree for a log.
     pub fn new_log(&self, generation: Generation) -> EditableTree {
         let core = &self.core;
         EditableTree::new_empty(&core.forest, TreeId::TREE_LOG, generation, core.chunk_tree_uuid)
     }
 
-    /// Takes room for blocks of logs. `None` when there is none beside what the commit needs.
+    /// Allocates new addresses for log blocks. Returns `None` if only the commit's own space is
+    /// left.
     fn take_log_blocks(&mut self, count: u64) -> Result<Option<Vec<Place>>> {
         let node_bytes = self.core.node_bytes().get();
         let reserved = self.metadata_reservation_bytes(Need::freeing(0));
         let room = self.core.groups.room(Purpose::Metadata);
-        // Edits would have chunks made for want of what a commit gives back.
+        // If pinned space is large, edits would make chunks although the next commit frees that
+        // space.
         let is_pinned = room.pinned_bytes > room.total_bytes >> 1;
         if is_pinned {
             return Ok(None);
@@ -201,7 +207,7 @@ impl Running {
         Ok(true)
     }
 
-    /// Gives room back that was taken and not used, the last of what was taken. What is spare stays pinned.
+    /// Gives back unused addresses, the last ones that were taken. Spare addresses stay pinned.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));
@@ -217,12 +223,12 @@ impl Running {
             first.get_or_insert(place.logical);
         }
         if let Some(first) = first {
-            // The next run follows the blocks that are used.
+            // The next allocation continues directly after the used blocks.
             self.core.groups.go_on_at(Purpose::Metadata, first.get());
         }
     }
 
-    /// Gives the blocks of a log that have none addresses, and pins them.
+    /// Gives addresses to the log's blocks without one, and pins them.
     pub fn assign_log(
         &mut self,
         tree: &mut EditableTree,
@@ -262,11 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn those_that_lie_nearest_to_each_other_are_taken() {
+    fn take_near_returns_nearest_spare_blocks() {
         let mut spare = spare(&[1, 20, 22, 23, 25, 60, 62, 90]);
         assert_eq!(spare.take_near(3, 2 * NODE), None);
         assert_eq!(blocks(&spare.take_near(2, NODE).unwrap()), vec![22, 23]);
-        // What is left of it: 1, 20, 25, 60, 62, 90.
+        // The remaining spare blocks are 1, 20, 25, 60, 62, 90.
         assert_eq!(blocks(&spare.take_near(2, 8 * NODE).unwrap()), vec![60, 62]);
         assert_eq!(spare.take_near(2, 4 * NODE), None);
         assert_eq!(blocks(&spare.take_any(3).collect::<Vec<_>>()), vec![1, 20, 25]);

@@ -1,40 +1,45 @@
-//! What the log has of an inode, and what it lacks: kept in the live inode, for the length of a transaction.
+//! The log's record of a live inode in one transaction: logged parts, and changes that the log
+//! lacks.
 //!
-//! [`LogState`] begins with the first change of an inode in a transaction, which its item's `transid` tells, or when the inode is
-//! logged. Without a state, an inode that changed in this transaction is one of which nothing is known: all of it is to be
-//! logged. So it is with inodes that are new.
+//! [`LogState`] begins with the first change of an inode in a transaction, or when the inode is
+//! logged. The item's `transid` tells whether a change is the first. If an inode changed in this
+//! transaction and has no state, its changes are unknown, and all of it must be logged. New inodes
+//! have no state either.
 //!
-//! Invariant: while there is a state, every range of a file whose items changed since the file was last logged is in
-//! [`LogState::changed`], and every name that a directory got has an index from [`LogState::first_index`] on.
+//! Invariants, while a state exists:
+//! - [`LogState::changed`] contains every range of a file whose items changed since the file was
+//!   last logged.
+//! - Every name that a directory got has an index from [`LogState::first_index`] on.
 
 use buttress_format::{Generation, InodeItem};
 use core::ops::Range;
 
-/// More ranges than this count as the whole file.
+/// The number of changed ranges above which the whole file counts as changed.
 const RANGES_MAX: usize = 1024;
 
 /// The log's side of a live inode. See the module.
 #[derive(Clone, Debug, Default)]
 pub struct LogState {
-    /// The transaction that it is of; zero: there is none.
+    /// The transaction that this state belongs to; zero if there is no state.
     pub generation: Generation,
-    /// Of a file: what changed and was not logged.
+    /// The ranges of a file that changed and were not logged.
     pub changed: ChangedRanges,
-    /// What was logged last.
+    /// The last logged state of the inode.
     pub logged: Option<Box<Logged>>,
-    /// Of a directory: the first index that it gave in this transaction.
+    /// The first index that a directory gave to a name in this transaction.
     pub first_index: Option<u64>,
-    /// Of a directory: the log has all names with an index from the first one up to this one. The next sync begins behind
-    /// it, and so costs what is new, however large the directory is.
+    /// The last logged index of a directory: the log has all names from the first index up to this
+    /// one. The next sync begins after it, so its cost depends on new names and not on the size of
+    /// the directory.
     pub last_logged_index: u64,
 }
 
-/// What was logged of an inode.
+/// The state of an inode at its last logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
-    /// Its item then.
+    /// The inode item at that logging.
     pub item: InodeItem,
-    /// The batch that it was in.
+    /// The number of the batch that logged the inode.
     pub batch: u64,
 }
 
@@ -46,13 +51,13 @@ impl LogState {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no state.
     pub const fn is_none(&self) -> bool {
         self.generation.get() == 0
     }
 }
 
-/// Ranges of a file, in order and apart from one another.
+/// Changed ranges of a file, in order and not touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedRanges(Vec<Range<u64>>);
 
@@ -67,7 +72,7 @@ impl ChangedRanges {
         self.0.iter()
     }
 
-    /// Whether one of them has something in common with a range.
+    /// Returns whether any changed range overlaps a range.
     pub fn meets(&self, range: &Range<u64>) -> bool {
         let from = self.0.partition_point(|other| other.end <= range.start);
         self.0.get(from).is_some_and(|other| other.start < range.end)

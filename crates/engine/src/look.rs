@@ -1,10 +1,12 @@
-//! A look at the running transaction: what operations read under the edit lock, without any edit.
+//! A read-only borrow of the running transaction, for operations that read under the edit lock
+//! without an edit.
 //!
-//! [`Running`] has look-ups and edits. A look has the look-ups alone, so code that gets a look cannot edit a tree: that is
-//! an error of the compiler. Look-ups open trees, so a look borrows the transaction for itself.
+//! [`Running`] has lookups and edits. [`Look`] has only the lookups, so the compiler rejects a tree
+//! edit in code that gets a look. Lookups open trees, so a look borrows the transaction
+//! exclusively.
 //!
-//! What is only in memory can change through a look: which inodes are held, what a directory gives to new inodes, and what
-//! logs know. No commit writes that.
+//! State that exists only in memory can change through a look: open handles of inodes, inherited
+//! attributes of a directory, and the log state of inodes. No commit writes that state.
 
 use super::core_state::Core;
 use super::data_extents::DataRange;
@@ -19,28 +21,28 @@ use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use buttress_tree::{EditableTree, OwnedItem, Tree};
 
-/// A look at the running transaction.
+/// A read-only borrow of the running transaction.
 #[derive(Debug)]
 pub struct Look<'a>(&'a mut Running);
 
 impl<'a> Look<'a> {
-    /// Looks at this transaction.
+    /// Borrows this transaction.
     pub const fn new(running: &'a mut Running) -> Self {
         Self(running)
     }
 
-    /// Looks again later: a look-up ends a look.
+    /// Borrows again for a later lookup, because each lookup consumes a look.
     pub const fn reborrow(&mut self) -> Look<'_> {
         Look(self.0)
     }
 
-    /// Returns what all trees have in common: format, features, generations, devices.
+    /// Returns the state that edits of any tree need: format, features, generations, devices.
     #[must_use]
     pub fn core(self) -> &'a Core {
         &self.0.core
     }
 
-    /// Returns the names that went in this transaction.
+    /// Returns the names removed in this transaction.
     #[must_use]
     pub fn names(self) -> &'a NameChanges {
         &self.0.names
@@ -52,10 +54,10 @@ impl<'a> Look<'a> {
         &self.0.inodes
     }
 
-    /// Returns a tree. Opens it if nobody has.
+    /// Returns a tree, and opens it if necessary.
     ///
     /// # Errors
-    /// [`Error::TreeNotFound`], and that a block cannot be read.
+    /// [`Error::TreeNotFound`]; an error of reading a block.
     pub fn open_tree(self, id: TreeId) -> Result<&'a OpenTree> {
         self.0.open_tree(id).map(|open| &*open)
     }
@@ -63,7 +65,7 @@ impl<'a> Look<'a> {
     /// Returns the root item of a tree, with the changes of this transaction.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree).
+    /// As for [`open_tree`](Self::open_tree).
     pub fn root_item(self, id: TreeId) -> Result<&'a RootItem> {
         self.0.root_item(id)
     }
@@ -108,23 +110,23 @@ impl<'a> Look<'a> {
         self.0.next_index(directory)
     }
 
-    /// Returns the next index in a directory by its tree alone.
+    /// Returns the next index in a directory, found in its tree alone.
     ///
     /// # Errors
-    /// As [`open_tree`](Self::open_tree).
+    /// As for [`open_tree`](Self::open_tree).
     pub fn next_index_in_tree(self, directory: Location) -> Result<u64> {
         self.0.next_index_in_tree(directory)
     }
 
-    /// Returns how many references an extent of data has.
+    /// Returns the number of references of a data extent.
     ///
     /// # Errors
-    /// That a block cannot be read.
+    /// If a block cannot be read.
     pub fn data_references(self, extent: DataRange) -> Result<u64> {
         self.0.data_references(extent)
     }
 
-    /// Returns the error of an edit without space.
+    /// Returns the error of an edit that finds no space for metadata.
     #[must_use]
     pub fn no_metadata_space(self, need: Need) -> Error {
         self.0.no_metadata_space(need)
@@ -136,7 +138,7 @@ impl<'a> Look<'a> {
         self.0.new_log(generation)
     }
 
-    /// Changes what logs know of an inode.
+    /// Changes the log state of an inode.
     pub fn with_log_state<T>(
         self,
         location: Location,

@@ -1,10 +1,10 @@
-//! Counts of the current thread's look-ups, for tests of what a call costs.
+//! Counts of the current thread's lookups, for tests of the cost of a call.
 //!
 //! Builds without debug assertions count nothing.
 
 use core::ops::Sub;
 
-/// Look-ups by one thread.
+/// The lookups of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookUps {
     /// Inodes found in the table of live inodes.
@@ -20,7 +20,7 @@ pub struct LookUps {
 impl Sub for LookUps {
     type Output = Self;
 
-    /// Returns the look-ups since `earlier`. Counts of one thread only grow.
+    /// Returns the lookups since `earlier`. The counts of one thread only grow.
     fn sub(self, earlier: Self) -> Self {
         Self {
             inodes: self.inodes.wrapping_sub(earlier.inodes),
@@ -49,7 +49,7 @@ mod counting {
         });
     }
 
-    /// Returns the look-ups of the current thread so far.
+    /// Returns the lookups of the current thread so far.
     #[must_use]
     pub fn so_far() -> LookUps {
         COUNTED.with(Cell::get)
@@ -62,7 +62,7 @@ mod counting {
 
     pub(crate) const fn count(_: impl FnOnce(&mut LookUps) -> &mut u64 + Copy) {}
 
-    /// Returns no look-ups: this build counts none.
+    /// Returns zero lookups, because this build counts none.
     #[must_use]
     pub const fn so_far() -> LookUps {
         LookUps {

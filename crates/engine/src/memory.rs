@@ -1,57 +1,60 @@
-//! What a writer holds in memory until it is committed: one budget with the cache of clean tree blocks.
+//! The memory of uncommitted state, which shares one budget with the cache of clean tree blocks.
 //!
-//! Three things wait: blocks that edits changed, with what is noted about references and inodes (*dirty*); the blocks of a
-//! commit that is being written (*frozen*); file content (*pending*, counted by [`crate::data_table`]). Together they may
-//! take ten sixteenths of the cache's budget. The cache of clean blocks has two sixteenths as long as the volume is open for
-//! writing, and what is not read ahead of a quarter. So much may wait because each commit writes anew every leaf that names of
-//! many files hash to, and nodes above: the fewer commits, the less of that. Blocks that wait are found as those of the
-//! cache are.
+//! Three kinds of state use this memory: blocks that edits changed, with delayed references and
+//! changed inodes (*dirty*); the blocks of a commit that is being written (*frozen*); file content
+//! (*pending*, counted by [`crate::data_table`]). Together they may use ten sixteenths of the
+//! cache's budget. The cache of clean blocks has two sixteenths while the volume is open for
+//! writing, plus the unused part of a quarter for readahead. The share of dirty state is large
+//! because each commit rewrites every leaf to which names of many files hash, and the nodes above.
+//! Fewer commits rewrite less. Lookups find dirty blocks as they find cached ones.
 //!
-//! These shares are fixed. A cache that shrank while more waits would give back little: what leaves it lies between what
-//! stays, and allocators keep the pages of both.
+//! These shares are fixed. Shrinking the cache while dirty state grows would return little memory:
+//! evicted blocks lie between blocks that stay, and allocators keep the pages of both.
 //!
-//! Content may take half of what may wait. When three quarters of the rest are used up, a commit begins in the background, and
-//! edits go on; when all of it is, they wait for that commit, or commit themselves. Where twice as much as came during the
-//! commit before would not fit into the last quarter, a commit begins that much earlier, but not before the rest is half used up.
+//! Content may use half of this limit. When three quarters of the rest are used, a background
+//! commit begins while edits continue. When all of it is used, edits wait for that commit, or
+//! commit themselves. If twice the growth during the previous commit would not fit into the last
+//! quarter, the commit begins that much earlier, but not before half of the rest is used.
 //!
-//! Not counted: names that were looked up (4 MiB), what views hold, buffers of writes under way (some 16 MiB), and the map of free space.
+//! Not counted: looked-up names (4 MiB), state that views hold, buffers of writes in progress (some
+//! 16 MiB), and the map of free space.
 
 use buttress_format::ByteCount;
 use buttress_locks::atomic::{AtomicU64, Ordering};
 
-/// However small the cache's budget is, so much may wait: less than that, and every other edit would be a commit.
+/// The least limit of dirty memory, for any cache budget. With less, every other edit would commit.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// How much of the cache's budget may wait.
+/// The share of the cache's budget that dirty memory may use.
 const WAITING_SIXTEENTHS: u64 = 10;
 
-/// What a reference that waits takes, and what an inode in memory takes: their fields, and their part of a tree's nodes.
+/// The memory of one delayed reference or one inode: its fields, and its part of a map's nodes.
 pub(crate) const REFERENCE_BYTES: u64 = 320;
 pub(crate) const INODE_BYTES: u64 = 320;
 
-/// What is held. See the module.
+/// The dirty and frozen memory of a volume. See the module.
 #[derive(Debug)]
 pub(crate) struct DirtyMemory {
     limit_bytes: u64,
     dirty_bytes: AtomicU64,
     frozen_bytes: AtomicU64,
-    /// What became dirty while the last commit was being written.
+    /// The bytes that became dirty while the last commit was being written.
     came_bytes: AtomicU64,
 }
 
 /// How urgent a commit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressure {
-    /// There is room.
+    /// No commit is needed.
     None,
-    /// So much waits that a commit should begin.
+    /// Dirty memory suggests that a background commit should begin.
     Background,
-    /// All of it does.
+    /// Dirty memory has reached its limit.
     Hard,
 }
 
 impl DirtyMemory {
-    /// Of a cache with this budget, or with a limit that is given.
+    /// Returns the limits for a cache of this budget, or for an explicit limit.
     pub(crate) fn new(cache_budget: ByteCount, limit: Option<ByteCount>) -> Self {
         let sixteenth = cache_budget.get() >> 4;
         let limit = limit.map_or(sixteenth.saturating_mul(WAITING_SIXTEENTHS), ByteCount::get);
@@ -63,12 +66,12 @@ impl DirtyMemory {
         }
     }
 
-    /// The most that may wait.
+    /// Returns the limit of dirty memory.
     pub(crate) const fn limit(&self) -> ByteCount {
         ByteCount::new(self.limit_bytes)
     }
 
-    /// The most content that may wait.
+    /// Returns the limit of dirty content.
     pub(crate) const fn content_limit(&self) -> ByteCount {
         ByteCount::new(self.limit_bytes >> 1)
     }
@@ -77,26 +80,26 @@ impl DirtyMemory {
         self.dirty_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// A commit froze all that was dirty.
+    /// Counts all dirty blocks as frozen when a commit freezes them.
     pub(crate) fn freeze(&self, bytes: u64) {
         self.dirty_bytes.store(0, Ordering::Relaxed);
         self.frozen_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What was frozen is written, and gone.
+    /// Counts the frozen blocks as written.
     pub(crate) fn thaw(&self) {
         self.came_bytes
             .store(self.dirty_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         self.frozen_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whether edits should make way for a commit.
+    /// Returns how urgent a commit is.
     pub(crate) fn pressure(&self, delalloc_bytes: u64) -> Pressure {
         let (dirty, frozen) = (
             self.dirty_bytes.load(Ordering::Relaxed),
             self.frozen_bytes.load(Ordering::Relaxed),
         );
-        // Whatever waits of content, a commit that would write next to nothing helps nobody.
+        // Content alone never causes a commit that would write almost nothing.
         let rest = self
             .limit_bytes
             .saturating_sub(delalloc_bytes)
@@ -110,13 +113,13 @@ impl DirtyMemory {
         }
     }
 
-    /// Of what may be dirty, what is left for edits beside a commit.
+    /// Returns the part of the limit that stays free for edits during a commit.
     fn ahead_bytes(&self, rest: u64) -> u64 {
         let came = self.came_bytes.load(Ordering::Relaxed);
         came.saturating_mul(2).clamp(rest >> 2, rest >> 1)
     }
 
-    /// Returns the bytes that are held now, without content.
+    /// Returns the bytes in use now, without content.
     #[cfg(feature = "testing")]
     pub(crate) fn held(&self) -> ByteCount {
         let (dirty, frozen) = (&self.dirty_bytes, &self.frozen_bytes);
@@ -135,8 +138,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_commit_begins_when_three_quarters_are_used_and_is_waited_for_when_all_is() {
-        // 176 MiB may wait.
+    fn commit_begins_at_three_quarters_and_blocks_edits_at_limit() {
+        // The limit of dirty memory is 176 MiB.
         let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(176 * MIB)));
         for (dirty, frozen, pending, expected) in [
             (0, 0, 0, Pressure::None),
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_begins_earlier_the_more_came_during_the_one_before() {
+    fn commit_begins_earlier_after_faster_growth() {
         let dirty_memory = DirtyMemory::new(ByteCount::new(1 << 30), Some(ByteCount::new(160 * MIB)));
         for (came, begins_at) in [(0, 120), (20, 120), (30, 100), (40, 80), (90, 80)] {
             dirty_memory.freeze(60 * MIB);

@@ -1,6 +1,6 @@
-//! What an edit asks for: places of trees, and whether it may use the reserve.
+//! The need of an edit: the number of tree places it changes, and whether it may use the reserve.
 //!
-//! The caller counts places, not nodes: how many nodes a place takes depends on the height of the trees
+//! The caller counts places, not nodes: the nodes of a place depend on the height of the trees
 //! ([`super::worst_case`]). An item is at most one place.
 
 use super::worst_case::Shape;
@@ -18,32 +18,33 @@ pub(crate) enum NewChunks {
     Sparing,
 }
 
-/// Dirty data has its items promised. The edit that makes them asks for the paths to where they begin and end.
+/// The places of an edit that inserts items promised to dirty data: the paths to the ends of its
+/// item ranges. The items themselves were reserved before.
 const PLACES_OF_PROMISED: u64 = 8;
 
-/// What an edit may take at its worst.
+/// The most that an edit may allocate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// Places of trees that it changes: runs of adjacent items that fit into one leaf.
     pub places: u64,
-    /// Whether it may use the reserve.
+    /// The space that the edit may use.
     pub claim: Claim,
 }
 
-/// What an edit has a claim on.
+/// The space that an edit may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Claim {
-    /// What is left beside the reserve and what was promised.
+    /// Only space outside the reserve and outside of promises.
     #[default]
     Ordinary,
-    /// It gives back more than it takes: the reserve, too.
+    /// Also the reserve, because the edit frees more space than it takes.
     Freeing,
-    /// It keeps a promise: it writes back data for which room was reserved.
+    /// Also promised space, because the edit writes back data for which space was reserved.
     Reserved,
 }
 
 impl Need {
-    /// An edit that adds or changes items at so many places.
+    /// Returns the need of an edit that adds or changes items at `places` places.
     pub const fn places(places: u64) -> Self {
         Self {
             places,
@@ -51,8 +52,8 @@ impl Need {
         }
     }
 
-    /// An edit at so many places that frees space in the end. A run of items that it removes has two: its ends. The leaves
-    /// between are freed whole.
+    /// Returns the need of an edit at `places` places that frees space in the end. A removed run of
+    /// items counts as two places, its ends. The leaves between are freed whole.
     pub const fn freeing(places: u64) -> Self {
         Self {
             places,
@@ -60,7 +61,7 @@ impl Need {
         }
     }
 
-    /// An edit at so many places that makes extents of dirty data.
+    /// Returns the need of an edit at `places` places that makes extents of dirty data.
     pub const fn promised(places: u64) -> Self {
         Self {
             places,

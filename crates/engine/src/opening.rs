@@ -1,10 +1,11 @@
-//! Opening a volume for writing: what is refused, and what is loaded.
+//! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
-//! Refused by name: states that a writer would break or that it does not keep yet (an interrupted
-//! balance, a replacement without its target, relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
-//! not written (zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds). A bad primary
-//! superblock is not refused: the next commit writes it anew. Everything else is loaded lazily: block group items at once, the free
-//! space of a group when it is needed.
+//! Refused by name are states that a writer would break or does not support yet: an interrupted
+//! balance, a replacement without its target, relocation trees, an interrupted change by btrfstune,
+//! and metadata images. Also refused are features that are not written: zoned, RAID stripe tree,
+//! extent tree v2, remap tree, unknown compat_ro bits, seeds. A bad primary superblock is not
+//! refused, because the next commit rewrites it. Opening reads the block group items at once. It
+//! reads the free space of a group when an allocation needs it.
 
 use super::block_groups::BlockGroups;
 use super::core_state::Core;
@@ -37,20 +38,21 @@ use buttress_volume::{Notice, Volume};
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
-/// How to write.
+/// Options for writing to a volume.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// Where times and uuids come from.
+    /// The source of times and uuids.
     pub environment: Arc<dyn Environment>,
-    /// How much may be dirty until it is committed: changed tree blocks, file content, what is noted about both. It
-    /// comes out of the cache's budget. `None`: ten sixteenths of that; at least 8 MiB.
+    /// The limit of dirty memory before a commit: changed tree blocks, file content, and records
+    /// about both. It is part of the cache's budget. `None` means ten sixteenths of that budget,
+    /// and at least 8 MiB.
     pub memory: Option<ByteCount>,
-    /// How file content is written.
+    /// Options for writing file content.
     pub data: DataOptions,
-    /// The volume is opened to give up a replacement of a device that has not come to its end: its target need not be there,
-    /// and is not written.
+    /// Whether the caller opens the volume to cancel an unfinished device replacement. The target
+    /// may then be missing, and is not written.
     pub gives_up_replacement: bool,
-    /// Devices are told what a commit freed.
+    /// Whether devices discard the ranges that a commit freed.
     pub discard: bool,
 }
 
@@ -69,14 +71,15 @@ impl Default for WriteOptions {
 /// A volume that was just opened, before its pending log is replayed.
 #[derive(Debug)]
 pub struct Opening {
-    /// The volume.
+    /// The handle of the volume.
     pub engine: Engine,
-    /// The log that must be replayed first.
+    /// The log that the caller must replay first, if there is one.
     pub log: Option<PendingLog>,
 }
 
 impl Opening {
-    /// Ends the opening: what was changed so far is no caller's work, and the volume's own threads start.
+    /// Ends the opening: its changes no longer count as a caller's, and the background threads
+    /// start.
     #[must_use]
     pub fn end(self) -> Engine {
         let mut engine = self.engine;
@@ -88,12 +91,12 @@ impl Opening {
 }
 
 impl Engine {
-    /// Makes a volume that was opened from writable devices ready for writing. The caller replays the log, cleans up, and
-    /// [ends](Opening::end) the opening.
+    /// Makes a volume that was opened from writable devices ready for writing. The caller replays
+    /// the log, cleans up, and [ends](Opening::end) the opening.
     ///
     /// # Errors
-    /// [`Error::WritingRefused`] for a state or a feature that is not written; [`Error::DamagedLog`]; an error of a device or
-    /// a tree.
+    /// [`Error::WritingRefused`] for a refused state or feature; [`Error::DamagedLog`]; an error of
+    /// a device or a tree.
     pub fn open(
         filesystem: Filesystem,
         options: WriteOptions,
@@ -103,8 +106,8 @@ impl Engine {
         Self::begin(filesystem, options, stages)
     }
 
-    /// As [`open`](Self::open), on devices whose changes stay in memory. A metadata image may be opened so: nothing is
-    /// written to it.
+    /// Opens a volume as [`open`](Self::open) does, on devices whose changes stay in memory. This
+    /// works for a metadata image too, because nothing is written to it.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -168,13 +171,13 @@ impl Engine {
     }
 }
 
-/// Refuses what must not be written.
+/// Returns an error for a volume that must not be written.
 pub fn refuse(filesystem: &Filesystem) -> Result<()> {
     let refusal = find_refusal(filesystem, false)?;
     refusal.map_or(Ok(()), |refusal| Err(Error::WritingRefused(refusal)))
 }
 
-/// Where the kernel's own mount goes on with what was interrupted.
+/// The remedy for states that the kernel completes at its next mount.
 const MOUNT: &str = "mount it with the kernel, which goes on with that";
 
 fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
@@ -221,7 +224,7 @@ fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<Writi
     Ok(None)
 }
 
-/// What opening noticed that forbids writing.
+/// Returns the reason against writing that opening noticed, if there is one.
 fn noticed(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
     let notices = filesystem.volume().notices();
     let may_be_image = |notice: &Notice| in_memory && matches!(notice, Notice::MetadataImage);
@@ -243,7 +246,8 @@ fn noticed(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRef
     overwritten(filesystem, &notices)
 }
 
-/// A device that is opened from a copy of its superblock, and holds something else by now.
+/// Returns the refusal for a device whose superblock was read from a copy and whose content another
+/// format has overwritten.
 fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<WritingRefusal>> {
     let slots = filesystem.volume().devices();
     for notice in notices {
@@ -265,7 +269,7 @@ fn overwritten(filesystem: &Filesystem, notices: &[Notice]) -> Result<Option<Wri
 }
 
 fn load(filesystem: &Filesystem) -> Result<Running> {
-    // Nobody else has these trees yet.
+    // No other thread has these trees yet.
     let _excused = Excused::from_device_rule();
     let superblock = filesystem.superblock();
     let volume = filesystem.volume();
@@ -320,7 +324,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     let groups = running.block_group_tree();
     let tree = running.view(groups)?;
     running.core.groups = load_block_groups(groups, &tree, volume)?;
-    // The superblock's own count may be wrong; what block groups say is what allocation goes by.
+    // The superblock's own count may be wrong, and allocation relies on the counts of block groups.
     let used = running.core.groups.iter().map(|group| group.used);
     running.core.bytes_used = used.fold(0, u64::saturating_add);
     running.load_devices()?;
@@ -328,15 +332,16 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     Ok(running)
 }
 
-/// Whether the superblock has to be written anew: a device was opened from a copy of it, or its count of bytes in use is
-/// wrong. Then the next commit is one even if nothing else changed.
+/// Returns whether the next commit must rewrite the superblock even without changes. That is so if
+/// a device was opened from a copy of its superblock, or if the superblock's count of used bytes is
+/// wrong.
 fn needs_mending(volume: &Volume) -> bool {
     let is_wrong =
         |notice: &Notice| matches!(notice, Notice::SuperblockCopyUsed { .. } | Notice::UsedBytes(_));
     volume.notices().iter().any(is_wrong)
 }
 
-/// The uuid that blocks carry of the chunk tree, taken from its root.
+/// Returns the uuid of the chunk tree, which its root block carries.
 fn chunk_tree_uuid(filesystem: &Filesystem) -> Result<Uuid> {
     let root = *filesystem.tree(TreeId::CHUNK)?.root();
     let block = filesystem

@@ -1,10 +1,11 @@
-//! The log that waits at opening.
+//! The pending log of a volume at opening.
 //!
-//! It is read once as a whole before anything is changed: a log of which one block or item is damaged is not replayed at
-//! all. The extent tree knows nothing of a log, so opening keeps the space of its blocks, until the replay is durable, and
-//! that of data which only the log refers to, until the replay has made extents of it.
+//! The whole log is read before any change. A log with one damaged block or item is not replayed at
+//! all. The extent tree does not record the log, so opening reserves its space. It keeps log blocks
+//! until the replay is durable. It keeps data that only the log refers to until the replay has made
+//! extents of that data.
 //!
-//! Left out: logs of subvolumes that are gone, of which only the space is kept.
+//! Left out: logs of subvolumes that no longer exist, for which only the space is kept.
 
 use crate::block_groups::Share;
 use crate::data_extents::DataRange;
@@ -21,24 +22,24 @@ use std::sync::Arc;
 /// The most blocks of a log: as many as a kernel that never commits by itself writes in hours.
 const BLOCKS_MAX: usize = 1 << 20;
 
-/// A log that waits to be replayed. See the module.
+/// A log to be replayed. See the module.
 #[derive(Debug)]
 pub struct PendingLog {
-    /// Where it begins.
+    /// The address of the log root tree.
     pub root: Logical,
-    /// The logs of subvolumes that there are.
+    /// The logs of subvolumes that exist.
     pub logs: Vec<(SubvolumeId, Tree)>,
-    /// All its blocks.
+    /// The addresses of all log blocks.
     blocks: HashSet<Logical>,
-    /// Data that it refers to, as extents.
+    /// The data extents that the log refers to.
     data: BTreeMap<Logical, ByteCount>,
-    /// How many items there are.
+    /// The number of items in all logs.
     pub items: u64,
     sector_bytes: u32,
 }
 
 impl PendingLog {
-    /// Reads the log of a volume, if there is one.
+    /// Reads the pending log of a volume, if there is one.
     ///
     /// # Errors
     /// [`Error::DamagedLog`] with the place and the cause.
@@ -61,7 +62,7 @@ impl PendingLog {
         }
     }
 
-    /// The ranges that it uses: start and length.
+    /// Returns the ranges that the log uses, as start and length.
     pub fn ranges(&self, node_bytes: u64) -> Vec<(u64, u64)> {
         let blocks = self.blocks.iter().map(|block| (block.get(), node_bytes));
         let data = self
@@ -71,7 +72,7 @@ impl PendingLog {
         blocks.chain(data).collect()
     }
 
-    /// The error of a log that cannot be replayed.
+    /// Returns the error of a log that cannot be replayed.
     pub fn damaged(&self, cause: Error) -> Error {
         Error::DamagedLog {
             logical: self.root,
@@ -112,7 +113,7 @@ impl PendingLog {
         Ok(())
     }
 
-    /// Reads all blocks of a tree, and looks at their items.
+    /// Reads all blocks of a tree and inspects their items.
     fn walk(&mut self, forest: &Arc<Forest>, root: &RootPointer) -> Result<()> {
         let mut waiting = vec![BlockPointer::root(root)];
         while let Some(pointer) = waiting.pop() {
@@ -159,7 +160,7 @@ impl PendingLog {
     }
 }
 
-/// Whether a subvolume is there and is not being dropped.
+/// Returns whether a subvolume exists and is not being dropped.
 fn is_there(filesystem: &Filesystem, subvolume: SubvolumeId) -> Result<bool> {
     match filesystem.root_item(subvolume.tree()) {
         Ok(item) => Ok(item.references > 0),
@@ -175,7 +176,7 @@ pub fn broken(error: buttress_format::ItemError) -> Error {
 }
 
 impl Running {
-    /// Keeps the log's blocks from being used before this transaction is durable.
+    /// Pins the log's blocks until this transaction is durable.
     pub fn keep_log_blocks(&mut self, log: &PendingLog) -> Result<()> {
         let length = self.core.node_bytes().get();
         for block in &log.blocks {
@@ -184,7 +185,8 @@ impl Running {
         Ok(())
     }
 
-    /// Keeps one block of a log until this transaction is durable. No state that a reader holds has it.
+    /// Pins one log block until this transaction is durable. No state that a reader holds contains
+    /// the block.
     pub fn keep_log_block(&mut self, start: u64, length: u64, from: Share) -> Result<()> {
         let generation = self.core.generation;
         if buttress_faults::on("log-blocks-unpinned") {
@@ -193,14 +195,14 @@ impl Running {
                 _ => Ok(()),
             };
         }
-        // As if it came after this transaction: nobody who reads an older state needs it.
+        // A later allocating generation makes the block independent of readers of older states.
         let allocated = Generation::new(generation.get().saturating_add(1));
         self.core.groups.shift(start, length, from, Share::Pinned)?;
         self.core.pins.add(generation, start, length, allocated);
         Ok(())
     }
 
-    /// Takes the data that only the log refers to out of what is free. Gives those extents.
+    /// Allocates the data extents that only the log refers to. Returns these extents.
     pub fn take_logged_data(&mut self, log: &PendingLog) -> Result<BTreeMap<Logical, DataRange>> {
         let mut taken = BTreeMap::new();
         for (logical, length) in &log.data {

@@ -1,46 +1,48 @@
-//! Times that writes set and that the inode item does not have yet.
+//! Times that writes set and that the inode item does not record yet.
 //!
-//! A write changes dirty data and takes no edit lock, so it cannot change the inode item. The live inode keeps the
-//! write's times as pending times. Everything else that changes times changes the item, by
-//! [`Running::change_inode`](crate::running::Running::change_inode), which merges the pending times first.
-//! Each field therefore has the value that was set last.
+//! A write changes dirty data and acquires no edit lock, so it cannot change the inode item. The
+//! live inode keeps the write's times as pending times. Every other change of times goes to the
+//! item through [`Running::change_inode`](crate::running::Running::change_inode), which merges the
+//! pending times first. Each field therefore has the value that was set last.
 //!
 //! Invariants:
-//! - A change of the item finds no pending times, so it cannot be undone by an older write.
-//! - Pending times are never dropped, except with the file: a change of one time keeps the others.
-//! - The table of dirty files keeps a file that has pending times, so the next write-back merges them.
+//! - A change of the item never finds pending times, so an older write cannot undo it.
+//! - Pending times are never dropped, except with the file. A change of one time keeps the others.
+//! - The table of dirty files keeps a file that has pending times, so the next write-back merges
+//!   them.
 //!
 //! Tests: `data::tests::times`, and histories of calls against a model in `proof/tests/times`.
 
 use buttress_format::{InodeItem, Timestamp};
 
-/// See the module.
+/// The pending times of one file. See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingTimes {
-    /// The time of the last write, if the item does not have it yet: the next mtime and ctime.
+    /// The time of the last write, if the item does not record it yet: the next mtime and ctime.
     written: Option<Timestamp>,
-    /// How many writes the item's change counter lacks.
+    /// The number of writes that the item's change counter does not include yet.
     writes: u64,
 }
 
 impl PendingTimes {
-    /// Notes a write.
+    /// Records a write.
     pub const fn note_write(&mut self, now: Timestamp) {
         self.written = Some(now);
         self.count_write();
     }
 
-    /// Notes a write that leaves the times to the caller.
+    /// Records a write whose times the caller sets.
     pub const fn count_write(&mut self) {
         self.writes = self.writes.wrapping_add(1);
     }
 
-    /// Returns whether the item lacks nothing. A write that keeps the times counts too: a size may wait for the next write-back.
+    /// Returns whether nothing is pending. A write that keeps the times still counts, because a new
+    /// size may be pending too.
     pub const fn is_empty(&self) -> bool {
         self.written.is_none() && self.writes == 0
     }
 
-    /// Merges the times into an item that has older ones.
+    /// Merges the pending times into the inode item.
     pub fn merge_into(self, item: &mut InodeItem) {
         if let Some(written) = self.written {
             item.mtime = written;

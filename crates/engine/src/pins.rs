@@ -1,9 +1,10 @@
-//! Pins: freed space that must not be used again yet, and the readers that may still need it.
+//! Pins: freed space that may not be reused yet, and the readers that may still need it.
 //!
-//! What a transaction frees is still part of the last state on disk, so it may be overwritten only when the superblock
-//! that no longer needs it is durable; and a reader of an older state still reads it. So freed ranges wait here, with the
-//! generations in which they were allocated and freed: a range is needed by readers of the states in between, and by no
-//! others. A reader that stays for a thousand commits keeps what it sees, not what came and went since.
+//! The last state on disk still contains the ranges that a transaction freed. They may be
+//! overwritten only after the next superblock is durable. A reader of an older state may also still
+//! read them. Pins therefore keep each freed range with the generations in which it was allocated
+//! and freed. Only readers of the states between these generations need it. A reader that stays for
+//! a thousand commits keeps the ranges that it sees, not ranges allocated and freed since.
 
 use super::block_groups::BlockGroups;
 use buttress_exact::Exact as _;
@@ -16,17 +17,18 @@ use std::sync::Arc;
 
 lock_class!(HeldLock, "held", Rank::new(51));
 
-/// The readers of a volume, by the generation that they see.
+/// The readers of a volume, by the generation that they read.
 #[derive(Debug, Default)]
 pub struct Readers {
     held: Mutex<BTreeMap<Generation, usize>, HeldLock>,
-    /// How often the last reader of a generation let go whose leaving can free something.
+    /// The number of times that a generation lost its last reader and thereby may have released
+    /// pins.
     departures: AtomicU64,
-    /// The generation that runs.
+    /// The generation of the running transaction.
     running: AtomicU64,
 }
 
-/// A reader's hold on a generation; lets go when it is dropped.
+/// A reader's hold on a generation, released on drop.
 #[derive(Debug)]
 pub struct Hold {
     readers: Arc<Readers>,
@@ -34,7 +36,8 @@ pub struct Hold {
 }
 
 impl Readers {
-    /// Registers a reader that sees the state that the commit of `generation` froze, or the transaction that runs after it.
+    /// Registers a reader of the state that the commit of `generation` froze, or of the transaction
+    /// after it.
     pub fn hold(self: &Arc<Self>, generation: Generation) -> Hold {
         let mut held = self.held.lock();
         let count = held.entry(generation).or_default();
@@ -48,23 +51,23 @@ impl Readers {
         }
     }
 
-    /// From now on this generation runs.
+    /// Sets the generation of the running transaction.
     pub fn set_running(&self, generation: Generation) {
         self.running.store(generation.get(), Ordering::SeqCst);
     }
 
-    /// Registers a reader of the transaction that runs.
+    /// Registers a reader of the running transaction.
     pub fn hold_running(self: &Arc<Self>) -> Hold {
         let running = self.running.load(Ordering::SeqCst);
         self.hold(Generation::new(running.saturating_sub(1)))
     }
 
-    /// Whether the transaction still runs that ran when the hold was taken.
+    /// Returns whether the transaction that was running when the hold was taken is still running.
     pub fn is_running_still(&self, hold: &Hold) -> bool {
         self.running.load(Ordering::SeqCst) == hold.generation.get().saturating_add(1)
     }
 
-    /// The generations that somebody reads, in order.
+    /// Returns the generations that have readers, in order.
     fn generations(&self) -> Vec<Generation> {
         self.held.lock().keys().copied().collect()
     }
@@ -79,7 +82,7 @@ impl Drop for Hold {
             *count = count.exact_sub(1);
             if *count == 0 {
                 held.remove(&self.generation);
-                // What the running transaction frees waits for its commit in any case.
+                // Ranges that the running transaction frees stay pinned until its commit anyway.
                 if !self.readers.is_running_still(self) && !buttress_faults::on("pins-departure-unnoticed") {
                     self.readers.departures.fetch_add(1, Ordering::Relaxed);
                 }
@@ -93,13 +96,14 @@ impl Drop for Hold {
 struct Pinned {
     start: u64,
     length: u64,
-    /// The transaction that allocated it.
+    /// The generation of the transaction that allocated the range.
     allocated: Generation,
 }
 
 impl Pinned {
-    /// Whether a reader of one of these generations may need a range that was freed in `freed`. A reader may also see the
-    /// transaction that runs after the commit of its generation.
+    /// Returns whether a reader of one of these generations may need a range that was freed in
+    /// `freed`. A reader may also read the transaction that runs after the commit of its
+    /// generation.
     fn is_needed(&self, freed: Generation, readers: &[Generation]) -> bool {
         let first = match buttress_faults::on("pins-view-of-running-forgotten") {
             true => self.allocated.get(),
@@ -111,18 +115,19 @@ impl Pinned {
     }
 }
 
-/// Freed ranges by the transaction that freed them.
+/// Freed ranges, by the transaction that freed them.
 #[derive(Debug, Default)]
 pub struct Pins {
     waiting: BTreeMap<Generation, Vec<Pinned>>,
-    /// How long those are, all together.
+    /// The length of all pinned ranges, in bytes.
     bytes: u64,
-    /// What was the case when ranges were last released: nothing can be released before it changes.
+    /// The durable generation and departures at the last release. No range can be released until
+    /// one of them changes.
     looked_at: Option<(Generation, u64)>,
 }
 
 impl Pins {
-    /// A range was freed in the transaction `freed` that had been allocated in `allocated`.
+    /// Pins a range that transaction `freed` freed and transaction `allocated` had allocated.
     pub fn add(&mut self, freed: Generation, start: u64, length: u64, allocated: Generation) {
         self.bytes = self.bytes.exact_add(length);
         self.waiting.entry(freed).or_default().push(Pinned {
@@ -132,7 +137,7 @@ impl Pins {
         });
     }
 
-    /// Whether block groups have as much pinned as waits here.
+    /// Checks that the block groups' pinned bytes equal the bytes pinned here.
     pub fn balance(&self, groups: &BlockGroups) -> Result<(), Defect> {
         let (waiting, pinned) = (self.bytes, groups.pinned_bytes());
         if waiting == pinned {
@@ -144,7 +149,7 @@ impl Pins {
             .with("waits", waiting))
     }
 
-    /// All ranges that are pinned, in no order.
+    /// Returns all pinned ranges, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.waiting
             .values()
@@ -152,7 +157,7 @@ impl Pins {
             .map(|pinned| (pinned.start, pinned.length))
     }
 
-    /// Takes out what may be used again: freed up to `durable`, and part of nothing that a reader sees.
+    /// Removes and returns ranges that were freed up to `durable` and that no reader needs.
     pub fn release(&mut self, durable: Generation, readers: &Readers) -> Vec<(u64, u64)> {
         let now = (durable, readers.departures.load(Ordering::Relaxed));
         if self.looked_at == Some(now) || self.waiting.is_empty() {
@@ -177,7 +182,7 @@ impl Pins {
         released
     }
 
-    /// How many bytes wait only because a reader holds an old state.
+    /// Returns the bytes that stay pinned only because a reader holds an older state.
     pub fn held_by_readers_bytes(&self, durable: Generation) -> u64 {
         self.waiting
             .range(..=durable)
@@ -245,7 +250,7 @@ mod tests {
         let mut pins = Pins::default();
         let _reader = readers.hold(generation(10));
         pins.add(generation(20), 4096, 4096, generation(15));
-        // The transaction that ran when the reader came may be what it sees.
+        // The reader may see the transaction that was running when the reader registered.
         pins.add(generation(20), 8192, 4096, generation(11));
         assert_eq!(pins.release(generation(20), &readers), vec![(4096, 4096)]);
     }

@@ -1,9 +1,9 @@
-//! Looking at the running transaction at one moment, delayed references included.
+//! Reading the running transaction at one moment, including delayed references.
 //!
-//! A view holds the trees, but delayed references are not in any of them. Whoever needs both takes a view, walks it
-//! without any lock, and then asks for the references of what it found: they are of the same moment if nothing was edited
-//! in between. Where edits never pause, the lock is held for the whole walk instead, which by then finds its blocks in
-//! the cache.
+//! A view holds the trees, but no tree contains the delayed references. A caller that needs both
+//! takes a view, walks it without a lock, and then requests the references of the extents that it
+//! found. They belong to the same moment if no edit ran in between. If edits never pause, the
+//! caller walks again under the edit lock; the blocks are then in the cache.
 
 use super::fault_in::FaultIn;
 use crate::engine::Engine;
@@ -13,8 +13,8 @@ use buttress_format::Logical;
 use buttress_fs::filesystem::Filesystem;
 
 impl Engine {
-    /// The delayed references for these extents; `None` when something was, or may have been, edited since `view` was
-    /// taken.
+    /// Returns the delayed references of these extents. Returns `None` if an edit ran, or may have
+    /// run, since `view` was taken.
     pub fn delayed_references_of(
         &self,
         view: &Filesystem,
@@ -30,7 +30,7 @@ impl Engine {
         is_newest.then(|| running.core.references.of_extents(extents))
     }
 
-    /// Does something with a view and the delayed references while nothing is edited.
+    /// Runs a function on a view and the delayed references while no edit runs.
     pub fn quiesced<T>(&self, body: impl FnOnce(&Filesystem, &DelayedReferences) -> T) -> T {
         let mut reads = FaultIn::default();
         let mut running = loop {

@@ -1,15 +1,17 @@
-//! Quotas while writing: simple quotas are kept right, classic ones are marked as inconsistent.
+//! Quotas during writes: keeps simple quotas correct, and marks classic quotas as inconsistent.
 //!
-//! With simple quotas every extent counts for the subvolume that made it until it is freed, whoever shares it meanwhile.
-//! Data extents name their maker in the extent item, tree blocks in their headers. Extents older than the generation in
-//! which quotas were enabled count for nobody. What a subvolume's group gains or loses, the groups above it do too.
-//! Limits are not enforced.
+//! With simple quotas, an extent counts for the subvolume that made it until it is freed, even if
+//! other subvolumes share it. A data extent names its maker in the extent item; a tree block names
+//! it in its header. Extents older than the generation in which quotas were enabled count for no
+//! subvolume. A change of a subvolume's group also changes the groups above it. Limits are not
+//! enforced.
 //!
-//! Classic quotas would have to follow every reference. Their status item says instead that a rescan is due, which is what
-//! the kernel expects of a volume that was changed without them.
+//! Classic quotas would have to follow every reference. Instead, their status item records that a
+//! rescan is due. The kernel expects this status on a volume that was changed without quota
+//! accounting.
 //!
-//! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO", "QGROUP_RELATION",
-//! "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".
+//! Source: on-disk format documentation, sections "QGROUP_STATUS", "QGROUP_INFO",
+//! "QGROUP_RELATION", "EXTENT_OWNER_REF"; btrfs-quota(8), section "Simple quotas".
 
 use crate::quotas::QuotaMode;
 use crate::running::Running;
@@ -29,7 +31,7 @@ fn broken(error: ItemError) -> Error {
 }
 
 impl Running {
-    /// Reads how the volume counts.
+    /// Loads the kind of quotas that the volume uses.
     pub fn load_quotas(&mut self) -> Result<()> {
         let found = match self.get(TreeId::QUOTA, &QgroupStatus::KEY) {
             Ok(found) => found,
@@ -50,7 +52,7 @@ impl Running {
         Ok(())
     }
 
-    /// Goes to all that [`Running::write_quotas`] edits.
+    /// Reaches all items that [`Running::write_quotas`] edits.
     pub fn look_at_quotas(&mut self) -> Result<()> {
         let changed: Vec<TreeId> = self.core.quotas.changes.keys().copied().collect();
         for tree in changed {
@@ -64,7 +66,7 @@ impl Running {
         Ok(())
     }
 
-    /// Brings the items of quotas up to date. Returns whether there was anything to do.
+    /// Updates the quota items. Returns whether any change was pending.
     pub fn write_quotas(&mut self) -> Result<bool> {
         let changes = core::mem::take(&mut self.core.quotas.changes);
         let mut any = false;
@@ -94,7 +96,7 @@ impl Running {
         self.put(TreeId::QUOTA, &QgroupStatus::KEY, &status.encode())
     }
 
-    /// A group and all groups above it, as far as there are any.
+    /// Returns a quota group and all groups above it.
     fn group_and_above(&mut self, group: QgroupId) -> Result<BTreeSet<QgroupId>> {
         let mut found = BTreeSet::new();
         let mut waiting = vec![group];
@@ -107,7 +109,7 @@ impl Running {
         Ok(found)
     }
 
-    /// Changes what a group refers to.
+    /// Changes the referenced bytes of a quota group.
     fn change_group(&mut self, group: QgroupId, by: i64) -> Result<()> {
         let key = QgroupInfo::key(group);
         let Some(found) = self.get(TreeId::QUOTA, &key)? else {
@@ -146,7 +148,7 @@ impl Running {
         Ok(above)
     }
 
-    /// A new subvolume gets a group of its own, where the volume counts.
+    /// Makes a quota group for a new subvolume, if the volume has quotas.
     pub fn make_quota_group(&mut self, subvolume: SubvolumeId) -> Result<()> {
         if self.core.quotas.mode == QuotaMode::Off {
             return Ok(());

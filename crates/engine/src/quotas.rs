@@ -1,30 +1,30 @@
-//! The changes of quotas by the running transaction, by the subvolume that made an extent.
+//! Quota changes of the running transaction, by the subvolume that made an extent.
 
 use buttress_format::{ByteCount, Generation, TreeId};
 use std::collections::BTreeMap;
 
-/// How the volume counts.
+/// The kind of quotas of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum QuotaMode {
-    /// Not at all.
+    /// No quotas.
     #[default]
     Off,
-    /// Every reference: not kept up here.
+    /// Classic quotas count every reference. This crate does not update them.
     Classic,
-    /// By maker, extents of this generation and newer.
+    /// Simple quotas count by maker, for extents of generation `enabled` and newer.
     Simple {
-        /// The first generation that counts.
+        /// The first generation whose extents count.
         enabled: Generation,
     },
 }
 
-/// What the running transaction changed.
+/// The quota changes of the running transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     pub mode: QuotaMode,
-    /// By how many bytes each subvolume's extents grew.
+    /// The change of each subvolume's bytes.
     pub changes: BTreeMap<TreeId, i64>,
-    /// Whether the status item says what has to be said of this transaction.
+    /// Whether the status item already records this transaction.
     pub status_written: bool,
 }
 
@@ -33,12 +33,12 @@ impl Quotas {
         matches!(self.mode, QuotaMode::Simple { .. })
     }
 
-    /// An extent was made for a tree.
+    /// Records that an extent was made for a tree.
     pub(crate) fn note_made(&mut self, owner: TreeId, length: ByteCount) {
         self.note(owner, length, 1);
     }
 
-    /// An extent was freed that `owner` had made in the transaction `made`.
+    /// Records that an extent was freed. `owner` made it in the transaction `made`.
     pub(crate) fn note_freed(&mut self, owner: TreeId, length: ByteCount, made: Generation) {
         if let QuotaMode::Simple { enabled } = self.mode
             && made >= enabled
@@ -55,7 +55,7 @@ impl Quotas {
         }
     }
 
-    /// The next transaction begins.
+    /// Resets the changes for the next transaction.
     pub(crate) const fn begin(&mut self) {
         self.status_written = false;
     }

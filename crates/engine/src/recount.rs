@@ -1,8 +1,10 @@
-//! Recounts: what ledgers say of the groups that a commit changed, against the trees that it is about to write.
+//! Recounts of ledgers: compares the ledgers of changed block groups with the trees that a commit
+//! will write.
 //!
-//! In builds with debug assertions, between freezing and the first write. It looks at trees that were frozen, without the edit
-//! lock, and at blocks in memory only: a group of which some are not is passed over, and so is one that the volume recorded
-//! wrongly before it was opened. What does not come out fails the commit.
+//! The recount runs in builds with debug assertions, between freezing and the first write. It reads
+//! frozen trees without the edit lock, and only blocks in memory. It skips a group whose blocks are
+//! not all in memory, and a group whose records were wrong before opening. A difference fails the
+//! commit.
 
 use super::block_groups::Group;
 use super::loading::free_ranges_of_tree;
@@ -11,10 +13,11 @@ use buttress_format::{BlockFormat, ExtentItem, ItemType, Key, ObjectId, TreeId};
 use buttress_fs::error::{Defect, Result};
 use buttress_tree::{NonBlocking, ReadAhead, Tree};
 
-/// A group with more items than this is passed over: tests of many files would do little else.
+/// The most items of a recounted group. Larger groups are skipped, or tests of many files would do
+/// little else.
 const ITEMS_MAX: usize = 1 << 13;
 
-/// What is to be recounted. See the module.
+/// The block groups to be recounted. See the module.
 #[derive(Debug)]
 pub struct Recount {
     extents: Tree,
@@ -31,7 +34,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// Of a group that changed, and that was sound when its free space was loaded.
+    /// Returns the ledger of a changed group; `None` if its records were wrong when its free space
+    /// was loaded.
     fn of(group: &Group) -> Option<Self> {
         let kept_out = group.excluded_ranges.iter();
         let kept_out = kept_out.map(|range| range.end.saturating_sub(range.start));
@@ -46,7 +50,7 @@ impl Sums {
 }
 
 impl Recount {
-    /// Of a transaction that has settled. `None` in builds without debug assertions.
+    /// Returns the recount of a converged transaction; `None` in builds without debug assertions.
     pub fn of(running: &Running) -> Option<Self> {
         let free_space = running.trees.get(TreeId::FREE_SPACE);
         cfg!(debug_assertions).then(|| Self {
@@ -57,8 +61,10 @@ impl Recount {
         })
     }
 
+    /// Compares each ledger with the trees.
+    ///
     /// # Errors
-    /// The first ledger that is wrong, as a [`Defect`].
+    /// A [`Defect`] for the first wrong ledger.
     pub fn check(&self) -> Result<()> {
         let _in_memory = NonBlocking::hold();
         for group in &self.groups {

@@ -1,17 +1,19 @@
-//! Replacing a device: where it stands, in the device tree's item as Linux writes it, and the commit with which it ends.
+//! Replacing a device: the progress item in the device tree, in Linux's format, and the commit that
+//! ends the replacement.
 //!
 //! | step | what is durable after it |
 //! |---|---|
-//! | [start](Engine::start_replacement) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source reach it |
-//! | [progress](Engine::set_replacement_progress), with each commit | the item's cursor: below it the target has everything |
+//! | [start](Engine::start_replacement) | the item says *started*; the target has superblocks of its own, with id 0. From here on all writes to the source also reach the target |
+//! | [progress](Engine::set_replacement_progress), with each commit | the item's cursor: the target has everything below it |
 //! | [finish](Engine::finish_replacement) | the item says *finished*; the target has the source's id and uuid, the source no newer superblock. No chunk changes |
-//! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks go |
+//! | [cancel](Engine::cancel_replacement) | the item says *canceled*; then the target's superblocks are wiped |
 //!
-//! So a crash leaves a replacement that goes on at its cursor, here or when Linux mounts the volume with both devices; or one
-//! that is finished. A target that missed a commit is filled from the beginning again.
+//! A crash therefore leaves a replacement that is finished, or one that continues at its cursor. It
+//! continues here, or when Linux mounts the volume with both devices. A target that missed a commit
+//! is filled from the beginning again.
 //!
-//! This module leaves out copying, which is a job above. The job also wipes the source at the end, or the target of a
-//! cancelled replacement.
+//! Left out: copying, which is a job above this module. The job also wipes the source at the end,
+//! or the target of a cancelled replacement.
 
 use crate::engine::Engine;
 use crate::replacing::Replacing;
@@ -26,10 +28,10 @@ use buttress_volume::{Replacement, WriteRefusal};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The item, if there ever was a replacement.
+/// Returns the replacement item, if the volume ever had a replacement.
 ///
 /// # Errors
-/// That the device tree cannot be read.
+/// If the device tree cannot be read.
 pub fn replacement_item(filesystem: &Filesystem) -> Result<Option<ReplaceItem>> {
     let Some(found) = filesystem.tree(TreeId::DEVICE)?.get(&ReplaceItem::KEY)? else {
         return Ok(None);
@@ -41,12 +43,13 @@ pub fn replacement_item(filesystem: &Filesystem) -> Result<Option<ReplaceItem>> 
     })?))
 }
 
-/// Whether a replacement has not come to its end.
+/// Returns whether a replacement is unfinished.
 pub const fn is_open(item: &ReplaceItem) -> bool {
     matches!(item.state, ReplaceState::Started | ReplaceState::Suspended)
 }
 
-/// Goes on writing to the target of a replacement that was begun earlier; refuses without it, unless it is to be given up.
+/// Resumes writing to the target of an earlier replacement. Refuses the volume if the target is
+/// missing, unless the caller wants to cancel the replacement.
 pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replacing>> {
     let Some(mut item) = replacement_item(filesystem)?.filter(is_open) else {
         return Ok(None);
@@ -61,7 +64,7 @@ pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replaci
             }));
         };
         if target.generation != filesystem.superblock().generation {
-            // What it missed may lie anywhere.
+            // The writes that the target missed may lie anywhere on the device.
             item.cursor_left = Physical::MIN;
             item.cursor_right = Physical::MIN;
         }
@@ -75,7 +78,7 @@ pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replaci
 }
 
 impl Engine {
-    /// Where the replacement that is under way stands.
+    /// Returns the progress of the replacement, if one is in progress.
     #[must_use]
     pub fn replacement(&self) -> Option<ReplaceItem> {
         self.shared
@@ -86,11 +89,11 @@ impl Engine {
             .map(|replacing| replacing.item)
     }
 
-    /// Begins to replace the device `source` by `target`, which forgets what it held: commits that. From here on everything that is written to the source
-    /// is written to the target.
+    /// Starts replacing the device `source` by `target`, and commits. The target loses its old
+    /// content. From here on every write to the source also goes to the target.
     ///
     /// # Errors
-    /// Where a replacement is under way; a target that is too small; that the commit fails.
+    /// If a replacement is in progress, if the target is too small, or if the commit fails.
     pub fn start_replacement(
         &self,
         source: DeviceId,
@@ -104,7 +107,8 @@ impl Engine {
         if !volume.devices().iter().any(|slot| slot.id() == source) {
             return Err(buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device: source }).into());
         }
-        // Signatures of what the target held would outlive the copy: between superblocks nothing is written there.
+        // The copy writes nothing between superblocks, so old signatures there would remain on the
+        // target.
         buttress_volume::wiping::forget(&target).map_err(buttress_volume::Error::from)?;
         let uuid = self.new_uuid();
         let replacement = volume.begin_replacement(source, target, uuid)?;
@@ -124,8 +128,8 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Notes that the target has all of the source below `cursor`; the next commit writes that down. With [`ReplaceState`]
-    /// it is said that it waits, or goes on.
+    /// Records that the target has all of the source below `cursor`, in the next commit.
+    /// [`ReplaceState`] records whether the replacement is suspended or running.
     pub fn set_replacement_progress(&self, cursor: Physical, state: ReplaceState, uncorrectable: u64) {
         let Some(item) = self.replacement() else { return };
         let errors = self.forest().volume().replacement();
@@ -146,11 +150,12 @@ impl Engine {
         self.change_replacement(Some(item), false);
     }
 
-    /// Ends the replacement: commits, and with that the target is the device. Gives what was its slot: whoever has the
-    /// device wipes it.
+    /// Finishes the replacement and commits. The target then takes the source's place. Returns the
+    /// replacement with the source's former slot; the caller wipes the source device.
     ///
     /// # Errors
-    /// Where none is under way; that the commit fails, the target's part in it among that: then the source stays.
+    /// If no replacement is in progress, or if the commit fails, also on the target alone. The
+    /// source then stays.
     pub fn finish_replacement(&self, uncorrectable: u64) -> Result<Arc<Replacement>> {
         let replacement = self.forest().volume().replacement();
         let (Some(replacement), Some(item)) = (replacement, self.replacement()) else {
@@ -172,10 +177,11 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// Gives the replacement up, and commits that. Gives the target, if it is there: whoever has it wipes it.
+    /// Cancels the replacement and commits. Returns the target, if it is present; the caller wipes
+    /// it.
     ///
     /// # Errors
-    /// That the commit fails.
+    /// If the commit fails.
     pub fn cancel_replacement(&self) -> Result<Option<Arc<Replacement>>> {
         let Some(item) = self.replacement() else {
             return Ok(None);
@@ -194,13 +200,15 @@ impl Engine {
         Ok(replacement)
     }
 
-    /// The state of the last commit, and nothing that was edited since. Its space is not used again while this is held.
+    /// Returns the state of the last commit without later edits. While the caller holds it, its
+    /// space is not reused.
     #[must_use]
     pub fn committed_view(&self) -> Filesystem {
         let running = self.shared.running.lock();
         let base = &self.shared.base;
         let superblock = base.volume().superblock();
-        // Released is what no reader needs by the time a commit has ended, under this lock.
+        // A commit releases pins under this lock at its end, so the hold comes before any such
+        // release.
         let hold = self.shared.readers.hold(superblock.generation);
         drop(running);
         let tree = |tree, logical, generation: Generation, level| {
@@ -244,11 +252,11 @@ impl Engine {
     }
 }
 
-/// Takes the superblocks of a device away: it is nobody's from then on. Of a copy only the magic number goes, so that other
-/// content stays readable.
+/// Wipes the superblocks of a device, which then belongs to no volume. In superblock copies only
+/// the magic number is erased, so other content stays readable.
 ///
 /// # Errors
-/// When the device fails.
+/// If the device fails.
 pub fn wipe_superblocks(device: &Device, uuid: Uuid) -> core::result::Result<(), buttress_device::IoError> {
     for at in SUPERBLOCK_OFFSETS {
         let end = at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES));
@@ -267,16 +275,17 @@ pub fn wipe_superblocks(device: &Device, uuid: Uuid) -> core::result::Result<(),
     device.flush()
 }
 
-/// Where a superblock has its magic number.
+/// The offset of the magic number in a superblock.
 const MAGIC: core::ops::Range<usize> = 64..72;
 
 impl Running {
-    /// Whether the replacement's item is newer than the one in the device tree.
+    /// Returns whether the replacement's item is newer than the item in the device tree.
     pub fn has_replacement_change(&self) -> bool {
         self.core.replacing.is_some_and(|replacing| replacing.is_changed)
     }
 
-    /// Brings the replacement's item up to date. A block that is missing ends it before anything changed.
+    /// Updates the replacement's item in the device tree. A missing tree block ends the call before
+    /// any change.
     pub fn record_replacement(&mut self) -> Result<()> {
         let Some(replacing) = self.core.replacing.filter(|replacing| replacing.is_changed) else {
             return Ok(());

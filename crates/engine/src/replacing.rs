@@ -1,12 +1,12 @@
-//! The replacement of a device in progress, as the running transaction has it.
+//! The device replacement in progress, as the running transaction records it.
 
 use buttress_format::ReplaceItem;
 
-/// A replacement, as the running transaction has it.
+/// The device replacement in progress, as the running transaction records it.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacing {
     pub(crate) item: ReplaceItem,
-    /// Whether the device tree has an older item.
+    /// Whether the item in the device tree is older than this one.
     pub is_changed: bool,
     /// Whether the next commit puts the target in the source's place.
     pub finishes: bool,

@@ -1,10 +1,11 @@
-//! Starting an edit: the lock, and the promise that a commit will find the room it needs.
+//! Starting an edit: acquires the edit lock, and promises that the commit will find enough space.
 //!
-//! Dirty nodes take no space until the commit, so the promise is arithmetic: what the nodes that have no address yet, the
-//! references and the data that wait, and this edit at its worst could take, must fit into what block groups have free,
-//! with a reserve kept for edits that free space. When it does not fit, a chunk is made, at once, so that nobody else can
-//! take the devices' room that was counted on; then the transaction is committed, since what earlier ones freed may help;
-//! and only then the answer is `NoSpace`.
+//! Dirty nodes take no space until the commit, so the promise is arithmetic. It adds up nodes
+//! without an address, delayed references, dirty data, and the worst case of this edit. The sum
+//! must fit into the free space of block groups, besides a reserve for edits that free space. If it
+//! does not fit, the engine makes a chunk at once, so that no other edit can take the counted space
+//! of the devices. If there is no space for a chunk, the engine commits, since the commit may free
+//! space. Only then does the edit fail with `NoSpace`.
 
 use super::block_groups::Purpose;
 use super::memory::{INODE_BYTES, Pressure, REFERENCE_BYTES};
@@ -24,28 +25,29 @@ use buttress_fs::error::{Error, Result};
 use buttress_locks::MutexGuard;
 use core::ops::{Deref, DerefMut};
 
-/// How often an edit that finds no space commits, to see whether that frees any.
+/// The number of commits that an edit without space makes to free some.
 const COMMITS_FOR_SPACE: usize = 2;
 
-/// The least number of records of new data in a leaf. Data of one write-back lies together, and so do its records; a leaf of
-/// the least nodes holds 25 after a split.
+/// The least number of records of new data in a leaf. The data of one write-back is adjacent, and
+/// so are its records. A leaf of the smallest nodes holds 25 records after a split.
 const DATA_RECORDS_A_LEAF: u64 = 8;
 
-/// How many extents may have delayed references, and how many are taken care of at once when there are more.
+/// The most extents with delayed references. Above this number, an edit first applies a batch of
+/// the same size.
 const REFERENCES_MAX: usize = 2048;
 const REFERENCES_AT_ONCE: usize = 512;
 
-/// What a node takes in memory beside its bytes.
+/// The memory of a node beside its bytes.
 const NODE_OVERHEAD_BYTES: u64 = 256;
 
-/// On volumes with enough space for metadata, this much content may always be dirty.
+/// The dirty content that is always allowed on volumes with enough space for metadata, in bytes.
 const SPARED_BYTES_MAX: u64 = 4 << 20;
 const SPARED_BYTES_MIN: u64 = 64 << 10;
 
 /// The least number of nodes in the reserve.
 pub(crate) const RESERVED_NODES: u64 = 192;
 
-/// The space for metadata until the next commit.
+/// The metadata bytes that edits may need until the next commit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     /// The need and the reserve.
@@ -54,14 +56,15 @@ pub(crate) struct Reservation {
     pub backed_bytes: u64,
 }
 
-/// The lock that no trim has: free space is free ([`super::trimming`]).
+/// The trimming lock: while it is held, no trim keeps free space from being allocated
+/// ([`super::trimming`]).
 #[derive(Debug)]
 pub struct NoTrim<'a>(#[expect(dead_code, reason = "a guard")] MutexGuard<'a, (), TrimmingLock>);
 
-/// An edit of the running transaction: holds the edit lock until it is dropped.
+/// An edit of the running transaction, which holds the edit lock until it is dropped.
 ///
-/// Everything done through one handle is in the same commit. Nothing that waits for a device may be done while one is
-/// held: paths are read in before.
+/// All changes through one handle are in the same commit. No caller may wait for a device while it
+/// holds a handle, so callers fault in the paths of an edit before.
 #[derive(Debug)]
 pub struct Handle<'a> {
     running: MutexGuard<'a, Running, EditLock>,
@@ -95,7 +98,7 @@ impl DerefMut for Handle<'_> {
 }
 
 impl<'a> Handle<'a> {
-    /// The lock that keeps live look-ups from an operation half done.
+    /// Returns the lock that makes an operation's edits appear together to live lookups.
     pub fn steps(&self) -> &'a Steps {
         let filesystem: &'a Engine = self.filesystem;
         filesystem.steps()
@@ -118,7 +121,7 @@ impl Handle<'_> {
     )]
     const fn allow(&mut self, _need: Need) {}
 
-    /// The time, by the clock that was given when the volume was opened.
+    /// Returns the time of the clock that the caller gave at opening.
     pub fn now(&self) -> Timestamp {
         self.filesystem.now()
     }
@@ -133,12 +136,12 @@ impl Engine {
     /// Starts an edit.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] when its worst case does not fit, and that writing has stopped.
+    /// [`Error::NoSpace`] if its worst case does not fit; the error that stopped writing.
     pub fn start(&self, need: Need) -> Result<Handle<'_>> {
         for attempt in 0..COMMITS_FOR_SPACE {
             self.require_writing()?;
-            // A commit would apply references in any case; here the blocks that this changes are counted while there is still
-            // time to commit.
+            // A commit would apply these references anyway. Applied here, they dirty blocks that
+            // the reservation counts while a commit is still possible.
             let mut handle = self.start_with_few_references(REFERENCES_MAX, REFERENCES_AT_ONCE)?;
             let is_over_limit = attempt == 0 && self.is_over_limit(&handle);
             if !is_over_limit {
@@ -152,7 +155,7 @@ impl Engine {
                     handle.allow(need);
                     return Ok(handle);
                 }
-                // Without anything to commit, a commit frees nothing.
+                // A commit without changes frees nothing.
                 if attempt > 0 && !handle.is_dirty() {
                     break;
                 }
@@ -165,16 +168,16 @@ impl Engine {
         self.start_without_trim(&self.hold_off_trims(), need)
     }
 
-    /// Waits for the trim in progress, and lets none begin until the caller drops the guard. The caller must not commit
-    /// meanwhile: a commit may discard, which takes the same lock.
+    /// Waits for the trim in progress, and blocks new trims until the caller drops the guard. The
+    /// caller must not commit meanwhile: a commit may discard, which acquires the same lock.
     pub fn hold_off_trims(&self) -> NoTrim<'_> {
         NoTrim(self.shared.trimming.lock())
     }
 
-    /// Starts an edit that no trim keeps space from. Commits nothing.
+    /// Starts an edit while the caller blocks trims. Never commits.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// As for [`start`](Self::start).
     pub fn start_without_trim(&self, _no_trim: &NoTrim<'_>, need: Need) -> Result<Handle<'_>> {
         self.require_writing()?;
         let (mut handle, found) = self.retry(self.start_unchecked(), |handle| handle.reserve_space(need))?;
@@ -185,7 +188,8 @@ impl Engine {
         Err(handle.no_metadata_space(need))
     }
 
-    /// Whether so much is dirty that an edit must not come before a commit. Before that a commit begins in the background.
+    /// Returns whether dirty memory is at its limit, so that a commit must precede the edit. A
+    /// background commit begins earlier.
     fn is_over_limit(&self, handle: &Handle<'_>) -> bool {
         let dirty_memory = &self.shared.dirty_memory;
         dirty_memory.set_dirty(handle.dirty_bytes());
@@ -202,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// Has content written back in the background; false where there is no thread for it.
+    /// Wakes the background write-back. Returns false if no thread exists for it.
     pub fn wake_write_back(&self) -> bool {
         let holders = self.holders.as_ref();
         let background = holders.and_then(|holders| holders.background.as_ref());
@@ -211,7 +215,8 @@ impl Engine {
             .is_some()
     }
 
-    /// Waits for the commit that is under way, if there is one, and says whether there is room now.
+    /// Waits for the commit in progress, if there is one. Returns whether dirty memory is now under
+    /// its limit.
     fn waited_for_commit(&self) -> bool {
         let holders = self.holders.as_ref();
         if holders.is_none_or(|holders| holders.background.is_none()) {
@@ -222,7 +227,7 @@ impl Engine {
         !self.is_over_limit(&handle)
     }
 
-    /// Whether what waits of content takes room for its items, at their worst, that other edits need.
+    /// Returns whether the items of dirty data, at their worst, take space that other edits need.
     pub fn is_short_of_space(&self) -> Result<bool> {
         let ahead = &self.shared.ahead;
         if !ahead.is_short() || self.data().delalloc_bytes() < ahead.spared_bytes() {
@@ -236,7 +241,7 @@ impl Engine {
         Ok(!found)
     }
 
-    /// Reserves space for so much content.
+    /// Reserves space for `bytes` of content.
     pub fn reserve_data(&self, bytes: u64) -> Result<()> {
         let ahead = &self.shared.ahead;
         if ahead.take(bytes) {
@@ -250,7 +255,7 @@ impl Engine {
             reserved => reserved?,
         };
         handle.reserve_ahead();
-        // The state of affairs after this batch, for writes that take from it.
+        // The state after this reservation, for writes that take from the batch.
         let spared_bytes = handle.spared_bytes();
         ahead.set_spared_bytes(spared_bytes);
         let is_much = self.data().delalloc_bytes() >= spared_bytes;
@@ -258,13 +263,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Reserves space for so much content, and makes a chunk if need be.
+    /// Reserves space for `bytes` of content, and makes a chunk if necessary.
     fn reserve_data_once(&self, bytes: u64) -> Result<Handle<'_>> {
         let reserved = self.retry(self.start_unchecked(), |handle| handle.reserve_data(bytes));
         reserved.map(|(handle, ())| handle)
     }
 
-    /// Gives up the reservation of so much content.
+    /// Releases the reservation of `bytes` of content.
     pub fn release_data(&self, bytes: u64) {
         let rest = self.shared.ahead.give_back(bytes);
         if rest > 0 {
@@ -272,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Takes the edit lock without asking for room: for edits inside a commit.
+    /// Acquires the edit lock without a reservation, for edits inside a commit.
     pub fn start_unchecked(&self) -> Handle<'_> {
         let handle = self.start_to_look();
         if !buttress_faults::on("view-outlives-an-edit") {
@@ -281,7 +286,7 @@ impl Engine {
         handle
     }
 
-    /// Takes the edit lock to look: nothing that a view shows may be changed.
+    /// Acquires the edit lock for lookups. The caller must not change anything that a view shows.
     pub fn start_to_look(&self) -> Handle<'_> {
         crate::look_ups::count(|counts| &mut counts.edit_locks);
         let mut running = self.shared.running.lock();
@@ -302,11 +307,12 @@ impl Running {
         })
     }
 
-    /// Memory of what waits for the commit: nodes, references, inodes; and names that wait.
+    /// Returns the memory of dirty nodes, delayed references, changed inodes, and names waiting for
+    /// their directories.
     pub fn dirty_bytes(&self) -> u64 {
         let references = ByteCount::of(self.core.references.len()).get();
         let inodes = ByteCount::of(self.inodes.count()).get();
-        // A commit that release the lock to read has given out some of the addresses.
+        // A commit that released the lock to read has already given out some of the addresses.
         self.sum_of_trees(LiveTree::unfrozen_nodes)
             .saturating_mul(self.core.node_bytes().get().saturating_add(NODE_OVERHEAD_BYTES))
             .saturating_add(references.saturating_mul(REFERENCE_BYTES))
@@ -389,7 +395,8 @@ impl Running {
         part.max(least.min(total >> 2)).min(512 << 20)
     }
 
-    /// Dirty data whose items, at their worst, take one part in 32 of the space for metadata.
+    /// Returns the bytes of dirty data whose items, at their worst, take one part in 32 of the
+    /// space for metadata.
     fn spared_bytes(&self) -> u64 {
         let nodes = self
             .core
@@ -408,8 +415,8 @@ impl Running {
         self.reservation(need).all_bytes
     }
 
-    /// Returns the part of the reservation that must have space on the host. Of the reserve it includes the need of a few edits
-    /// that free space.
+    /// Returns the part of the reservation that must have space on the host. From the reserve it
+    /// includes the need of a few edits that free space.
     pub fn backed_reservation_bytes(&self, need: Need) -> u64 {
         self.reservation(need).backed_bytes
     }

@@ -1,29 +1,33 @@
-//! Space reserved for data ahead of the writes that will want it, so that a small write need not take the edit lock.
+//! Space reserved for data before writes need it, so that a small write need not acquire the edit
+//! lock.
 //!
-//! A write that needs a reservation takes it from here. When there is too little, it takes the edit lock and reserves a
-//! batch more than it needs; what is released comes back here, up to a batch. What is here counts as reserved
-//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)) and is given up before anybody is told that
-//! there is no space.
+//! A write takes its reservation from this pool. If the pool has too little, the write acquires the
+//! edit lock and reserves a batch more than it needs. Released reservations return to the pool, up
+//! to one batch. The pool counts as reserved
+//! ([`Core::reserved_data_bytes`](crate::core_state::Core::reserved_data_bytes)). It is given up
+//! before any call fails for lack of space.
 //!
-//! Invariant: what files have reserved and what is here are together what the running transaction has reserved.
+//! Invariant: the reservations of all files and this pool always add up to the running
+//! transaction's reserved bytes.
 
 use buttress_exact::Exact as _;
 use buttress_locks::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// See the module.
+/// The pool of reserved bytes. See the module.
 #[derive(Debug, Default)]
 pub struct ReservedAhead {
     bytes: AtomicU64,
-    /// How much the last refill reserved ahead: no more is kept.
+    /// The size of the last refill, which is the most that the pool keeps.
     batch_bytes: AtomicU64,
-    /// Whether dirty data took space, as of the last refill, that other edits need.
+    /// Whether, at the last refill, dirty data took space that other edits need.
     is_short: AtomicBool,
-    /// How much content may be dirty even then, as of the last refill.
+    /// The bytes of content that may be dirty even if space is short, as of the last refill.
     spared_bytes: AtomicU64,
 }
 
 impl ReservedAhead {
-    /// Takes a reservation of so many bytes over; false, and nothing, when there are fewer.
+    /// Takes a reservation of `bytes` from the pool. Returns false, and takes nothing, if the pool
+    /// has fewer bytes.
     pub fn take(&self, bytes: u64) -> bool {
         self.bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |ahead| {
@@ -32,7 +36,7 @@ impl ReservedAhead {
             .is_ok()
     }
 
-    /// Takes a reservation back; gives what is left of it, which is too much to keep.
+    /// Returns a reservation to the pool. Returns the part that exceeds the pool's limit.
     pub fn give_back(&self, bytes: u64) -> u64 {
         let batch = self.batch_bytes.load(Ordering::Relaxed);
         let mut kept = 0;
@@ -41,7 +45,7 @@ impl ReservedAhead {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |ahead| {
                 kept = match buttress_faults::on("ahead-keeps-all") {
                     true => bytes,
-                    // Clamp: a refill may make the batch smaller than what is here.
+                    // Clamp: a refill may make the limit smaller than the bytes in the pool.
                     false => bytes.min(batch.saturating_sub(ahead)),
                 };
                 ahead.checked_add(kept)
@@ -52,17 +56,17 @@ impl ReservedAhead {
         bytes.exact_sub(kept)
     }
 
-    /// What is here.
+    /// Returns the bytes in the pool.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the last refill found that dirty data took space that other edits need.
+    /// Returns whether dirty data took space that other edits need, as of the last refill.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// How much content may be dirty where space is short, as of the last refill.
+    /// Returns the bytes of content that may be dirty when space is short, as of the last refill.
     pub fn spared_bytes(&self) -> u64 {
         self.spared_bytes.load(Ordering::Relaxed)
     }
@@ -71,13 +75,13 @@ impl ReservedAhead {
         self.spared_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Adds a batch, which is the most that is kept from now on.
+    /// Adds a batch to the pool. Its size is the pool's limit from now on.
     pub(crate) fn refill(&self, batch: u64) {
         self.batch_bytes.store(batch, Ordering::Relaxed);
         self.bytes.fetch_add(batch, Ordering::Relaxed);
     }
 
-    /// Takes all that is here, and keeps nothing from now on.
+    /// Takes all bytes from the pool, and sets its limit to zero.
     pub(crate) fn take_all(&self) -> u64 {
         let all = self.bytes.swap(0, Ordering::Relaxed);
         self.batch_bytes.store(0, Ordering::Relaxed);

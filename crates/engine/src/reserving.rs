@@ -17,7 +17,8 @@ use buttress_fs::error::{Error, Result};
 const CHUNKS_PLENTIFUL: u64 = 4;
 
 impl Running {
-    /// Whether the need fits into block groups, with space on the host. Makes chunks while it does not fit.
+    /// Returns whether the need fits into block groups, with space on the host. Makes chunks while
+    /// it does not fit.
     pub fn reserve_space(&mut self, need: Need) -> Result<bool> {
         self.reserve(need, NewChunks::Always)
     }
@@ -64,13 +65,14 @@ impl Running {
         }
     }
 
-    /// Whether block groups have space for another edit beside dirty data, without a new chunk.
+    /// Returns whether block groups have space for another edit beside dirty data, without a new
+    /// chunk.
     pub fn has_space_beside_data(&self) -> bool {
         let wanted = self.metadata_reservation_bytes(Need::places(OTHER_PLACES));
         self.core.groups.room(Purpose::Metadata).with_unbacked() >= wanted
     }
 
-    /// The answer when there is no space for metadata.
+    /// Returns the error for an edit that finds no space for metadata.
     pub fn no_metadata_space(&self, need: Need) -> Error {
         if let Some(error) = self.host_failure() {
             return error;

@@ -6,14 +6,14 @@ use buttress_exact::Exact as _;
 use buttress_fs::error::Error;
 use buttress_fs::error::defect::take;
 
-/// The most that is reserved ahead.
+/// The most bytes that one refill reserves.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
 
-/// The part of free space that is reserved ahead at most: one in so many.
+/// The divisor of free space that limits one refill.
 const PART_OF_FREE: u64 = 1024;
 
 impl Core {
-    /// Gives up what is reserved ahead; says whether there was any.
+    /// Gives up the space reserved ahead of writes. Returns whether there was any.
     pub fn give_up_reserved_ahead(&mut self) -> bool {
         let ahead = self.ahead.take_all();
         let what = "more is reserved ahead than is promised to data";
@@ -24,7 +24,7 @@ impl Core {
 }
 
 impl Running {
-    /// Reserves a batch ahead, where there is plenty.
+    /// Reserves a batch ahead of writes if free space is plentiful.
     pub fn reserve_ahead(&mut self) {
         let free = self.free_for_data();
         let part = free.quotient(PART_OF_FREE);

@@ -1,32 +1,34 @@
-//! Look-ups that wait for no device: look, read what was missing, look again.
+//! Retries of non-blocking lookups: look up, read the missing block, look up again.
 
 use buttress_format::Logical;
 use buttress_fs::error::{Error, Result};
 use buttress_tree::Forest;
 
-/// The largest number of retries of a look-up that misses a block. A way is some levels in some trees; where
-/// the cache is too small to keep all of that, the rest is read where it is found missing.
+/// The largest number of retries of a lookup that misses a block. A path has a few levels in a few
+/// trees. If the cache is too small to keep these blocks, the lookup reads the rest itself.
 const RETRIES_MAX: usize = 64;
 
-/// The one way to read what a look-up needs that must not wait for a device: look, read what was missing, look again.
+/// Drives one non-blocking lookup: look up, read the missing block, look up again. All non-blocking
+/// lookups use this type.
 #[derive(Debug, Default)]
 pub struct Retry {
     last: Option<Logical>,
     count: usize,
 }
 
-/// The outcome of a look-up.
+/// The outcome of a non-blocking lookup.
 pub enum Looked<T> {
-    /// It ended, well or with an error of its own.
+    /// The lookup ended with a value or with an error of its own.
     Done(Result<T>),
-    /// The missing block has been read.
+    /// The missing block was read: look up again.
     Again,
-    /// Reading is of no use: the cache did not keep what was read.
+    /// The cache did not keep a block that was read, so more retries do not help.
     Futile,
 }
 
 impl Retry {
-    /// Takes the outcome of a look-up that was to do without reading. Reads what it found missing; no lock may be held.
+    /// Handles the result of a non-blocking lookup: reads the block that it missed. The caller must
+    /// hold no lock.
     pub fn after<T>(&mut self, forest: &Forest, looked: Result<T>) -> Looked<T> {
         let Some(pointer) = looked.as_ref().err().and_then(Error::missing_block) else {
             return Looked::Done(looked);
@@ -36,7 +38,8 @@ impl Retry {
             return Looked::Futile;
         }
         self.last = Some(pointer.logical);
-        // A block that cannot be read may have left the tree meanwhile. If not, the next look-up reports the error.
+        // An unreadable block may have left the tree meanwhile. If not, the next lookup returns the
+        // error.
         match forest.read_block(&pointer) {
             Ok(_) => Looked::Again,
             Err(_) => Looked::Futile,

@@ -1,13 +1,16 @@
-//! A device that missed commits: what its own state uses is kept, until the device has the volume's state.
+//! A device that missed commits: its own state is preserved until the device has the volume's
+//! state.
 //!
-//! The device's superblock leads to an older state, and the device can be read alone in that state where the profiles allow.
-//! Blocks of that state that the volume freed since may be in use again for something else. Invariants while such a device is
-//! brought up to date:
+//! The device's superblock leads to an older state. If the profiles allow, the device alone can be
+//! read in that state. The volume may since have freed blocks of that state and reused their
+//! addresses. Invariants while such a device is brought up to date:
 //!
-//! - No address that its own state uses is allocated. What is free of them is pinned, and a hold on the device's generation
-//!   keeps pinned what is freed of them. [`Pins`](super::pins::Pins) enforces it.
-//! - No byte that its own state uses is overwritten on the device. Where an address is in use again already, all of the
-//!   chunk's stripe on the device gets another place there, which neither state uses.
+//! - No address that the device's own state uses is allocated. Free ranges of that state are
+//!   pinned. A hold on the device's generation keeps later freed ranges pinned.
+//!   [`Pins`](super::pins::Pins) enforces it.
+//! - No byte that the device's own state uses is overwritten on the device. If an address is
+//!   already in use again, the chunk's whole stripe on the device moves to a place that neither
+//!   state uses.
 //! - The device's superblock is written last ([`buttress_volume::returning`]).
 //!
 //! | step | what a crash after it leaves |
@@ -17,10 +20,12 @@
 //! | [end](Engine::end_return): chunk items of moved stripes, a commit | as before; the volume names the new places |
 //! | the device's superblock | the device at the volume's state |
 //!
-//! Extents tell whether the device's state is an older one of this volume: what the volume has of that generation or before
-//! is in both. If it is not, both were written apart from each other, and the device is refused.
+//! A comparison of extents shows whether the device's state is an older state of this volume. Both
+//! states must contain the volume's extents of the device's generation and before. If they do not,
+//! the two histories diverged, and the device is refused.
 //!
-//! What it leaves out: data that is overwritten in place, of which the device's own state may show newer bytes.
+//! Left out: data that is overwritten in place, for which the device's own state may show newer
+//! bytes.
 
 mod comparing;
 
@@ -42,7 +47,8 @@ use comparing::{compare, own_state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A device that is being brought up to date. Dropped before its end, the device stays behind.
+/// A device that is being brought up to date. Dropping this value before the end leaves the device
+/// stale.
 #[derive(Debug)]
 pub struct Return {
     volume: Arc<Volume>,
@@ -52,13 +58,13 @@ pub struct Return {
 }
 
 impl Return {
-    /// The device, as what is written goes to it.
+    /// Returns the device that receives the volume's writes.
     #[must_use]
     pub const fn replacement(&self) -> &Arc<Replacement> {
         &self.replacement
     }
 
-    /// How many bytes of extents are newer than the device.
+    /// Returns the bytes of extents that are newer than the device.
     #[must_use]
     pub const fn missed(&self) -> ByteCount {
         self.missed
@@ -75,12 +81,13 @@ impl Drop for Return {
 }
 
 impl Engine {
-    /// Begins to bring the device with this uuid up to date: from here on it gets what is written to the volume. What it
-    /// missed is for a job above.
+    /// Begins to bring the device with this uuid up to date. From here on it receives the volume's
+    /// writes. A job above copies the writes that it missed.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device that was written apart from the volume; [`WritingRefusal::NoPlaceOnDevice`] where the
-    /// device has no place for what would overwrite its own state; that the extent tree cannot be read; as for
+    /// [`Error::Cancelled`]; [`DevicesError::Diverged`] for a device whose history diverged from
+    /// the volume's. [`WritingRefusal::NoPlaceOnDevice`] if the device has no place for stripes
+    /// that would overwrite its own state; an error of reading the extent tree; as for
     /// [`Volume::begin_return`].
     pub fn begin_return(&self, device: Uuid, progress: &Progress) -> Result<Return> {
         let volume = Arc::clone(self.forest().volume());
@@ -123,15 +130,17 @@ impl Engine {
             missed: ByteCount::new(compared.missed),
             _hold: hold,
         };
-        // What was written before is in the extent tree from here on, and no log is pending that the device lacks.
+        // This commit puts all earlier writes into the extent tree, and leaves no log that the
+        // device lacks.
         self.commit()?;
         Ok(returning)
     }
 
-    /// Ends it: commits, and writes the device's superblock. All that is in use of the device must be on it.
+    /// Ends the return: commits, and writes the device's superblock. The device must have all of
+    /// its used bytes by then.
     ///
     /// # Errors
-    /// That the commit fails; that the device failed: then it stays behind.
+    /// If the commit fails; if the device failed, in which case it stays stale.
     pub fn end_return(&self, returning: Return) -> Result<()> {
         let moved = returning
             .replacement
@@ -147,7 +156,7 @@ impl Engine {
                     .try_for_each(|((chunk, stripe), to)| handle.move_stripe(*chunk, *stripe, *to))
             });
             drop(handle);
-            // Edits that were begun cannot be taken back.
+            // Edits that were begun cannot be undone.
             edited.inspect_err(|error| self.forest().volume().stop_writing(error))?;
         }
         self.commit()?;
@@ -164,7 +173,8 @@ fn volume_name(volume: &Volume) -> String {
     lead.map_or_else(|| "the volume".to_owned(), |slot| slot.name().to_string())
 }
 
-/// Whether both chunks have a device's stripes at the same places, for the same addresses.
+/// Returns whether both chunks place a device's stripes at the same offsets, for the same
+/// addresses.
 fn lies_alike(one: &MappedChunk, other: &MappedChunk, device: Uuid) -> bool {
     let own = |chunk: &MappedChunk| -> Vec<(usize, Physical)> {
         let stripes = chunk.chunk().stripes.iter().enumerate();
@@ -178,7 +188,7 @@ fn lies_alike(one: &MappedChunk, other: &MappedChunk, device: Uuid) -> bool {
     shape(one) == shape(other) && own(one) == own(other)
 }
 
-/// The parts of a device that a chunk has there, as offsets.
+/// Returns the device extents of a chunk on a device, as stripe index, offset and length.
 fn parts_on(chunk: &MappedChunk, device: Uuid) -> impl Iterator<Item = (usize, u64, u64)> {
     let length = chunk.layout().device_extent_bytes().get();
     let stripes = chunk.chunk().stripes.iter().enumerate();
@@ -188,8 +198,8 @@ fn parts_on(chunk: &MappedChunk, device: Uuid) -> impl Iterator<Item = (usize, u
 }
 
 impl Running {
-    /// Pins what is free of the ranges that a device's own state alone uses. Gives the chunks in which some of them are in
-    /// use again.
+    /// Pins the free parts of the ranges that only a device's own state uses. Returns the chunks in
+    /// which some of these ranges are in use again.
     fn keep_own_state(
         &mut self,
         own: &ChunkMap,
@@ -233,7 +243,7 @@ impl Running {
         Ok(conflicts)
     }
 
-    /// Pins what is free of a range; whether nothing of it is in use.
+    /// Pins the free parts of a range. Returns whether no part of it is in use.
     fn keep_range(
         &mut self,
         start: u64,
@@ -276,8 +286,9 @@ impl Running {
         Ok(rest.total_bytes() == 0)
     }
 
-    /// Places on a device for its stripes of some chunks, which neither the volume nor the device's own state uses. New chunks
-    /// get neither these places nor what the own state uses, until [`Running::keep_no_more`].
+    /// Finds places on a device for its stripes of some chunks. Neither the volume nor the device's
+    /// own state uses these places. New chunks avoid these places and the device's own state, until
+    /// [`Running::keep_no_more`].
     fn places_for_moved(
         &mut self,
         own: &ChunkMap,
@@ -324,7 +335,7 @@ impl Running {
         Ok(moved)
     }
 
-    /// Lets new chunks have all of a device that is up to date.
+    /// Lets new chunks use all unallocated ranges of a device that is up to date.
     fn keep_no_more(&mut self, device: Uuid) {
         let rooms = self.core.devices.rooms.iter_mut();
         for room in rooms.filter(|room| room.item.uuid == device) {
@@ -332,7 +343,8 @@ impl Running {
         }
     }
 
-    /// Writes down another place for a stripe: chunk item, device extents, the superblock's copy, the live map.
+    /// Records a new place for a stripe: in the chunk item, device extents, the superblock's copy,
+    /// and the live chunk map.
     fn move_stripe(&mut self, start: Logical, index: usize, to: Physical) -> Result<()> {
         let volume = Arc::clone(self.core.forest.volume());
         let map = volume.chunk_map();

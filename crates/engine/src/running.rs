@@ -1,11 +1,13 @@
-//! The running transaction: the newest version of every tree that was opened, and what its edits left to do.
+//! The running transaction: the newest version of every open tree, and the work that its edits left
+//! for the commit.
 //!
-//! [`Running`] is what the edit lock protects. It has two parts, so that an edit of one tree can reach what edits of
-//! any tree need: [`Core`] (the extent tree, delayed references, block groups, pins) and the other trees.
+//! The edit lock protects [`Running`]. It has two parts, so that an edit of one tree can reach the
+//! state that edits of any tree need: [`Core`] (the extent tree, delayed references, block groups,
+//! pins) and the other trees.
 //!
-//! Invariants: a tree in [`Running::trees`] is the newest version; its root item here is newer than the one in the root
-//! tree where `item_changed` is set or the root has moved. The root and chunk trees have no root item: the superblock
-//! names them.
+//! Invariants: a tree in [`Running::trees`] is always the newest version. Its root item here is
+//! newer than the item in the root tree if `item_changed` is set or the root has moved. The root
+//! and chunk trees have no root item: the superblock names them.
 
 use crate::core_state::Core;
 use crate::cow::{CowOnlyTree, ShareableTree, own_error, whole_edit};
@@ -21,18 +23,18 @@ use std::ops::Range;
 /// The running transaction.
 #[derive(Debug)]
 pub struct Running {
-    /// The parts that edits of any tree need.
+    /// The state that edits of any tree need.
     pub core: Core,
-    /// All open trees but the extent tree.
+    /// All open trees except the extent tree.
     pub trees: OpenTrees,
-    /// Inodes whose items are newer than their trees have them.
+    /// The live inodes, including those with items newer than in their trees.
     pub inodes: InodeTable,
-    /// Names that went, as logs have to know them.
+    /// Names that this transaction removed, for the log.
     pub names: NameChanges,
 }
 
 impl Running {
-    /// The tree that block group items lie in.
+    /// Returns the id of the tree that holds block group items.
     pub fn block_group_tree(&self) -> TreeId {
         if self.core.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
             TreeId::BLOCK_GROUP
@@ -45,7 +47,7 @@ impl Running {
         self.core.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
     }
 
-    /// The open tree, opened if it was not.
+    /// Returns an open tree, and opens it if necessary.
     pub fn open_tree(&mut self, id: TreeId) -> Result<&mut OpenTree> {
         if id == TreeId::EXTENT {
             return Ok(&mut self.core.extent);
@@ -93,7 +95,7 @@ impl Running {
             .ok_or(Error::TreeNotFound { tree: TreeId::ROOT })
     }
 
-    /// The root item of a tree that has one, to be changed.
+    /// Returns the root item of a tree, for changes. Fails for a tree without one.
     pub fn root_item_mut(&mut self, id: TreeId) -> Result<&mut RootItem> {
         let open = self.open_tree(id)?;
         open.item_changed = true;
@@ -101,7 +103,7 @@ impl Running {
         open.item.as_mut().ok_or(Error::TreeNotFound { tree: id })
     }
 
-    /// Records in its root item when a tree was changed.
+    /// Records the time of a change in a tree's root item.
     pub fn note_change_of_root(&mut self, id: TreeId, now: Timestamp) -> Result<()> {
         let generation = self.core.generation;
         let open = self.open_tree(id)?;
@@ -112,7 +114,7 @@ impl Running {
         Ok(())
     }
 
-    /// The root item of a tree that has one.
+    /// Returns the root item of a tree. Fails for a tree without one.
     pub fn root_item(&mut self, id: TreeId) -> Result<&RootItem> {
         self.open_tree(id)?
             .item
@@ -145,7 +147,7 @@ impl Running {
         result.map_err(own_error)
     }
 
-    /// Marks the volume as using a feature that readers must know.
+    /// Sets a feature flag of the volume that readers must support.
     pub fn use_feature(&mut self, feature: Incompat) {
         if !self.core.has(feature) {
             self.core.format.incompat |= feature;
@@ -153,22 +155,22 @@ impl Running {
         }
     }
 
-    /// The newest version of a tree, held.
+    /// Returns the newest version of a tree, as a held root.
     pub fn view(&mut self, id: TreeId) -> Result<Tree> {
         Ok(self.open_tree(id)?.tree.view())
     }
 
-    /// The item with this very key.
+    /// Returns the item with exactly this key.
     pub fn get(&mut self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
         Ok(self.open_tree(id)?.tree.get(key)?)
     }
 
-    /// The last item whose key is not above `key`.
+    /// Returns the last item whose key is not above `key`.
     pub fn at_or_before(&mut self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
         Ok(self.open_tree(id)?.tree.at_or_before(key)?)
     }
 
-    /// The first item whose key is not below `key`.
+    /// Returns the first item whose key is not below `key`.
     pub fn at_or_after(&mut self, id: TreeId, key: &Key) -> Result<Option<OwnedItem>> {
         Ok(self.open_tree(id)?.tree.at_or_after(key)?)
     }
@@ -176,12 +178,12 @@ impl Running {
     /// Inserts an item.
     ///
     /// # Errors
-    /// An item with this key exists; an error of the tree.
+    /// If an item with this key exists; an error of the tree.
     pub fn insert(&mut self, id: TreeId, key: &Key, data: &[u8]) -> Result<()> {
         self.edit(id, |tree, context| tree.insert(context, key, data))
     }
 
-    /// Inserts an item, or replaces the one with this key.
+    /// Inserts an item, or replaces the item with this key.
     ///
     /// # Errors
     /// An error of the tree.
@@ -189,12 +191,12 @@ impl Running {
         self.edit(id, |tree, context| tree.put(context, key, data))
     }
 
-    /// Changes an item in place; false when there is none.
+    /// Changes an item in place. Returns false if the item does not exist.
     pub fn update(&mut self, id: TreeId, key: &Key, change: &mut dyn FnMut(&mut [u8])) -> Result<bool> {
         self.edit(id, |tree, context| tree.update(context, key, change))
     }
 
-    /// Removes an item. Returns whether there was one.
+    /// Removes an item. Returns whether the item existed.
     ///
     /// # Errors
     /// An error of the tree.
@@ -202,7 +204,7 @@ impl Running {
         self.edit(id, |tree, context| tree.remove(context, key))
     }
 
-    /// Removes all items with keys in `range`; returns how many there were.
+    /// Removes all items with keys in `range`. Returns the number of removed items.
     pub fn remove_range(
         &mut self,
         id: TreeId,

@@ -1,37 +1,38 @@
-//! How long a commit holds the edit lock before it lets others have it for a moment.
+//! Slices: the time for which a commit holds the edit lock before it releases the lock briefly.
 //!
-//! What a commit does under the lock grows with what is dirty, so it is done in parts, and after some milliseconds of them the
-//! lock is released: whoever waits gets it, and the commit goes on with what was edited meanwhile. Nothing of what a commit
-//! writes depends on where the slices end: a part is never cut.
+//! A commit's work under the lock grows with the dirty state, so the commit does it in parts. After
+//! some milliseconds it releases the lock. Waiting threads acquire the lock, and the commit then
+//! continues with their edits included. The bytes that a commit writes do not depend on the ends of
+//! slices, because a slice never ends within a part.
 //!
-//! Where everything is to run on the caller's thread there is nobody to let in, and no clock is asked.
+//! If all work runs on the caller's thread, no other thread waits, and slices never read a clock.
 
 use core::time::Duration;
 use std::time::Instant;
 
-/// The length of a slice: a reader of a view, or an edit, waits for it at most once.
+/// The length of a slice. A reader that takes a view, or an edit, waits for one slice at most.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// A hold of the lock.
+/// One hold of the edit lock by a commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice {
     end: Option<Instant>,
 }
 
 impl Slice {
-    /// Begins now.
+    /// Begins a slice now.
     pub fn begin() -> Self {
         Self {
             end: Instant::now().checked_add(SLICE),
         }
     }
 
-    /// Never over.
+    /// Returns a slice that never ends.
     pub const fn endless() -> Self {
         Self { end: None }
     }
 
-    /// Whether the lock should be released after the part that was just done.
+    /// Returns whether the commit should release the lock after the part that it just did.
     pub fn is_over(&self) -> bool {
         self.end.is_some_and(|end| Instant::now() >= end)
     }

@@ -1,4 +1,4 @@
-//! The space of a volume as it is now, for `statfs(2)`: the running transaction and dirty data are counted.
+//! The current space of a volume for `statfs(2)`, including the running transaction and dirty data.
 
 use super::block_groups::{Group, Purpose};
 use super::reservation::Need;
@@ -9,27 +9,29 @@ use buttress_format::{BlockGroupFlags, ByteCount, Incompat, Profile};
 use buttress_fs::error::defect::take;
 use buttress_fs::error::{Defect, Result};
 
-/// The items of a write, for which metadata must have space.
+/// The items of one write, for which metadata must have space.
 const ITEMS_OF_WRITE: u64 = 8;
 
-/// See the module. In bytes of data: raw bytes are divided by the copies that data has.
+/// The space of a volume in bytes of data: raw bytes divided by the number of copies of data. See
+/// the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceNow {
-    /// The size of a sector.
+    /// The size of a sector, in bytes.
     pub sector_bytes: u32,
     /// The size of the volume.
     pub size: ByteCount,
-    /// Bytes not in use by data or metadata.
+    /// The bytes that neither data nor metadata uses.
     pub free: ByteCount,
-    /// Bytes that data can still take.
+    /// The bytes that data can still use.
     pub available: ByteCount,
 }
 
 impl Engine {
-    /// Returns the space of the volume as it is now. Waits for no commit and reads nothing from devices.
+    /// Returns the current space of the volume. Never waits for a commit, and reads nothing from
+    /// devices.
     ///
     /// # Errors
-    /// If a promise does not add up.
+    /// A [`Defect`] if a ledger of reservations does not add up.
     pub fn space_now(&self) -> Result<SpaceNow> {
         self.start_to_look().space_now()
     }
@@ -60,7 +62,7 @@ impl Running {
         })
     }
 
-    /// Dirty data, without what is only reserved ahead.
+    /// Returns the bytes reserved by dirty data, without space that is only reserved ahead.
     fn dirty_data_bytes(&self) -> Result<u64, Defect> {
         let mut dirty = self.core.reserved_data_bytes;
         let what = "more is reserved ahead than is promised to data";
@@ -77,7 +79,8 @@ impl Running {
         data.last()?.flags.profile()
     }
 
-    /// Returns the bytes that data can still take: free, pinned by commits only, or in possible new chunks.
+    /// Returns the bytes that data can still use: free, pinned only by commits, or in possible new
+    /// chunks.
     fn available_bytes(&self) -> Result<u64, Defect> {
         if !self.can_take_items() {
             return Ok(0);
@@ -101,13 +104,14 @@ impl Running {
             .free_bytes
             .saturating_add(pinned)
             .saturating_add(Space::allocatable_bytes(profile, spaces));
-        // More can be promised than is free now: edits may still make chunks.
+        // Reservations may exceed the bytes that are free now, because edits may still make chunks.
         Ok(space
             .saturating_sub(promised)
             .saturating_sub(self.dirty_data_bytes()?))
     }
 
-    /// Whether metadata has space for the items of a write, or a chunk for them can be made.
+    /// Returns whether metadata has space for the items of a write, or a chunk for them can be
+    /// made.
     fn can_take_items(&self) -> bool {
         let room = self.core.groups.room(Purpose::Metadata);
         let wanted = self.metadata_reservation_bytes(Need::places(ITEMS_OF_WRITE));
@@ -115,7 +119,8 @@ impl Running {
     }
 }
 
-/// Returns the bytes of a group that extents take, and bytes allocated for data without an extent item yet.
+/// Returns the bytes of a group in extents, and bytes allocated for data without an extent item
+/// yet.
 fn in_use(group: &Group) -> u64 {
     group.used.saturating_add(group.allocated_bytes)
 }

@@ -1,46 +1,50 @@
-//! Operations are seen whole: the lock that they hold from their first edit to their end.
+//! The lock that an operation holds from its first edit to its end, so that readers see all of its
+//! edits or none.
 //!
-//! Live look-ups share it. One that looks at a single thing in memory does without it, and looks whether an operation was
-//! under way meanwhile: operations are counted as they begin. Such a look may well be of an operation half done (a rename
-//! over a name changes the size of its directory twice), and is thrown away then.
+//! Live lookups share this lock. A lookup that reads one thing in memory does not acquire it.
+//! Instead, it detects an operation in progress: each operation increments a count when it begins.
+//! A lookup during an operation may see half of it (a rename over a name changes the size of its
+//! directory twice). The lookup then discards its result.
 //!
-//! Invariants: the count changes only under the exclusive lock, before the operation's first edit; so whoever sees an edit by
-//! way of the lock of what was edited sees the count with it.
+//! Invariant: the count changes only under the exclusive lock, before the operation's first edit. A
+//! reader that sees an edit, through the lock of the edited object, therefore also sees the count.
 
 use buttress_locks::atomic::{AtomicU64, Ordering};
 use buttress_locks::{Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_class};
 
 lock_class!(pub StepsLock, "steps", Rank::new(43));
 
-/// See the module.
+/// The lock and the count of operations. See the module.
 #[derive(Debug, Default)]
 pub struct Steps {
     steps: RwLock<(), StepsLock>,
-    /// How many operations began.
+    /// The number of operations that have begun.
     begun: AtomicU64,
 }
 
 impl Steps {
-    /// Begins the edits of an operation, which end when the guard is dropped.
+    /// Begins the edits of an operation. They end when the caller drops the guard.
     pub fn write(&self) -> RwLockWriteGuard<'_, (), StepsLock> {
         let guard = self.steps.write();
-        // Nobody else changes it meanwhile.
+        // The exclusive lock excludes any other change of the count.
         let begun = self.begun.load(Ordering::Relaxed);
-        // Released: who sees this count sees the lock held too.
+        // Release order: a thread that sees this count also sees the lock held.
         self.begun.store(begun.wrapping_add(1), Ordering::Release);
         guard
     }
 
-    /// Keeps operations from editing: for looks at several things.
+    /// Blocks the edits of operations, for lookups of several things.
     pub fn read(&self) -> RwLockReadGuard<'_, (), StepsLock> {
         self.steps.read()
     }
 
-    /// Looks at one thing in memory, which has a lock of its own, between two operations. `look` may be run twice.
+    /// Reads one thing in memory, which has a lock of its own, between two operations. `look` may
+    /// run twice.
     pub fn look_once<T>(&self, look: impl Fn() -> T) -> T {
         let before = self.begun.load(Ordering::Acquire);
-        // Who begins to look while an operation is half done waits for its end: else his next look could be at what it has
-        // not come to. An operation that begins later is seen whole by all who look after this.
+        // If an operation is in progress, wait for it. Otherwise this reader could see the
+        // operation's first edit now and miss a later one on its next read. Later lookups see an
+        // operation that begins after this one as a whole.
         if !self.steps.is_locked_exclusive() {
             let found = look();
             let is_whole = self.begun.load(Ordering::Acquire) == before;

@@ -5,7 +5,7 @@ use crate::engine::{Engine, Holders, Shared};
 use buttress_format::ByteCount;
 use std::sync::{Arc, Weak};
 
-/// Observes an engine without keeping it.
+/// Observes an engine without keeping it open.
 #[derive(Clone, Debug)]
 pub struct Observer(Weak<Shared>);
 

@@ -1,12 +1,14 @@
-//! Trees that many look at while one is edited.
+//! Open trees, which many threads read while one thread edits them.
 //!
-//! The writer keeps an open tree as a [`LiveTree`]: the newest version behind a lock that look-ups share and that one edit
-//! takes for as long as it changes this tree. [`OpenTrees`] are the writer's trees in order; [`LiveTrees`] is where readers
-//! find the same trees by id.
+//! The writer keeps an open tree as a [`LiveTree`]: the newest version behind a lock. Lookups share
+//! the lock, and one edit holds it exclusively while it changes this tree. [`OpenTrees`] are the
+//! writer's trees in order. Readers find the same trees by id in [`LiveTrees`].
 //!
-//! Invariants: both have the same trees, but for the extent tree, which only the writer looks at; a tree that the writer let
-//! go of is clean, so whoever still holds it sees what the root tree leads to. An edit of one tree looks at the extent tree,
-//! never the other way round.
+//! Invariants:
+//! - Both contain the same trees, except the extent tree, which only the writer reads.
+//! - A tree that the writer closes is clean, so a thread that still holds it sees the version that
+//!   the root tree leads to.
+//! - An edit of a tree may read the extent tree; an edit of the extent tree reads no other tree.
 
 use super::waiting_names::WaitingNames;
 use crate::entry::Entry;
@@ -26,7 +28,7 @@ lock_class!(TreeLock, "tree", Rank::new(48).several());
 lock_class!(WaitingNamesLock, "names", Rank::LEAF);
 lock_class!(LiveTreesLock, "LiveTrees", Rank::LEAF);
 
-/// How many blocks are read at most between two looks: few enough for a small cache to hold them.
+/// The number of blocks read between two lookups, small enough for a small cache to hold them.
 pub const BLOCKS_AT_ONCE: usize = 256;
 
 /// The newest version of a tree. See the module.
@@ -35,27 +37,30 @@ pub struct LiveTree(Arc<Live>);
 
 #[derive(Debug)]
 struct Live {
-    /// Taken for several edits of which none may be seen without the others.
+    /// Held exclusively for several edits that readers must see together.
     edits: RwLock<(), TreeEditsLock>,
     tree: RwLock<EditableTree, TreeLock>,
-    /// Of a subvolume: an operation found that it is there and not read-only, and its root item did not change since.
+    /// Set when an operation found the subvolume existing and not read-only, and cleared when its
+    /// root item may change.
     is_writable: AtomicBool,
-    /// The writer released the tree: a later edit can be of another object.
+    /// The writer closed the tree: a later edit may use another object.
     is_closed: AtomicBool,
-    /// Of a subvolume that was deleted: its tree exists until it is dropped, and no call uses it.
+    /// The tree's subvolume was deleted. The tree exists until it is dropped, and no call uses it.
     is_deleted: AtomicBool,
-    /// Of a subvolume that is being made, and that nobody sees yet.
+    /// The tree's subvolume is being made, and no reader sees it yet.
     is_unfinished: AtomicBool,
-    /// Of such a subvolume: whether new names wait, how many do, and which.
+    /// For an unfinished subvolume: whether new names wait for their directories, how many wait,
+    /// and which.
     defers_names: AtomicBool,
     names_waiting: AtomicU64,
     names: RwLock<WaitingNames, WaitingNamesLock>,
 }
 
 impl LiveTree {
-    /// A tree that was just opened or made.
+    /// Returns the object of a tree that was just opened or made.
     pub fn new(tree: EditableTree) -> Self {
-        // In this order trees are locked while others are, each after its own `edits`.
+        // A thread that locks several trees locks them in this order, each after its own `edits`
+        // lock.
         let place = match tree.id() {
             TreeId::EXTENT => 4,
             id if id.holds_files() => 0,
@@ -74,23 +79,24 @@ impl LiveTree {
         }))
     }
 
-    /// Whether the subvolume is known to be there and not read-only.
+    /// Returns whether the subvolume is known to exist and not to be read-only.
     pub fn is_known_writable(&self) -> bool {
         self.0.is_writable.load(Ordering::Acquire)
     }
 
-    /// The subvolume is there and not read-only. Under the edit lock.
+    /// Records that the subvolume exists and is not read-only. The caller holds the edit lock.
     pub fn know_writable(&self) {
         self.0.is_writable.store(true, Ordering::Release);
     }
 
-    /// The root item may change, or the tree is open no more: whoever kept this object looks for the new one. Under the edit
-    /// lock.
+    /// Clears that record, because the root item may change or the tree closes. A holder of this
+    /// object then fetches the current one. The caller holds the edit lock.
     pub fn forget_writable(&self) {
         self.0.is_writable.store(false, Ordering::Release);
     }
 
-    /// Closes the object: the next edit of the tree opens another one. Under the edit lock.
+    /// Closes the object: the next edit of the tree opens another object. The caller holds the edit
+    /// lock.
     fn close(&self) {
         self.forget_writable();
         self.0.is_closed.store(true, Ordering::Release);
@@ -101,37 +107,38 @@ impl LiveTree {
         !self.0.is_closed.load(Ordering::Acquire)
     }
 
-    /// From now on whoever looks, between two operations, finds no subvolume.
+    /// Marks the subvolume as deleted. Later lookups, between two operations, do not find it.
     pub fn set_deleted(&self) {
         self.0.is_deleted.store(true, Ordering::Release);
     }
 
-    /// The subvolume is being made, or is whole from now on. Under the edit lock.
+    /// Records whether the subvolume is still being made. The caller holds the edit lock.
     pub fn set_unfinished(&self, is_unfinished: bool) {
         self.0.is_unfinished.store(is_unfinished, Ordering::Release);
     }
 
-    /// Whether the subvolume is being made, and nobody sees it yet.
+    /// Returns whether the subvolume is still being made, so that no reader sees it.
     pub fn is_unfinished(&self) -> bool {
         self.0.is_unfinished.load(Ordering::Acquire)
     }
 
-    /// From now on new names of the unfinished subvolume wait, or do no more. Under the edit lock.
+    /// Sets whether new names of the unfinished subvolume wait for their directories. The caller
+    /// holds the edit lock.
     pub fn set_defers_names(&self, defers: bool) {
         self.0.defers_names.store(defers, Ordering::Release);
     }
 
-    /// Whether new names wait before they are put into the tree.
+    /// Returns whether new names wait before they are inserted into the tree.
     pub fn defers_names(&self) -> bool {
         self.0.defers_names.load(Ordering::Acquire)
     }
 
-    /// How many keys have names that wait.
+    /// Returns the number of keys with waiting names.
     pub fn names_waiting(&self) -> u64 {
         self.0.names_waiting.load(Ordering::Acquire)
     }
 
-    /// The entry of a name that waits.
+    /// Returns the directory entry of a waiting name.
     pub fn waiting_name(&self, directory: Location, key: &Key, name: &[u8]) -> Result<Option<Entry>, Error> {
         if self.names_waiting() == 0 {
             return Ok(None);
@@ -139,12 +146,12 @@ impl LiveTree {
         self.0.names.read().find(directory, key, name)
     }
 
-    /// Looks at the names that wait.
+    /// Runs `look` on the waiting names.
     pub fn with_names<T>(&self, look: impl FnOnce(&WaitingNames) -> T) -> T {
         look(&self.0.names.read())
     }
 
-    /// Changes which names wait. Under the edit lock.
+    /// Changes the waiting names. The caller holds the edit lock.
     pub fn change_names<T>(&self, change: impl FnOnce(&mut WaitingNames) -> T) -> T {
         let mut names = self.0.names.write();
         let changed = change(&mut names);
@@ -153,7 +160,7 @@ impl LiveTree {
         changed
     }
 
-    /// Fails for the tree of a subvolume that was deleted.
+    /// Returns an error for the tree of a deleted subvolume.
     pub fn require_subvolume(&self, subvolume: SubvolumeId) -> Result<(), Error> {
         if self.0.is_deleted.load(Ordering::Acquire) && !buttress_faults::on("live-deleted-subvolume-seen") {
             return Err(Error::SubvolumeNotFound { subvolume });
@@ -161,40 +168,42 @@ impl LiveTree {
         Ok(())
     }
 
-    /// Makes several edits that [`read_between_edits`](Self::read_between_edits) shows as one.
+    /// Runs several edits that [`read_between_edits`](Self::read_between_edits) shows as one.
     pub fn edit_as_one<T>(&self, edits: impl FnOnce() -> T) -> T {
         let _whole = self.0.edits.write();
         edits()
     }
 
-    /// As [`with`](Self::with), while no [edit of several](Self::edit_as_one) is half done.
+    /// Reads the tree as [`with`](Self::with) does, while no [edit of several](Self::edit_as_one)
+    /// is in progress.
     pub fn read_between_edits<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
         let _whole = self.0.edits.read();
         look(&self.0.tree.read())
     }
 
-    /// One edit. Look-ups wait until it is done.
+    /// Runs one edit. Lookups block until it ends.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut EditableTree) -> T) -> T {
         edit(&mut self.0.tree.write())
     }
 
-    /// Looks at the tree for longer than one look-up.
+    /// Runs `look` on the tree, for more than one lookup.
     pub fn with<T>(&self, look: impl FnOnce(&EditableTree) -> T) -> T {
         look(&self.0.tree.read())
     }
 
-    /// The item with this very key.
+    /// Returns the item with exactly this key.
     pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
         self.0.tree.read().get(key)
     }
 
-    /// Lends the data of the item with this very key, without keeping its leaf.
+    /// Runs `look` on the data of the item with exactly this key, without keeping its leaf. Returns
+    /// whether the item exists.
     pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
         look_ups::count(|counts| &mut counts.items);
         self.0.tree.read().look(key, look)
     }
 
-    /// Lends items from a key on.
+    /// Runs `look` on each item from a key on, until it breaks.
     pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
         look_ups::count(|counts| &mut counts.items);
         self.0.tree.read().scan(from, look)
@@ -216,16 +225,17 @@ impl LiveTree {
         self.0.tree.read().at_or_after(key)
     }
 
-    /// Goes to where `key` is or would be.
+    /// Descends to the place of `key`.
     pub fn reach(&self, key: &Key, visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
         self.0.tree.read().reach(key, visit)
     }
 
-    /// Blocks that are not in memory and that look-ups at these keys, which are in order, come to first. Without reading.
+    /// Returns the first missing block on the path of each key. The keys are in order. Reads
+    /// nothing.
     pub fn missing_along(&self, keys: &[Key]) -> Result<Vec<BlockPointer>> {
         let tree = self.0.tree.read();
         let mut missing = Vec::new();
-        // Up to here all is known; `None` at the end of the tree.
+        // The end of the known keys; `None` at the end of the tree.
         let mut known_to = Some(Key::MIN);
         for key in keys {
             if known_to.is_none_or(|end| *key < end) {
@@ -248,7 +258,7 @@ impl LiveTree {
         Ok(missing)
     }
 
-    /// The tree as it is now, held.
+    /// Returns the current version of the tree, as a held root.
     pub fn view(&self) -> Tree {
         self.0.tree.read().view()
     }
@@ -258,7 +268,8 @@ impl LiveTree {
         self.0.tree.read().is_dirty()
     }
 
-    /// Whether the root is a block in memory: one that changed, or was not forgotten since it was written.
+    /// Returns whether the root block is in memory: it is dirty, or the cache has kept it since its
+    /// write.
     pub fn is_in_memory(&self) -> bool {
         self.0.tree.read().is_in_memory()
     }
@@ -280,7 +291,7 @@ impl LiveTree {
         self.0.tree.read().unassigned_nodes()
     }
 
-    /// Returns the level of the root, and the nodes that have no address.
+    /// Returns the level of the root, and the number of nodes without an address.
     pub(crate) fn level_and_unassigned_nodes(&self) -> (u8, u64) {
         let tree = self.0.tree.read();
         (tree.level(), tree.unassigned_nodes())
@@ -291,19 +302,19 @@ impl LiveTree {
     }
 }
 
-/// Where readers find trees that are open.
+/// The open trees, for readers.
 #[derive(Debug, Default)]
 pub struct LiveTrees(RwLock<HashMap<TreeId, LiveTree>, LiveTreesLock>);
 
 impl LiveTrees {
-    /// The tree, if it is open.
+    /// Returns a tree, if it is open.
     pub fn get(&self, id: TreeId) -> Option<LiveTree> {
         look_ups::count(|counts| &mut counts.trees);
         self.0.read().get(&id).cloned()
     }
 }
 
-/// The writer's open trees, in order.
+/// The writer's open trees, in order of id.
 #[derive(Debug, Default)]
 pub struct OpenTrees {
     open: BTreeMap<TreeId, OpenTree>,
@@ -317,14 +328,15 @@ pub struct OpenTree {
     pub tree: LiveTree,
     /// `None` for the root tree and the chunk tree.
     pub item: Option<RootItem>,
-    /// The offset of the root item's key.
+    /// The offset in the root item's key.
     pub item_offset: u64,
     /// Whether the root item differs from the one in the root tree.
     pub item_changed: bool,
 }
 
 impl OpenTree {
-    /// Whether snapshots share blocks of the tree.
+    /// Returns the generation of the last snapshot of the tree. Snapshots may share blocks that are
+    /// not newer.
     pub fn last_snapshot(&self) -> Generation {
         self.item
             .as_ref()
@@ -333,7 +345,7 @@ impl OpenTree {
 }
 
 impl OpenTrees {
-    /// The same trees, for readers.
+    /// Returns the same trees, for readers.
     pub fn live(&self) -> Arc<LiveTrees> {
         Arc::clone(&self.live)
     }
@@ -351,9 +363,9 @@ impl OpenTrees {
         self.open.remove(&id);
     }
 
-    /// Lets go of the trees that `keep` does not want.
+    /// Closes the trees for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(TreeId, &OpenTree) -> bool) {
-        // Whether one stays is asked of the trees themselves, which have locks of their own.
+        // `keep` locks the trees themselves, so it runs without the lock of the table.
         let mut gone = Vec::new();
         self.open.retain(|id, open| {
             let stays = keep(*id, open);

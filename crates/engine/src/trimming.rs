@@ -1,26 +1,31 @@
-//! Trimming: devices are told of everything that nothing uses, so that images give the space back and flash is spared.
+//! Trimming: devices discard all unused space, so that image files shrink and flash devices wear
+//! less.
 //!
-//! 1. A commit, so that what was freed before the call is free.
-//! 2. Under the edit lock: some free ranges of a block group are taken, so that nobody else can.
-//! 3. Without the lock: the extent tree of the last commit must have no extent there; then the devices discard the
-//!    ranges. A wrong free-space tree ends the trim: allocation destroys data little by little, a trim at once.
-//! 4. Under the lock again: the ranges are free as before.
+//! 1. The trim commits, so that space freed before the call is free.
+//! 2. Under the edit lock, it takes some free ranges of a block group, so that no edit can allocate
+//!   them.
+//! 3. Without the lock, it checks that the extent tree of the last commit has no extent there. Then
+//!   the devices discard the ranges. A wrong free-space tree ends the trim, because a discard would
+//!   destroy all its data at once.
+//! 4. Under the edit lock again, it makes the ranges free again.
 //!
-//! Afterwards the trim discards the space of each device that no chunk has. A volume that is opened with
-//! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit. These steps discard the
-//! ranges that the commit itself freed, whatever the free-space tree lists.
+//! Afterwards the trim discards the space of each device that no chunk has. A volume opened with
+//! [`WriteOptions::discard`](crate::WriteOptions::discard) does steps 2 to 4 after each commit.
+//! These steps discard the ranges that the commit itself freed, whatever the free-space tree lists.
 //!
 //! Invariants:
-//! - Nobody writes to a range between 2 and 4: it is not free.
-//! - Space that was promised stays: a trim takes at most what is free beside the promises, and at most `BYTES_AT_ONCE`.
-//! - A trim causes no [`Error::NoSpace`]. An edit that finds no space takes the lock `trimming`, under which a trim holds
-//!   nothing, and retries.
-//! - What the last commit's superblock leads to is not free ([`super::pins`]), and neither is what superblocks lie behind.
+//! - No write goes to a range between steps 2 and 4, because the range is not free.
+//! - Promises of space stay valid: a trim takes at most the free space beside the promises, and at
+//!   most `BYTES_AT_ONCE`.
+//! - A trim never causes [`Error::NoSpace`]. An edit that finds no space acquires the lock
+//!   `trimming`, under which a trim holds no range, and retries.
+//! - Blocks that the last commit's superblock leads to are not free ([`super::pins`]). Ranges
+//!   around superblocks are not free either.
 //!
-//! In block groups whose addresses need space of the host, a discarded range loses that space and becomes unbacked
-//! ([`super::backing`]). Space that edits were promised stays.
+//! In block groups that need space on the host, a discarded range loses that space and becomes
+//! unbacked ([`super::backing`]). Space promised to edits keeps its host space.
 //!
-//! Left out: read-only block groups, and devices that nothing is written to.
+//! Left out: read-only block groups, and devices that are not written.
 
 use super::block_groups::{Group, Purpose, Room, Share};
 use super::free_ranges::FreeRanges;
@@ -34,59 +39,60 @@ use buttress_fs::error::{Corruption, Error, Result};
 use buttress_tree::ReadAhead;
 use core::ops::Range;
 
-/// How much is kept from being allocated at once.
+/// The most bytes that one step of a trim keeps from being allocated.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 
-/// How many ranges are.
+/// The most ranges that one step of a trim keeps from being allocated.
 const RANGES_AT_ONCE: usize = 512;
 
-/// The same of what no chunk has: a chunk that is made meanwhile finds its place elsewhere.
+/// The most unallocated bytes of a device that one step keeps. A chunk made meanwhile uses other
+/// space.
 const UNALLOCATED_AT_ONCE: u64 = 1 << 30;
 
-/// What of a device a superblock copy keeps from being trimmed.
+/// The bytes from the start of each superblock copy that a trim never discards.
 const SUPERBLOCK_KEEPS_BYTES: u64 = 64 << 10;
 
-/// What else edits may want of metadata while ranges are taken.
+/// The items for which metadata must have space for other edits while a trim holds ranges.
 const OTHER_ITEMS: u64 = 64;
 
-/// How much devices were told of.
+/// The bytes that devices discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
-    /// Free space of block groups, each address once, however many copies it has.
+    /// Free space of block groups. Each address counts once, for any number of copies.
     pub block_groups: ByteCount,
-    /// Bytes of devices that no chunk has.
+    /// Bytes of devices that belong to no chunk.
     pub unallocated: ByteCount,
 }
 
 impl Trimmed {
-    /// All of it.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn total(self) -> ByteCount {
         ByteCount::new(self.block_groups.get().saturating_add(self.unallocated.get()))
     }
 }
 
-/// What is to be trimmed of block groups.
+/// The ranges of block groups to be trimmed.
 #[derive(Debug)]
 struct Wanted {
-    /// Addresses; what of them is not free is left alone.
+    /// Ranges of addresses. A trim skips their parts that are not free.
     ranges: FreeRanges,
-    /// Free ranges that are shorter are left alone.
+    /// The least length of a free range; shorter ranges are skipped.
     shortest: u64,
-    /// Whether the extent tree is asked, too.
+    /// Whether the trim also checks the extent tree.
     is_checked: bool,
 }
 
-/// Ranges that are not free for a while, as start and length.
+/// Ranges that a trim keeps from being allocated for a while, as start and length.
 type Taken = Vec<(u64, u64)>;
 
 impl Engine {
-    /// Tells the devices of free space in block groups at `range`, as far as it is at least `shortest` in one piece, and of
-    /// all that no chunk has. Commits first. Devices that cannot be told of unused space do nothing.
+    /// Commits, then discards free space in `range`, in pieces of at least `shortest` bytes, and
+    /// the space that no chunk has. Devices that cannot discard are skipped.
     ///
     /// # Errors
-    /// When writing has stopped, or stops with the commit; what reading free space fails with; what a device answers, which
-    /// does not stop writing.
+    /// If writing has stopped or the commit stops it; an error of reading free space; an error of a
+    /// device, which does not stop writing.
     pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
         self.commit()?;
         let sector_bytes = u64::from(self.forest().block_format().sector_bytes).max(1);
@@ -106,7 +112,7 @@ impl Engine {
         })
     }
 
-    /// Tells the devices of what a commit freed, as far as nobody uses it again yet.
+    /// Discards ranges that a commit freed, unless they are in use again.
     pub fn discard_freed(&self, freed: &[(u64, u64)]) {
         let mut ranges = FreeRanges::default();
         for (start, length) in freed {
@@ -117,7 +123,8 @@ impl Engine {
             shortest: 0,
             is_checked: false,
         });
-        // Nothing is lost if a device does not hear of it; ledgers that are wrong are no matter of devices.
+        // A failed discard loses nothing. A wrong ledger is the engine's own defect and stops
+        // writing.
         if let Err(error @ Error::Defect(_)) = told {
             self.forest().volume().stop_writing(&error);
         }
@@ -144,8 +151,8 @@ impl Engine {
         }
     }
 
-    /// Requires that the extent tree of the last commit has nothing in ranges that are free by the free-space tree. No
-    /// edit can allocate these ranges at this time.
+    /// Requires that the last commit's extent tree has no extent in ranges that the free-space tree
+    /// lists as free. No edit can allocate these ranges meanwhile.
     fn require_unused(&self, taken: &Taken) -> Result<()> {
         if buttress_faults::on("trim-free-space-trusted") {
             return Ok(());
@@ -158,7 +165,7 @@ impl Engine {
             let end = start.saturating_add(*length);
             let mut before = extents.cursor(ReadAhead::None);
             before.seek_at_or_before(&key(*start))?;
-            // An extent that begins before the range may reach into it.
+            // An extent that begins before the range may overlap it.
             let first = before.current().map_or(*start, |item| item.key.objectid.get());
             for item in extents.range(key(first)..key(end), ReadAhead::Forward) {
                 let item = item?;
@@ -221,8 +228,9 @@ impl Engine {
 }
 
 impl Running {
-    /// Takes the next free ranges at or after `at` out of what can be allocated, and gives where to go on; `None` at the end.
-    /// A block that is missing ends it before anything is taken.
+    /// Takes the next free ranges at or after `at`, so that nothing can allocate them. Returns them
+    /// and the address to continue at; `None` at the end. A missing tree block ends the call before
+    /// it takes any range.
     fn take_to_trim(&mut self, wanted: &Wanted, at: u64) -> Result<(Option<u64>, Taken)> {
         let Some((start, length)) = wanted.ranges.from(at).next() else {
             return Ok((None, Taken::new()));
@@ -250,7 +258,8 @@ impl Running {
         let mut taken = free.map_or_else(Taken::new, |free| pieces(free, wanted, at..group_end, most));
         let mut from = Share::Free;
         if group.is_backed {
-            // Free space beside the promises becomes unbacked, and is then discarded with the unbacked space.
+            // Free space beside the promises first becomes unbacked, then is discarded like other
+            // unbacked space.
             for (start, length) in &taken {
                 self.core
                     .groups
@@ -279,14 +288,15 @@ impl Running {
         self.beside_promises(group, |room| room.free_bytes, metadata)
     }
 
-    /// Returns the free bytes of a group's kind that no promise needs, with and without space of the host.
+    /// Returns the free bytes of a group's kind that no promise needs, with or without space on the
+    /// host.
     fn spare_with_unbacked(&self, group: &Group) -> u64 {
         let metadata = |running: &Self| running.metadata_reservation_bytes(Need::places(OTHER_ITEMS));
         self.beside_promises(group, Room::with_unbacked, metadata)
     }
 
-    /// Subtracts from the room of a group's kind what each purpose that the group serves was promised. Mixed groups serve
-    /// two.
+    /// Subtracts from the free space of a group's kind the promises to each purpose that the group
+    /// serves. Mixed groups serve two purposes.
     fn beside_promises(
         &self,
         group: &Group,
@@ -302,7 +312,7 @@ impl Running {
             .into_iter()
             .filter(|purpose| group.serves(*purpose));
         let rooms = served.clone().map(|purpose| room(self.core.groups.room(purpose)));
-        // Clamp: the promises of metadata include a reserve, and may be larger than the room.
+        // Clamp: the promises of metadata include a reserve, and may exceed the free space.
         served.fold(rooms.min().unwrap_or(0), |spare, purpose| {
             spare.saturating_sub(promised(purpose))
         })
@@ -321,7 +331,8 @@ impl Running {
         Ok(())
     }
 
-    /// Takes the next range at or after `at` that no chunk has and no superblock lies in; `None` at the end.
+    /// Takes the next range at or after `at` without a chunk and without a superblock; `None` at
+    /// the end.
     fn take_unallocated(&mut self, device: Uuid, at: u64) -> Option<(u64, u64)> {
         let rooms = &mut self.core.devices.rooms;
         let room = rooms.iter_mut().find(|room| room.item.uuid == device)?;
@@ -339,7 +350,8 @@ impl Running {
     }
 }
 
-/// Ranges of a group to take: wanted, free, long enough, in `within`, and no more than `most` in all.
+/// Returns the ranges of a group to take: wanted, free, long enough, in `within`, and at most
+/// `most` bytes in all.
 fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> Taken {
     let (mut left, mut taken) = (most, Taken::new());
     for (wanted_start, wanted_length) in wanted.ranges.from(within.start) {
@@ -357,7 +369,8 @@ fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> 
             let from = start.max(wanted_start).max(within.start);
             let to = start.saturating_add(length).min(wanted_end);
             let piece = to.saturating_sub(from).min(left);
-            // The whole range counts: what is left of one that was cut is not too short.
+            // The length of the whole free range counts, so the rest of a cut range is not too
+            // short.
             if length >= wanted.shortest && piece > 0 {
                 taken.push((from, piece));
                 left = left.saturating_sub(piece);
@@ -367,7 +380,7 @@ fn pieces(free: &FreeRanges, wanted: &Wanted, within: Range<u64>, most: u64) -> 
     taken
 }
 
-/// The first range at or after `at` with what superblocks keep cut out.
+/// Returns the first range at or after `at`, without the bytes around superblocks.
 fn without_superblocks(free: &FreeRanges, at: u64) -> Option<(u64, u64)> {
     let kept = SUPERBLOCK_OFFSETS.map(|at| at.get()..at.get().saturating_add(SUPERBLOCK_KEEPS_BYTES));
     free.from(at).find_map(|(start, length)| {
@@ -400,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_wanted_and_no_more_than_there_is_to_spare() {
+    fn pieces_are_wanted_and_within_spare_bytes() {
         let some = free(&[(0, 8), (16, 4), (32, 64), (128, 64)]);
         let wanted = |ranges: &[(u64, u64)], shortest| Wanted {
             ranges: free(ranges),
@@ -418,7 +431,7 @@ mod tests {
             pieces(&some, &everything(0), 0..192, 20),
             [(0, 8), (16, 4), (32, 8)]
         );
-        // The rest of a long range is not too short.
+        // The rest of a long range still counts as long enough.
         assert_eq!(pieces(&some, &everything(8), 90..192, 20), [(90, 6), (128, 14)]);
         assert_eq!(pieces(&some, &everything(0), 0..192, 0), []);
         assert_eq!(pieces(&some, &everything(0), 192..300, 10), []);

@@ -1,31 +1,32 @@
-//! What was done and is not committed yet: counted, so that nothing is lost in silence.
+//! Uncommitted changes, counted so that their loss is always reported.
 //!
-//! A writer that goes away without a commit leaves the volume as the last commit made it
-//! (docs/decisions/0007-dropping-without-a-commit.md). Whoever holds the last handle says what is to become of
-//! the rest: [`Engine::close`](crate::Engine::close) commits it, [`Engine::abandon`](crate::Engine::abandon) forgets it. A last handle that is merely
-//! dropped forgets it too, and [`Environment::lost`](super::Environment::lost) is told how much that was.
+//! A writer that ends without a commit leaves the volume at the last commit
+//! (docs/decisions/0007-dropping-without-a-commit.md). The holder of the last handle decides about
+//! the uncommitted changes: [`Engine::close`](crate::Engine::close) commits them,
+//! [`Engine::abandon`](crate::Engine::abandon) discards them. Dropping the last handle discards
+//! them too, and [`Environment::lost`](super::Environment::lost) receives their counts.
 //!
-//! Counts are of calls that changed something, and of bytes that they wrote. They are upper bounds: a commit that a thread
-//! makes between a change and its count leaves it counted.
+//! The counts are of changing calls and of written bytes. They are upper bounds: a background
+//! commit between a change and its count leaves the change counted.
 
 use buttress_format::{ByteCount, Generation, Timestamp};
 use buttress_locks::Counter;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What is not committed yet, or was lost for that.
+/// The changes that are not committed yet, or that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uncommitted {
-    /// How many changes of names, attributes, sizes, extents and subvolumes there were.
+    /// The number of changes of names, attributes, sizes, extents and subvolumes.
     pub changes: u64,
-    /// How much content was written.
+    /// The bytes of written content.
     pub content: ByteCount,
-    /// The last commit, which the volume is left at.
+    /// The generation of the last commit, at which the volume stays.
     pub committed: Generation,
 }
 
 impl Uncommitted {
-    /// Whether there is nothing.
+    /// Returns whether there are no uncommitted changes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes == 0 && self.content.get() == 0
@@ -45,42 +46,43 @@ impl fmt::Display for Uncommitted {
     }
 }
 
-/// Counts since the volume was opened, and as they were at the last commit.
+/// Counts since the volume was opened, and their values at the last commit.
 #[derive(Debug, Default)]
 pub struct Account {
     changes: AtomicU64,
     content_bytes: Counter,
     committed_changes: AtomicU64,
     committed_content_bytes: AtomicU64,
-    /// The generation of the last commit: known without the edit lock, so that a signal need not wait for it.
+    /// The generation of the last commit, readable without the edit lock, for signal handlers.
     committed: AtomicU64,
-    /// What is not committed may go without a word.
+    /// Whether uncommitted changes may be lost without a report.
     is_abandoned: AtomicBool,
 }
 
-/// What had been counted at some moment.
+/// A value of the counts at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted(u64);
 
 impl Account {
-    /// Of a volume whose last commit was this one.
+    /// Returns the counts of a volume whose last commit has this generation.
     pub fn new(committed: Generation) -> Self {
         let account = Self::default();
         account.set_committed(committed);
         account
     }
 
-    /// A commit is durable.
+    /// Records that a commit is durable.
     pub fn set_committed(&self, committed: Generation) {
         self.committed.store(committed.get(), Ordering::SeqCst);
     }
 
-    /// All changes up to now: what a state has that is frozen now.
+    /// Returns the count of all changes so far, which a state frozen now contains.
     pub fn changes(&self) -> Counted {
         Counted(self.changes.load(Ordering::SeqCst))
     }
 
-    /// All content up to now: what a commit has that writes it back from now on.
+    /// Returns the count of all content so far, which a commit with a write-back from now on
+    /// contains.
     pub fn content(&self) -> Counted {
         Counted(self.content_bytes.sum())
     }
@@ -94,7 +96,7 @@ impl Account {
             .fetch_max(counted.0, Ordering::SeqCst);
     }
 
-    /// What opening changed is nobody's work.
+    /// Resets the counts: changes of opening belong to no caller.
     pub fn forget(&self) {
         self.commit_changes(self.changes());
         self.commit_content(self.content());
@@ -105,7 +107,7 @@ impl Account {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts content that was taken in.
+    /// Counts content that a caller wrote.
     pub(crate) fn count_content(&self, bytes: usize) {
         self.content_bytes.add(ByteCount::of(bytes).get());
     }
@@ -119,7 +121,7 @@ impl Account {
     }
 
     pub(crate) fn since_commit(&self) -> Uncommitted {
-        // What is committed first: the rest only grows.
+        // Read the committed counts first, because the other counts only grow.
         let committed_changes = self.committed_changes.load(Ordering::SeqCst);
         let committed_bytes = self.committed_content_bytes.load(Ordering::SeqCst);
         let since = |Counted(all): Counted, committed: u64| all.saturating_sub(committed);
@@ -131,7 +133,7 @@ impl Account {
     }
 }
 
-/// The time since which something is dirty, as the background thread saw it.
+/// The time since which changes are dirty, as the background thread observed it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DirtySince {
     pub since: Option<Timestamp>,

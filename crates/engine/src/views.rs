@@ -1,4 +1,4 @@
-//! Views: states of the volume that never change, for as long as they are held.
+//! Views: states of the volume that never change while a caller holds them.
 
 use crate::engine::{EditLock, Engine, Shared};
 use crate::fault_in::FaultIn;
@@ -10,12 +10,13 @@ use buttress_locks::MutexGuard;
 use core::time::Duration;
 use std::collections::HashMap;
 
-/// How often a reader that waits for the edit lock looks whether there is a view meanwhile.
+/// How often a reader that waits for the edit lock checks for a new view.
 const VIEW_LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// The volume as it is now, the running transaction included: a state that never changes, for as long as it is held.
-    /// It waits for no commit, and for a device only to read in where inodes lie that changed; the space that it still needs is not used again before it is dropped.
+    /// Returns a view of the current state, including the running transaction. The view never
+    /// changes, and its space is not reused before it is dropped. The call waits for no commit. It
+    /// waits for a device only to read leaves of changed inodes.
     #[must_use]
     pub fn view(&self) -> Filesystem {
         let mut reads = FaultIn::default();
@@ -23,7 +24,7 @@ impl Engine {
             if let Some(view) = self.shared.view.lock().as_ref() {
                 return view.clone();
             }
-            // A commit that holds the lock gives a view before it begins with what takes long.
+            // A commit that holds the lock makes a view before it starts work that takes long.
             let Some(running) = self.shared.running.try_lock_for(VIEW_LOOK_EVERY) else {
                 continue;
             };
@@ -33,8 +34,8 @@ impl Engine {
         }
     }
 
-    /// Puts inodes that changed in memory back into their leaves. `None`, and the lock is let go of, when something had to
-    /// be read for that.
+    /// Writes changed inodes back into their leaves. Returns `None`, with the lock released, if a
+    /// leaf had to be read.
     pub(crate) fn with_inodes_written_back<'a>(
         &self,
         mut running: MutexGuard<'a, Running, EditLock>,
@@ -50,7 +51,8 @@ impl Engine {
             Err(error) => Err(error),
         };
         if let Err(error) = written {
-            // The next commit cannot succeed either; the view shows what could be written back.
+            // The next commit cannot succeed either. The view shows the inodes that could be
+            // written back.
             self.forest().volume().stop_writing(&error);
         }
         Some(running)
@@ -58,19 +60,19 @@ impl Engine {
 }
 
 impl Shared {
-    /// Makes a view of what is, and keeps it at hand until something is edited.
+    /// Makes a view of the current state, and caches it until the next edit.
     pub(crate) fn give_view(&self, running: &mut Running) -> Filesystem {
         let hold = running.core.hold(&self.readers);
         let view = running.make_view(&self.base, hold);
         let older = self.view.lock().replace(view.clone());
-        // It lets go of its hold, which has a lock of its own.
+        // Dropping the older view releases its hold, which acquires another lock.
         drop(older);
         view
     }
 }
 
 impl Running {
-    /// A file system that sees this state.
+    /// Returns a file system that reads this state.
     pub fn make_view(&mut self, base: &Filesystem, hold: Hold) -> Filesystem {
         let mut trees = HashMap::new();
         let own = core::iter::once((&TreeId::EXTENT, &self.core.extent));

@@ -1,14 +1,16 @@
 //! Names of an unfinished subvolume that are not in their directories yet.
 //!
-//! An entry lies under the hash of its name. So names that come in the order of a stream go to leaves all over a large
-//! directory, and each commit between them writes most of those leaves again. Nobody sees an unfinished subvolume, so its
-//! names may wait here, in order of their keys, until many of them go into each leaf at once.
+//! A directory entry's key is the hash of its name. Names in the order of a stream therefore go to
+//! leaves all over a large directory, and each commit rewrites most of those leaves. No reader sees
+//! an unfinished subvolume, so its names may wait here, in order of their keys, until many of them
+//! go into each leaf at once.
 //!
-//! Only the entry under the hash waits: index, the inode's side and the directory's size are in the tree already. Look-ups
-//! of names look here first.
+//! Only the hashed entry waits. The tree already has the index, the inode's reference and the
+//! directory's size. Name lookups search here first.
 //!
-//! Invariants: a key has here what is to be added to the item that the tree may have under it; a name is here or in the tree,
-//! but for one that was made twice, which is found when it is put into the tree.
+//! Invariants: a key here holds the entries to be added to the tree's item with the same key. A
+//! name is here or in the tree, never in both, except a name that was made twice. Inserting the
+//! name into the tree detects that case.
 
 use crate::entry::{Entry, entry_in};
 use buttress_format::{DirItem, DirItems, Key};
@@ -16,22 +18,22 @@ use buttress_fs::error::Result;
 use buttress_fs::location::Location;
 use std::collections::BTreeMap;
 
-/// What a name that waits takes in memory: its entry, and its part of the map.
+/// The memory of a waiting name: its entry, and its part of the map.
 pub const WAITING_NAME_BYTES: u64 = 192;
 
-/// See the module.
+/// The waiting names of one subvolume. See the module.
 #[derive(Debug, Default)]
 pub struct WaitingNames {
     entries: BTreeMap<Key, Vec<u8>>,
 }
 
 impl WaitingNames {
-    /// How many keys have names that wait.
+    /// Returns the number of keys with waiting names.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// The entry of a name, if it waits.
+    /// Returns the directory entry of a name, if it waits.
     pub fn find(&self, directory: Location, key: &Key, name: &[u8]) -> Result<Option<Entry>> {
         match self.entries.get(key) {
             Some(data) => entry_in(directory, key, data, name),
@@ -39,12 +41,12 @@ impl WaitingNames {
         }
     }
 
-    /// Has an entry wait that does not yet.
+    /// Adds an entry that does not wait yet.
     pub fn add(&mut self, key: Key, entry: &DirItem<'_>) -> Result<(), buttress_format::ItemProblem> {
         DirItems::push(self.entries.entry(key).or_default(), entry)
     }
 
-    /// Takes a name out. Says whether it waited.
+    /// Removes a name. Returns whether it was waiting.
     pub fn remove(&mut self, key: &Key, name: &[u8]) -> bool {
         let Some(data) = self.entries.get_mut(key) else {
             return false;
@@ -56,12 +58,12 @@ impl WaitingNames {
         waited
     }
 
-    /// The first keys, in order.
+    /// Returns the first `count` keys, in order.
     pub fn first(&self, count: usize) -> Vec<Key> {
         self.entries.keys().take(count).copied().collect()
     }
 
-    /// What waits under these keys.
+    /// Returns the waiting entries of these keys.
     pub fn entries(&self, keys: &[Key]) -> Vec<(Key, Vec<u8>)> {
         let found = keys
             .iter()
@@ -69,7 +71,7 @@ impl WaitingNames {
         found.collect()
     }
 
-    /// What was under these keys waits no more.
+    /// Removes the entries of these keys.
     pub fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
         for key in keys {
             self.entries.remove(key);

@@ -1,16 +1,17 @@
-//! Threads of a volume that work when they are woken. [`background`](crate::background) gives them their work.
+//! Background threads of a volume, which work when woken. [`background`](crate::background) defines
+//! their work.
 
 use crossbeam_channel::{Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-/// The threads. Dropping them waits for their end.
+/// The background threads. Dropping this value waits for their end.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub commits: Worker,
     pub write_back: Worker,
 }
 
-/// A thread that works when it is woken.
+/// A thread that works each time it is woken.
 #[derive(Debug)]
 pub(crate) struct Worker {
     wake: Option<Sender<()>>,
@@ -18,12 +19,12 @@ pub(crate) struct Worker {
 }
 
 impl Workers {
-    /// Has the thread commit. It does nothing more where that was asked for already.
+    /// Wakes the thread that commits. Does nothing if a wake-up is already pending.
     pub(crate) fn wake(&self) {
         self.commits.wake();
     }
 
-    /// Has content written back.
+    /// Wakes the thread that writes content back.
     pub(crate) fn wake_write_back(&self) {
         self.write_back.wake();
     }
@@ -51,10 +52,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Without a sender the thread ends after what it is at.
+        // Without a sender, the thread ends after its current work.
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and what it left half done is not committed.
+            // The thread already printed its panic, and its half-done work is not committed.
             drop(thread.join());
         }
     }

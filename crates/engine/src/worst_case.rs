@@ -1,6 +1,7 @@
 //! The most nodes that edits can take: arithmetic on the shape of the trees, without any state.
 //!
-//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place copies the leaf and its parents.
+//! A *place* is a run of adjacent items that fits into one leaf. An edit at a place copies the leaf
+//! and its parents.
 //!
 //! | per place | nodes | why |
 //! |---|---|---|
@@ -8,10 +9,11 @@
 //! | each level above | 2 | the copy, and one split; or the copy and a neighbour that it is merged with |
 //! | root | 1 in all | the tree becomes higher by one level |
 //!
-//! No level takes more copies than it has nodes. These are the roots on the level, and, of higher trees, one node for each
-//! [`pointers_least`] of the level below: two neighbours hold more than half of their pointers together, else an edit merges
-//! them. Trees that another program left sparser take from the reserve ([`super::reservation`]). A tree that an edit opens
-//! itself counts from the next edit on.
+//! No level has more copies than nodes. The nodes of a level are the roots on it and, in higher
+//! trees, at most one node for each [`pointers_least`] nodes of the level below. Two neighbours
+//! together hold more than half of their pointers, or an edit merges them. Trees that another
+//! program left sparser use the reserve ([`super::reservation`]). A tree that an edit opens itself
+//! counts from the next edit on.
 //!
 //! Left out: space that a chunk item takes in system block groups ([`super::chunks`]).
 
@@ -27,35 +29,37 @@ const POINTER_BYTES: u64 = 33;
 /// The largest record of one extent: its header (25), item (24), and a reference to data (29).
 const EXTENT_RECORD_BYTES: u64 = 78;
 
-/// The least node size.
+/// The smallest node size.
 const NODE_BYTES_MIN: u64 = 4096;
 
-/// The nodes of a leaf that one place changes.
+/// The nodes that one place takes at leaf level.
 const LEAVES_A_PLACE: u64 = 3;
 
-/// Places that every commit may change beside those of edits: the root items of its own trees, which lie side by side; the
-/// root item of a subvolume; the items of a device and of a block group; its count of free ranges; quotas.
+/// Places that every commit may change beside those of edits: adjacent root items of the volume's
+/// own trees; the root item of a subvolume; the items of a device and of a block group; its count
+/// of free ranges; quotas.
 pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 
-// The least nodes still have neighbours to merge with, and hold several records after a split.
+// The smallest nodes still have neighbours to merge with, and hold several records after a split.
 const _: () = assert!(pointers_least(NODE_BYTES_MIN) >= 30 && records_least(NODE_BYTES_MIN) >= 25);
 
-/// The bytes of a node for items or pointers. Invariant: no node of an open volume is smaller than [`NODE_BYTES_MIN`].
+/// Returns the bytes of a node for items or pointers. No node of an open volume is smaller than
+/// [`NODE_BYTES_MIN`].
 const fn room(node_bytes: u64) -> u64 {
     assert!(
         node_bytes >= NODE_BYTES_MIN,
         "a node is smaller than the format allows"
     );
-    // Exact: asserted.
+    // The assertion above makes this subtraction exact.
     node_bytes.saturating_sub(HEADER_BYTES)
 }
 
-/// The least number of pointers that a node holds on average: a quarter of its room.
+/// Returns the least average number of pointers in a node: a quarter of its capacity.
 const fn pointers_least(node_bytes: u64) -> u64 {
     room(node_bytes) / POINTER_BYTES / 4
 }
 
-/// The least number of extent records in a leaf after it was split.
+/// Returns the least number of extent records in a leaf after a split.
 const fn records_least(node_bytes: u64) -> u64 {
     room(node_bytes) / EXTENT_RECORD_BYTES / 2
 }
@@ -79,25 +83,25 @@ impl Roots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     node_bytes: u64,
-    /// Nodes of all trees together.
+    /// The nodes of all trees.
     used_nodes: u64,
-    /// The largest number of nodes on each level above the leaves, from level 1.
+    /// The largest number of nodes on each level above the leaves, from level 1 on.
     above_max: [u64; TREE_LEVELS_MAX as usize - 1],
 }
 
 impl Shape {
-    /// Every reservation makes one, so a level without nodes costs no division.
+    /// Every reservation computes a shape, so a level without nodes costs no division.
     #[must_use]
     pub(crate) fn new(node_bytes: u64, used_nodes: u64, roots: Roots) -> Self {
         let each = pointers_least(node_bytes);
         let mut above_max = [0; TREE_LEVELS_MAX as usize - 1];
         let mut below = used_nodes;
-        // Clamp: without an open tree there is no level.
+        // Clamp: without an open tree, the highest level is 0.
         let top = roots.0.iter().rposition(|roots| *roots > 0).unwrap_or(0);
         let levels = above_max.iter_mut().zip(roots.0.iter().skip(1)).take(top);
         for (level, (nodes, roots)) in levels.enumerate() {
             below = below.quotient(each);
-            // A level below the highest root also has nodes that are no roots.
+            // Levels below the highest root also have nodes that are not roots.
             let passed = if level.exact_add(1) < top {
                 below.exact_add(1)
             } else {
@@ -112,26 +116,26 @@ impl Shape {
         }
     }
 
-    /// Nodes of all trees together.
+    /// Returns the nodes of all trees.
     #[must_use]
     pub(crate) const fn used_nodes(&self) -> u64 {
         self.used_nodes
     }
 
-    /// Nodes above the leaves on the paths to so many places.
+    /// Returns the nodes above the leaves on the paths to `places` places.
     #[must_use]
     pub(crate) fn above_leaves(&self, places: u64) -> u64 {
         let levels = self.above_max.iter();
         levels.fold(0, |sum, nodes| sum.exact_add(places.min(*nodes)))
     }
 
-    /// Copies of nodes for edits at so many places, without splits.
+    /// Returns the copies of nodes for edits at `places` places, without splits.
     #[must_use]
     pub(crate) fn copies(&self, places: u64) -> u64 {
         places.min(self.used_nodes).exact_add(self.above_leaves(places))
     }
 
-    /// Nodes that edits at so many places take, with all splits.
+    /// Returns the nodes that edits at `places` places take, including all splits.
     #[must_use]
     pub(crate) fn edited_nodes(&self, places: u64) -> u64 {
         if buttress_faults::on("edit-asks-for-nothing") {
@@ -144,7 +148,7 @@ impl Shape {
             .exact_add(1)
     }
 
-    /// New leaves for so many new records of extents, which lie together; two trees record each.
+    /// Returns the new leaves for adjacent new records of extents, which two trees record each.
     #[must_use]
     pub(crate) fn leaves_of_records(&self, extents: u64) -> u64 {
         extents.div_ceil(records_least(self.node_bytes)).exact_mul(2)
@@ -158,8 +162,8 @@ mod tests {
 
     const SIZES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
 
-    /// The nodes of each level, from the root down, in the smallest tree whose root has this level: the root has two
-    /// pointers, and each node below a quarter of its room.
+    /// Returns the nodes of each level, from the root down, in the smallest tree whose root has
+    /// this level. Its root has two pointers, and each node below has a quarter of its capacity.
     fn levels_of_least(node_bytes: u64, level: u8) -> Vec<u64> {
         let mut levels = vec![1_u64];
         for _ in 0..level {
@@ -173,7 +177,7 @@ mod tests {
         levels
     }
 
-    /// A tree of this height, and `trees` in all: the others have one level less.
+    /// Returns one tree of this height, and `trees` in all; the other trees are one level lower.
     fn one_root(level_max: u8, trees: u64) -> Roots {
         let mut roots = [0; TREE_LEVELS_MAX as usize];
         roots[usize::from(level_max.saturating_sub(1))] += trees - 1;
@@ -181,7 +185,7 @@ mod tests {
         Roots(roots)
     }
 
-    /// The smallest volume with `trees` trees, of which one has this height.
+    /// Returns the smallest volume with `trees` trees, one of which has this height.
     fn smallest(node_bytes: u64, level_max: u8, trees: u64) -> Shape {
         Shape::new(
             node_bytes,
@@ -196,7 +200,8 @@ mod tests {
             .fold(0, |sum, nodes| sum.saturating_add(*nodes))
     }
 
-    /// One tree of each height, and edits in which every place has a path of its own as far down as the levels have nodes.
+    /// Trees of each height, and edits whose places have separate paths as far down as the levels
+    /// have nodes.
     #[test]
     fn every_height_has_paths_for_every_place() {
         for node_bytes in SIZES {
@@ -216,11 +221,11 @@ mod tests {
         }
     }
 
-    /// What is kept for edits that free space is enough for one, in trees of any height. The reserve is one part in 16 of the
-    /// space for metadata, and at least [`RESERVED_NODES`].
+    /// The reserve suffices for one edit that frees space, in trees of any height. The reserve is
+    /// one part in 16 of the space for metadata, and at least [`RESERVED_NODES`].
     #[test]
     fn the_reserve_holds_an_edit_that_frees() {
-        /// As many places as a rename has that replaces a file.
+        /// The places of a rename that replaces a file.
         const PLACES: u64 = 22;
         for node_bytes in SIZES {
             for level_max in 0..TREE_LEVELS_MAX {

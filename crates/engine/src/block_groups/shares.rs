@@ -1,20 +1,21 @@
-//! The shares of a block group: every byte is in exactly one, and moves from one to another.
+//! The shares of a block group: every byte is in exactly one share, and moves between them.
 //!
-//! | share | what is in it |
+//! | share | contents |
 //! |---|---|
-//! | free | can be allocated |
-//! | unbacked | is free, and can be allocated once the host has given space for it |
-//! | allocated | was taken out of what is free, and the extent tree does not have it yet |
-//! | trimming | is free, and devices are being told of it |
+//! | free | bytes that can be allocated |
+//! | unbacked | free bytes that can be allocated once the host reserves space for them |
+//! | allocated | bytes taken from free space that the extent tree does not record yet |
+//! | trimming | free bytes that devices are discarding |
 //! | used | extents of the extent tree |
-//! | pinned | was freed, or may still be read, and waits |
+//! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
-//! Once a group's free ranges are loaded, the shares and what no tree accounts for (superblock copies, space that was lost
-//! before) add up to its length, after every move. Where they do not, something would be handed out twice or never again: that
-//! is a [`Defect`] with the numbers, and writing stops before anything of it is on the devices.
+//! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
+//! lost space) add up to the group's length after every move. If they do not, bytes would be
+//! allocated twice or never again. That is a [`Defect`] with the numbers, and writing stops before
+//! anything of it reaches the devices.
 //!
-//! What a volume records may be wrong from before: more that is free than there is room for, or less used than goes, is
-//! [`Corruption`].
+//! The records of a volume may be wrong since before the opening: more free bytes than the group
+//! has, or less used bytes than are freed. These cases are [`Corruption`].
 
 use super::{BlockGroups, Group, Purpose};
 use crate::free_ranges::FreeRanges;
@@ -22,20 +23,20 @@ use buttress_format::{ByteCount, Logical};
 use buttress_fs::error::defect::{add, take};
 use buttress_fs::error::{Corruption, Defect, Result};
 
-/// What bytes of a block group count for. See the module.
+/// The share to which bytes of a block group belong. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Free, with space on the host.
     Free,
     /// Free, without space on the host.
     Unbacked,
-    /// Given out in the running transaction.
+    /// Allocated in the running transaction.
     Allocated,
     /// Being discarded.
     Trimming,
     /// In use by an extent.
     Used,
-    /// Freed, and not usable yet.
+    /// Freed, and not reusable yet.
     Pinned,
 }
 
@@ -60,7 +61,7 @@ impl Group {
         }
     }
 
-    /// Whether the shares add up.
+    /// Checks that the shares add up to the group's length.
     pub fn balance(&self) -> Result<(), Defect> {
         let taken = i128::from(self.used)
             .saturating_add(i128::from(self.allocated_bytes))
@@ -78,12 +79,13 @@ impl Group {
                 }
                 Err(self.told("the shares of a block group do not add up to its length"))
             }
-            // What is free is not known; a volume may record more as used than there is.
+            // The free ranges are not loaded, and a volume may record more used bytes than the
+            // group has.
             _ => Ok(()),
         }
     }
 
-    /// Takes over the free ranges that a tree has, without what is pinned or kept out.
+    /// Stores the free ranges that a tree records, without pinned and excluded ranges.
     pub fn load(&mut self, free: FreeRanges) -> Result<(), Corruption> {
         let taken = [
             self.used,
@@ -110,7 +112,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether all of a range is free, backed or not.
+    /// Returns whether all of a range is free, with or without space on the host.
     pub fn is_free(&self, start: u64, length: u64) -> bool {
         let free = self
             .free
@@ -137,7 +139,7 @@ impl Group {
                 take(&mut self.trimming_bytes, length, what).map_err(|_| self.told(what))?;
             }
             Share::Used => {
-                // What was used when the volume was opened is what its item says.
+                // The bytes in use at opening are those that the block group item records.
                 let rest = self.used.checked_sub(length).ok_or(Corruption::GroupUsedTooLow {
                     group: Logical::new(self.start),
                     used: ByteCount::new(self.used),
@@ -184,7 +186,7 @@ impl Group {
         Err(told.with("start", start).with("bytes", length))
     }
 
-    /// Makes a free range one that the host has to give space for again.
+    /// Marks a free range as unbacked: the host must reserve space for it again.
     fn give_unbacked(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let before = self.unbacked.total_bytes();
         self.unbacked.add(start, length);
@@ -195,7 +197,7 @@ impl Group {
         Err(told.with("start", start).with("bytes", length))
     }
 
-    /// Takes out a range that was not found by allocating. The range was written before, so it has space of the host.
+    /// Takes a chosen free range. The range was written before, so it has space on the host.
     fn take_free(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let taken = match self.free.as_mut() {
             Some(free) => free
@@ -213,7 +215,7 @@ impl Group {
             .with("of them free", taken))
     }
 
-    /// Makes a range free, without what of it is kept out.
+    /// Makes a range free, except its excluded parts.
     fn give_free(&mut self, start: u64, length: u64) -> Result<(), Defect> {
         let Some(free) = self.free.as_mut() else {
             return Ok(());
@@ -244,7 +246,7 @@ impl BlockGroups {
     /// Moves a range of a group from one share to another.
     ///
     /// # Errors
-    /// That no group has the range, as [`Corruption`]; that the shares do not add up, as [`Defect`].
+    /// [`Corruption`] if no group contains the range; a [`Defect`] if the shares do not add up.
     pub fn shift(&mut self, start: u64, length: u64, from: Share, to: Share) -> Result<()> {
         let end = start.checked_add(length);
         let group = self
@@ -260,12 +262,12 @@ impl BlockGroups {
         group.shift(start, length, from, to)
     }
 
-    /// Gives back a range that was allocated, and never used.
+    /// Gives back a range that was allocated and never used.
     pub fn give_back(&mut self, start: u64, length: u64) -> Result<()> {
         self.shift(start, length, Share::Allocated, Share::Free)
     }
 
-    /// An extent that was allocated appeared in the extent tree.
+    /// Moves a range to the used share when its extent appears in the extent tree.
     pub fn use_extent(&mut self, start: u64, length: u64) -> Result<()> {
         self.shift(start, length, Share::Allocated, Share::Used)?;
         if let Some(group) = self.holding_mut(start)
@@ -276,7 +278,7 @@ impl BlockGroups {
         Ok(())
     }
 
-    /// An extent left the extent tree. Its bytes wait, or can be used at once.
+    /// Moves a range from the used share to `to` when its extent leaves the extent tree.
     pub fn free_extent(&mut self, start: u64, length: u64, to: Share) -> Result<()> {
         let group = self.holding_mut(start);
         let used = group.map(|group| group.used);
@@ -290,17 +292,18 @@ impl BlockGroups {
         Ok(())
     }
 
-    /// A pinned range may be used again.
+    /// Makes a pinned range free.
     pub fn unpin(&mut self, start: u64, length: u64) -> Result<()> {
         self.shift(start, length, Share::Pinned, Share::Free)
     }
 
-    /// Whether the shares of every group add up, and those in use to `bytes_used`.
+    /// Checks that the shares of every group add up, and that all used bytes add up to
+    /// `bytes_used`.
     pub fn balance(&self, bytes_used: u64) -> Result<(), Defect> {
         let mut used = 0_u64;
         for group in self.iter() {
             group.balance()?;
-            // Blocks get their addresses in the commit that makes extents of them.
+            // Tree blocks get their addresses in the same commit that records their extents.
             if group.allocated_bytes > 0 && !group.serves(Purpose::Data) {
                 return Err(group.told("space of tree blocks is allocated that no extent came to have"));
             }
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_volume_records_wrongly_is_the_volumes_fault() {
+    fn wrong_record_of_volume_is_corruption() {
         let corrupt = |result: Result<()>| matches!(result, Err(Error::Corrupt(_)));
         assert!(corrupt(groups(4096, 8192).shift(
             START,

@@ -1,4 +1,4 @@
-//! The items of devices: read at opening, and kept right as chunks come and go.
+//! Device items: loaded at opening, and updated when chunks are made or removed.
 
 use crate::device_space::DeviceSpaceLeft;
 use crate::free_ranges::FreeRanges;
@@ -53,7 +53,7 @@ impl Running {
         Ok(())
     }
 
-    /// Changes how many bytes of a device chunks use.
+    /// Changes the bytes of a device that chunks use.
     pub fn change_device_used(&mut self, device: DeviceId, by: i64) -> Result<()> {
         let Some(room) = self
             .core

@@ -18,17 +18,17 @@ const GIB: u64 = 1 << 30;
 /// The most devices in a chunk: its item must fit the smallest leaf and the superblock's array.
 const STRIPES_MAX: usize = 32;
 
-/// A chunk that could be made.
+/// The plan of a new chunk.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub profile: Profile,
-    /// Devices, and how much of each; one entry a stripe.
+    /// The device, offset and device uuid of each stripe.
     pub stripes: Vec<(DeviceId, u64, Uuid)>,
     pub stripe_length: u64,
     pub length: u64,
 }
 
-/// How many copies stripes form, and which of them hold parity.
+/// Returns how many stripes hold data, without copies and parity.
 const fn data_stripes(profile: Profile, stripes: u64) -> u64 {
     match profile {
         Profile::Raid5 => stripes.saturating_sub(1),
@@ -39,7 +39,8 @@ const fn data_stripes(profile: Profile, stripes: u64) -> u64 {
     }
 }
 
-/// How many devices a profile uses of `available`, and how many stripes it puts on each.
+/// Returns how many of the `available` devices a profile uses, and how many stripes it puts on
+/// each.
 fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
     let available = available.min(STRIPES_MAX);
     let (wanted, each) = match profile {
@@ -56,7 +57,8 @@ fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
 }
 
 impl Running {
-    /// The profile of new chunks for a purpose: the most redundant one that its chunks have.
+    /// Returns the profile of new chunks for a purpose: the most redundant profile of its existing
+    /// chunks.
     pub fn profile_for(&self, purpose: Purpose) -> (BlockGroupFlags, Profile) {
         const ORDER: [Profile; 9] = [
             Profile::Raid1C4,
@@ -80,7 +82,7 @@ impl Running {
         (types, profile)
     }
 
-    /// Whether devices have space for another chunk.
+    /// Returns whether devices have space for another chunk.
     pub(in super::super) fn can_make_chunk(&self, purpose: Purpose) -> bool {
         self.plan_chunk(purpose).is_some()
     }

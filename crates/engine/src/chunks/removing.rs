@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - A group is removed only if it was empty in the last durable state and still is.
-//! - One group of each kind stays, and an empty group besides. A workload at the edge would otherwise make and remove
-//!   chunks by turns.
-//! - What was promised to edits and data has space without the group.
+//! - One group of each kind stays, and one empty group besides. Otherwise a workload near the limit
+//!   would make and remove chunks by turns.
+//! - Promises to edits and data still fit without the removed group.
 
 use super::super::block_groups::{Group, Purpose};
 use super::super::reservation::Need;
@@ -15,7 +15,8 @@ use buttress_fs::error::Result;
 use buttress_tree::{NonBlocking, ReadAhead};
 
 impl Running {
-    /// Removes block groups that were empty in the last durable state and still are; one of each kind stays.
+    /// Removes block groups that were empty in the last durable state and still are. One group of
+    /// each kind stays.
     pub fn remove_empty_groups(&mut self) -> Result<()> {
         let mut empty: Vec<u64> = Vec::new();
         for purpose in [Purpose::Data, Purpose::Metadata] {
@@ -34,7 +35,7 @@ impl Running {
             };
             let candidates: Vec<u64> = groups.iter().filter(unused).map(|group| group.start).collect();
             let spare = usize::from(candidates.len() == groups.len());
-            // Mixed groups serve both purposes.
+            // Mixed groups serve both data and metadata.
             empty.extend(
                 candidates
                     .into_iter()
@@ -43,7 +44,8 @@ impl Running {
                     .collect::<Vec<_>>(),
             );
         }
-        // Keep an empty group, so that a workload at the edge does not make and remove chunks by turns.
+        // Keep one empty group, so that a workload near the limit does not make and remove chunks
+        // by turns.
         for start in empty.into_iter().skip(1) {
             if self.can_spare(start) {
                 self.reach_items_of_group(start)?;
@@ -74,7 +76,7 @@ impl Running {
             && left(Purpose::Data) >= self.core.reserved_data_bytes
     }
 
-    /// Goes to all that removing a group edits.
+    /// Reaches all items that removing a group edits.
     fn reach_items_of_group(&mut self, start: u64) -> Result<()> {
         let volume = self.core.forest.volume().clone();
         let Some(group) = self.core.groups.holding(start) else {

@@ -1,5 +1,5 @@
-//! The state that a device alone leads to, beside the volume's: what of it is gone from the volume, what the device missed, and
-//! whether both are of one history.
+//! The comparison of a returning device's own state with the volume's: ranges that the volume
+//! freed, extents that the device missed, and whether both have one history.
 
 use crate::pending_log::PendingLog;
 use buttress_device::Device;
@@ -13,34 +13,35 @@ use buttress_fs::open::OpenOptions;
 use buttress_tree::{Items, ReadAhead, Tree};
 use std::collections::BTreeSet;
 
-/// The node cache for the device's own state, which is read once.
+/// The size of the node cache for the device's own state, which is read once.
 const OWN_CACHE: ByteCount = ByteCount::new(8 << 20);
 
-/// The state that a device alone leads to.
+/// The state that a device alone leads to, without the volume's other devices.
 pub(crate) struct OwnState {
     pub filesystem: Filesystem,
     extents: Tree,
-    /// What its log uses.
+    /// The ranges that the pending log of this state uses.
     log: Vec<(u64, u64)>,
 }
 
-/// What the volume's extents say beside those of the device's own state.
+/// The differences between the volume's extents and those of the device's own state.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     /// Ranges that the device's own state alone uses.
     pub gone: Vec<(u64, u64)>,
     /// Bytes of extents that are newer than the device.
     pub missed: u64,
-    /// The newest tree blocks that the device should have too.
+    /// The newest tree blocks that both states should contain.
     newest_blocks: BTreeSet<(Generation, u64)>,
-    /// The newest extents of data that both states have.
+    /// The newest data extents that both states contain.
     newest_data: BTreeSet<(Generation, u64)>,
 }
 
-/// How many tree blocks are compared by content, and how many extents of data by their checksums.
+/// The number of tree blocks compared by content, and of data extents compared by checksum.
 const COMPARED: usize = 256;
 
-/// What the device leads to without the others. `None` where that cannot be read: then there is nothing to keep.
+/// Returns the state that a device alone leads to. Returns `None` if it cannot be read: then
+/// nothing needs to be kept.
 pub(crate) fn own_state(device: &Device, progress: &Progress) -> Result<Option<OwnState>> {
     if buttress_faults::on("return-own-state-unkept") {
         return Ok(None);
@@ -50,7 +51,7 @@ pub(crate) fn own_state(device: &Device, progress: &Progress) -> Result<Option<O
     Ok(state)
 }
 
-/// Opens that state. `None` also if the job is cancelled.
+/// Opens the device's own state. Also returns `None` if the job is cancelled.
 fn open_state(device: &Device, progress: &Progress) -> Option<OwnState> {
     let opened = OpenOptions::new(vec![device.clone()])
         .cache(OWN_CACHE)
@@ -72,13 +73,13 @@ fn open_state(device: &Device, progress: &Progress) -> Option<OwnState> {
     })
 }
 
-/// The extents of an extent tree, in order.
+/// Iterates over the extents of an extent tree, in order.
 struct Extents<'a> {
     items: Items,
     format: &'a BlockFormat,
 }
 
-/// An extent, as both states must have it.
+/// An extent's identity, equal in both states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     start: u64,
@@ -127,7 +128,7 @@ impl Iterator for Extents<'_> {
 }
 
 impl Comparison {
-    /// Takes note of an extent of the volume; whether it is newer than the device.
+    /// Records an extent of the volume. Returns whether it is newer than the device.
     fn add(&mut self, extent: &Extent, since: Generation) -> bool {
         if extent.generation > since {
             self.missed = self.missed.saturating_add(extent.length);
@@ -146,8 +147,8 @@ impl Comparison {
 }
 
 impl Comparison {
-    /// Whether the newest of what both states should have is the same in both. Where two histories allocated the same, only
-    /// this tells.
+    /// Returns whether the newest blocks and data that both states should contain are equal in
+    /// both. If two histories allocated the same addresses, only this comparison shows it.
     pub(crate) fn is_of_one_history(&self, view: &Filesystem, own: Option<&OwnState>) -> bool {
         let differs = |(generation, start): &(Generation, u64)| {
             let differing = view.volume().differing_copies(Logical::new(*start), *generation);
@@ -163,7 +164,7 @@ impl Comparison {
     }
 }
 
-/// The checksum of the first sector of data, if it has one.
+/// Returns the checksum of the first sector of a data extent, if it has one.
 fn first_checksum(filesystem: &Filesystem, logical: u64) -> Option<Vec<u8>> {
     let format = filesystem.volume().block_format();
     let tree = filesystem.tree(TreeId::CHECKSUM).ok()?;
@@ -182,7 +183,8 @@ fn first_checksum(filesystem: &Filesystem, logical: u64) -> Option<Vec<u8>> {
     Some(checksum.to_vec())
 }
 
-/// Compares both extent trees; `None` where the volume has older extents than the device that the device does not have.
+/// Compares both extent trees. Returns `None` if the volume has an extent older than the device
+/// that the device lacks.
 pub(crate) fn compare(
     view: &Filesystem,
     own: Option<&OwnState>,
