@@ -1,5 +1,7 @@
 //! Device statistics: the counters of a device's faults. The item lies in the device tree under `(0
 //! PERSISTENT_ITEM devid)`.
+//!
+//! Source: on-disk format documentation, section "Device statistics"; btrfs-device(8), "stats".
 
 use crate::item_error::ItemError;
 use crate::key::{ItemType, Key};
