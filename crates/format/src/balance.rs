@@ -1,7 +1,8 @@
-//! A balance that runs or is paused: what it is to do, kept in the root tree under
-//! `(BALANCE TEMPORARY_ITEM 0)`.
+//! The balance item: the parameters of a balance that runs or is paused. It lies in the root tree
+//! under `(BALANCE TEMPORARY_ITEM 0)`.
 //!
-//! Source: btrfs-balance(8), section "Filters"; on-disk format documentation, section "Balance item".
+//! Source: btrfs-balance(8), section "Filters"; on-disk format documentation, section "Balance
+//! item".
 
 use crate::block_group::BlockGroupFlags;
 use crate::item_error::ItemError;
@@ -12,7 +13,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 bitflags::bitflags! {
-    /// What a balance works on. Bits without a name are kept.
+    /// The kinds of block groups that a balance works on, and its options. Bits without a name are
+    /// kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BalanceFlags: u64 {
         /// Data block groups.
@@ -21,39 +23,39 @@ bitflags::bitflags! {
         const SYSTEM = 1 << 1;
         /// Metadata block groups.
         const METADATA = 1 << 2;
-        /// Less redundancy is accepted.
+        /// Conversions to a profile with less redundancy are accepted.
         const FORCE = 1 << 3;
-        /// The balance goes on from where it stopped.
+        /// A paused balance that resumes.
         const RESUME = 1 << 4;
         const _ = !0;
     }
 }
 
 bitflags::bitflags! {
-    /// Which filters are set. Bits without a name are kept.
+    /// The balance filters that are set. Bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BalanceArgumentFlags: u64 {
-        /// By profile.
+        /// Filter block groups by profile.
         const PROFILES = 1 << 0;
-        /// By fill, up to a percentage.
+        /// Filter block groups by fill, up to a percentage.
         const USAGE = 1 << 1;
-        /// By device.
+        /// Filter block groups by device.
         const DEVID = 1 << 2;
-        /// By range on a device.
+        /// Filter block groups by a byte range on a device.
         const DRANGE = 1 << 3;
-        /// By logical range.
+        /// Filter block groups by a range of logical addresses.
         const VRANGE = 1 << 4;
-        /// At most so many block groups.
+        /// Stop after a maximum number of block groups.
         const LIMIT = 1 << 5;
-        /// So many block groups, from the least to the most.
+        /// Relocate between a minimum and a maximum number of block groups.
         const LIMIT_RANGE = 1 << 6;
-        /// By number of stripes.
+        /// Filter block groups by the number of their stripes.
         const STRIPES_RANGE = 1 << 7;
-        /// Convert to another profile.
+        /// Convert block groups to another profile.
         const CONVERT = 1 << 8;
-        /// Convert only what has another profile.
+        /// Convert only block groups that do not have the target profile yet.
         const SOFT = 1 << 9;
-        /// By fill, from the least percentage to the most.
+        /// Filter block groups by fill, between two percentages.
         const USAGE_RANGE = 1 << 10;
         const _ = !0;
     }
@@ -92,36 +94,38 @@ struct RawBalanceItem {
 const _: () = assert!(size_of::<RawBalanceArguments>() == 136);
 const _: () = assert!(size_of::<RawBalanceItem>() == 448);
 
-/// The filters for one kind of block groups. A filter counts only where its flag is set.
+/// The balance filters for one type of block group. A filter applies only if its flag is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceArguments {
-    /// Which filters are set.
+    /// The filters that are set.
     pub flags: BalanceArgumentFlags,
-    /// Profiles to take; single has a bit of its own here.
+    /// The profiles that the filter selects. A bit of its own stands for the profile single.
     pub profiles: BlockGroupFlags,
-    /// Least fill in per cent. With the flag `USAGE`, both halves together are the greatest fill.
+    /// The minimum fill in per cent. With the flag `USAGE`, this field and the next form one
+    /// number: the maximum fill.
     pub usage_min: u32,
-    /// Greatest fill in per cent.
+    /// The maximum fill in per cent.
     pub usage_max: u32,
-    /// The device to take stripes of.
+    /// The device whose stripes the filter selects.
     pub device: DeviceId,
-    /// First byte of the range on that device.
+    /// The first byte of the selected range on the device.
     pub physical_start: Physical,
-    /// Its end, exclusive.
+    /// The end of the selected range on the device, exclusive.
     pub physical_end: Physical,
-    /// First byte of the logical range.
+    /// The first byte of the selected logical range.
     pub logical_start: Logical,
-    /// Its end, exclusive.
+    /// The end of the selected logical range, exclusive.
     pub logical_end: Logical,
-    /// The profile to convert to.
+    /// The profile to which the balance converts.
     pub target: BlockGroupFlags,
-    /// Least number of block groups. With the flag `LIMIT`, both halves together are the greatest.
+    /// The minimum number of block groups. With the flag `LIMIT`, this field and the next form one
+    /// number: the maximum.
     pub limit_min: u32,
-    /// Greatest number of block groups.
+    /// The maximum number of block groups.
     pub limit_max: u32,
-    /// Least number of stripes.
+    /// The minimum number of stripes.
     pub stripes_min: u32,
-    /// Greatest number of stripes.
+    /// The maximum number of stripes.
     pub stripes_max: u32,
 }
 
@@ -145,28 +149,28 @@ impl BalanceArguments {
         }
     }
 
-    /// The greatest fill in per cent, where the flag `USAGE` is set.
+    /// Returns the maximum fill in per cent if the flag `USAGE` is set.
     #[must_use]
     pub const fn usage(&self) -> u64 {
         whole(self.usage_min, self.usage_max)
     }
 
-    /// The greatest number of block groups, where the flag `LIMIT` is set.
+    /// Returns the maximum number of block groups if the flag `LIMIT` is set.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         whole(self.limit_min, self.limit_max)
     }
 }
 
-/// Two halves of one number that is also read whole.
+/// Joins the two halves of a number that the item stores in two fields.
 const fn whole(low: u32, high: u32) -> u64 {
     ((high as u64) << u32::BITS) | low as u64
 }
 
-/// What a balance is to do.
+/// The parameters of a balance: its options, and the filters for each type of block group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceItem {
-    /// What it works on.
+    /// The types of block groups, and the options.
     pub flags: BalanceFlags,
     /// Filters for data block groups.
     pub data: BalanceArguments,
@@ -177,10 +181,10 @@ pub struct BalanceItem {
 }
 
 impl BalanceItem {
-    /// The item of `(BALANCE TEMPORARY_ITEM 0)`.
+    /// Parses the item of `(BALANCE TEMPORARY_ITEM 0)`.
     ///
     /// # Errors
-    /// A wrong size.
+    /// Fails if the item has a wrong size.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawBalanceItem>(key, data)?;
         Ok(Self {
@@ -218,7 +222,7 @@ impl BalanceItem {
     /// `(BALANCE TEMPORARY_ITEM 0)`, in the root tree.
     pub const KEY: Key = Key::new(ObjectId::BALANCE, ItemType::TEMPORARY_ITEM, 0);
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawBalanceItem>()] {
         zerocopy::transmute!(RawBalanceItem {

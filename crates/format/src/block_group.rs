@@ -1,12 +1,12 @@
-//! Block groups: what kind of data a stretch of logical addresses holds, how it is replicated, and how much
-//! of it is used.
+//! Block groups: the type of data in a range of logical addresses, its profile, and the number of
+//! bytes in use.
 //!
-//! [`BlockGroupFlags`] serve chunks and block groups alike: one type bit (or data and metadata together in
-//! mixed groups) and at most one profile bit. [`Profile`] is the same profile as a value, with the numbers
-//! that follow from it.
+//! [`BlockGroupFlags`] serve both chunks and block groups. They hold one type bit, or data and
+//! metadata together in mixed block groups, and at most one profile bit. [`Profile`] is the profile
+//! as a value, with the numbers that follow from it.
 //!
-//! Source: on-disk format documentation, section "Block group item"; profiles in mkfs.btrfs(8), section
-//! "Profiles".
+//! Source: on-disk format documentation, section "Block group item"; profiles in mkfs.btrfs(8),
+//! section "Profiles".
 
 use crate::item_error::ItemError;
 use crate::key::{ItemType, Key};
@@ -20,38 +20,38 @@ bitflags::bitflags! {
     /// Type and profile of a chunk or block group. Bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct BlockGroupFlags: u64 {
-        /// File content.
+        /// Block groups of file content.
         const DATA = 1 << 0;
-        /// The chunk tree.
+        /// Block groups of the chunk tree.
         const SYSTEM = 1 << 1;
-        /// All other trees.
+        /// Block groups of all trees except the chunk tree.
         const METADATA = 1 << 2;
         /// Striped over devices without redundancy.
         const RAID0 = 1 << 3;
-        /// Two copies on two devices.
+        /// Two copies, each on its own device.
         const RAID1 = 1 << 4;
-        /// Two copies, on one device or more.
+        /// Two copies, which may lie on one device.
         const DUP = 1 << 5;
-        /// Striped over pairs of copies.
+        /// Striped over pairs of devices; both devices of a pair hold the same bytes.
         const RAID10 = 1 << 6;
         /// Striped with one parity.
         const RAID5 = 1 << 7;
         /// Striped with two parities.
         const RAID6 = 1 << 8;
-        /// Three copies on three devices.
+        /// Three copies, each on its own device.
         const RAID1C3 = 1 << 9;
-        /// Four copies on four devices.
+        /// Four copies, each on its own device.
         const RAID1C4 = 1 << 10;
-        /// In balance items only: the profile single, which has no bit in chunks.
+        /// The profile single in balance items. Chunks have no bit for single.
         const AVAIL_ALLOC_BIT_SINGLE = 1 << 48;
         const _ = !0;
     }
 }
 
 impl BlockGroupFlags {
-    /// The bits that say what is stored.
+    /// The type bits: data, system and metadata.
     pub const TYPES: Self = Self::DATA.union(Self::SYSTEM).union(Self::METADATA);
-    /// The bits that say how it is replicated.
+    /// The profile bits.
     pub const PROFILES: Self = Self::RAID0
         .union(Self::RAID1)
         .union(Self::DUP)
@@ -61,7 +61,7 @@ impl BlockGroupFlags {
         .union(Self::RAID1C3)
         .union(Self::RAID1C4);
 
-    /// The profile, or `None` when several profile bits are set.
+    /// Returns the profile, or `None` if several profile bits are set.
     #[must_use]
     pub const fn profile(self) -> Option<Profile> {
         let bits = self.intersection(Self::PROFILES).bits();
@@ -75,8 +75,8 @@ impl BlockGroupFlags {
         None
     }
 
-    /// What is stored, as btrfs-progs names it: `Data`, `Metadata`, `System`, `Data+Metadata`; `unknown`
-    /// otherwise.
+    /// Returns the type as btrfs-progs names it: `Data`, `Metadata`, `System` or `Data+Metadata`.
+    /// Other combinations of bits return `unknown`.
     #[must_use]
     pub const fn type_name(self) -> &'static str {
         match self.intersection(Self::TYPES).bits() {
@@ -89,8 +89,8 @@ impl BlockGroupFlags {
     }
 }
 
-/// The names of the set bits joined by `|`, as btrfs-progs prints them in trees: `METADATA|DUP`. A profile
-/// without a bit reads `single`.
+/// Prints the names of the set bits joined by `|`, as btrfs-progs prints them in trees:
+/// `METADATA|DUP`. Flags without a profile bit read `single`.
 impl fmt::Display for BlockGroupFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -113,22 +113,22 @@ impl fmt::Display for BlockGroupFlags {
     }
 }
 
-/// How a chunk is replicated over devices.
+/// The profile of a chunk: its layout over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
     /// One copy on one device.
     Single,
-    /// Two copies, on one device or more.
+    /// Two copies, which may lie on one device.
     Dup,
     /// Striped over devices without redundancy.
     Raid0,
-    /// Two copies on two devices.
+    /// Two copies, each on its own device.
     Raid1,
-    /// Three copies on three devices.
+    /// Three copies, each on its own device.
     Raid1C3,
-    /// Four copies on four devices.
+    /// Four copies, each on its own device.
     Raid1C4,
-    /// Striped over pairs of copies.
+    /// Striped over pairs of devices; both devices of a pair hold the same bytes.
     Raid10,
     /// Striped with one parity.
     Raid5,
@@ -150,7 +150,7 @@ impl Profile {
         Self::Raid6,
     ];
 
-    /// How many whole copies of each byte there are. Parity is not a copy.
+    /// Returns the number of whole copies of each byte. Parity does not count as a copy.
     #[must_use]
     pub const fn copies(self) -> u16 {
         match self {
@@ -161,7 +161,7 @@ impl Profile {
         }
     }
 
-    /// How many stripes of each row hold parity.
+    /// Returns the number of parity stripes in each row.
     #[must_use]
     pub const fn parity_stripes(self) -> u16 {
         match self {
@@ -171,8 +171,8 @@ impl Profile {
         }
     }
 
-    /// The fewest stripes a chunk can have: as many devices as a volume needs at least, except for DUP, whose
-    /// two stripes may share a device.
+    /// Returns the minimum number of stripes of a chunk. It equals the minimum number of devices of
+    /// a volume, except for DUP, whose two stripes may share a device.
     #[must_use]
     pub const fn min_stripes(self) -> u16 {
         match self {
@@ -183,7 +183,8 @@ impl Profile {
         }
     }
 
-    /// The most stripes a chunk can have, where the profile fixes them.
+    /// Returns the maximum number of stripes of a chunk, or `None` if the profile does not limit
+    /// it.
     #[must_use]
     pub const fn max_stripes(self) -> Option<u16> {
         match self {
@@ -195,7 +196,7 @@ impl Profile {
         }
     }
 
-    /// The fewest devices that a chunk of this profile lies on.
+    /// Returns the minimum number of devices that hold a chunk of this profile.
     #[must_use]
     pub const fn min_devices(self) -> u16 {
         match self {
@@ -204,7 +205,7 @@ impl Profile {
         }
     }
 
-    /// How many devices may be missing while everything can still be read.
+    /// Returns the number of devices that may be missing while all content stays readable.
     #[must_use]
     pub const fn tolerated_failures(self) -> u16 {
         match self {
@@ -215,7 +216,7 @@ impl Profile {
         }
     }
 
-    /// The profile's bit in chunks; none for single.
+    /// Returns the profile's bit in chunks, or no bit for single.
     #[must_use]
     pub const fn flag(self) -> BlockGroupFlags {
         match self {
@@ -254,13 +255,13 @@ impl fmt::Display for Profile {
     }
 }
 
-/// A block group item as it lies on disk.
+/// The on-disk layout of a block group item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawBlockGroupItem {
     /// Bytes in use.
     pub used: U64,
-    /// First field of the key of the chunk.
+    /// The object id in the chunk's key.
     pub chunk_objectid: U64,
     /// [`BlockGroupFlags`].
     pub flags: U64,
@@ -273,21 +274,22 @@ const _: () = assert!(size_of::<RawBlockGroupItem>() == 24);
 pub struct BlockGroupItem {
     /// The first byte, from the key.
     pub start: Logical,
-    /// How long it is, from the key.
+    /// The length in bytes, from the key.
     pub length: ByteCount,
-    /// How much of it extents cover.
+    /// The number of bytes that extents cover.
     pub used: ByteCount,
-    /// First field of the key of the chunk; with extent-tree-v2, the number of the global root.
+    /// The object id in the chunk's key. With the feature extent-tree-v2: the number of the global
+    /// root.
     pub chunk_objectid: ObjectId,
     /// Type and profile.
     pub flags: BlockGroupFlags,
 }
 
 impl BlockGroupItem {
-    /// The block group of a `BLOCK_GROUP_ITEM`.
+    /// Parses a `BLOCK_GROUP_ITEM`.
     ///
     /// # Errors
-    /// Wrong size, or the first [`BlockGroupProblem`] found.
+    /// Fails if the size is wrong, or with the first [`BlockGroupProblem`] found.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawBlockGroupItem>(key, data)?;
         let item = Self {
@@ -337,49 +339,50 @@ impl BlockGroupItem {
 /// The check that a block group item fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockGroupProblem {
-    /// The key's offset, the length, is zero.
+    /// The key's offset, which is the block group's length, is zero.
     #[error("block group has no length")]
     Empty,
-    /// The chunk's object id is not the one that all chunks have.
+    /// The chunk's object id differs from the one that all chunks have.
     #[error(
         "block group chunk objectid is {objectid}, expected {}",
         ObjectId::FIRST_CHUNK_TREE
     )]
     ChunkObjectId {
-        /// What is stored.
+        /// The object id in the item.
         objectid: u64,
     },
-    /// More is used than there is.
+    /// The number of bytes in use exceeds the block group's length.
     #[error("block group uses {used_bytes} bytes of {length_bytes}")]
     UsedExceedsLength {
         /// Bytes in use.
         used_bytes: u64,
-        /// Bytes there are.
+        /// The block group's length in bytes.
         length_bytes: u64,
     },
     /// More than one profile bit is set.
     #[error("block group flags 0x{flags:x} name more than one profile")]
     SeveralProfiles {
-        /// The flags.
+        /// The flags in the item.
         flags: u64,
     },
-    /// The type bits are not one of data, metadata, system, data with metadata.
+    /// The type bits form none of the four valid types: data, metadata, system, or data with
+    /// metadata.
     #[error("block group flags 0x{flags:x} name no type, or types that cannot be mixed")]
     TypeInvalid {
-        /// The flags.
+        /// The flags in the item.
         flags: u64,
     },
 }
 
 impl BlockGroupItem {
-    /// `(start BLOCK_GROUP_ITEM length)`.
+    /// Returns the key `(start BLOCK_GROUP_ITEM length)`.
     #[must_use]
     pub const fn key(&self) -> Key {
         let start = ObjectId::new(self.start.get());
         Key::new(start, ItemType::BLOCK_GROUP_ITEM, self.length.get())
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawBlockGroupItem>()] {
         zerocopy::transmute!(RawBlockGroupItem {

@@ -4,8 +4,9 @@
 //! bytes wide; a type fills the first [`ChecksumType::size_bytes`] of them. CRC-32C and xxHash64 are stored
 //! as little-endian numbers, SHA-256 and BLAKE2b-256 as digests.
 //!
-//! The hashes of names ([`name_hash`], [`extref_hash`], [`extent_data_reference_hash`]) are always raw
-//! CRC-32C, whatever the volume's checksum type: no inversion before or after, and start values of their own.
+//! The hashes of names ([`name_hash`], [`extref_hash`], [`extent_data_reference_hash`]) are raw
+//! CRC-32C on every volume. They invert nothing before or after, and have start values of their
+//! own.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Directory items"; the checksum types in
 //! the manual page btrfs(5), section "Checksum algorithms".
@@ -20,7 +21,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// The largest size of a checksum, and the width of the checksum field of superblocks and tree blocks.
 pub const CHECKSUM_FIELD_BYTES: usize = 32;
 
-/// How a volume computes its checksums. One type serves the whole volume.
+/// The algorithm of a volume's checksums. A volume uses one algorithm for all checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumType {
     /// CRC-32C (Castagnoli), 4 bytes. The default.
@@ -37,7 +38,7 @@ impl ChecksumType {
     /// Every type, in the order of their numbers on disk.
     pub const ALL: [Self; 4] = [Self::Crc32c, Self::Xxhash64, Self::Sha256, Self::Blake2b];
 
-    /// The type with this number in the superblock, or `None` for a number without a meaning.
+    /// Returns the type with this number in the superblock, or `None` if no type has this number.
     #[must_use]
     pub const fn from_raw(number: u16) -> Option<Self> {
         match number {
@@ -60,7 +61,7 @@ impl ChecksumType {
         }
     }
 
-    /// How many bytes one checksum takes.
+    /// Returns the length of one checksum in bytes.
     #[must_use]
     pub const fn size_bytes(self) -> usize {
         match self {
@@ -81,7 +82,7 @@ impl ChecksumType {
         }
     }
 
-    /// The checksum of `data`.
+    /// Returns the checksum of `data`.
     #[must_use]
     pub fn compute(self, data: &[u8]) -> Checksum {
         match self {
@@ -95,8 +96,9 @@ impl ChecksumType {
         }
     }
 
-    /// Appends to `out` the checksums of the consecutive sectors of `data`, packed as checksum items hold
-    /// them. A last sector that is cut short is hashed as it is; `sector_bytes` of zero counts as one sector.
+    /// Appends the checksums of the consecutive sectors of `data` to `out`, packed as in checksum
+    /// items. A last sector that is incomplete is hashed as it is. If `sector_bytes` is zero,
+    /// `data` counts as one sector.
     pub fn compute_sectors(self, data: &[u8], sector_bytes: usize, out: &mut Vec<u8>) {
         let sector_bytes = if sector_bytes == 0 {
             data.len().max(1)
@@ -120,7 +122,8 @@ impl ChecksumType {
     }
 }
 
-/// BLAKE2b runs twice as fast when several inputs share the vector registers, so sectors go in batches.
+/// The number of sectors in a batch. BLAKE2b runs twice as fast when several inputs share the
+/// vector registers.
 const BLAKE2B_BATCH: usize = 8;
 
 fn blake2b_parameters() -> blake2b_simd::Params {
@@ -165,13 +168,13 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// No checksum: what a block too short for one has.
+    /// The empty checksum, for a block that is too short to hold one.
     pub(crate) const EMPTY: Self = Self {
         bytes: [0; CHECKSUM_FIELD_BYTES],
         size_bytes: 0,
     };
 
-    /// A checksum of these bytes as they are stored; what is longer than the field is cut off.
+    /// Makes a checksum of its stored bytes. Bytes beyond the checksum field are dropped.
     #[must_use]
     pub fn of(stored: &[u8]) -> Self {
         let mut bytes = [0; CHECKSUM_FIELD_BYTES];
@@ -183,7 +186,7 @@ impl Checksum {
         Self { bytes, size_bytes }
     }
 
-    /// The bytes as they are stored, without the unused rest of the field.
+    /// Returns the stored bytes without the unused end of the field.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes
@@ -192,7 +195,8 @@ impl Checksum {
     }
 }
 
-/// Hexadecimal with `0x`, byte by byte as it is stored: the way btrfs-progs and the kernel print it.
+/// Prints the stored bytes in hexadecimal after `0x`, in their order on disk, as btrfs-progs and
+/// the kernel do.
 impl fmt::Display for Checksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("0x")?;
@@ -208,7 +212,7 @@ impl fmt::Debug for Checksum {
     }
 }
 
-/// Raw CRC-32C of `data`, going on from `state`: neither the state nor the result is inverted.
+/// Continues the raw CRC-32C of `data` from `state`. Neither the state nor the result is inverted.
 #[must_use]
 pub fn crc32c(state: u32, data: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(state));
@@ -216,23 +220,24 @@ pub fn crc32c(state: u32, data: &[u8]) -> u32 {
     !low_half(digest.finalize())
 }
 
-/// The hash of a name in a directory or of an extended attribute: the offset of `DIR_ITEM` and `XATTR_ITEM`
-/// keys.
+/// Returns the hash of a name of a directory entry or extended attribute. It is the offset of
+/// `DIR_ITEM` and `XATTR_ITEM` keys.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
     u64::from(crc32c(!1, name))
 }
 
-/// The hash of a name in the directory `parent`: the offset of `INODE_EXTREF` keys. Only the low half of
-/// the inode number takes part.
+/// Returns the hash of a name in the directory `parent`, which is the offset of `INODE_EXTREF`
+/// keys. The hash uses only the low 32 bits of the inode number.
 #[must_use]
 pub fn extref_hash(parent: InodeNumber, name: &[u8]) -> u64 {
     u64::from(crc32c(low_half(parent.get()), name))
 }
 
-/// The hash of a reference to data by tree, inode and file offset: where the search for its
-/// `EXTENT_DATA_REF` key starts, and the order of such references inside an extent item. `offset` is the
-/// file offset less the offset into the extent, and wraps below zero.
+/// Returns the hash of a keyed back reference to data, made of its tree, inode and offset. The hash
+/// is the first offset that a search for the `EXTENT_DATA_REF` key tries. It also orders these
+/// references inside an extent item. `offset` is the file offset minus the offset into the extent,
+/// and wraps below zero.
 #[must_use]
 pub fn extent_data_reference_hash(root: TreeId, inode: InodeNumber, offset: u64) -> u64 {
     let high = crc32c(u32::MAX, &root.get().to_le_bytes());

@@ -1,7 +1,8 @@
 //! The checksum item, `EXTENT_CSUM`: checksums of consecutive sectors of data.
 //!
-//! The key is `(-10 EXTENT_CSUM logical)`; the item is a row of checksums, one for each sector from that address
-//! on. An item may cover sectors of several extents, and an extent may lie in several items.
+//! The key is `(-10 EXTENT_CSUM logical)`. The item is an array of checksums, one for each sector
+//! from `logical` on. An item may cover sectors of several extents, and several items may cover one
+//! extent.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -26,11 +27,12 @@ pub struct ChecksumItem<'a> {
 }
 
 impl<'a> ChecksumItem<'a> {
-    /// Checks an `EXTENT_CSUM` of a volume with this sector size and checksum type: object id, alignment, a whole
-    /// number of checksums above zero, and that the last sector ends within 2^64.
+    /// Checks an `EXTENT_CSUM` of a volume with this sector size and checksum type. The checks
+    /// cover the object id, the alignment, and the size, which is a whole number of checksums above
+    /// zero. The last sector must end within 2^64.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(
         key: &Key,
         data: &'a [u8],
@@ -64,13 +66,14 @@ impl<'a> ChecksumItem<'a> {
         })
     }
 
-    /// How many sectors the item covers.
+    /// Returns the number of sectors that the item covers.
     #[must_use]
     pub fn sector_count(&self) -> usize {
         self.packed.len().checked_div(self.checksum_bytes).unwrap_or(0)
     }
 
-    /// The checksum, as it is stored, of the sector that holds `logical`; `None` outside the item.
+    /// Returns the stored checksum of the sector that holds `logical`, or `None` if the item does
+    /// not cover it.
     #[must_use]
     pub fn get(&self, logical: Logical) -> Option<&'a [u8]> {
         let distance = logical.get().checked_sub(self.start.get())?;
@@ -79,8 +82,8 @@ impl<'a> ChecksumItem<'a> {
         self.packed.get(begin..begin.checked_add(self.checksum_bytes)?)
     }
 
-    /// The checksums, packed, of the sectors that hold `[start, end)`, as far as the item covers them: the
-    /// address of the first of these sectors, and the bytes. `None` where it covers none.
+    /// Returns the checksums of the sectors in `[start, end)` that the item covers, packed, after
+    /// the address of the first of these sectors. Returns `None` if the item covers none of them.
     #[must_use]
     pub fn range(&self, start: Logical, end: Logical) -> Option<(Logical, &'a [u8])> {
         let sector_bytes = u64::from(self.sector_bytes);
@@ -116,14 +119,14 @@ impl<'a> ChecksumItem<'a> {
 }
 
 impl ChecksumItem<'_> {
-    /// `(-10 EXTENT_CSUM logical)`. The item is the checksums, one after the other.
+    /// Returns the key `(-10 EXTENT_CSUM logical)`. The item is the array of checksums.
     #[must_use]
     pub const fn key(logical: Logical) -> Key {
         Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, logical.get())
     }
 
-    /// The most bytes that the kernel lets one item grow to: as many checksums as fit a leaf beside the heads of
-    /// two items, less one, and no more than 4,096.
+    /// Returns the maximum size in bytes to which the kernel extends one item. The kernel limits an
+    /// item to the checksums that fit a leaf with two item heads, minus one, and to 4,096 bytes.
     #[must_use]
     pub fn bytes_max(node_bytes: u32, checksum_type: ChecksumType) -> usize {
         let unit_bytes = checksum_type.size_bytes();

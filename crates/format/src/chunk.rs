@@ -1,11 +1,12 @@
-//! Chunks: where a stretch of logical addresses lies on devices.
+//! Chunks: the mapping from a range of logical addresses to stripes on devices.
 //!
-//! A chunk maps `[logical, logical + length)`, from its key's offset on, to stripes on devices; its profile
-//! says how. Chunks lie in the chunk tree under `(256 CHUNK_ITEM logical)`; those that hold the chunk tree
-//! itself are also in the superblock.
+//! A chunk maps `[logical, logical + length)` to its stripes, where `logical` is the offset of its
+//! key. The profile determines the layout. Chunks lie in the chunk tree under `(256 CHUNK_ITEM
+//! logical)`. The superblock also holds the system chunks, because they hold the chunk tree.
 //!
-//! A [`Chunk`] has at least one stripe, as many as its profile asks for, a length of whole sectors, and ends
-//! below 2^64. Whether its stripes fit their devices is the volume's question.
+//! A checked [`Chunk`] has at least one stripe and as many stripes as its profile requires. Its
+//! length is whole sectors, and it ends below 2^64. The volume checks that the stripes fit their
+//! devices.
 //!
 //! Source: on-disk format documentation, section "Chunk item".
 
@@ -24,10 +25,11 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The length of one stripe on one device, in bytes: the same for every chunk.
+/// The length in bytes of one stripe unit, after which the next device follows. It is the same for
+/// every chunk.
 pub const STRIPE_BYTES: u64 = 64 * 1024;
 
-/// A chunk as it lies on disk, without its stripes.
+/// The on-disk layout of a chunk, without its stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are those of Chunk, which documents them")]
@@ -43,7 +45,7 @@ pub struct RawChunk {
     pub sub_stripes: U16,
 }
 
-/// One stripe of a chunk as it lies on disk.
+/// The on-disk layout of one stripe of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are those of Stripe, which documents them")]
@@ -59,9 +61,9 @@ const _: () = assert!(size_of::<RawStripe>() == 32);
 /// The part of a chunk that lies on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
-    /// The device.
+    /// The device that holds the stripe.
     pub device: DeviceId,
-    /// Where the part begins on it.
+    /// The first byte of the stripe on its device.
     pub physical: Physical,
     /// The device's uuid.
     pub device_uuid: Uuid,
@@ -70,31 +72,32 @@ pub struct Stripe {
 /// A chunk. Its logical address is the offset of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// How many logical bytes it maps.
+    /// The number of logical bytes that the chunk maps.
     pub length: ByteCount,
-    /// The tree that its block group item belongs to: the extent tree.
+    /// The tree that holds the block group item of this chunk: the extent tree.
     pub owner: TreeId,
-    /// The length of one stripe before the next device takes over, in bytes: [`STRIPE_BYTES`].
+    /// The length in bytes of one stripe unit, after which the next device follows:
+    /// [`STRIPE_BYTES`].
     pub stripe_bytes: u64,
-    /// Type and profile: one type at least, one profile at most.
+    /// Type and profile. At least one type bit and at most one profile bit is set.
     pub profile: BlockGroupFlags,
-    /// Optimal alignment of requests, in bytes.
+    /// Optimal alignment of I/O requests, in bytes.
     pub io_align: u32,
-    /// Optimal size of requests, in bytes.
+    /// Optimal size of I/O requests, in bytes.
     pub io_width: u32,
     /// The volume's sector size.
     pub sector_bytes: u32,
-    /// RAID10: copies of each stripe.
+    /// The number of copies of each stripe with RAID10.
     pub sub_stripes: u16,
     /// The stripes, in the order in which the profile uses them.
     pub stripes: Vec<Stripe>,
 }
 
 impl Chunk {
-    /// The chunk of a `CHUNK_ITEM`; all of `data` belongs to it.
+    /// Parses the chunk of a `CHUNK_ITEM`. The chunk must fill `data`.
     ///
     /// # Errors
-    /// A wrong size or key, or the first [`ChunkProblem`] found.
+    /// Fails if the size or the key is wrong, or with the first [`ChunkProblem`] found.
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         let (chunk, rest) = Self::parse_prefix(key, data, sector_bytes)?;
         if !rest.is_empty() {
@@ -110,10 +113,11 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// The chunk at the start of `data`, and what follows it: for the superblock's array.
+    /// Parses the chunk at the start of `data`, and returns it with the bytes that follow. The
+    /// superblock's system chunk array holds several chunks in a row.
     ///
     /// # Errors
-    /// As [`Chunk::parse`], except that data may follow.
+    /// Fails as [`Chunk::parse`] does, except that bytes may follow the chunk.
     pub fn parse_prefix<'a>(
         key: &Key,
         data: &'a [u8],
@@ -163,17 +167,17 @@ impl Chunk {
         Ok((chunk, rest))
     }
 
-    /// The replication as a value.
+    /// Returns the profile as a value.
     #[must_use]
     pub const fn replication(&self) -> Profile {
         match self.profile.profile() {
             Some(profile) => profile,
-            // Never for a parsed chunk: several profile bits are refused.
+            // A parsed chunk never gets here: the parser refuses several profile bits.
             None => Profile::Single,
         }
     }
 
-    /// The logical range's end, exclusive, when the chunk begins at `logical`.
+    /// Returns the exclusive end of the logical range of a chunk that begins at `logical`.
     #[must_use]
     pub const fn end(&self, logical: Logical) -> Logical {
         logical.saturating_add(self.length)
@@ -193,7 +197,7 @@ impl Chunk {
                 sector_bytes,
             });
         }
-        // The number of a stripe in its chunk is kept in 32 bits.
+        // The volume stores the index of a stripe unit in its chunk in 32 bits.
         let limit_bytes = u64::from(u32::MAX).saturating_mul(STRIPE_BYTES);
         if length_bytes >= limit_bytes {
             return Err(ChunkProblem::TooLong {
@@ -252,10 +256,10 @@ impl Chunk {
         Ok(())
     }
 
-    /// Refuses data and metadata in one chunk unless the volume is one of mixed block groups.
+    /// Refuses a chunk of data and metadata unless the volume has mixed block groups.
     ///
     /// # Errors
-    /// [`ChunkProblem::MixedWithoutFeature`].
+    /// Returns [`ChunkProblem::MixedWithoutFeature`].
     pub fn check_mixed(&self, incompat: Incompat) -> Result<(), ChunkProblem> {
         let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
         if self.profile.contains(mixed) && !incompat.contains(Incompat::MIXED_GROUPS) {
@@ -268,20 +272,20 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// `(256 CHUNK_ITEM logical)`, in the chunk tree and in the superblock's array.
+    /// Returns the key `(256 CHUNK_ITEM logical)`, used in the chunk tree and in the superblock's array.
     #[must_use]
     pub const fn key(logical: Logical) -> Key {
         Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, logical.get())
     }
 
-    /// How long [`Chunk::encode`]'s item is.
+    /// Returns the length in bytes of the item that [`Chunk::encode`] makes.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
         let stripes_bytes = self.stripes.len().saturating_mul(size_of::<RawStripe>());
         size_of::<RawChunk>().saturating_add(stripes_bytes)
     }
 
-    /// Returns the item as it lies on disk. A chunk has at most 65,535 stripes.
+    /// Returns the item's bytes in their on-disk layout. A chunk has at most 65,535 stripes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let num_stripes = self.stripes.len().narrow::<u16>();

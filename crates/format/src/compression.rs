@@ -1,23 +1,25 @@
 //! Compression and decompression of extents: zlib, zstd, and LZO in btrfs's own framing.
 //!
-//! [`Compressor`] makes the stored form of one extent, where that saves a sector; [`looks_compressible`] guesses
-//! beforehand whether it will.
+//! A [`Compressor`] compresses one extent and returns the stored form if it saves at least a
+//! sector. [`looks_compressible`] predicts before the compression whether it will.
 //!
-//! [`decompress`] takes the stored bytes of one compressed extent (all `disk_bytes` of it, or the inline content)
-//! and fills a buffer with the beginning of its content. A buffer shorter than the content is filled and
-//! the rest is not looked at; where the content ends before the buffer does, the rest of the buffer is
-//! zeroed, as the kernel does. Stored extents are padded with zeros to whole sectors: what follows the end of
-//! a stream is ignored.
+//! [`decompress`] reads the stored bytes of one compressed extent: all its `disk_bytes`, or the
+//! inline content. It fills a buffer with the beginning of the content. If the buffer is shorter
+//! than the content, the rest of the content is not decompressed. If the content is shorter than
+//! the buffer, the rest of the buffer is zeroed, as in the kernel. Stored extents are padded with
+//! zeros to whole sectors, so bytes after the end of a stream are ignored.
 //!
 //! Invariants of decompression, for any input:
-//! - nothing is written outside the buffer, and every byte of it is written unless an error is returned;
+//! - nothing is written outside the buffer, and every byte of it is written unless an error is
+//!   returned;
 //! - memory is bounded: one window of 128 KiB (zstd) or 32 KiB (zlib), one sector (LZO);
 //! - time is bounded by the sizes of input and buffer.
 //!
-//! The decoders are kept for reuse in a [`Decompressor`]; [`decompress`] keeps one for each thread.
+//! A [`Decompressor`] keeps its decoders for reuse; [`decompress`] keeps one `Decompressor` for
+//! each thread.
 //!
-//! Left out: checksums. Stored bytes are verified against the checksum tree before they come
-//! here; the Adler-32 at the end of a zlib stream is not looked at, as the kernel does not either.
+//! Left out: checksums. The caller verifies stored bytes against the checksum tree before
+//! decompression. Like the kernel, this module ignores the Adler-32 at the end of a zlib stream.
 
 mod compressor;
 mod heuristic;
@@ -33,7 +35,7 @@ pub use lzo1x::Lzo1xError;
 use crate::file_extent::Compression;
 use core::cell::RefCell;
 
-/// Decoders that are kept from one extent to the next. Made as they are first needed.
+/// The decoders, kept from one extent to the next. Each decoder is created at its first use.
 #[derive(Default)]
 pub struct Decompressor {
     zlib: Option<zlib_rs::Inflate>,
@@ -48,19 +50,19 @@ impl core::fmt::Debug for Decompressor {
 }
 
 impl Decompressor {
-    /// Without any decoder yet.
+    /// Makes a decompressor that has created no decoder yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Fills `out` with the beginning of the content of one extent and returns how many bytes of it are content;
-    /// the rest is zeroed. `stored` is the whole extent as it lies on disk; `inline` says whether it is inline
-    /// content instead, which LZO frames differently.
+    /// Fills `out` with the beginning of the content of one extent, and zeroes the rest. Returns
+    /// the number of bytes of content. `stored` is the whole extent as stored on disk. If `inline`
+    /// is set, `stored` is inline content, which LZO frames differently.
     ///
     /// # Errors
-    /// A [`CompressionError`] with the first thing that is wrong before `out` is full. What `out` then holds is
-    /// not defined.
+    /// Returns a [`CompressionError`] for the first problem found before `out` is full. The content
+    /// of `out` is then undefined.
     pub fn decompress(
         &mut self,
         compression: Compression,
@@ -91,10 +93,10 @@ fn copy(from: &[u8], to: &mut [u8]) -> usize {
     length
 }
 
-/// [`Decompressor::decompress`] with a decompressor that belongs to the calling thread.
+/// Decompresses with a [`Decompressor`] that belongs to the calling thread.
 ///
 /// # Errors
-/// As there.
+/// Fails as [`Decompressor::decompress`] does.
 pub fn decompress(
     compression: Compression,
     stored: &[u8],
@@ -110,96 +112,99 @@ pub fn decompress(
     })
 }
 
-/// What is wrong with a compressed extent. Offsets count from the beginning of the stored bytes.
+/// The reason why a compressed extent is invalid. Offsets count from the beginning of the stored
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompressionError {
-    /// A zlib stream begins with two bytes that no zlib stream begins with.
+    /// The first two bytes are not a valid zlib header.
     #[error("zlib header {header:#06x} is invalid")]
     ZlibHeader {
-        /// Both bytes, the first one in the upper half; zero where the extent ends before them.
+        /// The first two bytes, the first of them in the upper half. Zero if the extent is shorter
+        /// than two bytes.
         header: u16,
     },
-    /// A zlib stream breaks the rules of deflate.
+    /// The zlib stream violates the deflate format.
     #[error(
         "zlib stream is damaged at or before byte {offset} of {stored_bytes}, {content_bytes} bytes into the content"
     )]
     ZlibDamaged {
-        /// How far the stream was read.
+        /// The number of bytes of the stream that were read.
         offset: u64,
-        /// Length of the extent.
+        /// The length of the extent in bytes.
         stored_bytes: usize,
-        /// How much content came out before.
+        /// The number of bytes decompressed before the error.
         content_bytes: u64,
     },
-    /// A zlib stream goes on beyond the end of the extent.
+    /// The zlib stream does not end within the extent.
     #[error(
         "zlib stream does not end within its {stored_bytes} bytes, {content_bytes} bytes into the content"
     )]
     ZlibCut {
-        /// Length of the extent.
+        /// The length of the extent in bytes.
         stored_bytes: usize,
-        /// How much content came out before.
+        /// The number of bytes decompressed before the error.
         content_bytes: u64,
     },
-    /// A zstd frame breaks its rules, or needs a window of more than 128 KiB.
+    /// The zstd frame violates the format, or needs a window of more than 128 KiB.
     #[error(
         "zstd frame is damaged at or before byte {offset} of {stored_bytes}, {content_bytes} bytes into the content: {reason}"
     )]
     ZstdDamaged {
-        /// How far the frame was read.
+        /// The number of bytes of the frame that were read.
         offset: usize,
-        /// Length of the extent.
+        /// The length of the extent in bytes.
         stored_bytes: usize,
-        /// How much content came out before.
+        /// The number of bytes decompressed before the error.
         content_bytes: usize,
-        /// What the zstd library says.
+        /// The error text of the zstd library.
         reason: &'static str,
     },
-    /// A zstd frame goes on beyond the end of the extent.
+    /// The zstd frame does not end within the extent.
     #[error(
         "zstd frame does not end within its {stored_bytes} bytes, {content_bytes} bytes into the content"
     )]
     ZstdCut {
-        /// Length of the extent.
+        /// The length of the extent in bytes.
         stored_bytes: usize,
-        /// How much content came out before.
+        /// The number of bytes decompressed before the error.
         content_bytes: usize,
     },
-    /// The zstd library found no memory for its decoder.
+    /// The zstd library could not allocate memory for its decoder.
     #[error("no memory for a zstd decoder")]
     ZstdMemory,
-    /// The first number of an LZO extent, its total length, cannot be right.
+    /// The first number of an LZO extent, its total length, does not fit the extent.
     #[error("LZO total length is {total_bytes}, but the extent is {stored_bytes} bytes long")]
     LzoTotalLength {
-        /// The number.
+        /// The total length that the extent states.
         total_bytes: u32,
-        /// Length of the extent.
+        /// The length of the extent in bytes.
         stored_bytes: usize,
     },
-    /// An LZO extent ends inside the length of a segment, or before it.
+    /// An LZO extent ends before or inside the length field of a segment.
     #[error("LZO segment length at byte {offset} lies outside the {total_bytes} bytes of the extent")]
     LzoHeaderCut {
-        /// Where the length should be.
+        /// The offset of the segment's length field.
         offset: usize,
-        /// The extent's total length.
+        /// The total length that the extent states.
         total_bytes: usize,
     },
-    /// The length of an LZO segment cannot be right.
+    /// The length of an LZO segment exceeds the limit.
     #[error("LZO segment at byte {offset} is {segment_bytes} bytes long, at most {limit_bytes} are possible")]
     LzoSegmentLength {
-        /// Where the segment begins, after its length.
+        /// The offset of the segment, after its length field.
         offset: usize,
-        /// The length.
+        /// The length of the segment in bytes.
         segment_bytes: u32,
-        /// What a sector needs at worst, or what is left of the extent.
+        /// The limit: the worst-case length of a compressed sector, or the bytes left in the
+        /// extent.
         limit_bytes: usize,
     },
-    /// A segment of an LZO extent breaks the rules of LZO1X.
+    /// A segment of an LZO extent violates the LZO1X format.
     #[error("LZO segment at byte {offset}: {error}")]
     LzoSegment {
-        /// Where the segment begins, after its length.
+        /// The offset of the segment, after its length field.
         offset: usize,
-        /// What is wrong in it; its offsets count from the beginning of the segment.
+        /// The error in the segment. Its offsets count from the beginning of the segment.
         error: Lzo1xError,
     },
 }

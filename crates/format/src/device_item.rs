@@ -1,7 +1,8 @@
-//! Devices: the item that describes one, and the extents of it that chunks use.
+//! Devices: the device item, and the device extents that chunks use.
 //!
-//! A [`DeviceItem`] lies in the chunk tree under `(1 DEV_ITEM devid)` and, for the device itself, in its
-//! superblock. A [`DeviceExtent`] lies in the device tree under `(devid DEV_EXTENT physical)`.
+//! A [`DeviceItem`] lies in the chunk tree under `(1 DEV_ITEM devid)`. Each superblock also holds
+//! the item of its own device. A [`DeviceExtent`] lies in the device tree under `(devid DEV_EXTENT
+//! physical)`.
 //!
 //! Source: on-disk format documentation, sections "Device item" and "Device extent".
 
@@ -13,7 +14,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A device item as it lies on disk.
+/// The on-disk layout of a device item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -44,9 +45,9 @@ const _: () = assert!(size_of::<RawDeviceItem>() == 98);
 pub struct DeviceItem {
     /// The device's id in its volume.
     pub device: DeviceId,
-    /// The size that the volume uses of it.
+    /// The number of bytes of the device that the volume may use.
     pub total_bytes: ByteCount,
-    /// How much of that chunks cover.
+    /// The number of bytes of the device that chunks cover.
     pub bytes_used: ByteCount,
     /// Optimal alignment of requests, in bytes.
     pub io_align: u32,
@@ -56,7 +57,7 @@ pub struct DeviceItem {
     pub sector_bytes: u32,
     /// Not used by any version; zero.
     pub device_type: u64,
-    /// The generation in which the device was added; zero for those of mkfs.
+    /// The generation in which the device was added; zero for the devices that mkfs was given.
     pub generation: Generation,
     /// Not used by any version; zero.
     pub start_offset: u64,
@@ -68,15 +69,15 @@ pub struct DeviceItem {
     pub bandwidth: u8,
     /// The device's own uuid.
     pub uuid: Uuid,
-    /// The volume that the device belongs to, by the uuid that its tree blocks carry.
+    /// The uuid of the volume, as its tree blocks carry it.
     pub fsid: Uuid,
 }
 
 impl DeviceItem {
-    /// The device of a `DEV_ITEM`.
+    /// Parses a `DEV_ITEM`.
     ///
     /// # Errors
-    /// A wrong size or key, or the first [`DeviceProblem`] found.
+    /// Fails if the size or the key is wrong, or with the first [`DeviceProblem`] found.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         if key.objectid != ObjectId::DEVICE_ITEMS {
             let objectid = key.objectid.get();
@@ -97,7 +98,8 @@ impl DeviceItem {
         Ok(item)
     }
 
-    /// The fields without any check: for the superblock's copy, which has no key.
+    /// Converts the fields without any check. The superblock's copy of the item has no key to check
+    /// against.
     #[must_use]
     pub fn from_raw(raw: &RawDeviceItem) -> Self {
         Self {
@@ -130,13 +132,13 @@ impl DeviceItem {
 }
 
 impl DeviceItem {
-    /// `(1 DEV_ITEM devid)`, in the chunk tree.
+    /// Returns the key `(1 DEV_ITEM devid)`, used in the chunk tree.
     #[must_use]
     pub const fn key(&self) -> Key {
         Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, self.device.get())
     }
 
-    /// The item's fields as they lie on disk: for the superblock, which holds one too.
+    /// Returns the item's fields in their on-disk layout. The superblock holds them too.
     #[must_use]
     pub fn to_raw(self) -> RawDeviceItem {
         RawDeviceItem {
@@ -157,14 +159,14 @@ impl DeviceItem {
         }
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawDeviceItem>()] {
         zerocopy::transmute!(self.to_raw())
     }
 }
 
-/// A device extent as it lies on disk.
+/// The on-disk layout of a device extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -188,23 +190,24 @@ pub struct DeviceExtent {
     pub device: DeviceId,
     /// Where the range begins on it, from the key.
     pub physical: Physical,
-    /// The tree of the chunk: always the chunk tree.
+    /// The first byte of the range on the device, from the key.
     pub chunk_tree: TreeId,
-    /// First field of the chunk's key: the same for all.
+    /// The object id of the tree that holds the chunk: always the chunk tree.
     pub chunk_objectid: ObjectId,
-    /// Where the chunk begins.
+    /// The object id of the chunk's key, which is the same for all chunks.
     pub chunk: Logical,
-    /// How long the range is.
+    /// The logical address of the chunk.
     pub length: ByteCount,
-    /// The uuid of the chunk tree.
+    /// The length of the range in bytes.
     pub chunk_tree_uuid: Uuid,
 }
 
 impl DeviceExtent {
-    /// The device extent of a `DEV_EXTENT`.
+    /// Parses a `DEV_EXTENT`.
     ///
     /// # Errors
-    /// A wrong size, addresses or a length that are not whole sectors, or a [`DeviceProblem`].
+    /// Fails if the size is wrong, if an address or the length is not whole sectors, or with a
+    /// [`DeviceProblem`].
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawDeviceExtent>(key, data)?;
         let extent = Self {
@@ -253,13 +256,13 @@ impl DeviceExtent {
 }
 
 impl DeviceExtent {
-    /// `(devid DEV_EXTENT physical)`, in the device tree.
+    /// Returns the key `(devid DEV_EXTENT physical)`, used in the device tree.
     #[must_use]
     pub const fn key(&self) -> Key {
         Key::new(self.device.object_id(), ItemType::DEV_EXTENT, self.physical.get())
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawDeviceExtent>()] {
         zerocopy::transmute!(RawDeviceExtent {
@@ -275,7 +278,7 @@ impl DeviceExtent {
 /// The check that a device item or device extent fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceProblem {
-    /// More of the device is used than there is.
+    /// The bytes in use exceed the device's size.
     #[error("device uses {used_bytes} bytes of {total_bytes}")]
     UsedExceedsTotal {
         /// Bytes that chunks cover.
@@ -289,7 +292,7 @@ pub enum DeviceProblem {
         TreeId::CHUNK
     )]
     ExtentChunkTree {
-        /// The tree it names.
+        /// The object id of the tree that the extent names.
         tree: u64,
     },
     /// A device extent names a chunk that no chunk key can have.
@@ -298,7 +301,7 @@ pub enum DeviceProblem {
         ObjectId::FIRST_CHUNK_TREE
     )]
     ExtentChunkObjectId {
-        /// The object id it names.
+        /// The object id of the chunk that the extent names.
         objectid: u64,
     },
     /// A device extent's chunk does not begin at a sector.

@@ -1,4 +1,5 @@
-//! Counters of a device's faults: in the device tree under `(0 PERSISTENT_ITEM devid)`.
+//! Device statistics: the counters of a device's faults. The item lies in the device tree under `(0
+//! PERSISTENT_ITEM devid)`.
 //!
 //! Source: on-disk format documentation, section "Device statistics"; btrfs-device(8), "stats".
 
@@ -8,8 +9,8 @@ use crate::raw;
 use crate::units::{DeviceId, ObjectId};
 use zerocopy::little_endian::U64;
 
-/// How often a device has failed, in which way. Counters that an old volume does not have are zero; those
-/// that a later version may add are passed over.
+/// The number of failures of a device, by kind. Counters that an old volume does not have are zero.
+/// Counters that a later version may add are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStatistics {
     /// The device, from the key.
@@ -27,10 +28,10 @@ pub struct DeviceStatistics {
 }
 
 impl DeviceStatistics {
-    /// The counters of a `PERSISTENT_ITEM` with object id 0.
+    /// Parses the counters of a `PERSISTENT_ITEM` with object id 0.
     ///
     /// # Errors
-    /// Data that is not whole counters.
+    /// Fails if the data is not a whole number of counters.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let counters = raw::row::<U64>(key, data)?;
         let at = |index: usize| counters.get(index).map_or(0, |counter| counter.get());
@@ -56,7 +57,7 @@ impl DeviceStatistics {
         )
     }
 
-    /// The item as it lies on disk: five counters.
+    /// Returns the item's bytes in their on-disk layout: five counters.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 40] {
         zerocopy::transmute!(

@@ -1,13 +1,13 @@
 //! Directory entries and extended attributes: `DIR_ITEM`, `DIR_INDEX`, `XATTR_ITEM`.
 //!
-//! The three share one layout: a row of entries, each a fixed head of 30 bytes, a name, and (attributes only)
-//! a value. A directory holds every name twice: under the hash of the name, for lookup (`DIR_ITEM`; names of
-//! equal hash share the item), and in the order of creation, for listing (`DIR_INDEX`; one name each).
-//! Attributes are keyed by hash like `DIR_ITEM`.
+//! The three item types share one layout: an array of entries. Each entry has a fixed head of 30
+//! bytes, a name, and, in attributes only, a value. A directory holds every name twice. `DIR_ITEM`
+//! holds it under the hash of the name, for lookup; names of equal hash share the item. `DIR_INDEX`
+//! holds one name each in the order of creation, for listing. Attributes are keyed by hash like
+//! `DIR_ITEM`.
 //!
-//! [`DirItems::parse`] checks the whole item: bounds, kinds, locations, names and their hash. Iterating cannot
-//! fail and copies nothing.
-//!
+//! [`DirItems::parse`] checks the whole item: bounds, kinds, locations, names and their hash. After
+//! this check, iterating cannot fail. Iterating copies nothing.
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX" and "XATTR_ITEM".
 
 mod edit;
@@ -22,13 +22,13 @@ use crate::units::{Generation, ObjectId, TreeId};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The fixed head of an entry; name and value follow.
+/// The fixed head of an entry. Name and value follow the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawDirItem {
     /// The key of the inode item or root item that the entry leads to; zero for attributes.
     pub location: RawKey,
-    /// The transaction that made the entry.
+    /// The transaction that created the entry.
     pub transid: U64,
     /// Length of the value that follows the name.
     pub data_bytes: U16,
@@ -40,11 +40,11 @@ pub struct RawDirItem {
 
 const _: () = assert!(size_of::<RawDirItem>() == 30);
 
-/// What a directory entry leads to.
+/// The kind of file that a directory entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
-    /// Not stated.
+    /// The entry does not state a kind.
     Unknown = 0,
     /// A regular file.
     Regular = 1,
@@ -60,12 +60,12 @@ pub enum FileKind {
     Socket = 6,
     /// A symbolic link.
     Symlink = 7,
-    /// Not a file: an extended attribute.
+    /// An extended attribute, which is no file.
     Xattr = 8,
 }
 
 impl FileKind {
-    /// The kind with this number, or `None` for a number without a meaning.
+    /// Returns the kind with this number, or `None` if no kind has this number.
     #[must_use]
     pub const fn from_raw(number: u8) -> Option<Self> {
         Some(match number {
@@ -82,13 +82,13 @@ impl FileKind {
         })
     }
 
-    /// The number on disk.
+    /// Returns the number that stands for this kind on disk.
     #[must_use]
     pub const fn to_raw(self) -> u8 {
         self as u8
     }
 
-    /// The kind that the type bits of a mode name, or `None` where they name none.
+    /// Returns the kind that the type bits of a mode name, or `None` if they name none.
     #[must_use]
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & MODE_TYPE_MASK {
@@ -107,14 +107,14 @@ impl FileKind {
 /// One directory entry or extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirItem<'a> {
-    /// Key of what the entry leads to: `(inode INODE_ITEM 0)`, or `(tree ROOT_ITEM …)` for a subvolume. All zero
-    /// for attributes.
+    /// The key of the item that the entry names: `(inode INODE_ITEM 0)`, or `(tree ROOT_ITEM …)`
+    /// for a subvolume. All fields are zero for attributes.
     pub location: Key,
-    /// The transaction that made the entry.
+    /// The transaction that created the entry.
     pub transid: Generation,
-    /// What the entry leads to.
+    /// The kind of file that the entry names.
     pub kind: FileKind,
-    /// The name, without encoding.
+    /// The name as raw bytes.
     pub name: &'a [u8],
     /// The value of an attribute; empty for directory entries.
     pub data: &'a [u8],
@@ -127,10 +127,10 @@ pub struct DirItems<'a> {
 }
 
 impl<'a> DirItems<'a> {
-    /// Checks an item and all its entries; the key's type says which of the three it is.
+    /// Checks an item and all its entries. The key's type selects one of the three item types.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         let mut rest = data;
         loop {
@@ -178,7 +178,8 @@ impl<'a> Iterator for DirItems<'a> {
 
 type Entry<'a> = (&'a RawDirItem, &'a [u8], &'a [u8], &'a [u8]);
 
-/// The first entry of `rest`: head, name, value, and what follows; or the bytes that it needs.
+/// Splits the first entry off `rest`: head, name, value, and the bytes that follow. If `rest` is
+/// too short, returns the number of bytes that the entry needs.
 fn split(rest: &[u8]) -> Result<Entry<'_>, usize> {
     let head_bytes = size_of::<RawDirItem>();
     let (raw, rest) = RawDirItem::ref_from_prefix(rest).map_err(|_| head_bytes)?;
@@ -230,7 +231,8 @@ fn check_entry(key: &Key, raw: &RawDirItem, name: &[u8], value: &[u8]) -> Result
     Ok(())
 }
 
-/// Attributes lead nowhere; entries lead to an inode of the same tree or to the root of a subvolume.
+/// Checks the location of an entry: all zero for an attribute, else an inode of the same tree or
+/// the root of a subvolume.
 fn is_location_valid(location: Key, is_attribute: bool) -> bool {
     let Key {
         objectid,
@@ -247,40 +249,42 @@ fn is_location_valid(location: Key, is_attribute: bool) -> bool {
     }
 }
 
-/// The check that a directory entry or extended attribute fails; those of its name are in [`NameProblem`].
+/// The check that a directory entry or extended attribute fails. [`NameProblem`] holds the checks
+/// of its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryProblem {
-    /// An entry leads to neither an inode nor a subvolume, or an attribute leads anywhere.
+    /// The location of a directory entry is neither an inode nor a subvolume, or an attribute has a
+    /// location.
     #[error("an entry leads to {location}, which is neither an inode nor a subvolume that it can have")]
     LocationInvalid {
         /// The location.
         location: Key,
     },
-    /// A number that stands for no kind.
+    /// The number stands for no kind of file.
     #[error("an entry is of the unknown kind {kind}")]
     KindUnknown {
         /// The number.
         kind: u8,
     },
-    /// An attribute among directory entries or the other way round.
+    /// The item mixes an attribute with directory entries, or a directory entry with attributes.
     #[error("an entry is of the kind {kind:?}, which the item type cannot hold")]
     KindMismatch {
         /// The kind.
         kind: FileKind,
     },
-    /// Only attributes have values.
+    /// A directory entry has a value; only attributes have values.
     #[error("a directory entry has {data_bytes} bytes of data, expected none")]
     EntryHasData {
         /// Length of the value.
         data_bytes: usize,
     },
-    /// A value that the field for its length cannot hold.
+    /// The value is too long for its length field.
     #[error("an attribute's value is {value_bytes} bytes long, at most 65535 are possible")]
     ValueTooLong {
         /// Length of the value.
         value_bytes: usize,
     },
-    /// A place in the order of a directory holds one name.
+    /// A `DIR_INDEX` item holds more than one name.
     #[error("a directory index holds more than one entry: {rest_bytes} bytes follow the first")]
     IndexHoldsSeveral {
         /// Bytes after the first entry.

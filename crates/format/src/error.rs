@@ -1,28 +1,28 @@
-//! What all errors of the project have in common: their kind, and the refusal of features.
+//! The kinds of errors that all crates of the project share, and the refusal of features.
 //!
-//! Errors are of four kinds that are never mixed. Each crate's error type says which by a method `kind`.
+//! Errors are of four kinds that are never mixed. Each crate's error type has a method `kind`.
 
 use core::fmt;
 
-/// The kind of an error: what the caller can do about it.
+/// The kind of an error, which tells the caller how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// Bytes on disk break a rule of the format.
+    /// Bytes on disk violate a rule of the format.
     Corrupt,
-    /// The volume is in order, but uses what this version does not know.
+    /// The volume is valid, but uses a feature that this version does not support.
     Unsupported,
     /// A device failed or is missing.
     Io,
-    /// The caller asked for what is not there or not allowed.
+    /// The caller asked for an object that does not exist, or for a forbidden operation.
     Caller,
 }
 
-/// Where the name of a feature comes from.
+/// The superblock's feature set that a feature belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeatureSet {
-    /// Features that a reader must know.
+    /// Features that a reader must support.
     Incompat,
-    /// Features that a writer must know.
+    /// Features that a writer must support.
     CompatRo,
 }
 
@@ -35,13 +35,13 @@ impl fmt::Display for FeatureSet {
     }
 }
 
-/// Features of a volume that this version cannot handle, by the names that btrfs-progs gives them.
+/// Features of a volume that this version does not support, by their names in btrfs-progs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the volume uses {set} features that this version does not support: {}", names.join(", "))]
 pub struct Unsupported {
     /// The set that the features belong to.
     pub set: FeatureSet,
-    /// Their names, at least one; bits without a name read `UNKNOWN_FLAG_0x…`.
+    /// The names of the features, at least one. Bits without a name read `UNKNOWN_FLAG_0x…`.
     pub names: Vec<String>,
 }
 

@@ -1,8 +1,9 @@
-//! Extents: stretches of logical addresses in use, and who refers to them.
+//! Extents: ranges of logical addresses in use, and their back references.
 //!
-//! An `EXTENT_ITEM` (data, or a tree block on volumes without skinny metadata) or `METADATA_ITEM` (a tree
-//! block) counts the references to an extent and holds the first of them inline; further ones are items of
-//! their own with the same object id ([`crate::extent::keyed`]).
+//! An `EXTENT_ITEM` describes data, or a tree block on volumes without skinny metadata. A
+//! `METADATA_ITEM` describes a tree block. Both count the references to an extent and hold the
+//! first of them inline. Further references are items of their own with the same object id
+//! ([`crate::extent::keyed`]).
 //!
 //! ```text
 //! references 8 | generation 8 | flags 8 | tree block info 18, EXTENT_ITEM of a tree block only |
@@ -11,7 +12,7 @@
 //!     EXTENT_DATA_REF: root 8, inode 8, offset 8, count 4
 //!     SHARED_DATA_REF: parent 8, count 4
 //! ```
-//! Inline references lie in order of their types, those of one type from the greatest
+//! Inline references are ordered by type. References of one type are ordered from the greatest
 //! [`InlineReference::sort_value`] to the least.
 //!
 //! Source: on-disk format documentation, section "Extent item".
@@ -34,11 +35,11 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The fixed head of an extent item, as it lies on disk.
+/// The on-disk layout of the fixed head of an extent item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawExtentItem {
-    /// How many references there are.
+    /// The number of references.
     pub refs: U64,
     /// The transaction that allocated the extent.
     pub generation: U64,
@@ -46,13 +47,13 @@ pub struct RawExtentItem {
     pub flags: U64,
 }
 
-/// What an `EXTENT_ITEM` says of a tree block, as it lies on disk.
+/// The on-disk layout of the tree block info that an `EXTENT_ITEM` of a tree block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawTreeBlockInfo {
     /// The first key of the block.
     pub key: RawKey,
-    /// Its level.
+    /// The level of the block.
     pub level: u8,
 }
 
@@ -60,25 +61,25 @@ const _: () = assert!(size_of::<RawExtentItem>() == 24);
 const _: () = assert!(size_of::<RawTreeBlockInfo>() == 18);
 
 bitflags::bitflags! {
-    /// What an extent holds. Bits without a name are kept.
+    /// The type of an extent. Bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct ExtentFlags: u64 {
         /// File content.
         const DATA = 1 << 0;
         /// A tree block.
         const TREE_BLOCK = 1 << 1;
-        /// The tree block refers to what is below it by its address, not by its tree.
+        /// The children of the tree block are referred to by this block's address, not by its tree.
         const FULL_BACKREF = 1 << 8;
         const _ = !0;
     }
 }
 
-/// The first key and level of a tree block, in the `EXTENT_ITEM` of one.
+/// The first key and level of a tree block, stored in its `EXTENT_ITEM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeBlockInfo {
     /// The first key of the block when it was allocated.
     pub first_key: Key,
-    /// Its level.
+    /// The level of the block.
     pub level: u8,
 }
 
@@ -87,28 +88,29 @@ pub struct TreeBlockInfo {
 pub struct ExtentItem {
     /// The first byte, from the key.
     pub start: Logical,
-    /// How long the extent is: from the key for data, the node size for a tree block.
+    /// The length of the extent. It comes from the key for data, and is the node size for a tree
+    /// block.
     pub length: ByteCount,
-    /// How many references there are, inline and keyed together.
+    /// The number of references, inline and keyed together.
     pub references: u64,
-    /// The transaction that allocated it.
+    /// The transaction that allocated the extent.
     pub generation: Generation,
-    /// What it holds.
+    /// The type of the extent: data or tree block.
     pub flags: ExtentFlags,
-    /// In the `EXTENT_ITEM` of a tree block only.
+    /// The tree block info, present only in the `EXTENT_ITEM` of a tree block.
     pub tree_block_info: Option<TreeBlockInfo>,
-    /// The level of a tree block, from wherever it stands; `None` for data.
+    /// The level of a tree block, from its info or its key; `None` for data.
     pub level: Option<u8>,
     /// The references that the item itself holds.
     pub inline_references: SmallVec<[InlineReference; 2]>,
 }
 
 impl ExtentItem {
-    /// The extent of an `EXTENT_ITEM` or `METADATA_ITEM`.
+    /// Parses an `EXTENT_ITEM` or `METADATA_ITEM`.
     ///
     /// # Errors
-    /// A key that is not aligned, a size that is too small, a generation in the future, or the first
-    /// [`ExtentProblem`] found.
+    /// Fails if the key is not aligned, the item is too small, or a generation lies in the future.
+    /// Else fails with the first [`ExtentProblem`] found.
     pub fn parse(key: &Key, data: &[u8], format: &BlockFormat) -> Result<Self, ItemError> {
         let is_metadata_item = key.item_type == ItemType::METADATA_ITEM;
         check_key(key, is_metadata_item, format)?;
@@ -146,17 +148,17 @@ impl ExtentItem {
         })
     }
 
-    /// How many references an `EXTENT_ITEM` or `METADATA_ITEM` counts, for who asks of millions. Nothing else of it is
-    /// looked at.
+    /// Returns the number of references that an `EXTENT_ITEM` or `METADATA_ITEM` counts. Parses
+    /// nothing else of the item, because some callers read millions of items.
     ///
     /// # Errors
-    /// [`ItemProblem::SizeTooSmall`].
+    /// Returns [`ItemProblem::SizeTooSmall`].
     pub fn parse_count(key: &Key, data: &[u8]) -> Result<u64, ItemError> {
         let (head, _) = raw::prefix::<RawExtentItem>(key, data)?;
         Ok(head.refs.get())
     }
 
-    /// Whether the extent holds file content (else a tree block).
+    /// Returns true if the extent holds file content, false if it is a tree block.
     #[must_use]
     pub const fn is_data(&self) -> bool {
         self.flags.contains(ExtentFlags::DATA)

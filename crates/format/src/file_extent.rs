@@ -1,22 +1,25 @@
-//! The file extent item, `EXTENT_DATA`: where a part of a file's content is.
+//! The file extent item, `EXTENT_DATA`: the location of a part of a file's content.
 //!
-//! The key's offset is the file offset at which the part begins. Three forms:
+//! The key's offset is the file offset at which the part begins. The item has three forms:
 //!
-//! - inline: the content itself follows the head of 21 bytes, compressed or not; only at file offset 0;
-//! - regular: a window of an extent on disk. `disk_bytes` at `disk` hold the extent as it is stored,
-//!   `ram_bytes` is its length after decompression, and the file shows `[offset, offset + num_bytes)` of that.
-//!   With `disk` zero it is a hole;
-//! - preallocated: as regular, but nothing has been written there: it reads as zeros.
+//! - inline: the content follows the head of 21 bytes, compressed or not. Only the part at file
+//!   offset 0 can be inline;
+//! - regular: a window of an extent on disk. `disk_bytes` at `disk` hold the extent as it is
+//!   stored, and `ram_bytes` is its length after decompression. The file shows `[offset, offset +
+//!   num_bytes)` of the decompressed extent. If `disk` is zero, the part is a hole;
+//! - preallocated: laid out like regular, but the extent has no content yet and reads as zeros.
 //!
-//! For example, a 128 KiB extent compressed into 20 KiB, whose first 4 KiB were overwritten later:
-//! `ram_bytes` 131072, `disk_bytes` 20480, `offset` 4096, `num_bytes` 126976, key offset 4096.
+//! For example, a 128 KiB extent is compressed into 20 KiB, and its first 4 KiB are overwritten
+//! later. Then `ram_bytes` is 131072, `disk_bytes` 20480, `offset` 4096, `num_bytes` 126976, and
+//! the key's offset 4096.
 //!
-//! After the check, `offset + num_bytes` is within the extent, all of them are whole sectors, and key offset plus
-//! `num_bytes` does not overflow. Compressed extents are at most [`COMPRESSED_EXTENT_BYTES_MAX`] long on either
-//! side, so a reader may allocate what they ask for.
+//! A checked item guarantees: `offset + num_bytes` is within the extent, all these lengths are
+//! whole sectors, and the key's offset plus `num_bytes` does not overflow. Compressed extents are
+//! at most [`COMPRESSED_EXTENT_BYTES_MAX`] long, before and after compression, so a reader may
+//! allocate the lengths that an item states.
 //!
-//! Source: on-disk format documentation, section "EXTENT_DATA"; the limit of compressed extents: btrfs(5),
-//! section "Compression".
+//! Source: on-disk format documentation, section "EXTENT_DATA"; the limit of compressed extents:
+//! btrfs(5), section "Compression".
 
 mod problem;
 #[cfg(test)]
@@ -32,10 +35,10 @@ use core::fmt;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The longest that a compressed extent is, before or after compression.
+/// The maximum length of a compressed extent, before and after compression.
 pub const COMPRESSED_EXTENT_BYTES_MAX: u64 = 128 * 1024;
 
-/// The head of a file extent item; inline content follows it directly.
+/// The head of a file extent item. Inline content follows the head directly.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawFileExtentHead {
@@ -45,9 +48,9 @@ pub struct RawFileExtentHead {
     pub ram_bytes: U64,
     /// See [`Compression`].
     pub compression: u8,
-    /// Always 0.
+    /// The encryption, which is always 0.
     pub encryption: u8,
-    /// Always 0 so far.
+    /// Other encodings, always 0 in all versions so far.
     pub other_encoding: U16,
     /// 0 inline, 1 regular, 2 preallocated.
     pub kind: u8,
@@ -55,7 +58,7 @@ pub struct RawFileExtentHead {
 
 const _: () = assert!(size_of::<RawFileExtentHead>() == 21);
 
-/// What follows the head of a regular or preallocated file extent.
+/// The fields after the head of a regular or preallocated file extent.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawExtentSlice {
@@ -63,7 +66,7 @@ pub struct RawExtentSlice {
     pub disk: U64,
     /// Length of the extent as it is stored.
     pub disk_bytes: U64,
-    /// Where in the decompressed extent the part begins.
+    /// The offset in the decompressed extent at which the part begins.
     pub offset: U64,
     /// Length of the part.
     pub num_bytes: U64,
@@ -71,11 +74,11 @@ pub struct RawExtentSlice {
 
 const _: () = assert!(size_of::<RawExtentSlice>() == 32);
 
-/// How the bytes of an extent are compressed.
+/// The compression of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None = 0,
     /// A zlib stream.
     Zlib = 1,
@@ -86,7 +89,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The kind with this number, or `None` for a number without a meaning.
+    /// Returns the compression with this number, or `None` if no compression has this number.
     #[must_use]
     pub const fn from_raw(number: u8) -> Option<Self> {
         Some(match number {
@@ -125,18 +128,18 @@ impl fmt::Display for Compression {
 /// A window of an extent on disk, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentSlice {
-    /// Where the extent begins; zero for a hole.
+    /// The address of the extent; zero for a hole.
     pub disk: Logical,
     /// Length of the extent as it is stored; zero for a hole.
     pub disk_bytes: ByteCount,
-    /// Where in the decompressed extent the window begins.
+    /// The offset in the decompressed extent at which the window begins.
     pub offset: ByteCount,
     /// Length of the window: the bytes of the file that it covers. Never zero.
     pub num_bytes: ByteCount,
 }
 
 impl ExtentSlice {
-    /// Whether there is nothing on disk behind it.
+    /// Returns true if the window is a hole, which has no extent on disk.
     #[must_use]
     pub const fn is_hole(&self) -> bool {
         self.disk.get() == 0
@@ -150,7 +153,7 @@ pub enum FileExtentBody<'a> {
     Inline(&'a [u8]),
     /// Written content, or a hole.
     Regular(ExtentSlice),
-    /// Space without content: reads as zeros.
+    /// An extent without content, which reads as zeros.
     Preallocated(ExtentSlice),
 }
 
@@ -159,11 +162,11 @@ pub enum FileExtentBody<'a> {
 pub struct FileExtent<'a> {
     /// The transaction that wrote the extent.
     pub generation: Generation,
-    /// Length of the whole extent after decompression; of inline content: its length.
+    /// The length of the whole extent after decompression, or the length of inline content.
     pub ram_bytes: ByteCount,
-    /// How inline content or the extent on disk is compressed.
+    /// The compression of inline content or of the extent on disk.
     pub compression: Compression,
-    /// Unused so far; kept for display.
+    /// An unused field, kept for display.
     pub other_encoding: u16,
     /// The content.
     pub body: FileExtentBody<'a>,
@@ -173,7 +176,7 @@ impl<'a> FileExtent<'a> {
     /// Checks an `EXTENT_DATA` of a volume with this sector size.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8], sector_bytes: u32) -> Result<Self, ItemError> {
         raw::require_aligned_offset(key, sector_bytes)?;
         let (head, rest): (&RawFileExtentHead, _) = raw::prefix(key, data)?;
@@ -226,7 +229,8 @@ impl<'a> FileExtent<'a> {
         })
     }
 
-    /// The number on disk of the item's form: 0 inline, 1 regular, 2 preallocated.
+    /// Returns the number that stands for the item's form on disk: 0 inline, 1 regular, 2
+    /// preallocated.
     #[must_use]
     pub const fn kind_raw(&self) -> u8 {
         match self.body {
@@ -236,7 +240,7 @@ impl<'a> FileExtent<'a> {
         }
     }
 
-    /// The window on disk of a regular or preallocated extent; `None` for inline content.
+    /// Returns the window of a regular or preallocated extent, or `None` for inline content.
     #[must_use]
     pub const fn slice(&self) -> Option<&ExtentSlice> {
         match &self.body {
@@ -245,8 +249,8 @@ impl<'a> FileExtent<'a> {
         }
     }
 
-    /// Where in the file the part ends (exclusive), for an item under `key`. Inline content ends with the sector
-    /// that it is in, as it takes the place of a whole one.
+    /// Returns the exclusive end of the part in the file, for an item under `key`. Inline content
+    /// counts as a whole sector, so it ends with its sector.
     #[must_use]
     pub fn file_end(&self, key: &Key, sector_bytes: u32) -> FileOffset {
         let length = match &self.body {
@@ -261,18 +265,18 @@ impl<'a> FileExtent<'a> {
 }
 
 impl FileExtent<'_> {
-    /// `(inode EXTENT_DATA offset)`.
+    /// Returns the key `(inode EXTENT_DATA offset)`.
     #[must_use]
     pub const fn key(inode: InodeNumber, offset: FileOffset) -> Key {
         Key::new(inode.object_id(), ItemType::EXTENT_DATA, offset.get())
     }
 
-    /// The length of an inline item besides its content, in bytes.
+    /// The length in bytes of an inline item without its content.
     pub const INLINE_HEAD_BYTES: usize = size_of::<RawFileExtentHead>();
-    /// The length of every other item, in bytes.
+    /// The length in bytes of a regular or preallocated item.
     pub const REGULAR_BYTES: usize = size_of::<RawFileExtentHead>() + size_of::<RawExtentSlice>();
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let head = RawFileExtentHead {
@@ -327,7 +331,7 @@ fn check_inline(
         });
     }
     if compression == Compression::None {
-        // Content and length say the same thing twice, so they must agree.
+        // The item states the length of plain content twice, so both must agree.
         if ByteCount::of(content.len()).get() != ram_bytes {
             return Err(FileExtentProblem::InlineLengthMismatch {
                 content_bytes: content.len(),
@@ -372,7 +376,7 @@ fn check_slice(
     if num_bytes == 0 {
         return fail(FileExtentProblem::CoversNothing);
     }
-    // File offsets are signed in every interface. The last sector of the largest file ends at 2^63 itself.
+    // File offsets are signed in every interface. The last sector of the largest file ends at 2^63.
     const END_MAX: u64 = 1 << 63;
     if key.offset.checked_add(num_bytes).is_none_or(|end| end > END_MAX) {
         return fail(FileExtentProblem::FileRangeOverflow {
@@ -391,8 +395,8 @@ fn check_slice(
             ram_bytes,
         });
     }
-    // Older kernels left a smaller ram_bytes in plain extents that were cut short, but never so small that
-    // the window did not fit; what is on disk bounds plain extents as well.
+    // Older kernels left a smaller `ram_bytes` in plain extents that were cut short, but never
+    // below the end of the window. The length on disk bounds plain extents as well.
     let extent_bytes = if is_compressed {
         ram_bytes
     } else {

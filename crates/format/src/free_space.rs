@@ -1,9 +1,11 @@
-//! Free space: what no extent covers, in a tree of its own or, on old volumes, in files of the root tree.
+//! Free space: the ranges that no extent covers. They are stored in the free space tree or, on old
+//! volumes, in files of the root tree.
 //!
-//! In the free space tree each block group has one `FREE_SPACE_INFO`, and either `FREE_SPACE_EXTENT` items
-//! (a range each, no data) or `FREE_SPACE_BITMAP` items (a bit for each sector of the range, lowest bit
-//! first). The key's object id and offset are start and length. The old v1 cache has one header
-//! ([`FreeSpaceHeader`]) a block group in the root tree, which leads to an inode with the content.
+//! In the free space tree each block group has one `FREE_SPACE_INFO`. It also has either
+//! `FREE_SPACE_EXTENT` items, one for each range and without data, or `FREE_SPACE_BITMAP` items. A
+//! bitmap has a bit for each sector of its range, lowest bit first. The key's object id and offset
+//! are start and length. The old v1 cache has one header ([`FreeSpaceHeader`]) for each block group
+//! in the root tree. The header names an inode that holds the content.
 //!
 //! Source: on-disk format documentation, sections "Free space info", "Free space extent", "Free space bitmap".
 
@@ -17,20 +19,20 @@ use core::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most bytes a bitmap item has.
+/// The maximum size of a bitmap in bytes.
 pub const BITMAP_MAX_BYTES: usize = 256;
 
-/// A free space info item as it lies on disk.
+/// The on-disk layout of a free space info item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawFreeSpaceInfo {
-    /// How many free ranges there are.
+    /// The number of free ranges.
     pub extent_count: U32,
     /// [`FreeSpaceInfo::USING_BITMAPS`].
     pub flags: U32,
 }
 
-/// A header of the v1 cache as it lies on disk.
+/// The on-disk layout of a header of the v1 cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -47,27 +49,27 @@ pub struct RawFreeSpaceHeader {
 const _: () = assert!(size_of::<RawFreeSpaceInfo>() == 8);
 const _: () = assert!(size_of::<RawFreeSpaceHeader>() == 41);
 
-/// How the free space of one block group is stored.
+/// The form in which the free space of one block group is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceInfo {
-    /// Where the block group begins.
+    /// The first byte of the block group.
     pub start: Logical,
-    /// How long it is.
+    /// The length of the block group in bytes.
     pub length: ByteCount,
-    /// How many free ranges it has, in whichever form they are stored.
+    /// The number of free ranges in the block group, in either form.
     pub extent_count: u32,
     /// Flags; see [`FreeSpaceInfo::USING_BITMAPS`].
     pub flags: u32,
 }
 
 impl FreeSpaceInfo {
-    /// The flag that says that bitmaps are used.
+    /// The flag of a block group whose free space is stored in bitmaps.
     pub const USING_BITMAPS: u32 = 1;
 
-    /// The item of a `FREE_SPACE_INFO`.
+    /// Parses a `FREE_SPACE_INFO`.
     ///
     /// # Errors
-    /// A wrong size, or a range that is empty, not aligned or beyond 2^64.
+    /// Fails if the size is wrong, or if the range is empty, not aligned or beyond 2^64.
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         let (start, length) = range(key, sector_bytes)?;
         let raw = raw::exactly::<RawFreeSpaceInfo>(key, data)?;
@@ -83,7 +85,7 @@ impl FreeSpaceInfo {
         })
     }
 
-    /// Whether the free space is stored in bitmaps.
+    /// Returns true if the free space is stored in bitmaps.
     #[must_use]
     pub const fn uses_bitmaps(&self) -> bool {
         self.flags & Self::USING_BITMAPS != 0
@@ -93,17 +95,17 @@ impl FreeSpaceInfo {
 /// One free range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceExtent {
-    /// Where it begins.
+    /// The first byte of the range.
     pub start: Logical,
-    /// How long it is.
+    /// The length of the range in bytes.
     pub length: ByteCount,
 }
 
 impl FreeSpaceExtent {
-    /// The range of a `FREE_SPACE_EXTENT`.
+    /// Parses a `FREE_SPACE_EXTENT`.
     ///
     /// # Errors
-    /// Data that should not be there, or a range that is empty, not aligned or beyond 2^64.
+    /// Fails if the item has data, or if the range is empty, not aligned or beyond 2^64.
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         let (start, length) = range(key, sector_bytes)?;
         raw::require_empty(key, data)?;
@@ -114,20 +116,20 @@ impl FreeSpaceExtent {
 /// A range with a bit for each of its sectors; a set bit is a free sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceBitmap<'a> {
-    /// Where the range begins.
+    /// The first byte of the range.
     pub start: Logical,
-    /// How long it is.
+    /// The length of the range in bytes.
     pub length: ByteCount,
-    /// The bits, lowest first; those beyond the range mean nothing.
+    /// The bits, lowest first. Bits beyond the range have no meaning.
     pub bits: &'a [u8],
 }
 
 impl<'a> FreeSpaceBitmap<'a> {
-    /// The bitmap of a `FREE_SPACE_BITMAP`.
+    /// Parses a `FREE_SPACE_BITMAP`.
     ///
     /// # Errors
-    /// A range that is empty, not aligned, beyond 2^64 or larger than a bitmap can cover, or data of another
-    /// size than the range asks for.
+    /// Fails if the range is empty, not aligned, beyond 2^64 or larger than a bitmap can cover.
+    /// Also fails if the size of the data does not fit the range.
     pub fn parse(key: &Key, data: &'a [u8], sector_bytes: u32) -> Result<Self, ItemError> {
         let (start, length) = range(key, sector_bytes)?;
         let sectors = length
@@ -157,7 +159,8 @@ impl<'a> FreeSpaceBitmap<'a> {
         })
     }
 
-    /// Whether the sector with this number in the range is free; not, beyond the range.
+    /// Returns true if the sector with this index in the range is free. Returns false beyond the
+    /// range.
     #[must_use]
     pub fn is_free(&self, sector: usize) -> bool {
         let byte = sector.checked_div(8).and_then(|index| self.bits.get(index));
@@ -167,13 +170,13 @@ impl<'a> FreeSpaceBitmap<'a> {
 }
 
 impl FreeSpaceInfo {
-    /// `(start FREE_SPACE_INFO length)`: the range of the block group.
+    /// Returns the key `(start FREE_SPACE_INFO length)` of the block group.
     #[must_use]
     pub const fn key(&self) -> Key {
         range_key(ItemType::FREE_SPACE_INFO, self.start, self.length)
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawFreeSpaceInfo>()] {
         zerocopy::transmute!(RawFreeSpaceInfo {
@@ -182,8 +185,8 @@ impl FreeSpaceInfo {
         })
     }
 
-    /// From how many free ranges on a block group of this length is to be kept in bitmaps: there the ranges'
-    /// items would take more room than the bitmaps.
+    /// Returns the number of free ranges above which a block group of this length switches to
+    /// bitmaps. Above it, the items of the ranges would take more space than the bitmaps.
     #[must_use]
     pub fn bitmap_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
         let bitmap_item_bytes = u64::try_from(size_of::<RawItem>().saturating_add(BITMAP_MAX_BYTES));
@@ -193,8 +196,9 @@ impl FreeSpaceInfo {
         u32::try_from(bytes.checked_div(extent_item_bytes).unwrap_or(0)).unwrap_or(u32::MAX)
     }
 
-    /// Below how many free ranges a block group of this length goes back from bitmaps to ranges: some way below
-    /// [`FreeSpaceInfo::bitmap_threshold`], so that it does not go to and fro.
+    /// Returns the number of free ranges below which a block group of this length switches back
+    /// from bitmaps to ranges. It is lower than [`FreeSpaceInfo::bitmap_threshold`], so that a
+    /// block group does not switch back and forth.
     #[must_use]
     pub fn extent_threshold(length: ByteCount, sector_bytes: u32) -> u32 {
         Self::bitmap_threshold(length, sector_bytes).saturating_sub(100)
@@ -202,7 +206,7 @@ impl FreeSpaceInfo {
 }
 
 impl FreeSpaceExtent {
-    /// `(start FREE_SPACE_EXTENT length)`; the item holds nothing else.
+    /// Returns the key `(start FREE_SPACE_EXTENT length)`. The item has no data.
     #[must_use]
     pub const fn key(&self) -> Key {
         range_key(ItemType::FREE_SPACE_EXTENT, self.start, self.length)
@@ -210,14 +214,14 @@ impl FreeSpaceExtent {
 }
 
 impl FreeSpaceBitmap<'_> {
-    /// `(start FREE_SPACE_BITMAP length)`; the item holds the bits as they are.
+    /// Returns the key `(start FREE_SPACE_BITMAP length)`. The data of the item is the bits.
     #[must_use]
     pub const fn key(&self) -> Key {
         range_key(ItemType::FREE_SPACE_BITMAP, self.start, self.length)
     }
 
-    /// Sets (free) or clears (in use) the bits of the sectors `[first, end)` of a bitmap; what lies beyond it is
-    /// left out.
+    /// Sets (free) or clears (in use) the bits of the sectors `[first, end)` of a bitmap. Sectors
+    /// beyond the bitmap are ignored.
     pub fn mark(bits: &mut [u8], sectors: Range<usize>, free: bool) {
         for sector in sectors {
             let Some(byte) = sector.checked_div(8).and_then(|index| bits.get_mut(index)) else {
@@ -233,7 +237,8 @@ impl FreeSpaceBitmap<'_> {
     }
 }
 
-/// The longest range that one bitmap covers: [`BITMAP_MAX_BYTES`] of bits, one for each sector.
+/// Returns the length of the longest range that one bitmap covers: [`BITMAP_MAX_BYTES`] of bits,
+/// one for each sector.
 #[must_use]
 pub fn bitmap_range_bytes(sector_bytes: u32) -> u64 {
     u64_of(BITMAP_MAX_BYTES)
@@ -254,17 +259,17 @@ pub struct FreeSpaceHeader {
     pub location: Key,
     /// The generation of the cache.
     pub generation: Generation,
-    /// How many entries it has.
+    /// The number of entries in the cache.
     pub entry_count: u64,
-    /// How many of them are bitmaps.
+    /// The number of entries that are bitmaps.
     pub bitmap_count: u64,
 }
 
 impl FreeSpaceHeader {
-    /// The header under `(FREE_SPACE 0 address)` in the root tree.
+    /// Parses the header under `(FREE_SPACE 0 address)` in the root tree.
     ///
     /// # Errors
-    /// A wrong size.
+    /// Fails if the size is wrong.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawFreeSpaceHeader>(key, data)?;
         Ok(Self {
@@ -277,7 +282,7 @@ impl FreeSpaceHeader {
     }
 }
 
-/// The range that the keys of all three item types name.
+/// Returns the range that the key of a free space item names.
 fn range(key: &Key, sector_bytes: u32) -> Result<(Logical, ByteCount), ItemError> {
     raw::require_aligned_objectid(key, sector_bytes)?;
     raw::require_aligned_offset(key, sector_bytes)?;
@@ -291,16 +296,16 @@ fn range(key: &Key, sector_bytes: u32) -> Result<(Logical, ByteCount), ItemError
 /// The check that a free space item fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FreeSpaceProblem {
-    /// Flags without a meaning.
+    /// The flags have bits without a meaning.
     #[error("free space info flags are 0x{flags:x}, expected at most 0x1")]
     Flags {
         /// The flags.
         flags: u32,
     },
-    /// A bitmap that covers more than a bitmap can.
+    /// The bitmap's range is longer than a bitmap can cover.
     #[error("bitmap covers {length_bytes} bytes, more than {BITMAP_MAX_BYTES} bytes of bits can")]
     BitmapTooLong {
-        /// What it covers.
+        /// The length of the range in bytes.
         length_bytes: u64,
     },
 }

@@ -1,13 +1,12 @@
-//! The inode item: what stat(2) shows of a file, and a little more.
+//! The inode item: the attributes that stat(2) shows of a file, and a few more.
 //!
-//! An inode item is 160 bytes of fixed layout. It is checked once, here; the checks are those that need no
-//! more than the item and its key. [`InodeItem::check_generations`] adds the one that needs the volume's
-//! generation. Root items carry an inode item too, whose fields nobody maintains: [`InodeItem::from_raw`]
-//! takes it as it is.
+//! An inode item is 160 bytes of fixed layout. [`InodeItem::parse`] makes all checks that need only
+//! the item and its key. [`InodeItem::check_generations`] adds the check that needs the volume's
+//! generation. Root items also hold an inode item, but neither the kernel nor this crate maintains
+//! its fields. [`InodeItem::from_raw`] converts it without checks.
 //!
-//! Nanoseconds are not limited to one second: the kernel shows what it finds, so readers that compute with
-//! them must expect any 32-bit number.
-//!
+//! Nanoseconds may exceed one second. The kernel shows the stored number, so readers that compute
+//! with nanoseconds must accept any 32-bit number.
 //! Source: on-disk format documentation, section "INODE_ITEM"; mode bits: POSIX sys/stat.h as Linux
 //! numbers them, inode(7).
 
@@ -21,24 +20,25 @@ use crate::units::{ByteCount, Generation, ObjectId, TreeId};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A time as it lies on disk.
+/// The on-disk layout of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawTimestamp {
     /// Seconds since 1970-01-01 00:00:00 UTC.
     pub seconds: I64,
-    /// Nanoseconds on top.
+    /// Nanoseconds added to the seconds.
     pub nanoseconds: U32,
 }
 
 const _: () = assert!(size_of::<RawTimestamp>() == 12);
 
-/// A point in time: seconds since 1970-01-01 00:00:00 UTC, which may be negative, and nanoseconds on top.
+/// A point in time: seconds since 1970-01-01 00:00:00 UTC, which may be negative, plus nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Seconds since the epoch.
     pub seconds: i64,
-    /// Nanoseconds on top; below 1,000,000,000 on a sound volume, but not checked.
+    /// Nanoseconds added to the seconds. They are below 1,000,000,000 on a valid volume, but this
+    /// is not checked.
     pub nanoseconds: u32,
 }
 
@@ -60,7 +60,7 @@ impl From<Timestamp> for RawTimestamp {
     }
 }
 
-/// An inode item as it lies on disk.
+/// The on-disk layout of an inode item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -90,14 +90,15 @@ pub struct RawInodeItem {
 const _: () = assert!(size_of::<RawInodeItem>() == 160);
 
 bitflags::bitflags! {
-    /// Properties of an inode that btrfs acts upon. Unknown bits are kept, but fail the check.
+    /// Flags of an inode that change how btrfs handles it. Unknown bits are kept, but fail the
+    /// check.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct InodeFlags: u64 {
         /// The content has no checksums.
         const NODATASUM = 1 << 0;
         /// The content is overwritten in place.
         const NODATACOW = 1 << 1;
-        /// Kept for history: read-only inode.
+        /// The inode is read-only. Kept for history.
         const READONLY = 1 << 2;
         /// Never compress.
         const NOCOMPRESS = 1 << 3;
@@ -109,7 +110,7 @@ bitflags::bitflags! {
         const IMMUTABLE = 1 << 6;
         /// Append only (`chattr +a`).
         const APPEND = 1 << 7;
-        /// Not for dump(8) (`chattr +d`).
+        /// dump(8) skips the file (`chattr +d`).
         const NODUMP = 1 << 8;
         /// Do not update the access time (`chattr +A`).
         const NOATIME = 1 << 9;
@@ -117,18 +118,18 @@ bitflags::bitflags! {
         const DIRSYNC = 1 << 10;
         /// Compress (`chattr +c`).
         const COMPRESS = 1 << 11;
-        /// Only in root items: flags and byte limit of the root item are initialised.
+        /// In root items only: flags and byte limit of the root item are initialised.
         const ROOT_ITEM_INIT = 1 << 31;
-        /// fs-verity is on. One of the flags that a kernel may know only for reading.
+        /// fs-verity is enabled. A kernel without fs-verity may only read the file.
         const VERITY = 1 << 32;
     }
 }
 
 impl InodeFlags {
-    /// The flags that content must be written with.
+    /// The flags that determine how content is written.
     pub const OF_CONTENT: Self = Self::NODATACOW.union(Self::NODATASUM);
 
-    /// The other flags that `chattr` changes, and that a stream carries.
+    /// The remaining flags that `chattr` changes. Send streams carry them too.
     pub const OF_CHATTR: Self = Self::NOCOMPRESS
         .union(Self::SYNC)
         .union(Self::IMMUTABLE)
@@ -141,7 +142,7 @@ impl InodeFlags {
 
 /// The type bits of a mode.
 pub const MODE_TYPE_MASK: u32 = 0o170_000;
-/// The permission bits of a mode, with set-user-id, set-group-id and sticky.
+/// The permission bits of a mode, including set-user-id, set-group-id and sticky.
 pub const MODE_PERMISSION_MASK: u32 = 0o7777;
 
 /// A checked inode item.
@@ -151,39 +152,41 @@ pub struct InodeItem {
     pub generation: Generation,
     /// The last transaction that changed the inode.
     pub transid: Generation,
-    /// Size of the content. Of a directory: twice the sum of the lengths of its names.
+    /// The size of the content in bytes. For a directory: twice the sum of the lengths of its
+    /// names.
     pub size: ByteCount,
-    /// Bytes that the content takes on disk before compression; holes take none.
+    /// The bytes that the content allocates, before compression. Holes count nothing.
     pub nbytes: ByteCount,
-    /// Block group hint of the allocator; unused today.
+    /// A block group hint for the allocator, unused today.
     pub block_group: u64,
-    /// How many names the inode has; 1 for a directory.
+    /// The number of the inode's names; 1 for a directory.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Type and permission bits as stat(2) has them.
+    /// Type and permission bits, as stat(2) returns them.
     pub mode: u32,
     /// Device number of a device node, in the kernel's wide form: minor in bits 0-7 and 20-31, major in bits
     /// 8-19.
     pub rdev: u64,
     /// See [`InodeFlags`].
     pub flags: InodeFlags,
-    /// Counts changes, for NFS.
+    /// A counter of changes, for NFS.
     pub sequence: u64,
-    /// Last access.
+    /// The time of the last access.
     pub atime: Timestamp,
-    /// Last change of the inode.
+    /// The time of the last change of the inode.
     pub ctime: Timestamp,
-    /// Last change of the content.
+    /// The time of the last change of the content.
     pub mtime: Timestamp,
-    /// Creation.
+    /// The time of creation.
     pub otime: Timestamp,
 }
 
 impl InodeItem {
-    /// An inode with nothing in it, no name and no type, all of whose times are `time`: what others are made from.
+    /// Returns an inode without content, name and type, whose times are all `time`. Other inodes
+    /// are made from it.
     #[must_use]
     pub const fn empty(time: Timestamp) -> Self {
         Self {
@@ -206,11 +209,11 @@ impl InodeItem {
         }
     }
 
-    /// Checks an `INODE_ITEM`: its key (object id of an inode, offset 0), size, type bits of the mode, links of
-    /// directories, flags, and that the file size fits a signed 64-bit number.
+    /// Checks an `INODE_ITEM`: its key (object id of an inode, offset 0), size, mode type, links of
+    /// directories and flags. The file size must fit a signed 64-bit number.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let fail = |problem: ItemProblem| ItemError::new(key, problem);
         if !is_inode_objectid(key.objectid) {
@@ -255,7 +258,7 @@ impl InodeItem {
         Ok(())
     }
 
-    /// Takes a raw item as it is, for root items, whose inode is not maintained.
+    /// Converts a raw item without checks. Root items hold an inode that no version maintains.
     #[must_use]
     pub fn from_raw(raw: &RawInodeItem) -> Self {
         Self {
@@ -278,11 +281,10 @@ impl InodeItem {
         }
     }
 
-    /// Checks that no generation of the item lies beyond `limit`, the largest that the volume can hold: one
-    /// more than the superblock's.
+    /// Checks that no generation of the item exceeds `limit`: the superblock's generation plus one.
     ///
     /// # Errors
-    /// [`ItemProblem::GenerationInFuture`], with the field's name.
+    /// Returns [`ItemProblem::GenerationInFuture`] with the field's name.
     pub fn check_generations(&self, key: &Key, limit: Generation) -> Result<(), ItemError> {
         for (field, generation) in [("generation", self.generation), ("transid", self.transid)] {
             if generation > limit {
@@ -297,15 +299,16 @@ impl InodeItem {
         Ok(())
     }
 
-    /// The kind of file that the mode names. [`FileKind::Unknown`] only for the inode inside a root item.
+    /// Returns the kind of file that the mode names. Only the inode inside a root item has
+    /// [`FileKind::Unknown`].
     #[must_use]
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode).unwrap_or(FileKind::Unknown)
     }
 }
 
-/// Whether an inode can have this number: `[256, -256]`, the root tree's directory (6), or the inode of the
-/// removed inode cache (-12).
+/// Returns true if an inode can have this number: `[256, -256]`, the root tree's directory (6), or
+/// the inode of the removed inode cache (-12).
 pub(crate) fn is_inode_objectid(objectid: ObjectId) -> bool {
     (objectid >= ObjectId::FIRST_FREE && objectid <= ObjectId::LAST_FREE)
         || objectid == TreeId::ROOT_DIRECTORY.object_id()
@@ -327,21 +330,21 @@ pub enum InodeProblem {
         /// The mode.
         mode: u32,
     },
-    /// A directory cannot have hard links.
+    /// A directory has more than one link.
     #[error("a directory with {nlink} links, at most 1 is possible")]
     DirectoryLinks {
         /// The number of links.
         nlink: u32,
     },
-    /// Flags that no version of the format defines.
+    /// The flags have bits that no version of the format defines.
     #[error("inode flags {flags:#x} have the unknown bits {unknown:#x}")]
     FlagsUnknown {
         /// All flags.
         flags: u64,
-        /// Those without a meaning.
+        /// The bits without a meaning.
         unknown: u64,
     },
-    /// The size is no file offset.
+    /// The size exceeds the largest file offset.
     #[error("file size {size_bytes} is beyond 2^63 - 1")]
     SizeTooLarge {
         /// The size.

@@ -1,8 +1,9 @@
 //! The error of one item: its key, and the check that it failed.
 //!
-//! Checks that several item types share are variants of [`ItemProblem`]; those of one concept are an enum
-//! beside the concept's parser, wrapped here. Nothing here knows slots or blocks: the same error serves items
-//! in leaves, in the superblock's chunk array and in tests. [`crate::BlockError`] adds the place.
+//! A check that several item types share is a variant of [`ItemProblem`]. Checks of one concept
+//! form an enum beside the concept's parser, which [`ItemProblem`] wraps. This module knows no
+//! slots and no blocks: the same error serves items in leaves, in the superblock's chunk array and
+//! in tests. [`crate::BlockError`] adds the block and the slot.
 
 use crate::block_group::BlockGroupProblem;
 use crate::chunk::ChunkProblem;
@@ -32,7 +33,7 @@ pub struct ItemError {
 }
 
 impl ItemError {
-    /// The error of the item `key`.
+    /// Makes the error of the item `key`.
     #[must_use]
     pub fn new(key: &Key, problem: impl Into<ItemProblem>) -> Self {
         Self {
@@ -53,7 +54,7 @@ pub enum ItemProblem {
         /// The size that its type has.
         expected_bytes: usize,
     },
-    /// An item ends before what it must at least hold.
+    /// The item is shorter than its minimum content.
     #[error("size is {size_bytes} bytes, expected at least {needed_bytes}")]
     SizeTooSmall {
         /// The item's size.
@@ -61,7 +62,7 @@ pub enum ItemProblem {
         /// The bytes that its content needs.
         needed_bytes: usize,
     },
-    /// An item that is a row of equal parts ends inside a part, or holds none.
+    /// The item is an array of equal parts, but ends inside a part or holds no part.
     #[error("size is {size_bytes} bytes, expected a multiple of {unit_bytes} above zero")]
     SizeNotMultiple {
         /// The item's size.
@@ -69,13 +70,13 @@ pub enum ItemProblem {
         /// The size of one part.
         unit_bytes: usize,
     },
-    /// The key's first field is not one that this item type can have.
+    /// This item type cannot have the object id in the key.
     #[error("objectid {objectid} does not fit the item type")]
     ObjectIdInvalid {
         /// The key's first field.
         objectid: u64,
     },
-    /// The key's first field is an address that no sector begins at.
+    /// The object id in the key is an address that is not sector-aligned.
     #[error("objectid {objectid} is not a multiple of the sector size {sector_bytes}")]
     ObjectIdUnaligned {
         /// The key's first field.
@@ -83,15 +84,15 @@ pub enum ItemProblem {
         /// The volume's sector size.
         sector_bytes: u32,
     },
-    /// The key's last field has one possible value and not that one.
+    /// The offset in the key differs from the only value that is valid.
     #[error("key offset is {offset}, expected {expected}")]
     OffsetWrong {
         /// The key's last field.
         offset: u64,
-        /// What it must be.
+        /// The only valid value.
         expected: u64,
     },
-    /// The key's last field is an address or a length that is not whole sectors.
+    /// The offset in the key is an address or a length that is not whole sectors.
     #[error("key offset {offset} is not a multiple of the sector size {sector_bytes}")]
     OffsetUnaligned {
         /// The key's last field.
@@ -99,36 +100,36 @@ pub enum ItemProblem {
         /// The volume's sector size.
         sector_bytes: u32,
     },
-    /// The key's last field is a length, and zero.
+    /// The offset in the key is a length, and zero.
     #[error("key offset is 0: the range has no length")]
     OffsetZero,
     /// The range that the key names ends beyond 2^64.
     #[error("range starts at {start} and is {length_bytes} bytes long: it ends beyond 2^64")]
     RangeOverflow {
-        /// Where the range begins.
+        /// The first byte of the range.
         start: u64,
-        /// Its length.
+        /// The length of the range in bytes.
         length_bytes: u64,
     },
-    /// The item covers bytes that the item before it covers too.
+    /// The ranges of the item and of the previous item overlap.
     #[error("starts at {start}, but the item before it reaches up to {previous_end}")]
     OverlapsPrevious {
-        /// Where this item's range begins.
+        /// The first byte of this item's range.
         start: u64,
-        /// The end (exclusive) of the range of the item before it.
+        /// The exclusive end of the previous item's range.
         previous_end: u64,
     },
-    /// A generation lies in the future of the volume.
+    /// A generation is newer than the volume.
     #[error("{field} is generation {generation}, the volume has only reached {limit}")]
     GenerationInFuture {
-        /// The name of the field.
+        /// The name of the generation's field.
         field: &'static str,
-        /// Its value.
+        /// The generation that the field holds.
         generation: u64,
         /// The largest generation that the volume can hold.
         limit: u64,
     },
-    /// The item needs a feature that the superblock does not announce.
+    /// The item needs a feature that the superblock does not list.
     #[error("the item type needs the feature {feature}, which the superblock does not have")]
     FeatureMissing {
         /// The feature, as btrfs-progs names it.

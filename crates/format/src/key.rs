@@ -1,7 +1,8 @@
 //! Keys: the `(objectid, type, offset)` triple that orders every btrfs tree.
 //!
-//! Keys compare field by field in that order. On disk a key is 17 bytes, little-endian, unaligned.
-//! [`ItemType`] keeps unknown type numbers: a leaf may hold items that this version has no name for.
+//! Keys compare by object id, then type, then offset. On disk a key is 17 bytes, little-endian,
+//! unaligned. [`ItemType`] keeps unknown type numbers: a leaf may hold items that this version has
+//! no name for.
 //!
 //! Source: on-disk format documentation, sections "Key" and "Item types".
 
@@ -10,29 +11,30 @@ use core::fmt;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A key as it lies on disk.
+/// The on-disk layout of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawKey {
-    /// First field.
+    /// The object id.
     pub objectid: U64,
-    /// Second field.
+    /// The item type.
     pub item_type: u8,
-    /// Third field.
+    /// The offset.
     pub offset: U64,
 }
 
 const _: () = assert!(size_of::<RawKey>() == 17);
 
-/// The position of an item in a tree. Every 17 bytes are a key; whether it fits its tree is the tree
-/// checker's question.
+/// The position of an item in a tree. Any 17 bytes form a key; the tree checker decides if the key
+/// fits its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// What the item belongs to: an inode, a tree, an address, ….
+    /// The object that the item belongs to: an inode, a tree, an address, ….
     pub objectid: ObjectId,
     /// What kind of item it is.
     pub item_type: ItemType,
-    /// Meaning depends on the type: a file offset, a name hash, a length, an id, ….
+    /// The offset, whose meaning depends on the type: a file offset, a name hash, a length, an id,
+    /// ….
     pub offset: u64,
 }
 
@@ -60,7 +62,7 @@ impl Key {
         }
     }
 
-    /// The smallest key greater than this one, or `None` for [`Key::MAX`].
+    /// Returns the smallest key greater than this one, or `None` for [`Key::MAX`].
     #[must_use]
     pub const fn successor(self) -> Option<Self> {
         let Self {
@@ -113,7 +115,7 @@ impl From<Key> for RawKey {
     }
 }
 
-/// `(objectid TYPE offset)`, numbers in decimal: `(256 INODE_ITEM 0)`.
+/// Prints `(objectid TYPE offset)` with numbers in decimal: `(256 INODE_ITEM 0)`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({} {} {})", self.objectid, self.item_type, self.offset)
@@ -130,7 +132,8 @@ macro_rules! item_types {
         impl ItemType {
             $($(#[$meta])* pub const $name: Self = Self($number);)*
 
-            /// The name of the type in the format documentation, or `None` for a number without one.
+            /// Returns the name of the type in the format documentation, or `None` if the number
+            /// has no name.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -139,7 +142,7 @@ macro_rules! item_types {
                 }
             }
 
-            /// Every type that has a name, in order of its number.
+            /// Every type that has a name, ordered by number.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
         }
     };
@@ -152,13 +155,13 @@ item_types! {
     INODE_REF = 12;
     /// Names of an inode that do not fit an INODE_REF; offset is a hash of parent and name.
     INODE_EXTREF = 13;
-    /// One extended attribute or several of equal hash; offset is the hash of the name.
+    /// Extended attributes whose names have the same hash, which is the offset.
     XATTR_ITEM = 24;
     /// fs-verity descriptor.
     VERITY_DESC_ITEM = 36;
     /// fs-verity Merkle tree.
     VERITY_MERKLE_ITEM = 37;
-    /// An inode to be cleaned, or a subvolume that is half deleted.
+    /// An orphan: an inode without names, or a subvolume whose deletion has not finished.
     ORPHAN_ITEM = 48;
     /// Log tree: a range of directory items that the log holds completely.
     DIR_LOG_ITEM = 60;
@@ -194,7 +197,7 @@ item_types! {
     SHARED_DATA_REF = 184;
     /// A block group; offset is the length.
     BLOCK_GROUP_ITEM = 192;
-    /// Free space of a block group: how it is stored.
+    /// The form in which the free space of a block group is stored.
     FREE_SPACE_INFO = 198;
     /// One free extent.
     FREE_SPACE_EXTENT = 199;
@@ -206,13 +209,13 @@ item_types! {
     DEV_ITEM = 216;
     /// A chunk.
     CHUNK_ITEM = 228;
-    /// Where the stripes of an extent lie, with the raid-stripe-tree feature.
+    /// The location of an extent's stripes, with the raid-stripe-tree feature.
     RAID_STRIPE = 230;
-    /// A remapped range that stayed in place.
+    /// A remapped range that keeps its address.
     IDENTITY_REMAP = 234;
-    /// A remapped range, from its old place.
+    /// A remapped range, keyed by its old address.
     REMAP = 235;
-    /// A remapped range, from its new place.
+    /// A remapped range, keyed by its new address.
     REMAP_BACKREF = 236;
     /// State of quotas.
     QGROUP_STATUS = 240;
@@ -222,9 +225,9 @@ item_types! {
     QGROUP_LIMIT = 244;
     /// Parent or child of a quota group.
     QGROUP_RELATION = 246;
-    /// State that is kept between mounts but goes with its cause: a balance.
+    /// State that survives mounts until its job ends: a balance.
     TEMPORARY_ITEM = 248;
-    /// State that stays: device statistics.
+    /// State that is never removed: device statistics.
     PERSISTENT_ITEM = 249;
     /// A device replacement.
     DEV_REPLACE = 250;

@@ -1,10 +1,9 @@
 //! The bytes of btrfs as types. No I/O, no threads, no `unsafe`.
 //!
-//! Nothing from disk is trusted: each structure has one raw form (fields as they lie) and one checked form,
-//! obtained by the only function that makes it, which has one error variant for each check. After that nothing
-//! is checked again. What is written comes from the checked form: `to_bytes` where the size is fixed, `encode`
-//! elsewhere; `key` is the key that it belongs under.
-//!
+//! No bytes from disk are trusted. Each structure has one raw form, with the fields in their
+//! on-disk layout, and one checked form. A single function makes the checked form, and has one
+//! error variant for each check. Later code does not repeat the checks. Writers encode the checked
+//! form: `to_bytes` if the size is fixed, `encode` otherwise. `key` returns the key of the item.
 //! | what | where |
 //! |---|---|
 //! | coordinates, keys | [`units`], [`key`] |
@@ -14,7 +13,7 @@
 //! | items of files and subvolumes | [`inode`], [`names`], [`directory`], [`file_extent`], [`checksum_item`], [`root`], [`uuid_item`], [`orphan`], [`verity`], [`log`] |
 //! | the send stream: its commands and attributes | [`send`] |
 //! | checksums and hashes of names | [`checksum`] |
-//! | compressed content | [`compression`] |
+//! | leaf capacity, limits of items | [`limits`] |
 //! | what fits a leaf, limits of items | [`limits`] |
 //! | errors, bytes in messages | [`error`], [`item_error`], [`printable`] |
 #![forbid(unsafe_code)]

@@ -1,9 +1,8 @@
-//! How much fits: the room in a leaf, and the limits of items that the kernel derives from it.
+//! Size limits: the space in a leaf, and the item limits that the kernel derives from it.
 //!
-//! A kernel refuses, or cannot change any more, what is larger than it would have made itself, so writers keep to
-//! these, not only to what fits. All of them are bytes of an item's data, without the item's head, on a
-//! volume whose tree blocks are `node_bytes` long.
-//!
+//! A kernel refuses, or can no longer change, items larger than it would have made itself. Writers
+//! therefore keep to the kernel's limits, even if a larger item fits the leaf. All limits are bytes
+//! of an item's data, without the item's head, on a volume whose tree blocks are `node_bytes` long.
 //! Source: on-disk format documentation, sections "Tree blocks" and "Overview"; btrfs(5), section "Filesystem
 //! limits"; the limits of inline references and packed items were measured on the kernel's volumes.
 
@@ -12,36 +11,38 @@ use crate::file_extent::FileExtent;
 use crate::node::{HEADER_BYTES, RawItem};
 use buttress_exact::usize_of;
 
-/// The most names that an inode can have.
+/// The maximum number of names of an inode.
 pub const LINKS_MAX: u32 = 65_535;
 
-/// What a leaf holds besides its header: heads of items and their data.
+/// Returns the capacity of a leaf in bytes, without its header. Item heads and item data share this
+/// space.
 #[must_use]
 pub fn leaf_bytes(node_bytes: u32) -> usize {
     usize_of(node_bytes).saturating_sub(HEADER_BYTES)
 }
 
-/// The longest item: it is alone in its leaf. Items of packed entries (names of an inode, directory entries or
-/// attributes of one hash) grow up to this.
+/// Returns the maximum size of an item, which fills its leaf alone. Items of packed entries can
+/// grow up to this size: names of an inode, and directory entries or attributes of one hash.
 #[must_use]
 pub fn item_bytes_max(node_bytes: u32) -> usize {
     leaf_bytes(node_bytes).saturating_sub(size_of::<RawItem>())
 }
 
-/// The length below which an extent item stays when an inline reference is added: a sixteenth of a leaf. Beyond
-/// it references become items of their own.
+/// Returns the limit of an extent item: a sixteenth of a leaf. An inline reference is added only
+/// while the item stays below the limit. Further references become items of their own.
 #[must_use]
 pub fn extent_item_bytes_limit(node_bytes: u32) -> usize {
     (leaf_bytes(node_bytes) >> 4).saturating_sub(size_of::<RawItem>())
 }
 
-/// The most inline content, as it is stored; `max_inline` and the sector size limit it further.
+/// Returns the maximum size of stored inline content. `max_inline` and the sector size limit inline
+/// content further.
 #[must_use]
 pub fn inline_content_bytes_max(node_bytes: u32) -> usize {
     item_bytes_max(node_bytes).saturating_sub(FileExtent::INLINE_HEAD_BYTES)
 }
 
-/// The most bytes that name and value of an extended attribute have together.
+/// Returns the maximum total size of the name and value of an extended attribute.
 #[must_use]
 pub fn xattr_bytes_max(node_bytes: u32) -> usize {
     item_bytes_max(node_bytes).saturating_sub(size_of::<RawDirItem>())
@@ -53,7 +54,7 @@ mod tests {
 
     #[test]
     fn limits_of_the_default_node_size() {
-        // What the kernel and btrfs-progs report for 16 KiB nodes.
+        // The kernel and btrfs-progs report these limits for 16 KiB nodes.
         assert_eq!(leaf_bytes(16_384), 16_283);
         assert_eq!(item_bytes_max(16_384), 16_258);
         assert_eq!(inline_content_bytes_max(16_384), 16_237);

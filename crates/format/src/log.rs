@@ -1,8 +1,9 @@
 //! Items that exist in log trees only: the ranges of a directory that the log holds completely.
 //!
-//! `(directory DIR_LOG_INDEX first)` with the last index as its only content says: every entry of the
-//! directory with an index in `[first, last]` is in the log; one that is missing there was removed.
-//! `DIR_LOG_ITEM` says the same of name hashes and is no longer written.
+//! The key `(directory DIR_LOG_INDEX first)` and the last index, the item's only content, name a
+//! range of indexes. The log holds every entry of the directory with an index in `[first, last]`.
+//! An entry of that range that the log does not hold was removed. `DIR_LOG_ITEM` names a range of
+//! name hashes in the same way, and is no longer written.
 //!
 //! Source: on-disk format documentation, sections "DIR_LOG_ITEM" and "DIR_LOG_INDEX".
 
@@ -24,10 +25,10 @@ pub struct DirLogRange {
 }
 
 impl DirLogRange {
-    /// Checks the item: its size, and that the range does not end before it begins.
+    /// Checks the size of the item, and that its range does not end before it begins.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let last: &U64 = raw::exactly(key, data)?;
         let (first, last) = (key.offset, last.get());

@@ -1,14 +1,16 @@
 //! Names of an inode, seen from the inode: `INODE_REF` and `INODE_EXTREF`.
 //!
-//! An `INODE_REF` holds the names that an inode has in one directory (the key's offset), packed one after the
-//! other. What does not fit goes to `INODE_EXTREF` items, whose key holds a hash of directory and name, and
-//! whose entries therefore name their directory. Both give the same [`InodeName`]s.
+//! An `INODE_REF` holds the names that an inode has in one directory, packed one after the other.
+//! The directory is the key's offset. Names that do not fit go to `INODE_EXTREF` items. Their key
+//! holds a hash of directory and name, so each entry also names its directory. Both item types
+//! yield [`InodeName`]s.
 //!
-//! The whole item is checked when the iterator is made; iterating cannot fail. Nothing is copied: names are
-//! borrowed from the leaf.
+//! The constructor of the iterator checks the whole item, so iterating cannot fail. Names are
+//! borrowed from the leaf, not copied.
 //!
-//! Names that could lead a reader astray are refused here, for all items: empty or longer than 255 bytes,
-//! holding `/` or NUL, or being `.` or `..` (except the one `..` with which a root directory names itself).
+//! For all items, this module refuses names that could mislead a reader: names that are empty or
+//! longer than 255 bytes, names with `/` or NUL, and `.` and `..`. The only exception is the `..`
+//! with which a root directory names itself.
 //!
 //! Source: on-disk format documentation, sections "INODE_REF" and "INODE_EXTREF".
 
@@ -26,11 +28,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The longest name, in bytes, of a directory entry, a subvolume or an extended attribute.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// The fixed part of an entry of an `INODE_REF`; the name follows.
+/// The fixed part of an entry of an `INODE_REF`. The name follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawInodeRef {
-    /// The name's place in the order of the directory: the offset of its `DIR_INDEX` key.
+    /// The name's index in the directory: the offset of its `DIR_INDEX` key.
     pub index: U64,
     /// Length of the name that follows.
     pub name_bytes: U16,
@@ -44,7 +46,7 @@ const _: () = assert!(size_of::<RawInodeRef>() == 10);
 pub struct RawInodeExtref {
     /// The directory that holds the name.
     pub parent: U64,
-    /// The name's place in the order of the directory.
+    /// The name's index in the directory.
     pub index: U64,
     /// Length of the name that follows.
     pub name_bytes: U16,
@@ -57,9 +59,9 @@ const _: () = assert!(size_of::<RawInodeExtref>() == 18);
 pub struct InodeName<'a> {
     /// The directory that holds the name.
     pub parent: InodeNumber,
-    /// The name's place in the order of the directory: the offset of its `DIR_INDEX` key.
+    /// The name's index in the directory: the offset of its `DIR_INDEX` key.
     pub index: u64,
-    /// The name, without encoding.
+    /// The name as raw bytes.
     pub name: &'a [u8],
 }
 
@@ -118,7 +120,8 @@ impl<'a> Iterator for InodeRefs<'a> {
     }
 }
 
-/// The names in one `INODE_EXTREF`: those whose directory and name have the key's hash.
+/// The names in one `INODE_EXTREF`, for which the hash of directory and name equals the key's
+/// offset.
 #[derive(Clone, Debug)]
 pub struct InodeExtrefs<'a> {
     rest: &'a [u8],
@@ -178,12 +181,14 @@ impl<'a> Iterator for InodeExtrefs<'a> {
     }
 }
 
-/// An entry ends before its fixed part or its name does; holds the bytes that the entry needs.
+/// The error of an entry that ends inside its fixed part or its name. Holds the number of bytes
+/// that the entry needs.
 #[derive(Debug)]
 struct Cut(usize);
 
 impl Cut {
-    /// The error of an item of `size_bytes` whose last entry begins `rest_bytes` before its end.
+    /// Returns the error of an item of `size_bytes` whose last entry begins `rest_bytes` before the
+    /// item's end.
     fn at(&self, key: &Key, size_bytes: usize, rest_bytes: usize) -> ItemError {
         let needed_bytes = size_bytes.saturating_sub(rest_bytes).saturating_add(self.0);
         ItemError::new(
@@ -202,11 +207,12 @@ fn split_name(rest: &[u8], name_bytes: U16, fixed_bytes: usize) -> Result<(&[u8]
         .ok_or(Cut(fixed_bytes.saturating_add(name_bytes)))
 }
 
-/// Checks a name of a directory entry or subvolume: 1 to 255 bytes, neither `/` nor NUL, neither `.` nor `..`
-/// unless `may_be_dots`.
+/// Checks a name of a directory entry or subvolume. It has 1 to 255 bytes and no `/` or NUL. `.`
+/// and `..` are refused unless `may_be_dots` is set.
 pub(crate) fn check_name(name: &[u8], may_be_dots: bool) -> Result<(), NameProblem> {
     check_length(name)?;
-    // Without an early end, as a loop over all bytes of a name is one over a few vectors.
+    // The loop does not stop early, so that the compiler can vectorise it over all bytes of the
+    // name.
     let is_separator = |byte: &u8| matches!(byte, b'/' | 0);
     if name.iter().fold(false, |found, byte| found | is_separator(byte)) {
         let position = name.iter().position(is_separator).unwrap_or_default();
@@ -228,16 +234,17 @@ pub(crate) fn check_length(name: &[u8]) -> Result<(), NameProblem> {
     }
 }
 
-/// The check that a name fails: of a directory entry, an inode, a subvolume or an extended attribute.
+/// The check that the name of a directory entry, an inode, a subvolume or an extended attribute
+/// fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameProblem {
-    /// No name at all.
+    /// The name is empty.
     #[error("a name is empty")]
     Empty,
-    /// More bytes than any name can have.
+    /// The name is longer than any name can be.
     #[error("a name is {length_bytes} bytes long, at most {NAME_BYTES_MAX} are possible")]
     TooLong {
-        /// Its length.
+        /// The length of the name in bytes.
         length_bytes: usize,
     },
     /// A name holds a byte that separates or ends names.
@@ -245,10 +252,10 @@ pub enum NameProblem {
     ByteForbidden {
         /// `/` or NUL.
         byte: u8,
-        /// Where in the name, from 0.
+        /// The position of the byte in the name, counted from 0.
         position: usize,
     },
-    /// A name that means this directory or its parent.
+    /// The name is `.` or `..`.
     #[error("a name is \".\" or \"..\"")]
     Dots,
     /// The name does not have the hash that the key holds.

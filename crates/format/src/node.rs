@@ -1,12 +1,16 @@
 //! Tree blocks: nodes and leaves, checked once when they are read.
 //!
-//! A [`TreeBlock`] owns its bytes (cheaply shared), and holds what [`TreeBlock::check`] found true of them:
-//! checksum, volume, address, level, generation, owner and first key are those that were expected, keys are
-//! in order, item data lies inside the block without gaps or overlaps, and each item obeys the tree checker.
-//! So access cannot fail and checks nothing again.
+//! A [`TreeBlock`] owns its bytes, which clones share. [`TreeBlock::check`] has proved that:
 //!
-//! A block that fails is handed to the jobs that ask for it as a [`DamagedBlock`]: its failures, and a
-//! `TreeBlock` of which only the items that lie inside the block can be seen.
+//! - checksum, volume, address, level, generation, owner and first key are as expected;
+//! - keys are in order;
+//! - item data lies inside the block, without gaps or overlaps;
+//! - each item passes the tree checker.
+//!
+//! Access to a [`TreeBlock`] therefore cannot fail and checks nothing.
+//!
+//! A [`DamagedBlock`] holds a block that fails its checks, for jobs that ask for it. It holds the
+//! failures, and a `TreeBlock` that shows only the items inside the block.
 //!
 //! ```text
 //! leaf:  header 101 | item 0 | item 1 | … 25 each | free space | … | data 1 | data 0 |
@@ -36,31 +40,32 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// What of the superblock the checks of tree blocks need.
+/// The fields of the superblock that the checks of tree blocks need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockFormat {
     /// Size of tree blocks, in bytes.
     pub node_bytes: u32,
-    /// Unit of addresses and data, in bytes.
+    /// The unit of addresses and data, in bytes.
     pub sector_bytes: u32,
-    /// How the blocks' checksums are computed.
+    /// The algorithm of the blocks' checksums.
     pub checksum_type: ChecksumType,
     /// The uuid that the blocks carry: the superblock's metadata uuid.
     pub fsid: Uuid,
     /// The uuids that blocks of seed devices may carry instead.
     pub seed_fsids: Arc<[Uuid]>,
-    /// The uuid of the chunk tree that the blocks carry, where it is known and to be checked.
+    /// The uuid of the chunk tree that the blocks carry. `None` if it is unknown or not to be
+    /// checked.
     pub chunk_tree_uuid: Option<Uuid>,
     /// The superblock's generation. A log tree's blocks may be one ahead of it.
     pub generation: CommittedGeneration,
-    /// Features.
+    /// The incompatible features of the volume.
     pub incompat: Incompat,
-    /// Features.
+    /// The read-only compatible features of the volume.
     pub compat_ro: CompatRo,
 }
 
 impl BlockFormat {
-    /// The format that a superblock prescribes.
+    /// Returns the block format that a superblock prescribes.
     #[must_use]
     pub fn new(superblock: &Superblock) -> Self {
         Self {
@@ -76,7 +81,8 @@ impl BlockFormat {
         }
     }
 
-    /// The same, for a volume that grew from seeds: blocks may carry their uuids as well.
+    /// Returns this format for a volume that grew from seed devices, whose blocks may carry the
+    /// seeds' uuids.
     #[must_use]
     pub fn with_seeds(self, fsids: impl IntoIterator<Item = Uuid>) -> Self {
         Self {
@@ -85,26 +91,26 @@ impl BlockFormat {
         }
     }
 
-    /// The largest generation that a block or item can have.
+    /// Returns the largest generation that a block or item can have.
     #[must_use]
     pub fn generation_limit(&self) -> Generation {
         Generation::new(self.generation.get().get().saturating_add(1))
     }
 }
 
-/// The last committed generation, as the checks know it. Clones are one number: whoever writes the volume raises it, and
-/// all checks go along.
+/// The last committed generation that the checks of tree blocks use. All clones share one number,
+/// so a commit that raises it raises it for every check.
 #[derive(Clone, Debug)]
 pub struct CommittedGeneration(Arc<AtomicU64>);
 
 impl CommittedGeneration {
-    /// The generation.
+    /// Returns the last committed generation.
     #[must_use]
     pub fn get(&self) -> Generation {
         Generation::new(self.0.load(Ordering::Relaxed))
     }
 
-    /// From now on the volume has reached `generation`; never goes back.
+    /// Records that the volume has reached `generation`. The recorded generation never decreases.
     pub fn raise(&self, generation: Generation) {
         self.0.fetch_max(generation.get(), Ordering::Relaxed);
     }
@@ -124,24 +130,25 @@ impl PartialEq for CommittedGeneration {
 
 impl Eq for CommittedGeneration {}
 
-/// What the pointer to a block promises of it. `None` is not checked.
+/// The fields that the pointer to a block predicts. The check skips a field that is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
-    /// Where the block was read from.
+    /// The address from which the block was read.
     pub logical: Logical,
-    /// Its level: one less than that of the block that points to it.
+    /// The block's level: one less than the level of its parent.
     pub level: Option<u8>,
-    /// The generation in the pointer.
+    /// The generation in the parent's pointer to the block.
     pub generation: Option<Generation>,
-    /// The tree that is being walked. Blocks of one subvolume may be shared by another: for a subvolume any
-    /// subvolume will do. Relocation trees hold blocks of any tree and are not checked.
+    /// The tree that the reader walks. Subvolumes may share blocks, so any subvolume may own the
+    /// block of a subvolume. Relocation trees hold blocks of any tree, so their owner is not
+    /// checked.
     pub owner: Option<TreeId>,
-    /// The key in the pointer.
+    /// The first key in the parent's pointer to the block.
     pub first_key: Option<Key>,
 }
 
 impl Expectation {
-    /// Only the address is known.
+    /// Returns an expectation with the address alone.
     #[must_use]
     pub const fn at(logical: Logical) -> Self {
         Self {
@@ -164,14 +171,15 @@ pub struct TreeBlock {
 /// A tree block that failed its checks.
 #[derive(Clone, Debug)]
 pub struct DamagedBlock {
-    /// Every check that fails, at most [`DamagedBlock::MAX_FAILURES`]; none when the block is in order.
+    /// Every failed check, at most [`DamagedBlock::MAX_FAILURES`]. Empty if the block is valid.
     pub failures: Vec<BlockError>,
-    /// The block. Only items whose data lies inside it can be seen, and nothing else of them is certain.
+    /// The block. It shows only items whose data lies inside the block, and may hold any other
+    /// error.
     pub block: TreeBlock,
 }
 
 impl DamagedBlock {
-    /// How many failures of one block are kept.
+    /// The maximum number of failures that are kept for one block.
     pub const MAX_FAILURES: usize = 1000;
 }
 

@@ -1,7 +1,8 @@
-//! The orphan item: something that is to be cleaned up after a crash.
+//! The orphan item: a mark of an inode or subvolume to be cleaned up after a crash.
 //!
-//! In a subvolume: an inode without names that was still open, or is being truncated. In the root tree: a
-//! subvolume whose deletion has not finished. All is in the key, `(-5 ORPHAN_ITEM object)`; the item is empty.
+//! In a subvolume, it marks an inode without names that was still open, or an inode that is being
+//! truncated. In the root tree, it marks a subvolume whose deletion has not finished. The key is
+//! `(-5 ORPHAN_ITEM object)`; the item is empty.
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
@@ -17,10 +18,10 @@ pub struct OrphanItem {
 }
 
 impl OrphanItem {
-    /// Checks an orphan item: its object id, and that it holds nothing.
+    /// Checks an orphan item: its object id must be valid, and its data empty.
     ///
     /// # Errors
-    /// [`ItemProblem::ObjectIdInvalid`] or [`ItemProblem::SizeWrong`].
+    /// Returns [`ItemProblem::ObjectIdInvalid`] or [`ItemProblem::SizeWrong`].
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         if key.objectid != ObjectId::ORPHAN {
             let problem = ItemProblem::ObjectIdInvalid {
@@ -42,7 +43,7 @@ impl OrphanItem {
 }
 
 impl OrphanItem {
-    /// `(-5 ORPHAN_ITEM object)`; the item holds nothing else.
+    /// Returns the key `(-5 ORPHAN_ITEM object)`. The item has no data.
     #[must_use]
     pub const fn key(object: ObjectId) -> Key {
         Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, object.get())

@@ -1,12 +1,13 @@
-//! Bytes from disk in messages: what of them can be printed as it is, and what is escaped.
+//! Bytes from disk in messages: the choice between characters to print and characters to escape.
 //!
-//! Names, labels and targets of links are any bytes. Printed as they are, they could drive a terminal or pose as
-//! something else. This says which characters those are, once for all crates, so that errors can be printed anywhere.
+//! Names, labels and link targets can hold any bytes. Printed raw, they could control a terminal or
+//! pose as other text. This module decides which characters to escape, for all crates, so that any
+//! program can print errors safely.
 
 use core::fmt;
 
-/// Whether a character can be printed as it is: it is no control (C0, DEL, C1), does not change the order of the text
-/// around it, ends no line, and does not hide.
+/// Returns true if a message can print this character unescaped. Escaped are controls (C0, DEL,
+/// C1), line ends, and characters that are invisible or change the order of the text around them.
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     !(character.is_control()
@@ -23,7 +24,8 @@ pub fn is_printable(character: char) -> bool {
         ))
 }
 
-/// Bytes as people read them: characters that cannot be printed as `\u{1b}`, bytes that are no UTF-8 as `\xff`.
+/// Prints bytes as text. Unprintable characters are escaped as `\u{1b}`, bytes that are not UTF-8
+/// as `\xff`.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a [u8]);
 

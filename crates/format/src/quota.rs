@@ -1,6 +1,7 @@
-//! Quotas: the state of counting, and counters, limits and relations of quota groups.
+//! Quotas: the state of quotas, and the counters, limits and relations of quota groups.
 //!
-//! A quota group's id holds its level in the upper 16 bits and a number below; level 0 is the subvolumes'.
+//! A quota group's id holds its level in the upper 16 bits and a number below. Level 0 holds the
+//! groups of subvolumes.
 //!
 //! | key | item |
 //! |---|---|
@@ -26,32 +27,32 @@ pub struct QgroupId(u64);
 impl QgroupId {
     const LEVEL_SHIFT: u32 = 48;
 
-    /// The id as it lies on disk.
+    /// Makes a group id of its number on disk.
     #[must_use]
     pub const fn new(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The id as it lies on disk.
+    /// Returns the id as a number, in its form on disk.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The level: 0 for a subvolume's own group.
+    /// Returns the level. Level 0 holds each subvolume's own group.
     #[must_use]
     pub const fn level(self) -> u64 {
         self.0 >> Self::LEVEL_SHIFT
     }
 
-    /// The number in its level: the subvolume, at level 0.
+    /// Returns the number of the group in its level. At level 0, it is the subvolume's id.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0 & ((1 << Self::LEVEL_SHIFT) - 1)
     }
 }
 
-/// `level/number`, as btrfs-progs prints it.
+/// Prints `level/number`, as btrfs-progs does.
 impl fmt::Display for QgroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.level(), self.number())
@@ -59,7 +60,7 @@ impl fmt::Display for QgroupId {
 }
 
 bitflags::bitflags! {
-    /// State of quotas. Bits without a name are kept.
+    /// Flags of the state of quotas. Bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct QgroupStatusFlags: u64 {
         /// Quotas are on.
@@ -68,33 +69,33 @@ bitflags::bitflags! {
         const RESCAN = 1 << 1;
         /// The counters are wrong until a rescan ends.
         const INCONSISTENT = 1 << 2;
-        /// Quotas count by owner: simple quotas.
+        /// The counters are wrong until a rescan ends.
         const SIMPLE_MODE = 1 << 3;
         const _ = !0;
     }
 }
 
 bitflags::bitflags! {
-    /// Which limits are set. Bits without a name are kept.
+    /// The limits that are set. Bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct QgroupLimitFlags: u64 {
-        /// Of bytes referred to.
+        /// A limit on referenced bytes.
         const MAX_RFER = 1 << 0;
-        /// Of bytes that nothing else refers to.
+        /// A limit on exclusive bytes, which no other group references.
         const MAX_EXCL = 1 << 1;
-        /// Reservation of bytes referred to; without effect.
+        /// A reservation of referenced bytes, which has no effect.
         const RSV_RFER = 1 << 2;
-        /// Reservation of exclusive bytes; without effect.
+        /// A reservation of exclusive bytes, which has no effect.
         const RSV_EXCL = 1 << 3;
-        /// Bytes referred to count compressed.
+        /// Referenced bytes count after compression.
         const RFER_CMPR = 1 << 4;
-        /// Exclusive bytes count compressed.
+        /// Exclusive bytes count after compression.
         const EXCL_CMPR = 1 << 5;
         const _ = !0;
     }
 }
 
-/// The status item as it lies on disk, without the field of simple quotas.
+/// The on-disk layout of the status item, without the field of simple quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawQgroupStatus {
@@ -109,23 +110,23 @@ const _: () = assert!(size_of::<RawQgroupStatus>() == 32);
 /// The state of quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupStatus {
-    /// The format of the quota items; 1.
+    /// The format version of the quota items, which is 1.
     pub version: u64,
-    /// The last transaction that the counters know of.
+    /// The last transaction that the counters include.
     pub generation: Generation,
-    /// State.
+    /// Flags of the state of quotas.
     pub flags: QgroupStatusFlags,
-    /// How far a rescan has come: a logical address.
+    /// The logical address up to which a rescan has counted.
     pub rescan: u64,
-    /// With simple quotas: extents of older transactions do not count.
+    /// The generation from which simple quotas count extents; older extents do not count.
     pub enable_generation: Option<Generation>,
 }
 
 impl QgroupStatus {
-    /// The item of a `QGROUP_STATUS`: 32 bytes, or 40 with simple quotas.
+    /// Parses a `QGROUP_STATUS` of 32 bytes, or 40 with simple quotas.
     ///
     /// # Errors
-    /// Another size.
+    /// Fails if the item has another size.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let (raw, rest) = raw::prefix::<RawQgroupStatus>(key, data)?;
         let enable_generation = if rest.is_empty() {
@@ -149,7 +150,7 @@ impl QgroupStatus {
     }
 }
 
-/// Five numbers, as counters and limits lie on disk.
+/// The on-disk layout of counters and limits: five numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawFive([U64; 5]);
@@ -163,21 +164,21 @@ pub struct QgroupInfo {
     pub group: QgroupId,
     /// The transaction of the last change.
     pub generation: Generation,
-    /// Bytes that the group refers to.
+    /// The bytes that the group references.
     pub referenced: ByteCount,
-    /// The same, compressed; not kept up by the kernel.
+    /// The referenced bytes after compression, which the kernel does not maintain.
     pub referenced_compressed: ByteCount,
-    /// Bytes that only the group refers to.
+    /// The exclusive bytes, which only this group references.
     pub exclusive: ByteCount,
-    /// The same, compressed; not kept up by the kernel.
+    /// The exclusive bytes after compression, which the kernel does not maintain.
     pub exclusive_compressed: ByteCount,
 }
 
 impl QgroupInfo {
-    /// The item of a `QGROUP_INFO`.
+    /// Parses a `QGROUP_INFO`.
     ///
     /// # Errors
-    /// A wrong size.
+    /// Fails if the size is wrong.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let [
             generation,
@@ -202,23 +203,23 @@ impl QgroupInfo {
 pub struct QgroupLimit {
     /// The group, from the key.
     pub group: QgroupId,
-    /// Which limits are set.
+    /// The limits that are set.
     pub flags: QgroupLimitFlags,
-    /// Limit of bytes referred to.
+    /// The limit on referenced bytes.
     pub max_referenced: ByteCount,
-    /// Limit of exclusive bytes.
+    /// The limit on exclusive bytes.
     pub max_exclusive: ByteCount,
-    /// Reservation of bytes referred to.
+    /// The reservation of referenced bytes.
     pub reserved_referenced: ByteCount,
-    /// Reservation of exclusive bytes.
+    /// The reservation of exclusive bytes.
     pub reserved_exclusive: ByteCount,
 }
 
 impl QgroupLimit {
-    /// The item of a `QGROUP_LIMIT`.
+    /// Parses a `QGROUP_LIMIT`.
     ///
     /// # Errors
-    /// A wrong size.
+    /// Fails if the size is wrong.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let [
             flags,
@@ -242,7 +243,7 @@ impl QgroupStatus {
     /// `(0 QGROUP_STATUS 0)`.
     pub const KEY: Key = Key::new(ObjectId::MIN, ItemType::QGROUP_STATUS, 0);
 
-    /// The item as it lies on disk: 32 bytes, or 40 with simple quotas.
+    /// Returns the item's bytes in their on-disk layout: 32 bytes, or 40 with simple quotas.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let raw = RawQgroupStatus {
@@ -260,13 +261,13 @@ impl QgroupStatus {
 }
 
 impl QgroupInfo {
-    /// `(0 QGROUP_INFO group)`.
+    /// Returns the key `(0 QGROUP_INFO group)`.
     #[must_use]
     pub const fn key(group: QgroupId) -> Key {
         Key::new(ObjectId::MIN, ItemType::QGROUP_INFO, group.get())
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawFive>()] {
         five([
@@ -280,13 +281,13 @@ impl QgroupInfo {
 }
 
 impl QgroupLimit {
-    /// `(0 QGROUP_LIMIT group)`.
+    /// Returns the key `(0 QGROUP_LIMIT group)`.
     #[must_use]
     pub const fn key(group: QgroupId) -> Key {
         Key::new(ObjectId::MIN, ItemType::QGROUP_LIMIT, group.get())
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawFive>()] {
         five([
@@ -303,20 +304,21 @@ fn five(numbers: [u64; 5]) -> [u8; size_of::<RawFive>()] {
     zerocopy::transmute!(numbers.map(U64::new))
 }
 
-/// That one quota group is part of another. Stored both ways round: the parent has the higher level.
+/// The membership of one quota group in another. The volume stores it under two keys, one for each
+/// direction. The parent has the higher level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QgroupRelation {
-    /// The key's object id.
+    /// The group in the key's object id.
     pub group: QgroupId,
-    /// The key's offset.
+    /// The group in the key's offset.
     pub other: QgroupId,
 }
 
 impl QgroupRelation {
-    /// The relation of a `QGROUP_RELATION`.
+    /// Parses a `QGROUP_RELATION`.
     ///
     /// # Errors
-    /// Data that should not be there.
+    /// Fails if the item has data.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         raw::require_empty(key, data)?;
         Ok(Self {
@@ -327,7 +329,7 @@ impl QgroupRelation {
 }
 
 impl QgroupRelation {
-    /// The two keys under which the relation is stored; the items hold nothing else.
+    /// Returns the two keys under which the volume stores the relation. Both items are empty.
     #[must_use]
     pub const fn keys(&self) -> [Key; 2] {
         let (group, other) = (self.group.get(), self.other.get());

@@ -1,13 +1,14 @@
-//! Where the stripes of an extent lie, on volumes with the raid-stripe-tree feature.
+//! Raid stripe items: the locations of an extent's stripes, on volumes with the raid-stripe-tree
+//! feature.
 //!
-//! In the raid stripe tree, `(logical RAID_STRIPE length)` holds one device and address for each copy that the
-//! profile of the chunk asks for, 16 bytes each. The chunk's own stripe addresses do not count for such an
-//! extent.
+//! In the raid stripe tree, the key is `(logical RAID_STRIPE length)`. The item holds a device and
+//! an address, 16 bytes, for each copy that the chunk's profile requires. They replace the stripe
+//! addresses of the chunk for this extent.
 //!
-//! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design", for the key and what it means. Its items
-//! also have an encoding and a length in each stripe; those were dropped before the format settled. The first
-//! kernels with this feature (6.7 to 6.10, for testing only) still put 8 bytes before the stripes, which is not
-//! read here.
+//! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design", for the key and its
+//! meaning. The items in that design also have an encoding and a length in each stripe, which the
+//! final format does not have. The first kernels with this feature (6.7 to 6.10, for testing only)
+//! put 8 bytes before the stripes. This module does not read that form.
 
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::{ItemType, Key};
@@ -16,13 +17,13 @@ use crate::units::{ByteCount, DeviceId, Logical, ObjectId, Physical};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// One stripe as it lies on disk.
+/// The on-disk layout of one stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawRaidStride {
     /// The device.
     pub devid: U64,
-    /// The address on it.
+    /// The address on the device.
     pub physical: U64,
 }
 
@@ -33,7 +34,7 @@ const _: () = assert!(size_of::<RawRaidStride>() == 16);
 pub struct RaidStride {
     /// The device.
     pub device: DeviceId,
-    /// Where the stripe begins on it.
+    /// The first byte of the stripe on its device.
     pub physical: Physical,
 }
 
@@ -42,17 +43,18 @@ pub struct RaidStride {
 pub struct RaidStripeExtent {
     /// The first byte, from the key.
     pub start: Logical,
-    /// How long the range is, from the key.
+    /// The length of the range in bytes, from the key.
     pub length: ByteCount,
-    /// The stripes, in the order of the chunk's.
+    /// The stripes, in the same order as in the chunk.
     pub stripes: Vec<RaidStride>,
 }
 
 impl RaidStripeExtent {
-    /// The stripes of a `RAID_STRIPE`.
+    /// Parses a `RAID_STRIPE`.
     ///
     /// # Errors
-    /// Data that is not whole stripes, or a range that is empty, not aligned or beyond 2^64.
+    /// Fails if the data is not whole stripes, or if the range is empty, not aligned or beyond
+    /// 2^64.
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         raw::require_aligned_objectid(key, sector_bytes)?;
         raw::require_aligned_offset(key, sector_bytes)?;
@@ -82,7 +84,7 @@ impl RaidStripeExtent {
 }
 
 impl RaidStripeExtent {
-    /// `(start RAID_STRIPE length)`.
+    /// Returns the key `(start RAID_STRIPE length)`.
     #[must_use]
     pub const fn key(&self) -> Key {
         Key::new(
@@ -92,7 +94,7 @@ impl RaidStripeExtent {
         )
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let raw = |stripe: &RaidStride| RawRaidStride {

@@ -1,13 +1,13 @@
-//! Reading raw structs out of item data, with the size checks that all of them share.
+//! Readers of raw structs in item data, with size checks for all item types.
 
 use crate::item_error::{ItemError, ItemProblem};
 use crate::key::Key;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-/// The whole of `data` as one `Raw`.
+/// Reads all of `data` as one `Raw`.
 ///
 /// # Errors
-/// [`ItemProblem::SizeWrong`] when `data` has another size.
+/// Returns [`ItemProblem::SizeWrong`] if `data` has another size.
 pub(crate) fn exactly<'a, Raw>(key: &Key, data: &'a [u8]) -> Result<&'a Raw, ItemError>
 where
     Raw: FromBytes + Immutable + KnownLayout + Unaligned,
@@ -23,10 +23,10 @@ where
     })
 }
 
-/// The first bytes of `data` as one `Raw`, and the rest.
+/// Reads the beginning of `data` as one `Raw`, and returns it with the remaining bytes.
 ///
 /// # Errors
-/// [`ItemProblem::SizeTooSmall`] when `data` ends before that.
+/// Returns [`ItemProblem::SizeTooSmall`] if `data` is shorter than one `Raw`.
 pub(crate) fn prefix<'a, Raw>(key: &Key, data: &'a [u8]) -> Result<(&'a Raw, &'a [u8]), ItemError>
 where
     Raw: FromBytes + Immutable + KnownLayout + Unaligned,
@@ -42,10 +42,10 @@ where
     })
 }
 
-/// All of `data` as a row of `Raw`, at least one.
+/// Reads all of `data` as an array of one or more `Raw`.
 ///
 /// # Errors
-/// [`ItemProblem::SizeNotMultiple`] when `data` is empty or ends inside one.
+/// Returns [`ItemProblem::SizeNotMultiple`] if `data` is empty or ends inside a `Raw`.
 pub(crate) fn row<'a, Raw>(key: &Key, data: &'a [u8]) -> Result<&'a [Raw], ItemError>
 where
     Raw: FromBytes + Immutable + Unaligned,
@@ -62,15 +62,16 @@ where
     }
 }
 
-/// Whether `number` is a multiple of the sector size (never for a sector size of zero).
+/// Returns true if `number` is a multiple of the sector size. Returns false for a sector size of
+/// zero.
 pub(crate) fn is_aligned(number: u64, sector_bytes: u32) -> bool {
     number.checked_rem(u64::from(sector_bytes)) == Some(0)
 }
 
-/// Refuses a key whose first field is an address that no sector begins at.
+/// Refuses a key whose object id is an address that is not sector-aligned.
 ///
 /// # Errors
-/// [`ItemProblem::ObjectIdUnaligned`].
+/// Returns [`ItemProblem::ObjectIdUnaligned`].
 pub(crate) fn require_aligned_objectid(key: &Key, sector_bytes: u32) -> Result<(), ItemError> {
     let objectid = key.objectid.get();
     if is_aligned(objectid, sector_bytes) {
@@ -85,10 +86,10 @@ pub(crate) fn require_aligned_objectid(key: &Key, sector_bytes: u32) -> Result<(
     ))
 }
 
-/// Refuses a key whose last field is not whole sectors.
+/// Refuses a key whose offset is not whole sectors.
 ///
 /// # Errors
-/// [`ItemProblem::OffsetUnaligned`].
+/// Returns [`ItemProblem::OffsetUnaligned`].
 pub(crate) fn require_aligned_offset(key: &Key, sector_bytes: u32) -> Result<(), ItemError> {
     if is_aligned(key.offset, sector_bytes) {
         return Ok(());
@@ -102,20 +103,20 @@ pub(crate) fn require_aligned_offset(key: &Key, sector_bytes: u32) -> Result<(),
     ))
 }
 
-/// The end of the range `[start, start + length)`.
+/// Returns the end of the range `[start, start + length)`.
 ///
 /// # Errors
-/// [`ItemProblem::RangeOverflow`] when it lies beyond 2^64.
+/// Returns [`ItemProblem::RangeOverflow`] if the end lies beyond 2^64.
 pub(crate) fn range_end(key: &Key, start: u64, length_bytes: u64) -> Result<u64, ItemError> {
     start
         .checked_add(length_bytes)
         .ok_or_else(|| ItemError::new(key, ItemProblem::RangeOverflow { start, length_bytes }))
 }
 
-/// Refuses data in an item whose key says everything.
+/// Refuses an item with data whose key holds all its information.
 ///
 /// # Errors
-/// [`ItemProblem::SizeWrong`].
+/// Returns [`ItemProblem::SizeWrong`].
 pub(crate) fn require_empty(key: &Key, data: &[u8]) -> Result<(), ItemError> {
     if data.is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Remapped addresses, on volumes with the remap-tree feature: moved ranges keep their logical addresses, and
-//! a tree says where they now lie.
+//! Remap items, on volumes with the remap-tree feature. A moved range keeps its logical address,
+//! and the remap tree maps it to its new address.
 //!
 //! | key | item |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | `(start REMAP length)` | the new address, 8 bytes |
 //! | `(new start REMAP_BACKREF length)` | the old address, 8 bytes |
 //!
-//! The items can be read; volumes with the feature are refused, as nothing here follows them yet.
+//! Volumes with this feature are refused, because no reader follows the items yet. This module only
+//! parses them.
 //!
 //! Source: the kernel's documentation of the on-disk format, remap tree.
 
@@ -17,23 +18,23 @@ use crate::raw;
 use crate::units::{ByteCount, Logical};
 use zerocopy::little_endian::U64;
 
-/// What is said of the logical range `[start, start + length)`.
+/// The remap item of the logical range `[start, start + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemapItem {
     /// The first byte, from the key.
     pub start: Logical,
-    /// How long the range is, from the key.
+    /// The length of the range in bytes, from the key.
     pub length: ByteCount,
-    /// Where the range now lies, or, for a `REMAP_BACKREF`, where it came from; itself for an
-    /// `IDENTITY_REMAP`.
+    /// The new address of the range. A `REMAP_BACKREF` holds the old address; an `IDENTITY_REMAP`
+    /// has `start` itself.
     pub other: Logical,
 }
 
 impl RemapItem {
-    /// The item of an `IDENTITY_REMAP`, `REMAP` or `REMAP_BACKREF`.
+    /// Parses an `IDENTITY_REMAP`, `REMAP` or `REMAP_BACKREF`.
     ///
     /// # Errors
-    /// A wrong size, or a range that is empty, not aligned or beyond 2^64.
+    /// Fails if the size is wrong, or if the range is empty, not aligned or beyond 2^64.
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         raw::require_aligned_objectid(key, sector_bytes)?;
         raw::require_aligned_offset(key, sector_bytes)?;

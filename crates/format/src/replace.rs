@@ -1,4 +1,5 @@
-//! A device replacement, running or past: in the device tree under `(0 DEV_REPLACE 0)`.
+//! The item of a device replacement, running or ended. It lies in the device tree under `(0
+//! DEV_REPLACE 0)`.
 //!
 //! Source: on-disk format documentation, section "Device replace item"; btrfs-replace(8).
 
@@ -9,7 +10,7 @@ use crate::units::{DeviceId, ObjectId, Physical};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A replacement as it lies on disk.
+/// The on-disk layout of a device replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawReplaceItem {
@@ -26,25 +27,25 @@ struct RawReplaceItem {
 
 const _: () = assert!(size_of::<RawReplaceItem>() == 72);
 
-/// Where a replacement stands.
+/// The state of a device replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplaceState {
-    /// There was none.
+    /// The volume never had a replacement.
     NeverStarted,
-    /// It runs.
+    /// The replacement is running.
     Started,
-    /// It came to its end.
+    /// The replacement finished.
     Finished,
-    /// It was given up.
+    /// The replacement was cancelled.
     Canceled,
-    /// It waits to go on.
+    /// The replacement is suspended and can be resumed.
     Suspended,
-    /// A number without a meaning.
+    /// The item holds a number that stands for no state.
     Unknown(u64),
 }
 
 impl ReplaceState {
-    /// The state with this number.
+    /// Returns the state with this number.
     #[must_use]
     pub const fn from_raw(number: u64) -> Self {
         match number {
@@ -57,7 +58,7 @@ impl ReplaceState {
         }
     }
 
-    /// The number on disk.
+    /// Returns the number that stands for this state on disk.
     #[must_use]
     pub const fn to_raw(self) -> u64 {
         match self {
@@ -74,31 +75,31 @@ impl ReplaceState {
 /// A device replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplaceItem {
-    /// The device to be replaced. Its replacement has id 0 until the end.
+    /// The device to be replaced. The new device has id 0 until the replacement ends.
     pub source: DeviceId,
-    /// Everything below this address of the device has been copied.
+    /// The address on the device below which everything has been copied.
     pub cursor_left: Physical,
-    /// The end of what is being copied.
+    /// The end of the range that is being copied.
     pub cursor_right: Physical,
-    /// Whether the source is read: 0 always, 1 only where nothing else can be.
+    /// The use of the source for reads: 0 always, 1 only if no other copy can be read.
     pub source_reading_mode: u64,
-    /// Where it stands.
+    /// The state of the replacement.
     pub state: ReplaceState,
-    /// When it began, in seconds since 1970-01-01 00:00:00 UTC.
+    /// The start time, in seconds since 1970-01-01 00:00:00 UTC.
     pub time_started_seconds: u64,
-    /// When it stopped, likewise.
+    /// The time at which the replacement stopped, in seconds since 1970-01-01 00:00:00 UTC.
     pub time_stopped_seconds: u64,
-    /// Failed writes.
+    /// The number of failed writes.
     pub write_errors: u64,
-    /// Reads for which no copy was good.
+    /// The number of reads for which every copy failed.
     pub uncorrectable_read_errors: u64,
 }
 
 impl ReplaceItem {
-    /// The item of a `DEV_REPLACE`.
+    /// Parses a `DEV_REPLACE`.
     ///
     /// # Errors
-    /// A wrong size.
+    /// Fails if the size is wrong.
     pub fn parse(key: &Key, data: &[u8]) -> Result<Self, ItemError> {
         let raw = raw::exactly::<RawReplaceItem>(key, data)?;
         Ok(Self {
@@ -119,7 +120,7 @@ impl ReplaceItem {
     /// `(0 DEV_REPLACE 0)`, in the device tree.
     pub const KEY: Key = Key::new(ObjectId::MIN, ItemType::DEV_REPLACE, 0);
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawReplaceItem>()] {
         zerocopy::transmute!(RawReplaceItem {

@@ -1,11 +1,14 @@
-//! Root items and root references: the trees of a volume, and where subvolumes hang.
+//! Root items and root references: the trees of a volume, and the places of subvolumes in their
+//! parents.
 //!
-//! A `ROOT_ITEM` exists in two lengths. The old one (239 bytes) ends after the level; the current one (439) adds
-//! uuids, transactions and times of subvolumes. A kernel that knows only the old form updates the old fields of
-//! a long item and leaves the rest stale, which shows in [`RootItem::generation_v2`] differing from
-//! [`RootItem::generation`]: then the added fields count as zero, as in the short form.
+//! A `ROOT_ITEM` exists in two lengths. The old form (239 bytes) ends after the level. The current
+//! form (439 bytes) adds uuids, transactions and times of subvolumes. A kernel that knows only the
+//! old form updates the old fields of a long item and leaves the added fields stale.
+//! [`RootItem::generation_v2`] then differs from [`RootItem::generation`], and the added fields
+//! count as zero, as in the short form.
 //!
-//! `ROOT_REF` (in the parent) and `ROOT_BACKREF` (in the child) tell directory and name of a subvolume.
+//! `ROOT_REF` (under the parent) and `ROOT_BACKREF` (under the child) hold directory and name of a
+//! subvolume.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM" and "ROOT_REF/ROOT_BACKREF".
 
@@ -24,10 +27,10 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Levels that a tree can have: a root is at level 0 to 7.
+/// The number of levels that a tree can have: its root is at level 0 to 7.
 pub const TREE_LEVELS_MAX: u8 = 8;
 
-/// The part of a root item that both forms have.
+/// The fields that both forms of a root item have.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -51,7 +54,7 @@ pub struct RawRootItem {
 
 const _: () = assert!(size_of::<RawRootItem>() == 239);
 
-/// The part that only the current form has.
+/// The fields that only the current form has.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -77,12 +80,12 @@ pub struct RawRootItemExtension {
 const _: () = assert!(size_of::<RawRootItemExtension>() == 200);
 
 bitflags::bitflags! {
-    /// Properties of a tree.
+    /// Flags of a tree.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RootFlags: u64 {
         /// The subvolume is read-only.
         const RDONLY = 1 << 0;
-        /// The subvolume was deleted and is being cleaned up.
+        /// The subvolume is deleted, and the snapshot dropper frees its tree.
         const DEAD = 1 << 48;
     }
 }
@@ -90,7 +93,7 @@ bitflags::bitflags! {
 /// A checked root item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootItem {
-    /// An inode item that nobody maintains; unchecked.
+    /// An inode item that no version maintains. Its fields are not checked.
     pub inode: InodeItem,
     /// The transaction that last changed the tree.
     pub generation: Generation,
@@ -98,38 +101,39 @@ pub struct RootItem {
     pub root_directory: InodeNumber,
     /// Address of the root block.
     pub logical: Logical,
-    /// Unused.
+    /// An unused field.
     pub byte_limit: u64,
-    /// Bytes that the tree's blocks take.
+    /// The total size of the tree's blocks in bytes.
     pub bytes_used: ByteCount,
-    /// The last transaction in which a snapshot of the subvolume was made: older blocks may be shared.
+    /// The last transaction that made a snapshot of the subvolume. Snapshots may share blocks that
+    /// are older.
     pub last_snapshot: Generation,
     /// See [`RootFlags`].
     pub flags: RootFlags,
-    /// 1 for a live tree; 0 for one that is being deleted.
+    /// 1 for a live tree, 0 for a tree that is being deleted.
     pub references: u32,
-    /// How far the deletion has come: keys below this one are gone.
+    /// The progress of the deletion: the items below this key have been dropped.
     pub drop_progress: Key,
-    /// The level at which the deletion goes on.
+    /// The level at which the deletion will resume.
     pub drop_level: u8,
     /// Level of the root block.
     pub level: u8,
-    /// Equal to `generation` where the fields that follow are valid; they read as zero elsewhere. Zero in the
-    /// short form.
+    /// Equal to `generation` if the fields after this one are valid. Otherwise they read as zero.
+    /// Zero in the short form.
     pub generation_v2: Generation,
     /// The subvolume's own uuid; nil for subvolumes of old kernels and for other trees.
     pub uuid: Uuid,
-    /// Uuid of the subvolume that this one is a snapshot of, or nil.
+    /// Uuid of the subvolume of which this one is a snapshot, or nil.
     pub parent_uuid: Uuid,
-    /// Uuid of the subvolume that was sent to make this one, or nil.
+    /// Uuid of the sent subvolume from which this one was received, or nil.
     pub received_uuid: Uuid,
     /// The last transaction that changed the subvolume.
     pub ctransid: Generation,
-    /// The transaction that created it.
+    /// The transaction that created the subvolume.
     pub otransid: Generation,
-    /// The sender's transaction of what was received.
+    /// The transaction of the received subvolume at its sender.
     pub stransid: Generation,
-    /// The transaction in which it was received.
+    /// The transaction that received the subvolume.
     pub rtransid: Generation,
     /// Time of `ctransid`.
     pub ctime: Timestamp,
@@ -145,12 +149,13 @@ impl RootItem {
     /// Checks a `ROOT_ITEM` of a volume with this sector size.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &[u8], sector_bytes: u32) -> Result<Self, ItemError> {
         if key.objectid == ObjectId::MIN {
             return Err(ItemError::new(key, ItemProblem::ObjectIdInvalid { objectid: 0 }));
         }
-        // Relocation trees share one object id: the offset tells the tree that each of them mirrors.
+        // Relocation trees share one object id. The offset names the tree that each relocation tree
+        // mirrors.
         if key.objectid == TreeId::TREE_RELOCATION.object_id() && key.offset == 0 {
             return Err(ItemError::new(key, RootProblem::RelocationOfNothing));
         }
@@ -209,11 +214,10 @@ impl RootItem {
         }
     }
 
-    /// Checks that no generation lies beyond `limit`, the largest that the volume can hold: one more than the
-    /// superblock's.
+    /// Checks that no generation exceeds `limit`: the superblock's generation plus one.
     ///
     /// # Errors
-    /// [`ItemProblem::GenerationInFuture`], with the field's name.
+    /// Returns [`ItemProblem::GenerationInFuture`] with the field's name.
     pub fn check_generations(&self, key: &Key, limit: Generation) -> Result<(), ItemError> {
         let fields = [
             ("generation", self.generation),
@@ -234,19 +238,19 @@ impl RootItem {
         Ok(())
     }
 
-    /// Whether the fields from `uuid` on are valid.
+    /// Returns true if the fields from `uuid` on are valid.
     #[must_use]
     pub fn has_extension(&self) -> bool {
         self.generation_v2 == self.generation
     }
 
-    /// Whether the subvolume is read-only.
+    /// Returns true if the subvolume is read-only.
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
         self.flags.contains(RootFlags::RDONLY)
     }
 
-    /// Whether the tree is being deleted: flagged dead, or without references.
+    /// Returns true if the tree is being deleted: flagged dead, or without references.
     #[must_use]
     pub const fn is_dead(&self) -> bool {
         self.flags.contains(RootFlags::DEAD) || self.references == 0
@@ -274,7 +278,7 @@ fn check(stored: &RawRootItem, sector_bytes: u32) -> Result<(), RootProblem> {
             unknown: unknown.bits(),
         });
     }
-    // A deletion goes on below the root of a subtree, never inside a leaf.
+    // A deletion resumes below the root of a subtree, never inside a leaf.
     let drop_progress = Key::from(stored.drop_progress);
     if drop_progress.objectid != ObjectId::MIN && stored.drop_level == 0 {
         return Err(RootProblem::DropWithoutLevel { drop_progress });
@@ -285,16 +289,16 @@ fn check(stored: &RawRootItem, sector_bytes: u32) -> Result<(), RootProblem> {
 /// The check that a root item or root reference fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootProblem {
-    /// Neither the old nor the current length.
+    /// The size matches neither the old nor the current form.
     #[error("size is {size_bytes} bytes, expected 239 or 439")]
     SizeWrong {
         /// The item's size.
         size_bytes: usize,
     },
-    /// A relocation tree must tell the tree that it mirrors.
+    /// The key of a relocation tree does not name the tree that it mirrors.
     #[error("a relocation tree with key offset 0 mirrors no tree")]
     RelocationOfNothing,
-    /// No block can begin at the root's address.
+    /// The address of the root block is not sector-aligned.
     #[error("root block at {logical}, not a multiple of the sector size {sector_bytes}")]
     AddressUnaligned {
         /// The address.
@@ -302,32 +306,32 @@ pub enum RootProblem {
         /// The volume's sector size.
         sector_bytes: u32,
     },
-    /// No tree is as high.
+    /// The level exceeds the highest level that a tree can have.
     #[error("{field} is {level}, at most 7 is possible")]
     LevelTooHigh {
         /// The name of the field.
         field: &'static str,
-        /// Its value.
+        /// The level in the field.
         level: u8,
     },
-    /// Flags that no version of the format defines.
+    /// The flags have bits that no version of the format defines.
     #[error("root flags {flags:#x} have the unknown bits {unknown:#x}")]
     FlagsUnknown {
         /// All flags.
         flags: u64,
-        /// Those without a meaning.
+        /// The bits without a meaning.
         unknown: u64,
     },
-    /// A deletion that has begun must say at which level it goes on.
+    /// A deletion has begun, but the item does not hold the level at which to resume.
     #[error("drop_progress is {drop_progress}, but drop_level is 0")]
     DropWithoutLevel {
-        /// How far the deletion has come.
+        /// The progress of the deletion.
         drop_progress: Key,
     },
-    /// A root reference joins two subvolumes.
+    /// A root reference names a tree that is not a subvolume.
     #[error("a reference between subvolumes names tree {id}, which is none")]
     NotASubvolume {
-        /// The tree.
+        /// The id of the tree.
         id: u64,
     },
 }

@@ -1,50 +1,56 @@
-//! The send stream on the wire: header, framing, commands and attributes, with their numbers and limits.
+//! The send stream format: header, framing, commands and attributes, with their numbers and limits.
 //!
-//! A stream is a header, [`MAGIC`] and the version as a little-endian 32-bit number, then commands. A command
-//! is a header of [`COMMAND_HEADER_BYTES`] (payload length, command number, CRC-32C) and a payload of attributes,
-//! each an attribute number, a length of 16 bits, and the value. All numbers are little-endian. The checksum
-//! covers header and payload with its own field as zero; it is raw: it starts at 0 and is not inverted.
+//! A stream is a header and a sequence of commands. The header is [`MAGIC`] and the version as a
+//! little-endian 32-bit number. A command is a header of [`COMMAND_HEADER_BYTES`] (payload length,
+//! command number, CRC-32C) and a payload of attributes. An attribute is its number, a length of 16
+//! bits, and its value. All numbers are little-endian. The checksum covers header and payload, with
+//! the checksum field as zero. It is raw: it starts at 0 and is not inverted.
 //!
-//! From version 2 on, the attribute [`AttributeKind::Data`] has no length: it is the last of its command and
-//! goes up to the end of the payload, so that data can be longer than 64 KiB.
+//! From version 2 on, the attribute [`AttributeKind::Data`] has no length. It is the last attribute
+//! of its command and extends to the end of the payload, so its data can exceed 64 KiB.
 //!
-//! [`CommandKind`] and [`AttributeKind`] are the one table of numbers, names and types. Which attributes a
-//! command has, in which order, is the table in `buttress-stream`, next to the types that hold them.
+//! [`CommandKind`] and [`AttributeKind`] are the only tables of numbers, names and types. A table
+//! in `buttress-stream` lists the attributes of each command in their order, next to the types that
+//! hold them.
 //!
-//! Source: developer documentation, "Send stream format"; limits in sections "Special cases"; numbers, which
-//! the documentation gives for versions 1 and 2, are those of the kernel's user interface for version 3 too.
+//! Source: developer documentation, "Send stream format"; limits in sections "Special cases". The
+//! documentation gives the numbers for versions 1 and 2. The kernel's user interface has the same
+//! numbers for version 3.
 
 use core::fmt;
 
-/// How a stream begins: 13 bytes, the last of them zero.
+/// The magic at the beginning of a stream: 13 bytes, the last of them zero.
 pub const MAGIC: [u8; 13] = *b"btrfs-stream\0";
 
-/// Bytes of a stream's header: the magic and the version.
+/// The length of a stream's header in bytes: magic and version.
 pub const STREAM_HEADER_BYTES: usize = 17;
 
-/// Bytes of a command's header: payload length (32 bits), command number (16), checksum (32).
+/// The length of a command's header in bytes: payload length (32 bits), command number (16),
+/// checksum (32).
 pub const COMMAND_HEADER_BYTES: usize = 10;
 
-/// Where in a command the checksum lies.
+/// The offset of the checksum in a command.
 pub const COMMAND_CHECKSUM_OFFSET: usize = 6;
 
-/// Bytes before the value of an attribute: its number and its length, 16 bits each.
+/// The bytes before an attribute's value: its number and its length, 16 bits each.
 pub const ATTRIBUTE_HEADER_BYTES: usize = 4;
 
-/// Bytes before the value of [`AttributeKind::Data`] from version 2 on: its number alone.
+/// The bytes before the value of [`AttributeKind::Data`] from version 2 on: only its number.
 pub const UNSIZED_ATTRIBUTE_HEADER_BYTES: usize = 2;
 
-/// The longest value of an attribute that carries its length.
+/// The maximum length of an attribute's value that has a length field.
 pub const ATTRIBUTE_BYTES_MAX: usize = u16::MAX as usize;
 
 /// The version of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// The first; every kernel and btrfs-progs read it.
+    /// Version 1, which every kernel and btrfs-progs read.
     V1,
-    /// With data without a length, encoded writes, preallocation, file attributes and creation times. Linux 6.0.
+    /// Version 2, of Linux 6.0. It adds data without a length, encoded writes, preallocation, file
+    /// attributes and creation times.
     V2,
-    /// With fs-verity. Not final: kernels write it only when they are built for experiments.
+    /// Version 3, which adds fs-verity. It is not final: only kernels built for experiments write
+    /// it.
     V3,
 }
 
@@ -52,7 +58,7 @@ impl Version {
     /// Every version, in order.
     pub const ALL: [Self; 3] = [Self::V1, Self::V2, Self::V3];
 
-    /// The version with this number, or `None` for one that is not known.
+    /// Returns the version with this number, or `None` if it is unknown.
     #[must_use]
     pub const fn from_raw(number: u32) -> Option<Self> {
         match number {
@@ -73,16 +79,17 @@ impl Version {
         }
     }
 
-    /// Whether [`AttributeKind::Data`] is written without a length.
+    /// Returns true if [`AttributeKind::Data`] has no length in this version.
     #[must_use]
     pub const fn has_unsized_data(self) -> bool {
         !matches!(self, Self::V1)
     }
 
-    /// The most payload that one command may have, in bytes.
+    /// Returns the maximum payload of one command in bytes.
     ///
-    /// Version 1: a command with its header fits 64 KiB. The later versions set no limit; this one is far above
-    /// the 144 KiB that the kernel writes at most, and keeps a damaged length from asking for memory.
+    /// In version 1, a command with its header fits 64 KiB. Later versions set no limit. The limit
+    /// here is far above the 144 KiB that the kernel writes at most, so that a damaged length
+    /// cannot cause a huge allocation.
     #[must_use]
     pub const fn payload_bytes_max(self) -> usize {
         match self {
@@ -91,7 +98,7 @@ impl Version {
         }
     }
 
-    /// The most file data that the kernel puts into one write command, in bytes.
+    /// Returns the maximum file data, in bytes, that the kernel puts into one write command.
     #[must_use]
     pub const fn write_bytes_max(self) -> usize {
         match self {
@@ -120,14 +127,15 @@ pub enum ValueType {
     Uuid,
     /// Seconds in 8 bytes, nanoseconds in 4.
     Time,
-    /// Bytes without a zero at their end: a path, a name.
+    /// A string, such as a path or a name, without a terminating zero.
     String,
-    /// Any bytes.
+    /// Arbitrary bytes.
     Binary,
 }
 
 impl ValueType {
-    /// How long a value is, in bytes; `None` for strings and binary data, which may have any length.
+    /// Returns the length of a value in bytes, or `None` for strings and binary data, which have
+    /// any length.
     #[must_use]
     pub const fn size_bytes(self) -> Option<usize> {
         match self {
@@ -153,10 +161,10 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// All of them, in the order of their numbers, which go up from 1 without a gap.
+            /// All values, ordered by their numbers, which count up from 1 without a gap.
             pub const ALL: [Self; $count] = [$(Self::$variant,)*];
 
-            /// The one with this number, or `None`.
+            /// Returns the value with this number, or `None`.
             #[must_use]
             pub const fn from_raw(number: u16) -> Option<Self> {
                 match number {
@@ -165,7 +173,7 @@ macro_rules! numbered {
                 }
             }
 
-            /// Its number.
+            /// Returns the number in the stream.
             #[must_use]
             pub const fn to_raw(self) -> u16 {
                 match self {
@@ -173,7 +181,7 @@ macro_rules! numbered {
                 }
             }
 
-            /// Its name, as the documentation of the format has it, in lower case.
+            /// Returns the name in lower case, as the format's documentation spells it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -181,7 +189,7 @@ macro_rules! numbered {
                 }
             }
 
-            /// The first version of the stream that has it.
+            /// Returns the first version of the stream that has this value.
             #[must_use]
             pub const fn version(self) -> Version {
                 match self {
@@ -199,7 +207,7 @@ macro_rules! numbered {
         }
     };
     (@types $($variant:ident $type:ident;)*) => {
-        /// The type of its value.
+        /// Returns the type of the attribute's value.
         #[must_use]
         pub const fn value_type(self) -> ValueType {
             match self {
@@ -213,9 +221,9 @@ macro_rules! numbered {
 numbered! {
     /// A command of a stream.
     CommandKind, 26 {
-        /// Begins a subvolume of its own.
+        /// Begins a full stream of a subvolume.
         Subvolume = 1, "subvol", V1;
-        /// Begins a snapshot of a subvolume that the receiver has.
+        /// Begins a snapshot of a subvolume that the receiver already has.
         Snapshot = 2, "snapshot", V1;
         /// Makes an empty regular file.
         Mkfile = 3, "mkfile", V1;
@@ -229,41 +237,41 @@ numbered! {
         Mksock = 7, "mksock", V1;
         /// Makes a symbolic link.
         Symlink = 8, "symlink", V1;
-        /// Renames.
+        /// Renames a file or directory.
         Rename = 9, "rename", V1;
         /// Adds a hard link.
         Link = 10, "link", V1;
-        /// Takes away a name of what is not a directory.
+        /// Removes a name of an inode that is not a directory.
         Unlink = 11, "unlink", V1;
-        /// Takes away an empty directory.
+        /// Removes an empty directory.
         Rmdir = 12, "rmdir", V1;
         /// Sets an extended attribute.
         SetXattr = 13, "set_xattr", V1;
         /// Takes away an extended attribute.
         RemoveXattr = 14, "remove_xattr", V1;
-        /// Writes file data.
+        /// Removes an extended attribute.
         Write = 15, "write", V1;
         /// Shares a range of another file.
         Clone = 16, "clone", V1;
         /// Sets the size of a file.
         Truncate = 17, "truncate", V1;
-        /// Sets the permissions.
+        /// Sets the permissions of an inode.
         Chmod = 18, "chmod", V1;
-        /// Sets owner and group.
+        /// Sets owner and group of an inode.
         Chown = 19, "chown", V1;
-        /// Sets the times.
+        /// Sets the times of an inode.
         Utimes = 20, "utimes", V1;
         /// Ends a stream.
         End = 21, "end", V1;
-        /// Says that a range changed, in a stream without file data.
+        /// Reports that a range changed, in a stream without file data.
         UpdateExtent = 22, "update_extent", V1;
-        /// Preallocates or punches a range.
+        /// Preallocates a range or punches a hole.
         Fallocate = 23, "fallocate", V2;
         /// Sets the inode flags.
         FileAttributes = 24, "fileattr", V2;
-        /// Writes file data that is compressed.
+        /// Writes compressed file data.
         EncodedWrite = 25, "encoded_write", V2;
-        /// Turns fs-verity on.
+        /// Enables fs-verity for a file.
         EnableVerity = 26, "enable_verity", V3;
     }
 }
@@ -271,15 +279,15 @@ numbered! {
 numbered! {
     /// An attribute of a command.
     AttributeKind, 35 {
-        /// UUID of the subvolume that is sent.
+        /// UUID of the sent subvolume.
         Uuid = 1, "uuid", V1, Uuid;
-        /// Generation of the subvolume that is sent.
+        /// Generation of the sent subvolume.
         Transid = 2, "ctransid", V1, U64;
         /// Inode number at the sender.
         Inode = 3, "ino", V1, U64;
         /// A size or the length of a range, in bytes.
         Size = 4, "size", V1, U64;
-        /// Type and permission bits, or the latter alone.
+        /// Type and permission bits, or permission bits alone.
         Mode = 5, "mode", V1, U64;
         /// Owner.
         Uid = 6, "uid", V1, U64;
@@ -287,55 +295,56 @@ numbered! {
         Gid = 7, "gid", V1, U64;
         /// Device number.
         Device = 8, "rdev", V1, U64;
-        /// Last change of the inode.
+        /// Time of the last change of the inode.
         Ctime = 9, "ctime", V1, Time;
-        /// Last change of the content.
+        /// Time of the last change of the content.
         Mtime = 10, "mtime", V1, Time;
-        /// Last access.
+        /// Time of the last access.
         Atime = 11, "atime", V1, Time;
-        /// Creation. The number is as old as the format; streams have it from version 2 on.
+        /// Time of creation. The format has this number since version 1, but streams use it from
+        /// version 2 on.
         Otime = 12, "otime", V2, Time;
         /// Name of an extended attribute.
         XattrName = 13, "xattr_name", V1, String;
         /// Value of an extended attribute.
         XattrData = 14, "xattr_data", V1, Binary;
-        /// Path that the command works on, relative to the subvolume.
+        /// Path of the command's target, relative to the subvolume.
         Path = 15, "path", V1, String;
         /// New path of a rename.
         PathTo = 16, "path_to", V1, String;
-        /// Path that a hard link is made to, or the target of a symbolic link.
+        /// Existing path to which a hard link is made, or target of a symbolic link.
         PathLink = 17, "path_link", V1, String;
         /// Offset in the file.
         FileOffset = 18, "file_offset", V1, U64;
         /// File data; without a length from version 2 on.
         Data = 19, "data", V1, Binary;
-        /// UUID of the subvolume to share from, or to snapshot.
+        /// UUID of the subvolume from which to clone or snapshot.
         CloneUuid = 20, "clone_uuid", V1, Uuid;
-        /// Generation of that subvolume.
+        /// Generation of the subvolume from which to clone or snapshot.
         CloneTransid = 21, "clone_ctransid", V1, U64;
-        /// Path of the file to share from.
+        /// Path of the file from which to clone.
         ClonePath = 22, "clone_path", V1, String;
-        /// Offset in the file to share from.
+        /// Offset in the file from which to clone.
         CloneOffset = 23, "clone_offset", V1, U64;
-        /// Length of the range to share.
+        /// Length of the range to clone.
         CloneLength = 24, "clone_len", V1, U64;
-        /// Mode as fallocate(2) has it.
+        /// Mode, as fallocate(2) defines it.
         FallocateMode = 25, "fallocate_mode", V2, U32;
-        /// Inode flags as btrfs numbers them on disk.
+        /// Inode flags, with the numbers that btrfs uses on disk.
         FileAttributes = 26, "fileattr", V2, U64;
-        /// How much of the content of an encoded write belongs to the file, in bytes.
+        /// The bytes of the decompressed content that belong to the file.
         UnencodedFileBytes = 27, "unencoded_file_len", V2, U64;
-        /// Length of the whole content of an encoded write, in bytes.
+        /// Length in bytes of the decompressed content of an encoded write.
         UnencodedBytes = 28, "unencoded_len", V2, U64;
-        /// Where in that content the file's part begins.
+        /// Offset in the decompressed content at which the file's part begins.
         UnencodedOffset = 29, "unencoded_offset", V2, U64;
         /// Compression of an encoded write; see [`EncodedCompression`].
         Compression = 30, "compression", V2, U32;
-        /// Encryption of an encoded write; 0 is none, and there is no other.
+        /// Encryption of an encoded write. The only defined number is 0, for none.
         Encryption = 31, "encryption", V2, U32;
-        /// Hash of fs-verity.
+        /// Hash algorithm of fs-verity.
         VerityAlgorithm = 32, "verity_algorithm", V3, U8;
-        /// Bytes of a block of fs-verity's tree.
+        /// Block size in bytes of fs-verity's Merkle tree.
         VerityBlockSize = 33, "verity_block_size", V3, U32;
         /// Salt of fs-verity.
         VeritySalt = 34, "verity_salt_data", V3, Binary;
@@ -344,9 +353,10 @@ numbered! {
     }
 }
 
-/// How the data of an encoded write is compressed. Other numbers than these have no meaning today.
+/// The compression of an encoded write's data. Other numbers have no meaning today.
 ///
-/// Source: the encoded I/O interface, `BTRFS_ENCODED_IO_COMPRESSION_*` of the kernel's user interface.
+/// Source: the encoded I/O interface, `BTRFS_ENCODED_IO_COMPRESSION_*` of the kernel's user
+/// interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum EncodedCompression {
@@ -358,18 +368,18 @@ pub enum EncodedCompression {
     Zstd = 2,
     /// LZO in btrfs's framing with sectors of 4 KiB.
     Lzo4K = 3,
-    /// With sectors of 8 KiB.
+    /// LZO in btrfs's framing with sectors of 8 KiB.
     Lzo8K = 4,
-    /// With sectors of 16 KiB.
+    /// LZO in btrfs's framing with sectors of 16 KiB.
     Lzo16K = 5,
-    /// With sectors of 32 KiB.
+    /// LZO in btrfs's framing with sectors of 32 KiB.
     Lzo32K = 6,
-    /// With sectors of 64 KiB.
+    /// LZO in btrfs's framing with sectors of 64 KiB.
     Lzo64K = 7,
 }
 
 impl EncodedCompression {
-    /// All of them, in the order of their numbers.
+    /// All compressions, ordered by number.
     pub const ALL: [Self; 8] = [
         Self::None,
         Self::Zlib,
@@ -381,19 +391,19 @@ impl EncodedCompression {
         Self::Lzo64K,
     ];
 
-    /// The number on the wire.
+    /// Returns the number in the stream.
     #[must_use]
     pub const fn to_raw(self) -> u32 {
         self as u32
     }
 
-    /// The compression with this number, or `None`.
+    /// Returns the compression with this number, or `None`.
     #[must_use]
     pub fn from_raw(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|each| each.to_raw() == number)
     }
 
-    /// LZO with this sector size in bytes, or `None` where the format has no number for it.
+    /// Returns LZO with this sector size in bytes, or `None` if the format has no number for it.
     #[must_use]
     pub const fn lzo(sector_bytes: u32) -> Option<Self> {
         match sector_bytes {

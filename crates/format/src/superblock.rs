@@ -1,12 +1,17 @@
-//! The superblock: where everything else is found from.
+//! The superblock: the ids, features and root addresses of a volume.
 //!
-//! Each device carries up to three copies at fixed places ([`SUPERBLOCK_OFFSETS`]); each copy names its own
-//! place. A checked [`Superblock`] has a right checksum, sizes that are powers of two in range, aligned
-//! roots, levels in range, features whose needs are met, and a system chunk array of valid chunks: what the
-//! kernel asks for before it mounts, but for what reading can do without: a wrong count of bytes in use
-//! ([`Superblock::used_bytes_problem`]) and changes that were begun and not ended ([`SuperblockFlags::unfinished`]).
-//! It may still use features that this version does not know, which [`Incompat::require_readable`] refuses; a damaged one
-//! can be looked at through [`Superblock::raw`].
+//! Each device holds up to three copies at fixed addresses ([`SUPERBLOCK_OFFSETS`]). Each copy
+//! holds its own address. A checked [`Superblock`] has:
+//!
+//! - a correct checksum;
+//! - sizes that are powers of two in range, aligned roots, and levels in range;
+//! - features whose dependencies are met;
+//! - a system chunk array of valid chunks.
+//!
+//! The kernel requires all of this before it mounts. The kernel also refuses two states that
+//! reading tolerates: a wrong count of bytes in use ([`Superblock::used_bytes_problem`]), and
+//! unfinished changes ([`SuperblockFlags::unfinished`]). [`Incompat::require_readable`] refuses
+//! features that this version does not support. [`Superblock::raw`] shows a damaged superblock.
 //!
 //! Source: on-disk format documentation, section "Superblock".
 
@@ -29,15 +34,16 @@ use crate::units::{ByteCount, Generation, Logical, ObjectId, Physical};
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-/// The size of a superblock.
+/// The size of a superblock in bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
-/// The first byte of a device that chunks may use: boot loaders live below.
+/// The first byte of a device that chunks may use. The bytes below are reserved for boot loaders.
 ///
 /// Source: btrfs(5), section "Bootloader support".
 pub const DEVICE_RESERVED_BYTES: u64 = 1 << 20;
 
-/// Where the copies lie on a device, the primary one first. A device has those that fit.
+/// The addresses of the superblock copies on a device, the primary first. A device has the copies
+/// that fit.
 pub const SUPERBLOCK_OFFSETS: [Physical; 3] = [
     Physical::new(64 << 10),
     Physical::new(64 << 20),
@@ -56,42 +62,42 @@ pub const MIN_SECTOR_BYTES: u32 = 4096;
 /// The largest sector and node size.
 pub const MAX_NODE_BYTES: u32 = 65536;
 
-/// A tree root as a backup remembers it.
+/// A tree root as a backup root stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupTree {
     /// Address of the root block.
     pub logical: Logical,
-    /// Its generation.
+    /// The generation of the root block.
     pub generation: Generation,
-    /// Its level.
+    /// The level of the root block.
     pub level: u8,
 }
 
-/// One of the four backups: the roots as an earlier commit left them.
+/// One of the four backup roots: the tree roots of an earlier commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupRoot {
-    /// The root tree.
+    /// The root of the root tree.
     pub tree_root: BackupTree,
-    /// The chunk tree.
+    /// The root of the chunk tree.
     pub chunk_root: BackupTree,
-    /// The extent tree.
+    /// The root of the extent tree.
     pub extent_root: BackupTree,
-    /// The top-level subvolume.
+    /// The root of the top-level subvolume.
     pub fs_root: BackupTree,
-    /// The device tree.
+    /// The root of the device tree.
     pub dev_root: BackupTree,
-    /// The checksum tree.
+    /// The root of the checksum tree.
     pub csum_root: BackupTree,
-    /// Size of all devices.
+    /// The total size of all devices in bytes.
     pub total_bytes: ByteCount,
-    /// Bytes in use.
+    /// The bytes in use.
     pub bytes_used: ByteCount,
-    /// How many devices there were.
+    /// The number of devices at that commit.
     pub num_devices: u64,
 }
 
 impl BackupRoot {
-    /// The backup as typed fields, nothing checked: backups may be empty or stale.
+    /// Returns the backup as typed fields without checks. A backup may be empty or stale.
     #[must_use]
     pub fn from_raw(raw: &RawBackupRoot) -> Self {
         let tree = |logical: u64, generation: u64, level: u8| BackupTree {
@@ -124,83 +130,83 @@ impl BackupRoot {
 /// A checked superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The stored checksum, which is right.
+    /// The stored checksum, which is correct.
     pub checksum: Checksum,
     /// The type of all checksums of the volume.
     pub checksum_type: ChecksumType,
-    /// The volume's uuid as users see it.
+    /// The volume's uuid that users see.
     pub fsid: Uuid,
-    /// The uuid that tree blocks and device items carry: the metadata uuid field where the feature is set,
-    /// else the fsid.
+    /// The uuid that tree blocks and device items carry. It is the metadata uuid field if that
+    /// feature is set, else the fsid.
     pub metadata_uuid: Uuid,
-    /// Where this copy lies.
+    /// The address of this copy on its device.
     pub physical: Physical,
-    /// State.
+    /// The state of the superblock.
     pub flags: SuperblockFlags,
     /// The last committed generation.
     pub generation: Generation,
-    /// Root of the root tree.
+    /// The address of the root tree's root block.
     pub root: Logical,
-    /// Its level.
+    /// The level of the root tree's root block.
     pub root_level: u8,
-    /// Root of the chunk tree.
+    /// The address of the chunk tree's root block.
     pub chunk_root: Logical,
-    /// Its level.
+    /// The level of the chunk tree's root block.
     pub chunk_root_level: u8,
-    /// Its generation.
+    /// The generation of the chunk tree's root block.
     pub chunk_root_generation: Generation,
-    /// Root of the tree of log trees; zero without a pending log.
+    /// The address of the root block of the tree of log trees. Zero if no log is pending.
     pub log_root: Logical,
-    /// Its level.
+    /// The level of the root block of the tree of log trees.
     pub log_root_level: u8,
-    /// No longer used: was the log root's generation.
+    /// The former generation of the log root, no longer used.
     pub log_root_transid: Generation,
-    /// Size of all devices together.
+    /// The total size of all devices in bytes.
     pub total_bytes: ByteCount,
-    /// Bytes in use by extents, each counted once.
+    /// The bytes that extents use. Each extent counts once.
     pub bytes_used: ByteCount,
     /// The directory in the root tree that names the default subvolume.
     pub root_dir_objectid: ObjectId,
-    /// How many devices the volume has.
+    /// The number of devices of the volume.
     pub num_devices: u64,
-    /// Unit of data extents and checksums, in bytes.
+    /// The unit of data extents and checksums, in bytes.
     pub sector_bytes: u32,
-    /// Size of tree blocks, in bytes.
+    /// The size of tree blocks in bytes.
     pub node_bytes: u32,
-    /// The field that became the stripe size; its value has no effect.
+    /// The former stripe size field, whose value has no effect.
     pub stripe_bytes: u32,
-    /// Features that anyone may ignore; none exist.
+    /// Compatible features, which readers and writers may ignore. None exist.
     pub compat: u64,
-    /// Features that writers must know.
+    /// Read-only compatible features, which writers must support.
     pub compat_ro: CompatRo,
-    /// Features that readers must know.
+    /// Incompatible features, which readers must support.
     pub incompat: Incompat,
-    /// The device that this superblock lies on.
+    /// The device that holds this superblock.
     pub device_item: DeviceItem,
     /// The label, up to its first zero byte.
     pub label: Vec<u8>,
-    /// The generation of the v1 free space cache; all bits set when there is none.
+    /// The generation of the v1 free space cache. All bits are set if the volume has no cache.
     pub cache_generation: Generation,
     /// The generation up to which the uuid tree is complete.
     pub uuid_tree_generation: Generation,
-    /// With extent-tree-v2: the number of global roots.
+    /// The number of global roots, with extent-tree-v2.
     pub global_root_count: u64,
-    /// With remap-tree: the root of that tree.
+    /// The root of the remap tree, with the remap-tree feature.
     pub remap_root: BackupTree,
-    /// Bytes in use of the system chunk array.
+    /// The bytes in use of the system chunk array.
     pub system_chunk_array_bytes: u32,
     /// The chunks that hold the chunk tree.
     pub system_chunks: Vec<(Key, Chunk)>,
-    /// Earlier roots.
+    /// The roots of the last commits.
     pub backup_roots: [BackupRoot; 4],
 }
 
 impl Superblock {
-    /// The checked superblock of `bytes`, read from a device at `at`. What follows the first
-    /// [`SUPERBLOCK_BYTES`] is ignored.
+    /// Checks the superblock in `bytes`, read from a device at `at`. Bytes after the first
+    /// [`SUPERBLOCK_BYTES`] are ignored.
     ///
     /// # Errors
-    /// The first check that fails, in the order of [`SuperblockError`]'s variants.
+    /// Returns the first check that fails, in the order of [`SuperblockError`]'s variants.
     pub fn check(bytes: &[u8], at: Physical) -> Result<Self, SuperblockError> {
         let raw = Self::raw(bytes)?;
         let checksum_type = check::identity(raw, bytes, at)?;
@@ -216,10 +222,10 @@ impl Superblock {
         })
     }
 
-    /// The fields of `bytes` as they are, for showing a damaged superblock.
+    /// Returns the fields of `bytes` unchecked, to show a damaged superblock.
     ///
     /// # Errors
-    /// [`SuperblockError::Size`] when there are fewer than [`SUPERBLOCK_BYTES`].
+    /// Returns [`SuperblockError::Size`] if `bytes` has fewer than [`SUPERBLOCK_BYTES`] bytes.
     pub fn raw(bytes: &[u8]) -> Result<&RawSuperblock, SuperblockError> {
         match RawSuperblock::ref_from_prefix(bytes) {
             Ok((raw, _)) => Ok(raw),
@@ -229,20 +235,20 @@ impl Superblock {
         }
     }
 
-    /// What is wrong with [`Superblock::bytes_used`], as far as the superblock alone can tell.
+    /// Returns the error of [`Superblock::bytes_used`] that the superblock alone can prove.
     #[must_use]
     pub fn used_bytes_problem(&self) -> Option<UsedBytesProblem> {
         check::used_bytes(self)
     }
 
-    /// What the checks of tree blocks need to know of the volume.
+    /// Returns the fields of the superblock that the checks of tree blocks need.
     #[must_use]
     pub fn block_format(&self) -> BlockFormat {
         BlockFormat::new(self)
     }
 
-    /// The chunks of a superblock's array that can be made out, up to the first that cannot, and the error
-    /// that ends them: for showing a damaged superblock.
+    /// Returns the valid chunks at the beginning of a superblock's chunk array, and the error of
+    /// the first invalid chunk. It serves to show a damaged superblock.
     #[must_use]
     pub fn inspect_system_chunks(raw: &RawSuperblock) -> (Vec<(Key, Chunk)>, Option<SuperblockError>) {
         let mut chunks = Vec::new();

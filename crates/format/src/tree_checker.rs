@@ -1,13 +1,14 @@
-//! The tree checker: everything that must hold inside one tree block, checked once when it is read.
+//! The tree checker: all rules for one tree block, checked when the block is read.
 //!
-//! It is at least as strict as that of Linux 6.18: what it lets through the kernel would mount, and what the
-//! kernel writes it lets through. It sees one block: what two blocks must agree on is the tree's and the
-//! check job's question.
+//! It is at least as strict as the tree checker of Linux 6.18: the kernel accepts all blocks that
+//! pass here. Every block that the kernel writes passes. The checker sees one block. The tree and
+//! the check job test rules between two blocks.
 //!
-//! Nodes: at least one pointer and no more than fit, keys that rise, pointers to aligned addresses, of no
-//! generation beyond the node's own. Leaves: keys that rise, item data packed from the end of the block
-//! towards the item heads without gaps and overlaps, and each item by itself and against the one before it.
-//! The leaf is walked once, without allocation except where an item's type holds a list.
+//! The rules for nodes: at least one pointer and no more than fit, ascending keys, and pointers to
+//! aligned addresses with generations up to the node's own. The rules for leaves: ascending keys,
+//! and item data packed from the end of the block towards the item heads, without gaps and
+//! overlaps. Each leaf item is also checked alone and against the item before it. The checker walks
+//! a leaf once. It allocates only for item types that hold a list.
 
 mod items;
 
@@ -20,17 +21,18 @@ use crate::superblock::{HIGHEST_LEVEL, Incompat};
 use crate::units::{Generation, Logical, ObjectId, TreeId};
 use core::ops::ControlFlow;
 
-/// Whether a tree holds files: the top level, and every id from 256 on that is not negative as a signed number
-/// and has no quota group level in its upper 16 bits.
+/// Returns true if a tree holds files: the top level, and ids from 256 on. The id must not be
+/// negative as a signed number, and must have no quota group level in its upper 16 bits.
 pub(crate) const fn is_file_tree(tree: TreeId) -> bool {
     let id = tree.get();
     id == TreeId::FS.get() || (id >= ObjectId::FIRST_FREE.get() && id >> QGROUP_LEVEL_SHIFT == 0)
 }
 
-/// Quota group ids hold their level above this bit; subvolumes are level 0.
+/// The lowest bit of the level in a quota group id. The groups of subvolumes have level 0.
 const QGROUP_LEVEL_SHIFT: u32 = 48;
 
-/// Checks all of a block but its checksum and what its parent promised. Failures go to `report`.
+/// Checks a block, except its checksum and the fields that its parent predicts. Sends failures to
+/// `report`.
 pub(crate) fn check_block(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
     let flags = block.header().flags;
     if !flags.contains(HeaderFlags::WRITTEN) {
@@ -136,7 +138,8 @@ fn check_order(slot: usize, previous: Option<Key>, key: Key, report: Report<'_>)
     }
 }
 
-/// Trees that every volume has something in are never empty; others are, when what they held is gone.
+/// Refuses an empty leaf of a tree that always holds items. Other trees become empty when their
+/// last item is deleted.
 fn check_empty_leaf(owner: TreeId, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
     match owner {
         TreeId::MIN => report(BlockProblem::OwnerZero),

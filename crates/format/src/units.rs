@@ -1,7 +1,8 @@
-//! Coordinates: one type for each kind of number that btrfs uses to say where something is.
+//! Units: one type for each kind of number with which btrfs names a place.
 //!
-//! A btrfs volume has several address spaces that are all 64-bit numbers on disk. Mixing two of them up
-//! compiles in C and loses data; here each has its own type:
+//! A btrfs volume has several address spaces, whose addresses are all 64-bit numbers on disk. In C,
+//! code that confuses two address spaces compiles and loses data. Here each address space has its
+//! own type:
 //!
 //! - [`Logical`]: a byte in the volume's logical address space (what tree pointers and extents hold);
 //! - [`Physical`]: a byte on one device;
@@ -11,8 +12,8 @@
 //! - [`ObjectId`]: the first field of a key, whose meaning depends on the tree;
 //! - [`InodeNumber`], [`TreeId`], [`SubvolumeId`], [`DeviceId`]: object ids whose meaning is known.
 //!
-//! Ranges are half-open everywhere: `[start, end)`. Arithmetic is checked: an address from disk can be any
-//! 64-bit number. All of them print as decimal numbers.
+//! All ranges are half-open: `[start, end)`. Arithmetic is checked, because an address from disk
+//! can be any 64-bit number. All units print as decimal numbers.
 //!
 //! Source: on-disk format documentation, sections "Overview" and "Reserved objectids".
 
@@ -38,7 +39,7 @@ macro_rules! coordinate {
                 Self(value)
             }
 
-            /// The raw number.
+            /// Returns the raw number.
             #[must_use]
             pub const fn get(self) -> u64 {
                 self.0
@@ -62,7 +63,7 @@ macro_rules! coordinate {
 macro_rules! address {
     ($name:ident) => {
         impl $name {
-            /// This address moved up by `length`, or `None` past the end of the address space.
+            /// Returns this address plus `length`, or `None` beyond the end of the address space.
             #[must_use]
             pub const fn checked_add(self, length: ByteCount) -> Option<Self> {
                 match self.0.checked_add(length.0) {
@@ -71,28 +72,31 @@ macro_rules! address {
                 }
             }
 
-            /// This address moved up by `length`, stopping at the end of the address space.
+            /// Returns this address plus `length`, limited to the end of the address space.
             #[must_use]
             pub const fn saturating_add(self, length: ByteCount) -> Self {
                 Self(self.0.saturating_add(length.0))
             }
 
-            /// Returns this address moved up by `length`, which a check has bounded. Debug builds assert that the result
-            /// exists; numbers from disk need [`checked_add`](Self::checked_add).
+            /// Returns this address plus `length`, for a `length` that a check has bounded. Debug
+            /// builds assert that the sum does not overflow. Numbers from disk need
+            /// [`checked_add`](Self::checked_add).
             #[must_use]
             #[track_caller]
             pub fn exact_add(self, length: ByteCount) -> Self {
                 Self(self.0.exact_add(length.0))
             }
 
-            /// Returns the distance from `start`, which is not above this address, up to it. Debug builds assert that.
+            /// Returns the distance from `start` up to this address. Debug builds assert that
+            /// `start` is not above this address.
             #[must_use]
             #[track_caller]
             pub fn distance_from(self, start: Self) -> ByteCount {
                 ByteCount(self.0.exact_sub(start.0))
             }
 
-            /// The distance from `start` up to this address, or `None` when `start` lies above it.
+            /// Returns the distance from `start` up to this address, or `None` if `start` is above
+            /// it.
             #[must_use]
             pub const fn checked_distance_from(self, start: Self) -> Option<ByteCount> {
                 match self.0.checked_sub(start.0) {
@@ -101,7 +105,8 @@ macro_rules! address {
                 }
             }
 
-            /// This address rounded down to a multiple of `unit_bytes`; itself when that is zero.
+            /// Returns this address rounded down to a multiple of `unit_bytes`, or unchanged if
+            /// `unit_bytes` is zero.
             #[must_use]
             pub const fn align_down(self, unit_bytes: u64) -> Self {
                 match self.0.checked_rem(unit_bytes) {
@@ -110,7 +115,8 @@ macro_rules! address {
                 }
             }
 
-            /// Whether this address is a multiple of `unit_bytes` (never for zero).
+            /// Returns true if this address is a multiple of `unit_bytes`. Returns false if
+            /// `unit_bytes` is zero.
             #[must_use]
             pub const fn is_aligned(self, unit_bytes: u64) -> bool {
                 matches!(self.0.checked_rem(unit_bytes), Some(0))
@@ -136,11 +142,12 @@ coordinate! {
     ByteCount
 }
 coordinate! {
-    /// A transaction number. Each commit raises it by one; each tree block carries the one that wrote it.
+    /// A transaction number. Each commit raises it by one. Each tree block carries the number of
+    /// its transaction.
     Generation
 }
 coordinate! {
-    /// The first field of a key. What it names depends on the tree and on the item type.
+    /// The first field of a key. The tree and the item type determine its meaning.
     ObjectId
 }
 coordinate! {
@@ -166,22 +173,23 @@ address!(FileOffset);
 address!(ByteCount);
 
 impl ByteCount {
-    /// No bytes.
+    /// A length of zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// The length of something in memory.
+    /// Returns the length of an object in memory.
     #[must_use]
     pub const fn of(length: usize) -> Self {
         Self(length as u64)
     }
 
-    /// This length as an in-memory size, or `None` where the machine cannot address it.
+    /// Returns this length as an in-memory size, or `None` if the machine cannot address it.
     #[must_use]
     pub fn to_usize(self) -> Option<usize> {
         usize::try_from(self.0).ok()
     }
 
-    /// This length rounded up to a multiple of `unit_bytes`, or `None` on overflow or a zero unit.
+    /// Returns this length rounded up to a multiple of `unit_bytes`, or `None` on overflow or if
+    /// `unit_bytes` is zero.
     #[must_use]
     pub const fn checked_align_up(self, unit_bytes: u64) -> Option<Self> {
         match self.0.checked_next_multiple_of(unit_bytes) {
@@ -190,14 +198,16 @@ impl ByteCount {
         }
     }
 
-    /// Returns the difference to a length that is not larger. Debug builds assert that.
+    /// Subtracts a length that is not larger. Debug builds assert that the difference is not
+    /// negative.
     #[must_use]
     #[track_caller]
     pub fn exact_sub(self, other: Self) -> Self {
         Self(self.0.exact_sub(other.0))
     }
 
-    /// Returns this length, which a check has bounded, as a size in memory. Debug builds assert that it is one.
+    /// Returns this length as a size in memory, after a check has bounded it. Debug builds assert
+    /// that it fits.
     #[must_use]
     #[track_caller]
     pub fn exact_usize(self) -> usize {
@@ -210,7 +220,7 @@ impl ByteCount {
         buttress_exact::at_most(self.0, limit)
     }
 
-    /// The difference to a smaller length, or `None`.
+    /// Subtracts a smaller length, or returns `None` if it is larger.
     #[must_use]
     pub const fn checked_sub(self, other: Self) -> Option<Self> {
         match self.0.checked_sub(other.0) {
@@ -221,42 +231,43 @@ impl ByteCount {
 }
 
 impl TreeId {
-    /// Holds the root items of all other trees.
+    /// The tree that holds the root items of all other trees.
     pub const ROOT: Self = Self(1);
-    /// Holds extent and metadata items and, without block-group-tree, block group items.
+    /// The tree that holds extent and metadata items and, without block-group-tree, block group
+    /// items.
     pub const EXTENT: Self = Self(2);
-    /// Holds chunk and device items.
+    /// The tree that holds chunk and device items.
     pub const CHUNK: Self = Self(3);
-    /// Holds device extents and device statistics.
+    /// The tree that holds device extents and device statistics.
     pub const DEVICE: Self = Self(4);
     /// The top-level subvolume.
     pub const FS: Self = Self(5);
-    /// Directory of the root tree (an object id in it, not a tree).
+    /// The object id of the root tree's directory. It names no tree.
     pub const ROOT_DIRECTORY: Self = Self(6);
-    /// Holds data checksums.
+    /// The tree that holds data checksums.
     pub const CHECKSUM: Self = Self(7);
-    /// Holds quota items.
+    /// The tree that holds quota items.
     pub const QUOTA: Self = Self(8);
-    /// Maps uuids to subvolumes.
+    /// The tree that maps uuids to subvolumes.
     pub const UUID: Self = Self(9);
-    /// Holds free-space items.
+    /// The tree that holds free-space items.
     pub const FREE_SPACE: Self = Self(10);
-    /// Holds block group items, with the block-group-tree feature.
+    /// The tree that holds block group items, with the block-group-tree feature.
     pub const BLOCK_GROUP: Self = Self(11);
-    /// Maps logical to physical addresses, with the raid-stripe-tree feature.
+    /// The tree that maps logical to physical addresses, with the raid-stripe-tree feature.
     pub const RAID_STRIPE: Self = Self(12);
-    /// Remaps relocated logical addresses, with the remap-tree feature.
+    /// The tree that maps relocated logical addresses, with the remap-tree feature.
     pub const REMAP: Self = Self(13);
-    /// Device statistics' and balance items' object id 0 is not a tree; this one is the log tree (-6).
+    /// Log trees (-6).
     pub const TREE_LOG: Self = Self(u64::MAX - 5);
-    /// A log tree's reloc counterpart (-7).
+    /// The relocation counterpart of log trees (-7).
     pub const TREE_LOG_FIXUP: Self = Self(u64::MAX - 6);
     /// Relocation trees (-8).
     pub const TREE_RELOCATION: Self = Self(u64::MAX - 7);
-    /// Data relocation tree (-9): a subvolume used by balance.
+    /// The data relocation tree (-9), a subvolume that balance uses.
     pub const DATA_RELOCATION: Self = Self(u64::MAX - 8);
 
-    /// This tree as a subvolume id, where it is one: the top level (5), or `[256, -256]`.
+    /// Returns this tree as a subvolume id if it is the top level (5) or in `[256, -256]`.
     #[must_use]
     pub const fn as_subvolume(self) -> Option<SubvolumeId> {
         if self.0 == Self::FS.0 || (self.0 >= ObjectId::FIRST_FREE.0 && self.0 <= ObjectId::LAST_FREE.0) {
@@ -266,7 +277,7 @@ impl TreeId {
         }
     }
 
-    /// Whether items of this tree are those of files: a subvolume, or the data relocation tree.
+    /// Returns true if this tree holds items of files: a subvolume, or the data relocation tree.
     #[must_use]
     pub const fn holds_files(self) -> bool {
         self.as_subvolume().is_some() || self.0 == Self::DATA_RELOCATION.0
@@ -277,7 +288,7 @@ impl SubvolumeId {
     /// The top-level subvolume.
     pub const TOP_LEVEL: Self = Self(5);
 
-    /// The subvolume's tree.
+    /// Returns the subvolume's tree.
     #[must_use]
     pub const fn tree(self) -> TreeId {
         TreeId(self.0)
@@ -288,7 +299,7 @@ impl InodeNumber {
     /// The root directory of every subvolume.
     pub const ROOT_DIRECTORY: Self = Self(256);
 
-    /// The inode as the first field of a key.
+    /// Returns the inode as the object id of a key.
     #[must_use]
     pub const fn object_id(self) -> ObjectId {
         ObjectId(self.0)
@@ -296,7 +307,7 @@ impl InodeNumber {
 }
 
 impl TreeId {
-    /// The tree as the first field of a key of the root tree.
+    /// Returns the tree as the object id of a key in the root tree.
     #[must_use]
     pub const fn object_id(self) -> ObjectId {
         ObjectId(self.0)
@@ -304,7 +315,7 @@ impl TreeId {
 }
 
 impl DeviceId {
-    /// The device as the first field of a key of the device tree.
+    /// Returns the device as the object id of a key in the device tree.
     #[must_use]
     pub const fn object_id(self) -> ObjectId {
         ObjectId(self.0)
@@ -312,27 +323,27 @@ impl DeviceId {
 }
 
 impl ObjectId {
-    /// Device items in the chunk tree.
+    /// The object id of device items in the chunk tree.
     pub const DEVICE_ITEMS: Self = Self(1);
-    /// Chunk items in the chunk tree.
+    /// The object id of chunk items in the chunk tree.
     pub const FIRST_CHUNK_TREE: Self = Self(256);
-    /// The first id free for use by files and subvolumes.
+    /// The first object id that files and subvolumes may use.
     pub const FIRST_FREE: Self = Self(256);
-    /// The last id free for use by files and subvolumes (-256).
+    /// The last object id that files and subvolumes may use (-256).
     pub const LAST_FREE: Self = Self(u64::MAX - 255);
-    /// Device statistics in the device tree.
+    /// The object id of device statistics in the device tree.
     pub const DEVICE_STATISTICS: Self = Self(0);
-    /// A running or paused balance (-4).
+    /// The object id of a running or paused balance (-4).
     pub const BALANCE: Self = Self(u64::MAX - 3);
-    /// Orphan items (-5).
+    /// The object id of orphan items (-5).
     pub const ORPHAN: Self = Self(u64::MAX - 4);
-    /// Checksum items (-10).
+    /// The object id of checksum items (-10).
     pub const EXTENT_CHECKSUM: Self = Self(u64::MAX - 9);
-    /// Inodes of the v1 free space cache (-11).
+    /// The object id of inodes of the v1 free space cache (-11).
     pub const FREE_SPACE: Self = Self(u64::MAX - 10);
-    /// Inodes of the removed inode cache (-12).
+    /// The object id of inodes of the removed inode cache (-12).
     pub const FREE_INODE: Self = Self(u64::MAX - 11);
-    /// Stands for "several owners" where one id is wanted (-255).
+    /// The object id that stands for several owners if a field has space for one id (-255).
     pub const MULTIPLE: Self = Self(u64::MAX - 254);
 }
 

@@ -1,10 +1,11 @@
 //! Uuid items: the index from uuids to subvolumes, in the uuid tree.
 //!
-//! The key spells the uuid: its first eight bytes are the object id and its last eight the offset, both
-//! little-endian. The type says whether subvolumes have it as their own ([`ItemType::UUID_KEY_SUBVOL`]) or
-//! were received from it ([`ItemType::UUID_KEY_RECEIVED_SUBVOL`]). The item is a row of subvolume ids.
+//! The key holds the uuid: its first eight bytes are the object id and its last eight the offset,
+//! both little-endian. The type selects the relation. Subvolumes have the uuid as their own
+//! ([`ItemType::UUID_KEY_SUBVOL`]), or were received from it
+//! ([`ItemType::UUID_KEY_RECEIVED_SUBVOL`]). The item is an array of subvolume ids.
 //!
-//! The tree is only an index: the kernel rebuilds it, and a wrong entry costs a search, not data.
+//! The tree is only an index, which the kernel rebuilds. A wrong entry costs a search, not data.
 //!
 //! Source: on-disk format documentation, section "UUID tree".
 
@@ -19,16 +20,16 @@ use zerocopy::little_endian::U64;
 /// A checked uuid item.
 #[derive(Clone, Copy, Debug)]
 pub struct UuidItem<'a> {
-    /// The uuid that the key spells.
+    /// The uuid that the key holds.
     pub uuid: Uuid,
     subvolumes: &'a [U64],
 }
 
 impl<'a> UuidItem<'a> {
-    /// Checks a uuid item: a row of one or more 8-byte ids.
+    /// Checks a uuid item: an array of one or more 8-byte ids.
     ///
     /// # Errors
-    /// [`crate::ItemProblem::SizeNotMultiple`].
+    /// Returns [`crate::ItemProblem::SizeNotMultiple`].
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         Ok(Self {
             uuid: uuid_of(key),
@@ -36,28 +37,28 @@ impl<'a> UuidItem<'a> {
         })
     }
 
-    /// The subvolumes, as they are stored: ids that may no longer exist.
+    /// Returns the stored subvolume ids. A subvolume may no longer exist.
     pub fn subvolumes(&self) -> impl ExactSizeIterator<Item = TreeId> + use<'a> {
         self.subvolumes.iter().map(|id| TreeId::new(id.get()))
     }
 }
 
 impl UuidItem<'_> {
-    /// Whether the item names this subvolume.
+    /// Returns true if the item names this subvolume.
     #[must_use]
     pub fn holds(&self, subvolume: TreeId) -> bool {
         self.subvolumes().any(|id| id == subvolume)
     }
 
-    /// Puts a subvolume at the end of an item's data, unless it is there already.
+    /// Appends a subvolume to an item's data, unless the data already holds it.
     pub fn push(data: &mut Vec<u8>, subvolume: TreeId) {
         if position(data, subvolume).is_none() {
             data.extend_from_slice(&subvolume.get().to_le_bytes());
         }
     }
 
-    /// Takes a subvolume out of an item's data and says whether it was there. An item that is left empty is
-    /// none: its key goes, too.
+    /// Removes a subvolume from an item's data. Returns true if the data held it. If the data
+    /// becomes empty, the caller deletes the item.
     pub fn remove(data: &mut Vec<u8>, subvolume: TreeId) -> bool {
         let Some(start) = position(data, subvolume) else {
             return false;
@@ -67,21 +68,21 @@ impl UuidItem<'_> {
     }
 }
 
-/// The byte at which the id of a subvolume begins.
+/// Returns the byte offset of the id of a subvolume.
 fn position(data: &[u8], subvolume: TreeId) -> Option<usize> {
     let id = subvolume.get().to_le_bytes();
     let index = data.chunks_exact(id.len()).position(|chunk| chunk == id)?;
     index.checked_mul(id.len())
 }
 
-/// The uuid that the key of a uuid item spells.
+/// Returns the uuid that the key of a uuid item holds.
 #[must_use]
 pub fn uuid_of(key: &Key) -> Uuid {
     let number = (u128::from(key.offset) << 64) | u128::from(key.objectid.get());
     Uuid::from_bytes(number.to_le_bytes())
 }
 
-/// The key under which the subvolumes of a uuid are found.
+/// Returns the key of the item that lists the subvolumes of a uuid.
 #[must_use]
 pub fn uuid_key(uuid: Uuid, item_type: ItemType) -> Key {
     let (low, high) = uuid.as_bytes().split_at(8);

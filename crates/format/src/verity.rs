@@ -1,9 +1,10 @@
 //! fs-verity items: the descriptor and the Merkle tree of a protected file.
 //!
-//! Both are byte strings cut into items of at most 2 KiB. Merkle items carry in their key where in the tree they
-//! begin. Descriptor items begin at offset 1; the one at offset 0 is a head that tells the descriptor's length.
+//! Both are byte strings, split into items of at most 2 KiB. The key of a Merkle item holds its
+//! offset in the tree. Descriptor items begin at offset 1. The item at offset 0 is a head that
+//! holds the descriptor's length.
 //!
-//! Whether the hashes match the file is not asked here.
+//! This module does not check that the hashes match the file.
 //!
 //! Source: on-disk format documentation, sections "VERITY_DESC_ITEM" and "VERITY_MERKLE_ITEM".
 
@@ -14,15 +15,15 @@ use crate::units::ByteCount;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The head of a descriptor as it lies on disk.
+/// The on-disk layout of the head of a descriptor.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawVerityDescriptorHead {
     /// Length of the descriptor in the items that follow.
     pub size: U64,
-    /// Zero.
+    /// A reserved field, zero.
     pub reserved: [U64; 2],
-    /// Zero.
+    /// A field for encryption, zero.
     pub encryption: u8,
 }
 
@@ -31,27 +32,28 @@ const _: () = assert!(size_of::<RawVerityDescriptorHead>() == 25);
 /// A part of a file's fs-verity descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerityDescriptor<'a> {
-    /// The item at offset 0.
+    /// The head, which is the item at offset 0.
     Head {
-        /// Length of the descriptor.
+        /// The length of the descriptor in bytes.
         size: ByteCount,
-        /// Not defined yet; zero.
+        /// A field for encryption that is not defined yet; zero.
         encryption: u8,
     },
     /// A part of the descriptor's bytes.
     Bytes {
-        /// Where in the descriptor the part begins: one less than the key's offset.
+        /// The offset of the part in the descriptor: one less than the key's offset.
         offset: u64,
-        /// The bytes.
+        /// The bytes of the part.
         bytes: &'a [u8],
     },
 }
 
 impl<'a> VerityDescriptor<'a> {
-    /// Checks a `VERITY_DESC_ITEM`: the head's size, and that parts are not empty and end within 2^64.
+    /// Checks a `VERITY_DESC_ITEM`: the head's size, and that parts are not empty and end within
+    /// 2^64.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         let Some(offset) = key.offset.checked_sub(1) else {
             let raw: &RawVerityDescriptorHead = raw::exactly(key, data)?;
@@ -68,17 +70,17 @@ impl<'a> VerityDescriptor<'a> {
 /// A part of a file's Merkle tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerityMerkle<'a> {
-    /// Where in the tree the part begins.
+    /// The offset of the part in the Merkle tree.
     pub offset: u64,
-    /// The bytes.
+    /// The bytes of the part.
     pub bytes: &'a [u8],
 }
 
 impl<'a> VerityMerkle<'a> {
-    /// Checks a `VERITY_MERKLE_ITEM`: not empty, and ending within 2^64.
+    /// Checks a `VERITY_MERKLE_ITEM`: its data is not empty and ends within 2^64.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         check_part(key, data)?;
         Ok(Self {

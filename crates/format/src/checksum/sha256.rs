@@ -1,14 +1,17 @@
-//! SHA-256 of sectors: sixteen side by side where the processor has AVX-512, else one after another.
+//! SHA-256 of sectors: sixteen in parallel on processors with AVX-512, else one after another.
 //!
-//! The sixteen lanes need the feature `sha256-lanes`. Without it, sectors are computed one after another.
+//! The sixteen lanes need the feature `sha256-lanes`. Without it, sectors are computed one after
+//! another.
 //!
-//! A digest is a chain of rounds, each of which waits for the one before, also with the processor's own instructions for
-//! it. Of sixteen sectors the chains do not wait for each other: each has a lane of the vectors, and one pass over the
-//! rounds takes all of them on ([`lanes`]). What is left over goes by `sha2`, one sector after another.
+//! A digest is a chain of rounds. Each round depends on the previous one, even with the processor's
+//! SHA instructions. The chains of different sectors are independent. Each of sixteen sectors has a
+//! lane of the vectors, and each pass over the rounds advances all sixteen ([`lanes`]). `sha2`
+//! computes the remaining sectors one after another.
 
 use sha2::Digest as _;
 
-/// Appends the digests of the consecutive sectors of `data` to `out`. The last sector may be cut short.
+/// Appends the digests of the consecutive sectors of `data` to `out`. The last sector may be
+/// incomplete.
 pub(super) fn compute_sectors(data: &[u8], sector_bytes: usize, out: &mut Vec<u8>) {
     #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
     let data = lanes::compute_sectors(data, sector_bytes, out);
@@ -17,7 +20,7 @@ pub(super) fn compute_sectors(data: &[u8], sector_bytes: usize, out: &mut Vec<u8
     }
 }
 
-/// Sixteen digests at once, with AVX-512.
+/// Sixteen digests in parallel with AVX-512.
 ///
 /// Source: FIPS 180-4: functions in section 4.1.2, constants in 4.2.2, start values in 5.3.3, padding in 5.1.1, rounds in 6.2.
 #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
@@ -35,7 +38,7 @@ mod lanes {
     const LANES: usize = 16;
     const BLOCK_BYTES: usize = 64;
 
-    /// A word of each lane.
+    /// One word of each lane.
     type Words = [u32; LANES];
 
     const START: [u32; 8] = [
@@ -61,7 +64,8 @@ mod lanes {
         0x748f_82ee, 0x78a5_636f, 0x84c8_7814, 0x8cc7_0208, 0x90be_fffa, 0xa450_6ceb, 0xbef9_a3f7, 0xc671_78f2,
     ];
 
-    /// Takes as many whole sectors of `data` as go in sixteens; what is left.
+    /// Computes the digests of whole sectors of `data` in groups of sixteen. Returns the remaining
+    /// bytes.
     pub(super) fn compute_sectors<'a>(data: &'a [u8], sector_bytes: usize, out: &mut Vec<u8>) -> &'a [u8] {
         let whole = sector_bytes > 0 && sector_bytes.is_multiple_of(BLOCK_BYTES);
         let bits = sector_bytes
@@ -90,12 +94,12 @@ mod lanes {
         rest
     }
 
-    /// Sixteen sectors.
+    /// Sixteen sectors that are hashed in parallel.
     struct Sixteen<'a> {
         processor: V4,
         sectors: &'a [u8],
         sector_bytes: usize,
-        /// What the padding says of each sector's length.
+        /// The length of each sector in bits, as the padding states it.
         bits: u32,
         out: &'a mut Vec<u8>,
     }
@@ -130,12 +134,13 @@ mod lanes {
         }
     }
 
-    /// `a ^ b ^ c`, `e ? f : g`, and the majority of `a`, `b` and `c`, as tables of one instruction.
+    /// Truth tables for one vector instruction: `a ^ b ^ c`, `e ? f : g`, and the majority of `a`,
+    /// `b` and `c`.
     const PARITY: i32 = 0x96;
     const CHOICE: i32 = 0xca;
     const MAJORITY: i32 = 0xe8;
 
-    /// The 64 rounds of one block, of all lanes.
+    /// Computes the 64 rounds of one block in all lanes.
     #[inline(always)]
     fn rounds(processor: V4, state: &mut [__m512i; 8], mut words: [__m512i; 16]) {
         let avx = processor.avx512f;
@@ -187,7 +192,7 @@ mod lanes {
 mod tests {
     use super::*;
 
-    /// Each sector by itself, as `sha2` has it.
+    /// Computes the digest of each sector alone with `sha2`.
     fn one_by_one(data: &[u8], sector_bytes: usize) -> Vec<u8> {
         data.chunks(sector_bytes).flat_map(sha2::Sha256::digest).collect()
     }

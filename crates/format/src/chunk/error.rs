@@ -1,4 +1,4 @@
-//! What can be wrong with a chunk: one variant for each check.
+//! The errors of chunks: one variant for each check.
 
 use super::STRIPE_BYTES;
 use crate::block_group::Profile;
@@ -9,9 +9,9 @@ pub enum ChunkProblem {
     /// The chunk's sector size is not the volume's.
     #[error("chunk has a sector size of {chunk_bytes} bytes, the volume {volume_bytes}")]
     SectorSize {
-        /// In the chunk.
+        /// The sector size in the chunk.
         chunk_bytes: u32,
-        /// In the superblock.
+        /// The sector size in the superblock.
         volume_bytes: u32,
     },
     /// The length is zero or not whole sectors.
@@ -22,12 +22,12 @@ pub enum ChunkProblem {
         /// The volume's sector size.
         sector_bytes: u32,
     },
-    /// The length has more stripes than can be numbered.
+    /// The chunk has more stripe units than an index of 32 bits can number.
     #[error("chunk is {length_bytes} bytes long, the limit is {limit_bytes}")]
     TooLong {
         /// The length.
         length_bytes: u64,
-        /// The first length that is too long.
+        /// The smallest length that is too long.
         limit_bytes: u64,
     },
     /// The stripe length is not the one that btrfs uses.
@@ -66,22 +66,22 @@ pub enum ChunkProblem {
         /// The type and profile bits.
         flags: u64,
     },
-    /// The profile needs another number of stripes.
+    /// The number of stripes does not fit the profile.
     #[error("chunk of profile {profile} has {stripes} stripes, expected {least}{}", or_more(*profile))]
     StripeCount {
         /// The profile.
         profile: Profile,
-        /// Its stripes.
+        /// The number of stripes in the chunk.
         stripes: u16,
-        /// The fewest that the profile can have.
+        /// The minimum number of stripes of the profile.
         least: u16,
     },
-    /// RAID10 whose pairs do not come out even.
+    /// The stripes of a RAID10 chunk do not form pairs.
     #[error("chunk of profile RAID10 has {sub_stripes} sub-stripes and {stripes} stripes, expected pairs")]
     SubStripes {
-        /// Copies of each stripe.
+        /// The number of copies of each stripe.
         sub_stripes: u16,
-        /// Its stripes.
+        /// The number of stripes in the chunk.
         stripes: u16,
     },
 }

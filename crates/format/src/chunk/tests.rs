@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const KEY: Key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, 1 << 20);
 
-/// A chunk of `stripes` stripes, changed by `change`, as bytes.
+/// Returns the bytes of a chunk with `stripes` stripes, modified by `change`.
 fn bytes(flags: u64, stripes: u16, change: impl Fn(&mut RawChunk)) -> Vec<u8> {
     let mut head = RawChunk {
         length: U64::new(8 << 20),

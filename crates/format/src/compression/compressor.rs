@@ -1,10 +1,11 @@
-//! Compression of extents, into what [`super::decompress`] and the kernel read.
+//! Compression of extents into the form that [`super::decompress`] and the kernel read.
 //!
-//! One call is one extent: at most 128 KiB of content. Contexts are kept from one extent to the next, so a thread
-//! that compresses keeps one [`Compressor`].
+//! One call compresses one extent of at most 128 KiB of content. A [`Compressor`] keeps its
+//! contexts from one extent to the next, so each compressing thread keeps one.
 //!
-//! An extent is only worth compressing if it needs at least one sector less: otherwise there is no answer, and as
-//! soon as that is certain the work stops. Inline content, which is not rounded to sectors, has to become shorter.
+//! Compression must save at least one sector. If it cannot, the compressor returns `None`, and
+//! stops as soon as the limit is exceeded. Inline content is not rounded to sectors, so it only has
+//! to become shorter.
 //!
 //! Source: btrfs(5), section "Compression": limits, levels and their defaults.
 
@@ -13,7 +14,7 @@ use crate::file_extent::{COMPRESSED_EXTENT_BYTES_MAX, Compression};
 use zlib_rs::{Deflate, DeflateFlush, Status};
 use zstd_safe::{CCtx, CParameter, ResetDirective};
 
-/// An algorithm and how hard it tries.
+/// A compression algorithm and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CompressionMethod {
     compression: Compression,
@@ -21,7 +22,7 @@ pub struct CompressionMethod {
 }
 
 impl CompressionMethod {
-    /// The algorithm at its default level: 3 for zlib and for zstd; LZO has none.
+    /// Returns the algorithm at its default level: 3 for zlib and zstd. LZO has no levels.
     #[must_use]
     pub const fn new(compression: Compression) -> Self {
         let level = match compression {
@@ -31,8 +32,8 @@ impl CompressionMethod {
         Self { compression, level }
     }
 
-    /// The algorithm at this level, as near to it as there is one: 1 to 9 for zlib, -15 to 15 without 0 for zstd. 0
-    /// means the default.
+    /// Returns the algorithm at the nearest level that it has: 1 to 9 for zlib, -15 to 15 without 0
+    /// for zstd. Level 0 selects the default.
     #[must_use]
     pub fn with_level(compression: Compression, level: i32) -> Self {
         let default = Self::new(compression);
@@ -49,13 +50,13 @@ impl CompressionMethod {
         }
     }
 
-    /// The algorithm.
+    /// Returns the algorithm.
     #[must_use]
     pub const fn compression(self) -> Compression {
         self.compression
     }
 
-    /// The level; 0 where there are none.
+    /// Returns the level, or 0 if the algorithm has no levels.
     #[must_use]
     pub const fn level(self) -> i8 {
         self.level
@@ -65,7 +66,7 @@ impl CompressionMethod {
 impl core::str::FromStr for CompressionMethod {
     type Err = String;
 
-    /// Reads a method as people write it: `zstd`, `zstd:9`, `zlib`, `lzo`.
+    /// Parses a method in the form that users write: `zstd`, `zstd:9`, `zlib`, `lzo`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, level) = match text.split_once(':') {
             Some((name, level)) => (name, Some(level)),
@@ -90,7 +91,7 @@ impl core::str::FromStr for CompressionMethod {
     }
 }
 
-/// Encoders that are kept from one extent to the next. Made as they are first needed.
+/// The encoders, kept from one extent to the next. Each encoder is created at its first use.
 #[derive(Default)]
 pub struct Compressor {
     zlib: Option<(i8, Deflate)>,
@@ -105,15 +106,15 @@ impl core::fmt::Debug for Compressor {
 }
 
 impl Compressor {
-    /// Without any encoder yet.
+    /// Makes a compressor that has created no encoder yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The stored form of a regular extent of this content: whole sectors, padded with zeros, and at least one sector
-    /// less than the content takes. `None` when that cannot be reached, or when the content is empty or longer than
-    /// [`COMPRESSED_EXTENT_BYTES_MAX`].
+    /// Returns the stored form of a regular extent: whole sectors, padded with zeros, at least one
+    /// sector shorter than the content. Returns `None` if the content does not compress that far,
+    /// is empty, or exceeds [`COMPRESSED_EXTENT_BYTES_MAX`].
     pub fn compress(
         &mut self,
         method: CompressionMethod,
@@ -127,8 +128,8 @@ impl Compressor {
         Some(stored)
     }
 
-    /// The stored form of inline content, at most `limit_bytes` long and shorter than the content, which is at most a
-    /// sector long. `None` when that cannot be reached.
+    /// Returns the stored form of inline content, at most `limit_bytes` long and shorter than the
+    /// content. The content is at most one sector. Returns `None` if it does not compress that far.
     pub fn compress_inline(
         &mut self,
         method: CompressionMethod,
@@ -185,8 +186,8 @@ impl Compressor {
         Some(stored)
     }
 
-    /// A frame of known length has a window of no more than that: 128 KiB at most, which is what the kernel's
-    /// decoder has room for.
+    /// Encodes a zstd frame. Its known length limits the window to 128 KiB, the most that the
+    /// kernel's decoder supports.
     fn encode_zstd(&mut self, level: i8, content: &[u8], limit_bytes: usize) -> Option<Vec<u8>> {
         let encoder = match &mut self.zstd {
             Some(encoder) => encoder,

@@ -1,36 +1,37 @@
-//! A guess, from a sample of it, whether content is worth compressing: what `compress` (and not `compress-force`)
-//! asks before it compresses a range.
+//! The compression heuristic: a prediction from a sample whether content compresses. The mount
+//! option `compress` asks it before it compresses a range; `compress-force` does not.
 //!
-//! The sample is 16 bytes of every 256. It says yes to a sample whose halves are equal, to one of few different
-//! bytes, and to one in which few bytes make up most of it; no to one in which nearly all bytes are as frequent; and
-//! for what lies between, it decides by the sample's entropy. The steps and their limits are the kernel's, so that the
-//! same files are compressed.
+//! The sample is 16 bytes of every 256. The heuristic accepts a sample whose halves are equal, with
+//! few different byte values, or with few values that make up most of it. It rejects a sample in
+//! which nearly all values are equally frequent. For other samples, the entropy decides. All tests
+//! and limits are the kernel's, so that both compress the same files.
 //!
 //! Source: the kernel's description of its compression heuristic (btrfs(5), section "Compression", "Incompressible
 //! data").
 
 /// Bytes in each sample.
 const SAMPLE_BYTES: usize = 16;
-/// From the beginning of one sample to that of the next.
+/// The bytes from the beginning of one sample to the beginning of the next.
 const INTERVAL_BYTES: usize = 256;
-/// The most that is looked at.
+/// The maximum number of bytes that the heuristic samples.
 const RANGE_BYTES_MAX: usize = 128 * 1024;
-/// Fewer different bytes than this compress well.
+/// The number of different byte values below which content compresses well.
 const FEW_BYTE_VALUES: usize = 64;
-/// The most frequent bytes that together make up nine tenths of the sample: up to this many compress well.
+/// The size of the core set up to which content compresses well. The core set is the most frequent
+/// byte values that together make up nine tenths of the sample.
 const CORE_SET_LOW: usize = 64;
-/// From this many on they do not.
+/// The size of the core set from which content does not compress well.
 const CORE_SET_HIGH: usize = 200;
-/// Entropy, in percent of eight bits for each byte, up to which content compresses well.
+/// The entropy up to which content compresses well, in percent of eight bits for each byte.
 const ENTROPY_HIGH_PERCENT: u64 = 80;
 
-/// Whether compressing `content`, at most 128 KiB of it, is worth trying.
+/// Returns true if it is worth trying to compress `content`. Samples at most 128 KiB of it.
 #[must_use]
 pub fn looks_compressible(content: &[u8]) -> bool {
     let content = content.get(..RANGE_BYTES_MAX).unwrap_or(content);
     let mut sample = Vec::with_capacity(RANGE_BYTES_MAX / INTERVAL_BYTES * SAMPLE_BYTES);
     for part in content.chunks(INTERVAL_BYTES) {
-        // A last part that is shorter than a sample is not looked at.
+        // A last part that is shorter than a sample is ignored.
         sample.extend_from_slice(part.first_chunk::<SAMPLE_BYTES>().map_or(&[], |bytes| bytes));
     }
     let (first, second) = sample.split_at(sample.len() / 2);
@@ -53,7 +54,7 @@ pub fn looks_compressible(content: &[u8]) -> bool {
     }
 }
 
-/// How many of the most frequent bytes make up nine tenths of the sample.
+/// Returns the number of most frequent byte values that make up nine tenths of the sample.
 fn core_set(mut counts: [u32; 256], sample_bytes: usize) -> usize {
     counts.sort_unstable_by(|one, other| other.cmp(one));
     let wanted = u64::try_from(sample_bytes).unwrap_or(u64::MAX).saturating_mul(90) / 100;
@@ -67,7 +68,8 @@ fn core_set(mut counts: [u32; 256], sample_bytes: usize) -> usize {
     counts.len()
 }
 
-/// Shannon's entropy of the counts, in integers: logarithms are of fourth powers, so a quarter of a bit is the unit.
+/// Returns Shannon's entropy of the counts, computed in integers. Logarithms are of fourth powers,
+/// so the unit is a quarter of a bit.
 fn entropy_percent(counts: &[u32; 256], sample_bytes: usize) -> u64 {
     let quarters = |number: u64| u64::from(number.saturating_pow(4).checked_ilog2().unwrap_or(0));
     let total = u64::try_from(sample_bytes).unwrap_or(u64::MAX);

@@ -1,16 +1,18 @@
 //! LZO1X in btrfs's framing.
 //!
-//! All numbers are 32-bit little-endian. An extent begins with its total length, these four bytes included.
-//! Then follow segments, each a length and as many bytes of LZO1X, which hold one sector of content:
+//! All numbers are 32-bit little-endian. An extent begins with its total length, which includes the
+//! length field. The segments follow. Each segment is a length and that many bytes of LZO1X, which
+//! hold one sector of content:
 //!
 //! ```text
 //! | total | length | segment 0 … | length | segment 1 … | 0 0 | length | segment 2 … | 0 …
 //!                                                        ^ sector boundary
 //! ```
 //!
-//! A length never crosses a sector boundary of the stored extent: where fewer than four bytes are left before
-//! one, they are zeros and the length follows after them. Segments do cross. Behind the total length, up to the end
-//! of the last sector, lie zeros. Inline content has one segment, without padding.
+//! A length field never crosses a sector boundary of the stored extent. If fewer than four bytes
+//! are left before a boundary, they are zeros, and the length field follows the boundary. Segments
+//! may cross boundaries. Zeros fill the last sector after the total length. Inline content has one
+//! segment, without padding.
 //!
 //! Source: on-disk format documentation, section "LZO compressed data" and the description of the format
 //! in btrfs(5).
@@ -22,7 +24,8 @@ use buttress_exact::{u64_of, usize_of};
 
 const LENGTH_BYTES: usize = 4;
 
-/// Decodes a regular extent into `out` and returns how many bytes came out. `sector` is scratch space.
+/// Decodes a regular extent into `out`, and returns the length of the content. `sector` is scratch
+/// space.
 pub(super) fn decompress(
     sector: &mut Vec<u8>,
     stored: &[u8],
@@ -58,7 +61,8 @@ pub(super) fn decompress(
     Ok(content_bytes)
 }
 
-/// Decodes inline content into `out` and returns how many bytes came out. `sector` is scratch space.
+/// Decodes inline content into `out`, and returns the length of the content. `sector` is scratch
+/// space.
 pub(super) fn decompress_inline(
     sector: &mut Vec<u8>,
     stored: &[u8],
@@ -92,8 +96,8 @@ pub(super) fn decompress_inline(
         .map_err(|error| CompressionError::LzoSegment { offset, error })
 }
 
-/// The stored form of `content`, without padding at its end, if it is at most `limit_bytes` long. Inline content is
-/// framed in the same way: it has one segment.
+/// Returns the stored form of `content` without padding at its end, or `None` if it exceeds
+/// `limit_bytes`. Inline content has the same framing, with one segment.
 pub(super) fn compress(
     encoder: &mut lzo1x::Encoder,
     content: &[u8],
@@ -128,7 +132,7 @@ fn put_length(stored: &mut [u8], at: usize, length: usize) -> Option<()> {
     Some(())
 }
 
-/// The total length, checked: it fits the extent, and uses its last sector.
+/// Returns the total length. Checks that it fits the extent and ends in the extent's last sector.
 fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, CompressionError> {
     let total = length_at(stored, 0, stored.len()).unwrap_or(0);
     let limit = COMPRESSED_EXTENT_BYTES_MAX.min(u64_of(stored.len()));
@@ -145,7 +149,7 @@ fn total_length(stored: &[u8], sector_bytes: usize) -> Result<usize, Compression
     Ok(total_bytes)
 }
 
-/// The number at `offset`, if it ends at or before `end`.
+/// Returns the length at `offset`, or `None` if its field ends beyond `end`.
 fn length_at(stored: &[u8], offset: usize, end: usize) -> Option<u32> {
     stored
         .get(offset..end)?
@@ -170,15 +174,15 @@ fn segment_at(
         })
 }
 
-/// What LZO1X needs at worst for a sector that does not compress, with two bytes to spare.
+/// Returns the LZO1X bytes of an incompressible sector in the worst case, plus two spare bytes.
 const fn worst_segment_bytes(sector_bytes: usize) -> usize {
     sector_bytes
         .saturating_add(sector_bytes / 16)
         .saturating_add(64 + 3 + 2)
 }
 
-/// Decodes one segment, at most a sector of content, into the beginning of `room`. A segment may hold more than
-/// there is room for: then it goes through `sector`.
+/// Decodes one segment, at most a sector of content, into the beginning of `room`. If the segment's
+/// content may exceed `room`, it is decoded into `sector` first.
 fn decode_sector(
     sector: &mut Vec<u8>,
     segment: &[u8],

@@ -1,8 +1,9 @@
 //! A decoder of LZO1X, the byte stream inside btrfs's LZO segments.
 //!
-//! A stream is a row of instructions. Each copies a match (bytes that were put out before, by distance and
-//! length) and up to three literals that follow it, or is a run of literals. The first byte of an instruction,
-//! in binary, tells which; `S` is the count of literals after a match, `H` the byte after it, `W` the 16-bit
+//! A stream is a sequence of instructions. An instruction copies a match and up to three literals
+//! after it, or a run of literals. A match is a range of earlier output, given by distance and
+//! length. The first byte of an instruction, in binary, selects its kind. In the table, `S` is the
+//! number of literals after a match, `H` the byte after the first byte, and `W` the 16-bit
 //! little-endian number after it:
 //!
 //! | first byte | after | length | distance |
@@ -15,14 +16,15 @@
 //! | `01LD DDSS` | any | `L + 3` | `H * 8 + D + 1` |
 //! | `1LLD DDSS` | any | `L + 5` | `H * 8 + D + 1` |
 //!
-//! An extension is a row of zero bytes, 255 each, and one byte that is not zero. The first byte of a stream, if
-//! above 17, is a run of that many less 17 literals; with 1 to 3 of them it counts as literals after a match.
+//! An extension is a sequence of zero bytes, which count 255 each, and a final byte that is not
+//! zero. If the first byte of a stream exceeds 17, it begins a run of that byte minus 17 literals.
+//! A run of 1 to 3 counts as literals after a match.
 //!
-//! The run-length extension of the format (streams that begin with 17 and a version) is not used by btrfs
-//! and refused here as a match before the beginning.
+//! btrfs does not use the format's run-length extension: streams that begin with 17 and a version.
+//! The decoder refuses them as a match before the beginning.
 //!
-//! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once where there is room:
-//! bytes of `out` behind the returned length may have been written to.
+//! Every copy is checked against both buffers. For speed, short copies move 16 bytes at once if the
+//! buffers have space. They may overwrite bytes of `out` beyond the returned length.
 //!
 //! Source: "LZO stream format as understood by Linux' LZO decompressor", the kernel's documentation.
 
@@ -30,13 +32,13 @@ mod encode;
 
 pub(super) use encode::Encoder;
 
-/// What is wrong with an LZO1X stream. Offsets count from its beginning.
+/// The error of an LZO1X stream. Offsets count from the beginning of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lzo1xError {
     /// The stream ends inside an instruction or without an end mark.
     #[error("the stream ends at byte {offset} without an end mark")]
     InputCut {
-        /// Length of the stream.
+        /// The length of the stream in bytes.
         offset: usize,
     },
     /// A copy does not fit the buffer.
@@ -44,13 +46,13 @@ pub enum Lzo1xError {
         "an instruction before byte {offset} copies {copy_bytes} bytes to {content_bytes}, beyond {limit_bytes}"
     )]
     OutputFull {
-        /// Where the stream goes on after the instruction.
+        /// The position in the stream after the instruction.
         offset: usize,
-        /// Length of the copy.
+        /// The length of the copy in bytes.
         copy_bytes: usize,
-        /// How much content came out before.
+        /// The length of the content decoded before the copy.
         content_bytes: usize,
-        /// Size of the buffer.
+        /// The size of the buffer in bytes.
         limit_bytes: usize,
     },
     /// A match begins before the first byte of content.
@@ -58,27 +60,27 @@ pub enum Lzo1xError {
         "an instruction before byte {offset} copies from {distance} bytes back, but only {content_bytes} came out"
     )]
     DistanceTooFar {
-        /// Where the stream goes on after the instruction.
+        /// The position in the stream after the instruction.
         offset: usize,
-        /// The distance.
+        /// The distance of the match.
         distance: usize,
-        /// How much content came out before.
+        /// The length of the content decoded before the match.
         content_bytes: usize,
     },
-    /// The end mark is not the one that encoders write.
+    /// The length in the end mark differs from the length that encoders write.
     #[error("the end mark before byte {offset} has length {length}, expected 3")]
     EndMarkInvalid {
-        /// Where the stream goes on after the mark.
+        /// The position in the stream after the end mark.
         offset: usize,
-        /// The length in it.
+        /// The length in the end mark.
         length: usize,
     },
-    /// Something follows the end mark.
+    /// Bytes follow the end mark.
     #[error("{rest_bytes} bytes follow the end mark at byte {offset}")]
     InputAfterEnd {
-        /// Where the end mark ends.
+        /// The position after the end mark.
         offset: usize,
-        /// How much follows.
+        /// The number of bytes after the end mark.
         rest_bytes: usize,
     },
 }
@@ -101,7 +103,7 @@ pub(super) fn decompress(input: &[u8], out: &mut [u8]) -> Result<usize, Lzo1xErr
     Ok(decoder.content_bytes)
 }
 
-/// What came just before an instruction: its meaning can depend on that.
+/// The kind of the previous instruction, which the meaning of an instruction can depend on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     /// A match without literals.
@@ -115,21 +117,21 @@ enum Before {
 struct Match {
     length: usize,
     distance: usize,
-    /// Literals that follow.
+    /// The number of literals that follow.
     literals: usize,
 }
 
 struct Decoder<'a> {
     input: &'a [u8],
-    /// Of the next byte of input.
+    /// The position of the next byte of input.
     position: usize,
     out: &'a mut [u8],
     content_bytes: usize,
 }
 
-/// The distance that marks the end, and the least that its instruction can have.
+/// The distance of the end mark. It is also the minimum distance of its instruction.
 const END_DISTANCE: usize = 16_384;
-/// Copies up to this length are done by one load and one store of fixed size.
+/// The maximum length of a copy that is one load and one store of fixed size.
 const CHUNK_BYTES: usize = 16;
 
 impl Decoder<'_> {
@@ -231,7 +233,8 @@ impl Decoder<'_> {
         Ok(usize::from(u16::from_le_bytes(word)))
     }
 
-    /// `base` and the extension that follows. Saturates: no buffer is that long.
+    /// Returns `base` plus the extension that follows in the input. The sum saturates, because no
+    /// buffer is that long.
     fn extended(&mut self, base: usize) -> Result<usize, Lzo1xError> {
         let mut length = base;
         loop {
@@ -315,8 +318,8 @@ impl Decoder<'_> {
     }
 }
 
-/// Fills `to` with `source`, again and again where it is longer: what a match does that reaches into itself.
-/// `source` is not empty, as no distance is zero.
+/// Fills `to` with `source`, and repeats `source` if `to` is longer. A match that overlaps its own
+/// output repeats in this way. `source` is not empty, because no distance is zero.
 #[inline]
 fn repeat(source: &[u8], to: &mut [u8]) {
     if let [byte] = source {

@@ -1,4 +1,5 @@
-//! Tests against extents that the kernel made, against other encoders, and against a model of LZO1X.
+//! Tests against extents that the kernel compressed, against other encoders, and against a model of
+//! LZO1X.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ mod lzo1x_model;
 
 pub(super) const SECTOR_SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 
-/// The content of the extents in `tests/data`, which were written by the kernel.
+/// Returns the content of the extents in `tests/data`, which the kernel wrote.
 pub(super) fn kernel_content(seed: u64, length: usize) -> Vec<u8> {
     const WORDS: [&str; 16] = [
         "extent ", "tree ", "node ", "leaf ", "the ", "of ", "chunk ", "block ", "group ", "a ", "inode ",
@@ -60,7 +61,8 @@ fn extents_of_the_kernel() {
     for (compression, regular, inline) in kernel_extents() {
         for (stored, seed, length, is_inline) in [(regular, 1, 65_536, false), (inline, 2, 1500, true)] {
             let content = kernel_content(seed, length);
-            // Shorter buffers take the beginning; longer ones are zeroed behind the content.
+            // Shorter buffers receive the beginning of the content. Longer buffers are zeroed after
+            // the content.
             for wanted in [0, 1, 1499, length - 1, length, length + 4096] {
                 let mut out = vec![0xaa; wanted];
                 let filled = decompress(compression, stored, &mut out, 4096, is_inline).unwrap();
@@ -81,7 +83,7 @@ fn a_cut_at_any_byte_is_an_error_or_only_cuts_padding() {
             for cut in (0..stored.len()).step_by(if is_inline { 1 } else { 97 }) {
                 let mut out = vec![0; length];
                 let result = decompress(compression, &stored[..cut], &mut out, 4096, is_inline);
-                // The last bytes of a stream end it and hold no content.
+                // The last bytes of a stream form its end mark and hold no content.
                 if cut < used - 64 {
                     assert!(result.is_err(), "{compression} cut to {cut} of {used} bytes");
                 }
@@ -93,7 +95,7 @@ fn a_cut_at_any_byte_is_an_error_or_only_cuts_padding() {
     }
 }
 
-/// LZO segments of any sector size in the framing of a regular extent.
+/// Frames LZO segments as a regular extent, for any sector size.
 fn frame(segments: &[Vec<u8>], sector_bytes: usize) -> Vec<u8> {
     let mut framed = vec![0; 4];
     for segment in segments {
@@ -117,7 +119,8 @@ fn lzo_encode(content: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// Content with repetitions near and far, with runs, and with noise, so that encoders use all they have.
+/// Generates content with near and far repetitions, runs and noise, so that encoders use every
+/// instruction.
 pub(super) fn content(length: impl Strategy<Value = usize>) -> impl Strategy<Value = Vec<u8>> {
     (
         length,
@@ -193,7 +196,7 @@ proptest! {
         with_head in any::<bool>(), room in 0_usize..9000, sector in 0_usize..5, inline: bool,
     ) {
         if with_head && stored.len() > 8 {
-            // Past the framing, so that the decoder proper sees the noise.
+            // The noise follows valid framing, so that it reaches the LZO1X decoder.
             let total = u32::try_from(stored.len()).unwrap();
             stored[..4].copy_from_slice(&total.to_le_bytes());
             stored[4..8].copy_from_slice(&(total - 8).to_le_bytes());
@@ -209,7 +212,7 @@ proptest! {
 
 #[test]
 fn lzo_lengths_never_cross_a_sector_boundary() {
-    // Segments whose lengths leave 0 to 4 bytes before the boundary of the first sector.
+    // These segments leave 0 to 4 bytes before the boundary of the first sector.
     for left in 0..=4_usize {
         let content: Vec<u8> = kernel_content(3, 8192);
         let first = lzo_encode(&content[..4096]);
@@ -229,7 +232,7 @@ fn lzo_lengths_never_cross_a_sector_boundary() {
     }
 }
 
-/// A stream of `length` bytes in all, of zeros as literals.
+/// Returns an LZO1X stream of `length` bytes in total, whose literals are zeros.
 fn literal_stream(length: usize) -> Vec<u8> {
     let count = length - literal_overhead(length);
     let mut stream = vec![0];
@@ -240,7 +243,7 @@ fn literal_stream(length: usize) -> Vec<u8> {
     stream
 }
 
-/// How many bytes of a stream of `length` bytes are not literals.
+/// Returns the number of bytes that are not literals in a stream of `length` bytes.
 fn literal_overhead(length: usize) -> usize {
     (5..60)
         .find(|overhead| 4 + (length - overhead - 18).div_ceil(255) == *overhead)
@@ -305,7 +308,7 @@ fn each_fault_of_the_lzo_framing_has_its_error() {
             stored_bytes: 0
         })
     );
-    // A total that ends inside the length of a segment.
+    // This total length ends inside the length field of a segment.
     let mut cut = vec![0; 4096];
     cut[0] = 6;
     assert_eq!(

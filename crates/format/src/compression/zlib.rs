@@ -1,14 +1,14 @@
 //! zlib streams.
 //!
-//! The two bytes of header are checked here and the rest is inflated as raw deflate, so that the trailing
-//! Adler-32 plays no part: the checksum tree already vouches for the stored bytes.
+//! This module checks the two header bytes and inflates the rest as raw deflate. It ignores the
+//! trailing Adler-32, because the checksum tree already verifies the stored bytes.
 //!
 //! Source: RFC 1950, section 2.2 (header); RFC 1951 (deflate).
 
 use super::CompressionError;
 use zlib_rs::{Inflate, InflateFlush, Status};
 
-/// The largest window that deflate has: 32 KiB.
+/// The largest window of deflate: 32 KiB.
 pub(super) const WINDOW_BITS: u8 = 15;
 
 pub(super) fn decompress(
@@ -40,7 +40,8 @@ pub(super) fn decompress(
     }
 }
 
-/// Deflate with a window of at most 32 KiB, no preset dictionary, and a multiple of 31.
+/// Checks a header: deflate with a window of at most 32 KiB, no preset dictionary, and a multiple
+/// of 31.
 fn check_header(header: u16) -> Result<(), CompressionError> {
     let is_deflate = header & 0x0f00 == 0x0800 && header >> 12 <= 7;
     let has_dictionary = header & 0x0020 != 0;

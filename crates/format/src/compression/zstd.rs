@@ -1,14 +1,14 @@
 //! zstd frames.
 //!
-//! One frame is one extent. Its window is at most 128 KiB: the kernel, which allots no more, refuses the
-//! others, and so do we. What follows the frame is padding.
+//! One extent is one frame. Its window is at most 128 KiB. The kernel allocates no larger window,
+//! so the kernel and this module refuse larger ones. Bytes after the frame are padding.
 //!
 //! Source: RFC 8878; the window: btrfs(5), section "Compression".
 
 use super::CompressionError;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
-/// 2 to this power is the largest window.
+/// The binary logarithm of the largest window in bytes.
 const WINDOW_LOG_MAX: u32 = 17;
 
 pub(super) fn decompress(
@@ -26,7 +26,7 @@ pub(super) fn decompress(
         content_bytes,
         reason: get_error_name(code),
     };
-    // After an error the decoder is in no defined state until it is reset.
+    // After an error, the state of the decoder is undefined until it is reset.
     decoder
         .reset(ResetDirective::SessionOnly)
         .map_err(|code| damaged(0, 0, code))?;

@@ -1,8 +1,8 @@
-//! Adding entries to the items of directories and attributes, and taking them away.
+//! Additions to and removals from the items of directories and attributes.
 //!
-//! The functions change the data of an item in memory. Entries are added at the end, as the kernel does. An item
-//! that is left empty is none: its key goes, too. An entry is checked before it is added: what is written passes
-//! the parser.
+//! The functions change the data of an item in memory. Like the kernel, they append new entries at
+//! the end. If an item becomes empty, the caller deletes it. The functions check an entry before
+//! they add it, so the parser accepts each written item.
 
 use super::{DirItem, DirItems, DirectoryProblem, FileKind, RawDirItem};
 use crate::checksum::name_hash;
@@ -14,25 +14,25 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
 impl DirItem<'_> {
-    /// `(directory DIR_ITEM hash of name)`.
+    /// Returns the key `(directory DIR_ITEM hash of name)`.
     #[must_use]
     pub fn key(directory: InodeNumber, name: &[u8]) -> Key {
         Key::new(directory.object_id(), ItemType::DIR_ITEM, name_hash(name))
     }
 
-    /// `(directory DIR_INDEX index)`.
+    /// Returns the key `(directory DIR_INDEX index)`.
     #[must_use]
     pub const fn index_key(directory: InodeNumber, index: u64) -> Key {
         Key::new(directory.object_id(), ItemType::DIR_INDEX, index)
     }
 
-    /// `(inode XATTR_ITEM hash of name)`.
+    /// Returns the key `(inode XATTR_ITEM hash of name)`.
     #[must_use]
     pub fn xattr_key(inode: InodeNumber, name: &[u8]) -> Key {
         Key::new(inode.object_id(), ItemType::XATTR_ITEM, name_hash(name))
     }
 
-    /// How many bytes [`DirItems::push`] adds for this entry.
+    /// Returns the number of bytes that [`DirItems::push`] adds for this entry.
     #[must_use]
     pub const fn encoded_bytes(&self) -> usize {
         size_of::<RawDirItem>()
@@ -40,10 +40,10 @@ impl DirItem<'_> {
             .saturating_add(self.data.len())
     }
 
-    /// An item that holds this entry alone.
+    /// Returns the data of an item that holds only this entry.
     ///
     /// # Errors
-    /// As [`DirItems::push`].
+    /// Fails as [`DirItems::push`] does.
     pub fn encode(&self) -> Result<Vec<u8>, ItemProblem> {
         let mut data = Vec::with_capacity(self.encoded_bytes());
         DirItems::push(&mut data, self)?;
@@ -52,10 +52,10 @@ impl DirItem<'_> {
 }
 
 impl DirItems<'_> {
-    /// Adds an entry at the end of an item's data.
+    /// Appends an entry to an item's data.
     ///
     /// # Errors
-    /// A name that no entry can have, or a value that is longer than the field for its length says.
+    /// Fails if the name is invalid, or if the value is too long for its length field.
     pub fn push(data: &mut Vec<u8>, entry: &DirItem<'_>) -> Result<(), ItemProblem> {
         if entry.kind == FileKind::Xattr {
             check_length(entry.name)?;
@@ -78,8 +78,8 @@ impl DirItems<'_> {
         Ok(())
     }
 
-    /// Takes the entry of this name out of the data of an item that [`DirItems::parse`] accepts; says whether it
-    /// was there.
+    /// Removes the entry with this name from the data of an item that [`DirItems::parse`] accepts.
+    /// Returns true if the data held the entry.
     pub fn remove(data: &mut Vec<u8>, name: &[u8]) -> bool {
         let mut start = 0_usize;
         for entry in (DirItems { rest: data }) {
@@ -130,11 +130,12 @@ mod tests {
         assert_eq!(data, [1]);
     }
 
-    /// Two names of one hash: CRC-32C is linear, so xor with a polynomial's multiple keeps it.
+    /// Returns two names with the same hash. CRC-32C is linear, so xor with a multiple of its
+    /// polynomial keeps the hash.
     fn colliding() -> [Vec<u8>; 2] {
         let first = b"user.collision-0".to_vec();
         let mut second = first.clone();
-        // Bits of the polynomial, lowest degree last, over 33 bits from bit 0 of byte 8 on.
+        // The 33 coefficients of the polynomial from bit 0 of byte 8 on, the lowest degree last.
         let multiple = 0x1_05ec_76f1_u64;
         for bit in 0..33 {
             if multiple >> bit & 1 == 1 {
@@ -167,7 +168,7 @@ mod tests {
         fn items_come_back_byte_for_byte(
             entries in prop::collection::vec(("[a-z]{1,40}", prop::collection::vec(any::<u8>(), 0..80)), 1..8),
         ) {
-            // One item holds names of one hash only, so here each has its own.
+            // One item holds only names of one hash, so each name here has its own item.
             for (name, value) in &entries {
                 let entry = attribute(name.as_bytes(), value);
                 let data = entry.encode().unwrap();

@@ -1,12 +1,13 @@
 //! Extent items as bytes, and changes of their inline references.
 //!
-//! A writer parses the item, changes it here, and encodes it again. Inline references stay in the order that
-//! the format asks for; the item's count of references follows each change.
+//! A writer parses the item, changes it with these functions, and encodes it again. Inline
+//! references stay in the order that the format requires. Each change also updates the item's count
+//! of references.
 //!
-//! References become items of their own ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]) when
-//! there is no space: see [`ExtentItem::has_space_for`]. The kernel adds no inline reference either while the
-//! extent has any keyed one, so that it has to look at one place only; a writer does the same. Counts of keyed
-//! references are part of [`ExtentItem::references`], too.
+//! If [`ExtentItem::has_space_for`] returns false, a reference becomes an item of its own
+//! ([`InlineReference::keyed_key`], [`InlineReference::encode_keyed`]). While the extent has a
+//! keyed reference, the kernel adds no inline references, so that a search inspects one place only.
+//! Writers here do the same. [`ExtentItem::references`] also counts keyed references.
 //!
 //! Source: on-disk format documentation, section "Extent item".
 
@@ -20,8 +21,8 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 impl ExtentItem {
-    /// The item's key: `(start METADATA_ITEM level)` for a tree block without [`ExtentItem::tree_block_info`], else
-    /// `(start EXTENT_ITEM length)`.
+    /// Returns the item's key: `(start METADATA_ITEM level)` for a tree block without
+    /// [`ExtentItem::tree_block_info`], else `(start EXTENT_ITEM length)`.
     #[must_use]
     pub fn key(&self) -> Key {
         let start = ObjectId::new(self.start.get());
@@ -33,7 +34,7 @@ impl ExtentItem {
         }
     }
 
-    /// How long [`ExtentItem::encode`]'s item is.
+    /// Returns the length of the item that [`ExtentItem::encode`] makes.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
         let info_bytes = self.tree_block_info.map_or(0, |_| size_of::<RawTreeBlockInfo>());
@@ -46,7 +47,7 @@ impl ExtentItem {
             )
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut item = Vec::with_capacity(self.encoded_bytes());
@@ -69,7 +70,7 @@ impl ExtentItem {
         item
     }
 
-    /// Where the inline reference from the same place stands, whatever its count.
+    /// Returns the index of the inline reference from the same place, regardless of its count.
     #[must_use]
     pub fn find_inline(&self, wanted: &InlineReference) -> Option<usize> {
         self.inline_references

@@ -1,4 +1,5 @@
-//! What is compressed comes back, through the decoder here and through other ones, and only if it saves a sector.
+//! Tests that compressed content decompresses to itself, with this decoder and others, and that it
+//! saves a sector.
 
 use super::*;
 use crate::compression::decompress;
@@ -162,7 +163,7 @@ proptest! {
     #[test]
     fn lzo_streams_are_read_by_another_decoder(content in content(1_usize..=65_536)) {
         let mut encoder = lzo1x::Encoder::new();
-        // What stands before a stream is left alone.
+        // The encoder leaves bytes before its stream unchanged.
         let mut stream = vec![7; 5];
         encoder.compress(&content, &mut stream);
         prop_assert_eq!(&stream[..5], [7; 5]);

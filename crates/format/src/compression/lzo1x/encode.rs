@@ -1,27 +1,27 @@
-//! An encoder of LZO1X: greedy, one look at one earlier place for each position.
+//! An encoder of LZO1X: greedy, with one candidate match for each position.
 //!
-//! A table remembers, by a hash of the next four bytes, where they were last seen. Where they are the same there,
-//! the match is made as long as it goes; elsewhere the position moves on, in larger steps the longer nothing was
-//! found. Matches are at least four bytes long and go back up to [`DISTANCE_MAX`]; which instruction says so
-//! depends on both (the table in the documentation of the decoder). Noise grows by one byte in 255 and the end
-//! mark.
+//! A table maps a hash of four bytes to their last position. If the four bytes there are equal, the
+//! encoder extends the match as far as possible. Otherwise the position advances, in longer steps
+//! the more positions had no match. Matches are at least four bytes long and reach back up to
+//! [`DISTANCE_MAX`]. Length and distance select the instruction, by the table in the documentation
+//! of the decoder. Noise grows by one byte in 255, plus the end mark.
 //!
-//! Streams begin with a literal, so never with 17, which would mean the run-length extension.
+//! Streams begin with a literal, never with 17, which would announce the run-length extension.
 
 use super::END_DISTANCE;
 use buttress_exact::usize_of;
 
-/// The most content of one stream: places are kept in 16 bits.
+/// The maximum content of one stream. The table stores positions in 16 bits.
 pub(in crate::compression) const CONTENT_BYTES_MAX: usize = 1 << 16;
 
-/// The farthest that a match goes back.
+/// The maximum distance of a match.
 const DISTANCE_MAX: usize = 49_151;
 const WORD_BYTES: usize = 4;
 const TABLE_BITS: u32 = 13;
-/// How many positions without a match make the steps longer by one.
+/// The binary logarithm of the number of positions without a match that lengthens the step by one.
 const STEP_SHIFT: u32 = 5;
 
-/// The table, kept from one stream to the next.
+/// The encoder with its table, kept from one stream to the next.
 pub(in crate::compression) struct Encoder {
     places: Box<[u16]>,
 }
@@ -33,7 +33,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the stream of `content` to `out`. Beyond [`CONTENT_BYTES_MAX`] there are only literals.
+    /// Appends the stream of `content` to `out`. Content beyond [`CONTENT_BYTES_MAX`] is encoded as
+    /// literals.
     pub(in crate::compression) fn compress(&mut self, content: &[u8], out: &mut Vec<u8>) {
         self.places.fill(0);
         let mut stream = Stream {
@@ -59,7 +60,8 @@ impl Encoder {
         stream.out.extend_from_slice(&[0x11, 0, 0]);
     }
 
-    /// How far back the word at `position` stands as well, where the table knows it; remembers this place.
+    /// Returns the distance to the last occurrence of the word at `position`, if the table holds
+    /// one. Stores `position`.
     #[inline]
     fn seen_before(&mut self, content: &[u8], word: u32, position: usize) -> Option<usize> {
         let slot = usize::try_from(word.wrapping_mul(0x9e37_79b1) >> (u32::BITS - TABLE_BITS)).ok()?;
@@ -77,7 +79,8 @@ fn word_at(content: &[u8], position: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*word))
 }
 
-/// How many bytes from `earlier` and from `later` on are the same, up to the end of the content.
+/// Returns the number of equal bytes from `earlier` and from `later` on, up to the end of the
+/// content.
 #[inline]
 fn common_length(content: &[u8], earlier: usize, later: usize) -> usize {
     let later_part = content.get(later..).unwrap_or_default();
@@ -102,12 +105,12 @@ fn common_length(content: &[u8], earlier: usize, later: usize) -> usize {
 
 struct Stream<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the stream begins in `out`.
+    /// The offset in `out` at which the stream begins.
     start: usize,
 }
 
 impl Stream<'_> {
-    /// Literals before a match or the end.
+    /// Writes the literals before a match or before the end.
     fn literals(&mut self, literals: &[u8]) {
         let count = literals.len();
         if count == 0 {
@@ -117,7 +120,7 @@ impl Stream<'_> {
         if let (true, Ok(few @ 1..=238)) = (is_first, u8::try_from(count)) {
             self.out.push(few.saturating_add(17));
         } else if let (false, Ok(few @ 1..=3)) = (is_first, u8::try_from(count)) {
-            // The second byte from the end of every match has two bits for them.
+            // The second byte from the end of every match has two bits for the number of literals.
             let at = self.out.len().saturating_sub(2);
             if let Some(byte) = self.out.get_mut(at) {
                 *byte |= few;
@@ -131,7 +134,8 @@ impl Stream<'_> {
     fn a_match(&mut self, distance: usize, length: usize) {
         let last = distance.saturating_sub(1);
         if length <= 8 && distance <= 2048 {
-            // Lengths 3 and 4 have the code 01L, 5 to 8 the code 1LL: together, the length less 1 from bit 5 on.
+            // Lengths 3 and 4 have the code 01L, lengths 5 to 8 the code 1LL. Both encode the
+            // length minus 1 from bit 5 on.
             let code = (length.saturating_sub(1) << 5) | ((last & 7) << 2);
             self.out.extend_from_slice(&[low(code), low(last >> 3)]);
         } else if distance <= END_DISTANCE {
@@ -145,8 +149,8 @@ impl Stream<'_> {
         }
     }
 
-    /// A code with `number` less `base` in its low bits, where they hold it (`most` at most, never zero); else zero
-    /// there and an extension.
+    /// Writes a code with `number` minus `base` in its low bits, if it is between 1 and `most`.
+    /// Otherwise the low bits are zero and an extension follows.
     fn number(&mut self, code: u8, base: usize, most: usize, number: usize) {
         let less = number.saturating_sub(base);
         if less <= most {
@@ -167,7 +171,7 @@ impl Stream<'_> {
     }
 }
 
-/// The lowest eight bits.
+/// Returns the lowest eight bits.
 fn low(number: usize) -> u8 {
     let [byte, ..] = number.to_le_bytes();
     byte

@@ -1,4 +1,5 @@
-//! Random LZO1X streams from a writer of single instructions that knows what they mean: the decoder must agree.
+//! A model of LZO1X: it writes random instructions and their content, and the decoder must yield
+//! that content.
 
 use super::push_extension;
 use crate::compression::Lzo1xError;
@@ -32,8 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Writes the steps as an LZO1X stream by the table in the documentation of the decoder, and what they mean.
-/// Steps that cannot stand where they are, are left out.
+/// Writes the steps as an LZO1X stream, by the table in the documentation of the decoder, and the
+/// content. Skips steps that are invalid at their position.
 fn encode_steps(first: &[u8], steps: &[Step]) -> (Vec<u8>, Vec<u8>) {
     #[derive(PartialEq)]
     enum Before {
@@ -124,7 +125,8 @@ fn encode_steps(first: &[u8], steps: &[Step]) -> (Vec<u8>, Vec<u8>) {
     (stream, content)
 }
 
-/// The instruction of a match with a 16-bit distance; `base` is the length that is added to an extension.
+/// Returns the instruction of a match with a 16-bit distance. `base` is the length that is added to
+/// an extension.
 fn far(head: u8, base: usize, length: usize, code: usize, state: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if length <= base {
@@ -147,7 +149,8 @@ proptest! {
         let mut out = vec![0; content.len()];
         prop_assert_eq!(lzo1x::decompress(&stream, &mut out), Ok(content.len()));
         prop_assert_eq!(&out, &content);
-        // One byte less of room is too little, and one byte more of input is too much.
+        // The decoder refuses a buffer that is one byte too small, and an input that is one byte
+        // too long.
         let mut small = vec![0; content.len() - 1];
         let full = matches!(lzo1x::decompress(&stream, &mut small), Err(Lzo1xError::OutputFull { .. }));
         prop_assert!(full);
