@@ -1,18 +1,17 @@
 //! The commands of a send stream as one enum, generated from one table of their fields.
 //!
-//! [`Command`] borrows paths, names and data from wherever they lie: the buffer of a decoder, the blocks of a
-//! tree. Paths are bytes, relative to the subvolume, without a slash at either end; the subvolume itself is the
-//! empty path. Numbers are as wide as on the wire, so that every command that can be decoded is encoded again
-//! to the same bytes.
+//! [`Command`] borrows its paths, names and data from their owner: the buffer of a decoder, or the blocks of a tree.
+//! Paths are bytes, relative to the subvolume, without a slash at either end; the empty path means the subvolume
+//! itself. Numbers are as wide as on the wire, so every decoded command encodes again to the same bytes.
 //!
-//! The table below gives for each command its fields in the order in which the kernel writes their attributes;
-//! the enum, [`Command::kind`], the visit of all attributes and decoding come from it. An `Option` is what a
-//! stream may lack, which is kept as it is. That a field's type fits its attribute's is checked when this
-//! compiles.
+//! The table below lists the fields of each command in the order in which the kernel writes their attributes. The
+//! enum, [`Command::kind`], the visitor of all attributes and the decoder are generated from the table. An `Option`
+//! field is an attribute that a stream may lack; re-encoding does not add it. The compiler checks that the type of
+//! each field fits its attribute.
 //!
-//! Source: developer documentation, "Send stream format", sections "Stream version 1" and "Stream version 2";
-//! what the documentation leaves out of a command (the inode number and the device of pipes and sockets), and
-//! version 3, as kernels write them.
+//! Source: developer documentation, "Send stream format", sections "Stream version 1" and "Stream version 2". The
+//! attributes that the documentation leaves out (the inode number and the device of pipes and sockets), and version
+//! 3, follow what kernels write.
 
 mod plain;
 mod value;
@@ -24,21 +23,21 @@ use crate::error::CommandProblem;
 use buttress_format::send::{AttributeKind, CommandKind};
 use buttress_format::{ByteCount, FileOffset, Generation, InodeNumber, Timestamp, Uuid};
 
-/// Where the attributes of one command are found by kind. What a decoder fills.
+/// Source of the attributes of one command, by kind; decoders implement it.
 pub trait AttributeSource<'a> {
-    /// The value of an attribute of this kind, if the command has it.
+    /// Returns the value of the attribute of this kind, if the command has one.
     fn attribute(&self, kind: AttributeKind) -> Option<&'a [u8]>;
 }
 
-/// Returns the value of the attribute of this kind, if the command has one.
+/// Receiver of the attributes of a command, one after another.
 pub trait AttributeSink {
-    /// What it may fail with.
+    /// Error with which the sink ends a visit.
     type Error;
 
-    /// Takes the next attribute.
+    /// Accepts the next attribute of the command.
     ///
-    /// Error with which the sink ends a visit.
-    /// Whatever the sink fails with; the visit ends there.
+    /// # Errors
+    /// Any error of the sink. The visitor stops at the first one.
     fn attribute(&mut self, kind: AttributeKind, value: Value<'_>) -> Result<(), Self::Error>;
 }
 
@@ -319,7 +318,7 @@ commands! {
         path: &'a [u8] = Path,
         /// User id of the owner.
         uid: u64 = Uid,
-        /// Group.
+        /// Group id.
         gid: u64 = Gid,
     }
     /// Sets the timestamps of a file.
