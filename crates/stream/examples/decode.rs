@@ -1,4 +1,5 @@
-//! How fast streams are decoded and encoded: a stream of large writes and one of small commands, in memory.
+//! Measures how fast streams are decoded and encoded in memory: a stream of large writes, and one
+//! of small commands.
 //!
 //! `cargo run --release -p buttress-stream --example decode [MIB]`
 #![allow(clippy::arithmetic_side_effects, reason = "it computes with its own numbers")]
@@ -8,7 +9,8 @@ use buttress_stream::{Command, Decoder, Encoder, Result, Version};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// The best of so many rounds counts: the others were disturbed.
+/// Number of rounds per measurement; the best round counts, because other load can only slow a
+/// round down.
 const ROUNDS: u32 = 9;
 
 fn main() -> Result<()> {
@@ -45,7 +47,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Fills `stream` with at least `bytes` bytes of `commands` over and over, and says how many there are.
+/// Fills `stream` with `commands`, repeated until it has at least `bytes` bytes, and returns the
+/// number of commands.
 fn encode(encoder: Encoder, commands: &[Command<'_>], bytes: usize, stream: &mut Vec<u8>) -> Result<u32> {
     stream.clear();
     encoder.header(stream);
@@ -68,7 +71,7 @@ fn writes(version: Version) -> Vec<Command<'static>> {
     }]
 }
 
-/// What the kernel sends for a file of 2,000 bytes.
+/// Returns the commands that the kernel sends for a file of 2,000 bytes.
 fn small_file() -> Vec<Command<'static>> {
     let (made, path) = (b"o123456-7-0", b"directory/file_123456");
     let time = Timestamp {

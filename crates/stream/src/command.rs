@@ -1,18 +1,17 @@
-//! The commands of a stream as one type, and the one table of what each is made of.
+//! The commands of a send stream as one enum, generated from one table of their fields.
 //!
-//! [`Command`] borrows paths, names and data from wherever they lie: the buffer of a decoder, the blocks of a
-//! tree. Paths are bytes, relative to the subvolume, without a slash at either end; the subvolume itself is the
-//! empty path. Numbers are as wide as on the wire, so that every command that can be decoded is encoded again
-//! to the same bytes.
+//! [`Command`] borrows its paths, names and data from their owner: the buffer of a decoder, or the blocks of a tree.
+//! Paths are bytes, relative to the subvolume, without a slash at either end; the empty path means the subvolume
+//! itself. Numbers are as wide as on the wire, so every decoded command encodes again to the same bytes.
 //!
-//! The table below gives for each command its fields in the order in which the kernel writes their attributes;
-//! the enum, [`Command::kind`], the visit of all attributes and decoding come from it. An `Option` is what a
-//! stream may lack, which is kept as it is. That a field's type fits its attribute's is checked when this
-//! compiles.
+//! The table below lists the fields of each command in the order in which the kernel writes their attributes. The
+//! enum, [`Command::kind`], the visitor of all attributes and the decoder are generated from the table. An `Option`
+//! field is an attribute that a stream may lack; re-encoding does not add it. The compiler checks that the type of
+//! each field fits its attribute.
 //!
-//! Source: developer documentation, "Send stream format", sections "Stream version 1" and "Stream version 2";
-//! what the documentation leaves out of a command (the inode number and the device of pipes and sockets), and
-//! version 3, as kernels write them.
+//! Source: developer documentation, "Send stream format", sections "Stream version 1" and "Stream version 2". The
+//! attributes that the documentation leaves out (the inode number and the device of pipes and sockets), and version
+//! 3, follow what kernels write.
 
 mod plain;
 mod value;
@@ -24,21 +23,21 @@ use crate::error::CommandProblem;
 use buttress_format::send::{AttributeKind, CommandKind};
 use buttress_format::{ByteCount, FileOffset, Generation, InodeNumber, Timestamp, Uuid};
 
-/// Where the attributes of one command are found by kind. What a decoder fills.
+/// Source of the attributes of one command, by kind; decoders implement it.
 pub trait AttributeSource<'a> {
-    /// The value of an attribute of this kind, if the command has it.
+    /// Returns the value of the attribute of this kind, if the command has one.
     fn attribute(&self, kind: AttributeKind) -> Option<&'a [u8]>;
 }
 
-/// What is done with each attribute of a command in turn.
+/// Receiver of the attributes of a command, one after another.
 pub trait AttributeSink {
-    /// What it may fail with.
+    /// Error with which the sink ends a visit.
     type Error;
 
-    /// Takes the next attribute.
+    /// Accepts the next attribute of the command.
     ///
     /// # Errors
-    /// Whatever the sink fails with; the visit ends there.
+    /// Any error of the sink. The visitor stops at the first one.
     fn attribute(&mut self, kind: AttributeKind, value: Value<'_>) -> Result<(), Self::Error>;
 }
 
@@ -53,7 +52,7 @@ macro_rules! commands {
         $(#[$unit_meta:meta])*
         $unit:ident
     )*) => {
-        /// One command of a stream.
+        /// One command of a send stream.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Command<'a> {
             $($(#[$meta])* $variant {$($(#[$field_meta])* $field: $type,)*},)*
@@ -61,7 +60,7 @@ macro_rules! commands {
         }
 
         impl<'a> Command<'a> {
-            /// Which command it is.
+            /// Returns the kind of this command.
             #[must_use]
             pub const fn kind(&self) -> CommandKind {
                 match self {
@@ -70,7 +69,7 @@ macro_rules! commands {
                 }
             }
 
-            /// The attributes that a command of this kind may have, in the order of the wire.
+            /// Lists the attributes that a command of this kind may have, in wire order.
             #[must_use]
             pub const fn attributes_of(kind: CommandKind) -> &'static [AttributeKind] {
                 match kind {
@@ -79,7 +78,8 @@ macro_rules! commands {
                 }
             }
 
-            /// [`Command::attributes_of`] as a set: bit N is the attribute with number N.
+            /// Returns [`Command::attributes_of`] as a bit set: bit N stands for the attribute with
+            /// number N.
             pub(crate) const fn attribute_set(kind: CommandKind) -> u64 {
                 match kind {
                     $(CommandKind::$variant => 0 $(| (1 << AttributeKind::$attribute.to_raw()))*,)*
@@ -87,7 +87,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Hands each attribute that the command has to `sink`, in the order of the wire.
+            /// Passes each attribute of this command to `sink`, in wire order.
             ///
             /// # Errors
             /// The first error of `sink`.
@@ -114,7 +114,7 @@ macro_rules! commands {
                 }
             }
 
-            /// Makes a command of `kind` from its attributes.
+            /// Builds a command of `kind` from its attributes.
             ///
             /// # Errors
             /// [`CommandProblem::AttributeMissing`] or [`CommandProblem::AttributeLength`].
@@ -136,7 +136,7 @@ macro_rules! commands {
         }
 
         impl<'a> Command<'a> {
-            /// Evaluated below: a field that does not fit its attribute does not compile.
+            /// Compile-time check that each field fits its attribute; a `const` below evaluates it.
             const FIELDS_FIT: () = {
                 $($(assert!(
                     value::fits(<$type as Field<'a>>::SIZE_BYTES, AttributeKind::$attribute),
@@ -150,45 +150,47 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Begins a subvolume that is made from nothing.
+    /// Begins a subvolume that starts empty.
     Subvolume {
-        /// Name of the subvolume.
+        /// Name of the new subvolume.
         path: &'a [u8] = Path,
-        /// UUID of the subvolume at the sender, or what it was received from.
+        /// UUID of the subvolume at the sender, or of the subvolume that the sender received it
+        /// from.
         uuid: Uuid = Uuid,
-        /// Generation at which it last changed.
+        /// Generation at which the subvolume last changed.
         transid: Generation = Transid,
     }
-    /// Begins a subvolume that is made from a snapshot of an earlier one.
+    /// Begins a subvolume that starts as a snapshot of an earlier one.
     Snapshot {
         /// Name of the new subvolume.
         path: &'a [u8] = Path,
-        /// UUID of the new subvolume at the sender, or what it was received from.
+        /// UUID of the new subvolume at the sender, or of the subvolume that the sender received it
+        /// from.
         uuid: Uuid = Uuid,
-        /// Generation at which it last changed.
+        /// Generation at which the new subvolume last changed.
         transid: Generation = Transid,
         /// UUID of the earlier subvolume.
         clone_uuid: Uuid = CloneUuid,
-        /// Generation at which the earlier one last changed.
+        /// Generation at which the earlier subvolume last changed.
         clone_transid: Generation = CloneTransid,
     }
-    /// Makes an empty regular file.
+    /// Creates an empty regular file.
     Mkfile {
         /// Path of the file.
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
     }
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir {
         /// Path of the directory.
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
     }
-    /// Makes a device node.
+    /// Creates a device node.
     Mknod {
-        /// Path of the node.
+        /// Path of the device node.
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
@@ -197,197 +199,201 @@ commands! {
         /// Type and permission bits.
         mode: u64 = Mode,
     }
-    /// Makes a named pipe.
+    /// Creates a named pipe.
     Mkfifo {
-        /// Path of the pipe.
+        /// Path of the named pipe.
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
-        /// Device number, without meaning here; the kernel writes what the inode holds.
+        /// Device number of the pipe's inode item. It has no meaning for a pipe; the kernel sends
+        /// it anyway.
         device: Option<u64> = Device,
         /// Type and permission bits.
         mode: Option<u64> = Mode,
     }
-    /// Makes a socket.
+    /// Creates a socket.
     Mksock {
         /// Path of the socket.
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
-        /// Device number, without meaning here; the kernel writes what the inode holds.
+        /// Device number of the socket's inode item. It has no meaning for a socket; the kernel
+        /// sends it anyway.
         device: Option<u64> = Device,
         /// Type and permission bits.
         mode: Option<u64> = Mode,
     }
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Symlink {
-        /// Path of the link.
+        /// Path of the symbolic link.
         path: &'a [u8] = Path,
         /// Inode number at the sender.
         inode: Option<InodeNumber> = Inode,
-        /// Where it points.
+        /// Target path that the symbolic link contains.
         target: &'a [u8] = PathLink,
     }
-    /// Renames anything.
+    /// Renames a file or directory.
     Rename {
-        /// Path up to now.
+        /// Old path of the file or directory.
         from: &'a [u8] = Path,
-        /// Path from now on.
+        /// New path of the file or directory.
         to: &'a [u8] = PathTo,
     }
-    /// Gives a file another name.
+    /// Adds a hard link to a file.
     Link {
-        /// The new path.
+        /// New path of the file.
         path: &'a [u8] = Path,
-        /// A path that the file has already.
+        /// Existing path of the file.
         target: &'a [u8] = PathLink,
     }
-    /// Takes away a name of anything but a directory.
+    /// Removes a name of anything but a directory.
     Unlink {
-        /// The path.
+        /// Path to remove.
         path: &'a [u8] = Path,
     }
-    /// Takes away an empty directory.
+    /// Removes an empty directory.
     Rmdir {
-        /// The path.
+        /// Path of the directory to remove.
         path: &'a [u8] = Path,
     }
     /// Sets an extended attribute.
     SetXattr {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Name with its prefix: `user.…`.
+        /// Name of the extended attribute with its prefix: `user.…`.
         name: &'a [u8] = XattrName,
-        /// Value.
+        /// Value of the extended attribute.
         value: &'a [u8] = XattrData,
     }
-    /// Takes away an extended attribute.
+    /// Removes an extended attribute.
     RemoveXattr {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Name with its prefix.
+        /// Name of the extended attribute with its prefix.
         name: &'a [u8] = XattrName,
     }
     /// Writes file data.
     Write {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Where in the file.
+        /// Byte offset of the data in the file.
         offset: FileOffset = FileOffset,
-        /// What.
+        /// Bytes to write.
         data: &'a [u8] = Data,
     }
-    /// Shares a range of another file, or of another place in the same one.
+    /// Clones a range of another file, or another range of the same file.
     Clone {
-        /// Where in the file.
+        /// Byte offset of the clone in the target file.
         offset: FileOffset = FileOffset,
-        /// How much.
+        /// Length of the cloned range in bytes.
         length: ByteCount = CloneLength,
-        /// Path of the file.
+        /// Path of the target file.
         path: &'a [u8] = Path,
-        /// UUID of the subvolume to share from.
+        /// UUID of the subvolume to clone from.
         source_uuid: Uuid = CloneUuid,
         /// Generation at which that subvolume last changed.
         source_transid: Generation = CloneTransid,
-        /// Path in that subvolume.
+        /// Path of the source file in that subvolume.
         source_path: &'a [u8] = ClonePath,
-        /// Where in that file.
+        /// Byte offset of the range in the source file.
         source_offset: FileOffset = CloneOffset,
     }
     /// Sets the size of a file.
     Truncate {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// New size.
+        /// New size of the file in bytes.
         size: ByteCount = Size,
     }
-    /// Sets the permissions.
+    /// Sets the permissions of a file.
     Chmod {
         /// Path of the file.
         path: &'a [u8] = Path,
         /// Permission bits, with set-user-id, set-group-id and sticky.
         mode: u64 = Mode,
     }
-    /// Sets owner and group.
+    /// Sets owner and group of a file.
     Chown {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Owner.
+        /// User id of the owner.
         uid: u64 = Uid,
-        /// Group.
+        /// Group id.
         gid: u64 = Gid,
     }
-    /// Sets the times.
+    /// Sets the timestamps of a file.
     Utimes {
         /// Path of the file.
         path: &'a [u8] = Path,
         /// Last access.
         atime: Timestamp = Atime,
-        /// Last change of the content.
+        /// Time of the last access.
         mtime: Timestamp = Mtime,
-        /// Last change of the inode.
+        /// Time of the last change of the content.
         ctime: Timestamp = Ctime,
-        /// Creation; from version 2 on.
+        /// Creation time; present from stream version 2 on.
         otime: Option<Timestamp> = Otime,
     }
-    /// Says that a range of a file changed, in a stream without file data.
+    /// Marks a range of a file as changed, in a stream without file data.
     UpdateExtent {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Where in the file.
+        /// Byte offset of the changed range in the file.
         offset: FileOffset = FileOffset,
-        /// How much.
+        /// Length of the changed range in bytes.
         length: ByteCount = Size,
     }
-    /// Preallocates, punches or zeroes a range.
+    /// Preallocates, punches or zeroes a range of a file.
     Fallocate {
         /// Path of the file.
         path: &'a [u8] = Path,
         /// Mode of fallocate(2).
         mode: u32 = FallocateMode,
-        /// Where in the file.
+        /// Byte offset of the range in the file.
         offset: FileOffset = FileOffset,
-        /// How much.
+        /// Length of the range in bytes.
         length: ByteCount = Size,
     }
-    /// Sets the inode flags.
+    /// Sets the flags of an inode.
     FileAttributes {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Flags as the inode item has them.
+        /// Flags in the form of the inode item.
         attributes: u64 = FileAttributes,
     }
-    /// Writes file data as it lies compressed on disk.
+    /// Writes file data in the compressed form that the extent has on disk.
     EncodedWrite {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Where in the file.
+        /// Byte offset of the data in the file.
         offset: FileOffset = FileOffset,
-        /// How much of the decoded content is the file's.
+        /// Number of decoded bytes that belong to the file.
         unencoded_file_bytes: ByteCount = UnencodedFileBytes,
-        /// How long the decoded content is.
+        /// Length of the decoded content in bytes.
         unencoded_bytes: ByteCount = UnencodedBytes,
-        /// Where in the decoded content the file's part begins.
+        /// Offset in the decoded content at which the file's part begins.
         unencoded_offset: ByteCount = UnencodedOffset,
-        /// How the data is compressed, an [`EncodedCompression`](buttress_format::send::EncodedCompression) as
-        /// number; a stream without it means not at all.
+        /// Compression of the data, as the number of an
+        /// [`EncodedCompression`](buttress_format::send::EncodedCompression). A command without
+        /// this attribute holds uncompressed data.
         compression: Option<u32> = Compression,
-        /// How the data is encrypted; a stream without it means not at all, as 0 does.
+        /// Encryption of the data. A command without this attribute holds unencrypted data, as does
+        /// the value 0.
         encryption: Option<u32> = Encryption,
-        /// The encoded bytes.
+        /// The encoded bytes of the extent.
         data: &'a [u8] = Data,
     }
-    /// Turns fs-verity on.
+    /// Enables fs-verity for a file.
     EnableVerity {
         /// Path of the file.
         path: &'a [u8] = Path,
-        /// Number of the hash.
+        /// Number of the hash algorithm.
         algorithm: u8 = VerityAlgorithm,
-        /// Bytes of a block of the tree.
+        /// Block size of the Merkle tree in bytes.
         block_size: u32 = VerityBlockSize,
-        /// Salt.
+        /// Salt of the Merkle tree.
         salt: &'a [u8] = VeritySalt,
-        /// Signature.
+        /// Signature of the file's digest.
         signature: &'a [u8] = VeritySignature,
     }
     ;
@@ -396,7 +402,8 @@ commands! {
 }
 
 impl<'a> Command<'a> {
-    /// The path that the command works on: of a rename, the one up to now. The end has none.
+    /// Returns the path that the command changes: for a rename, the old path. The end command has
+    /// none.
     #[must_use]
     pub const fn path(&self) -> Option<&'a [u8]> {
         match *self {

@@ -1,30 +1,34 @@
-//! Reading streams: bytes to commands.
+//! The decoder of send streams: bytes to commands.
 //!
-//! [`Decoder`] reads large pieces of its input into one buffer and hands out commands that borrow from it:
-//! [`Decoder::next_command`] lends a [`Frame`] until it is called again. Nothing is copied but what a command that
-//! goes over the end of the buffer needs to lie in one piece.
+//! [`Decoder`] reads large pieces of its input into one buffer and returns commands that borrow
+//! from this buffer: [`Decoder::next_command`] lends a [`Frame`] until its next call. The decoder
+//! copies only the bytes of a command that crosses the end of the buffer, to make the command
+//! contiguous.
 //!
 //! Invariants, for any input:
-//! - a command is handed out only when it is whole and its checksum is right. Every attribute is known; those that
-//!   belong to the command occur once and have the size of their type;
-//! - the end is told only after an end command: a stream that is cut anywhere else is an error;
-//! - memory is bounded by twice the longest command that may be, and grows only as bytes arrive: a damaged
-//!   length alone costs nothing;
-//! - an error does not move the decoder. Called again it gives the same error, or, where the input failed, goes
-//!   on reading.
+//! - The decoder returns a command only after it has read the whole command and verified its
+//!   checksum. Every attribute is known. Attributes of the command occur once and have the size of
+//!   their type.
+//! - The decoder reports the end only after an end command. A stream that is cut elsewhere is an
+//!   error.
+//! - Memory is at most twice the longest command that the format allows, and grows only as bytes
+//!   arrive. A damaged length alone costs no memory.
+//! - An error does not advance the decoder. The next call returns the same error or, if the input
+//!   failed, reads again.
 //!
-//! What is read from a file can be read [ahead](ReadAhead), by a thread.
+//! A separate thread can read a file [ahead](ReadAhead) of the decoder.
 //!
-//! Streams of other senders may have attributes that do not belong to a command, or that later versions have. The frame
-//! names each as an [`Oddity`]. Commands with unknown numbers can be [skipped](Decoder::skip_unknown).
+//! Streams of other senders may have attributes that do not belong to a command, or that only later
+//! versions have. The frame reports each as an [`Oddity`]. The decoder can
+//! [skip](Decoder::skip_unknown) commands with unknown numbers.
 //!
-//! Several streams may follow each other, each with a header of its own ([`Streams`]).
+//! An input may contain several streams, each with its own header ([`Streams`]).
 //!
-//! Left out: whether the commands make sense. A first command that begins no subvolume, or a path that leaves it,
-//! is for the receiver to refuse.
+//! Left out: whether the commands make sense. The receiver refuses a first command that begins no
+//! subvolume, and a path that leaves the subvolume.
 //!
-//! Source: developer documentation, "Send stream format". Where that allows a reader to skip attributes that it
-//! does not know, this one refuses them by number.
+//! Source: developer documentation, "Send stream format". The documentation allows a reader to skip
+//! unknown attributes; this decoder refuses them by number.
 
 mod ahead;
 mod looking;
@@ -46,35 +50,35 @@ use buttress_format::send::{
 use core::ops::Range;
 use std::io::{Empty, ErrorKind as IoErrorKind, Read};
 
-/// How much is read at once, and what the buffer begins with.
+/// Size of one read of the input, and the initial size of the buffer, in bytes.
 const READ_BYTES: usize = 1 << 20;
 
-/// How much of the input to decode.
+/// Part of the input that a decoder decodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Streams {
     /// All streams up to the end of the input.
     #[default]
     All,
-    /// Up to the first end command. Not a byte beyond it is read, so that the input can be shared with whoever
-    /// takes what follows; that costs two reads for each command.
+    /// The input up to the first end command. The decoder reads no byte after this command, so
+    /// another reader can continue the input there. This mode costs two reads for each command.
     First,
 }
 
-/// Reads the commands of a stream, or of several one after another.
+/// Decoder of one stream, or of several consecutive streams.
 #[derive(Debug)]
 pub struct Decoder<R> {
     input: R,
-    /// Instead of `input`.
+    /// Input that a thread reads ahead; if present, it replaces `input`.
     ahead: Option<ReadAhead>,
-    /// Commands that lie within this were found right when they were read ahead: from and to in the input.
+    /// Byte range of the input whose commands the read-ahead thread has already verified.
     checked: Range<u64>,
     streams: Streams,
     buffer: Vec<u8>,
-    /// What of the buffer was read and is not decoded yet.
+    /// Range of the buffer that was read and is not decoded yet.
     unread: Range<usize>,
-    /// Of the beginning of `unread`, in the input.
+    /// Position in the input of the first byte of `unread`.
     place: Place,
-    /// How many stream headers were read.
+    /// Number of stream headers read so far.
     stream: u64,
     state: State,
     unknown: unknown::Unknown,
@@ -82,15 +86,15 @@ pub struct Decoder<R> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A stream header comes next, or after the first stream the end of the input.
+    /// The decoder expects a stream header or, after the first stream, the end of the input.
     Header,
-    /// A command comes next.
+    /// The decoder expects a command.
     Commands(Version),
-    /// All that was asked for is done.
+    /// The decoder has decoded everything that the caller asked for.
     Done,
 }
 
-/// One command, and where it is.
+/// One decoded command with its position in the input.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     place: Place,
@@ -102,49 +106,49 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The command.
+    /// Returns the command.
     #[must_use]
     pub const fn command(&self) -> &Command<'a> {
         &self.command
     }
 
-    /// Bytes from the beginning of the input to the header of the command.
+    /// Returns the offset of the command's header in the input, in bytes.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.place.offset
     }
 
-    /// Which command of its stream it is, from 1.
+    /// Returns the number of the command in its stream, from 1.
     #[must_use]
     pub const fn index(&self) -> u64 {
         self.place.command
     }
 
-    /// Where it is, as errors say it.
+    /// Returns the position of the command in the form that errors report.
     #[must_use]
     pub const fn place(&self) -> Place {
         self.place
     }
 
-    /// Which stream of the input it belongs to, from 1.
+    /// Returns the number of the command's stream in the input, from 1.
     #[must_use]
     pub const fn stream(&self) -> u64 {
         self.stream
     }
 
-    /// The version of that stream.
+    /// Returns the version of the command's stream.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// The first thing in the command that its version of the format does not have.
+    /// Returns the first attribute that does not belong to the command in its stream version.
     #[must_use]
     pub const fn oddity(&self) -> Option<Oddity> {
         self.oddity
     }
 
-    /// Header and payload as they lie in the input.
+    /// Returns the bytes of the command's header and payload.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -152,7 +156,7 @@ impl<'a> Frame<'a> {
 }
 
 impl Decoder<Empty> {
-    /// Decodes all streams of an input that is read ahead.
+    /// Creates a decoder of all streams of an input that a thread reads ahead.
     #[must_use]
     pub fn ahead(input: ReadAhead) -> Self {
         Self {
@@ -163,13 +167,13 @@ impl Decoder<Empty> {
 }
 
 impl<R: Read> Decoder<R> {
-    /// Decodes all streams of `input`, which need not be buffered.
+    /// Creates a decoder of all streams of `input`. The input needs no buffering.
     #[must_use]
     pub fn new(input: R) -> Self {
         Self::with_streams(input, Streams::All)
     }
 
-    /// Decodes as much of `input` as `streams` says.
+    /// Creates a decoder of the part of `input` that `streams` selects.
     #[must_use]
     pub fn with_streams(input: R, streams: Streams) -> Self {
         Self {
@@ -186,8 +190,8 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Goes on in the middle: `input` begins with the command at `place` of the stream with the number `stream`, which has this
-    /// version.
+    /// Creates a decoder that starts inside a stream. `input` begins with the command at `place` of
+    /// stream number `stream`, which has version `version`.
     #[must_use]
     pub fn going_on(input: R, streams: Streams, place: Place, stream: u64, version: Version) -> Self {
         Self {
@@ -198,17 +202,18 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// How many bytes of the input were decoded: where the next header begins.
+    /// Returns the number of input bytes decoded so far: the offset of the next header.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.place.offset
     }
 
-    /// The next command; `None` after the last end command, when nothing follows it or nothing more was asked for.
+    /// Returns the next command, or `None` after the last end command that the caller asked for.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for bytes that are not a stream or are cut short; [`Error::VersionUnknown`],
-    /// [`Error::CommandUnknown`] and [`Error::AttributeUnknown`]; [`Error::Read`] when the input fails.
+    /// [`Error::Corrupt`] if the bytes are not a stream or are truncated;
+    /// [`Error::VersionUnknown`], [`Error::CommandUnknown`] and [`Error::AttributeUnknown`];
+    /// [`Error::Read`] if the input fails.
     pub fn next_command(&mut self) -> Result<Option<Frame<'_>>> {
         let version = match self.state {
             State::Commands(version) => version,
@@ -252,7 +257,7 @@ impl<R: Read> Decoder<R> {
         }))
     }
 
-    /// Has the whole command in the buffer, with the right checksum. Returns its length.
+    /// Reads the whole command into the buffer and verifies its checksum. Returns its length.
     fn require_whole(&mut self, header: &CommandHeader) -> Result<usize> {
         let whole_bytes = COMMAND_HEADER_BYTES.saturating_add(header.payload_bytes);
         let found_bytes = self.fill(whole_bytes)?;
@@ -274,7 +279,7 @@ impl<R: Read> Decoder<R> {
         Ok(whole_bytes)
     }
 
-    /// Reads the header of a stream; `None` at the end of the input behind another stream.
+    /// Reads the header of a stream. Returns `None` if the input ends after an earlier stream.
     fn read_stream_header(&mut self) -> Result<Option<Version>> {
         let found_bytes = self.fill(STREAM_HEADER_BYTES)?;
         if found_bytes == 0 && self.stream > 0 {
@@ -310,7 +315,7 @@ impl<R: Read> Decoder<R> {
         Ok(Some(version))
     }
 
-    /// Reads the header of a command without going on to its payload.
+    /// Reads the header of a command and does not advance to its payload.
     fn read_command_header(&mut self, version: Version) -> Result<CommandHeader> {
         let found_bytes = self.fill(COMMAND_HEADER_BYTES)?;
         let place = self.place;
@@ -353,7 +358,8 @@ impl<R: Read> Decoder<R> {
         self.buffer.get(self.unread.clone()).unwrap_or_default()
     }
 
-    /// Returns the next command from a byte on, which [`require_whole`](Self::require_whole) has put into the buffer.
+    /// Returns the command at `from` in the buffer; [`require_whole`](Self::require_whole) has read
+    /// it.
     fn unread_command(&self, from: usize, whole_bytes: usize) -> Result<&[u8]> {
         let bytes = self.unread_bytes().get(from..whole_bytes);
         bytes.ok_or_else(|| self.cut_short(Part::Payload, whole_bytes, self.unread.len(), from))
@@ -370,7 +376,8 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Reads until `needed_bytes` are there or the input ends, and returns how many there are, at most that.
+    /// Reads until the buffer holds `needed_bytes` or the input ends. Returns the bytes available,
+    /// at most `needed_bytes`.
     #[inline]
     fn fill(&mut self, needed_bytes: usize) -> Result<usize> {
         while self.unread.len() < needed_bytes {
@@ -381,7 +388,7 @@ impl<R: Read> Decoder<R> {
         Ok(self.unread.len().min(needed_bytes))
     }
 
-    /// Reads once. Returns 0 at the end of the input.
+    /// Reads from the input once. Returns 0 at the end of the input.
     #[cold]
     fn read_more(&mut self, needed_bytes: usize) -> Result<usize> {
         if self.ahead.is_some() {
@@ -400,7 +407,8 @@ impl<R: Read> Decoder<R> {
         loop {
             match self.input.read(room) {
                 Ok(read_bytes) => {
-                    // A reader that claims more than there was room for has broken its contract.
+                    // A reader that reports more bytes than the buffer could hold violates its
+                    // contract.
                     let read_bytes = read_bytes.min(room.len());
                     self.unread.end = self.unread.end.saturating_add(read_bytes);
                     return Ok(read_bytes);
@@ -416,7 +424,8 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Takes what was read ahead: in place of a buffer that is used up, or behind what is left of it.
+    /// Appends the next read-ahead piece to the unread bytes, or replaces an empty buffer with the
+    /// piece.
     fn take_piece(&mut self) -> Result<usize> {
         let offset = self.place.offset.saturating_add(self.unread.len() as u64);
         let mut used = Vec::new();
@@ -450,8 +459,8 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Makes room behind the unread bytes: moves them to the front, and grows a buffer that they fill, but never to
-    /// more than twice what has arrived.
+    /// Makes space after the unread bytes: moves them to the front, and grows a buffer that they
+    /// fill. The buffer never grows to more than twice the bytes that have arrived.
     fn make_room(&mut self, needed_bytes: usize) {
         let end_needed = self.unread.start.saturating_add(needed_bytes);
         if self.unread.start > 0 && (self.unread.is_empty() || end_needed > self.buffer.len()) {
@@ -466,14 +475,14 @@ impl<R: Read> Decoder<R> {
 }
 
 struct CommandHeader {
-    /// `None` if the number is not known and the command is to be skipped.
+    /// Kind of the command; `None` if its number is unknown and the decoder skips the command.
     kind: Option<CommandKind>,
     number: u16,
     payload_bytes: usize,
     checksum: u32,
 }
 
-/// Checks a whole command against the checksum in its header.
+/// Verifies a whole command against the checksum in its header.
 fn verify(place: Place, stored: u32, bytes: &[u8]) -> Result<()> {
     let (mut header, payload) = match bytes.split_first_chunk::<COMMAND_HEADER_BYTES>() {
         Some((header, payload)) => (*header, payload),

@@ -1,57 +1,60 @@
-//! Streams as text: one line for each command, byte for byte as `btrfs receive --dump` of btrfs-progs 6.14 prints
-//! them.
+//! Send streams as text: one line per command, byte for byte as `btrfs receive --dump` of
+//! btrfs-progs 6.14 prints them.
 //!
-//! A line is the command, padded to 16 columns; the path, padded to 32; and what else matters, as `key=value`.
-//! Paths begin with `./` and the name of the subvolume, so a dump keeps the name of the last one that began. Control
-//! characters, bytes beyond ASCII, spaces and backslashes are escaped as in C, so a line is always one line and
-//! prints on any terminal.
+//! A line consists of the command, padded to 16 columns; the path, padded to 32; and the other
+//! attributes as `key=value`. Each path begins with `./` and the name of the subvolume, so a dump
+//! remembers the name of the current subvolume. The dump escapes control characters, bytes beyond
+//! ASCII, spaces and backslashes as in C. A line therefore stays one line and prints on any
+//! terminal.
 //!
-//! Some of what it prints is as it is only because btrfs-progs does so: `fileattr=0x` is followed by a decimal number,
-//! the mode of a preallocation is signed, group comes before owner, the target of a hard link has no subvolume
-//! before it while that of a rename has, and creation times are not shown.
+//! Some details only follow btrfs-progs. `fileattr=0x` precedes a decimal number. The mode of a
+//! preallocation is signed. The group comes before the owner. The target of a hard link has no
+//! subvolume name before it, but the target of a rename has. Creation times are absent.
 //!
-//! A time in a year beyond 32 bits is printed as `@seconds`; btrfs-progs ends with an error there.
+//! A time in a year beyond 32 bits prints as `@seconds`; btrfs-progs fails with an error for such a
+//! time.
 
 use crate::command::Command;
 use buttress_format::Timestamp;
 use jiff::tz::TimeZone;
 use std::io::Write;
 
-/// How wide the column of the commands is.
+/// Width of the command column, in characters.
 const COMMAND_COLUMNS: usize = 16;
 
-/// How wide the column of the paths is.
+/// Width of the path column, in characters.
 const PATH_COLUMNS: usize = 32;
 
-/// The calendar, weekdays with it, repeats after 400 years.
+/// Period after which the calendar repeats, weekdays included, in years.
 const CYCLE_YEARS: i64 = 400;
 const CYCLE_SECONDS: i64 = 146_097 * 86_400;
 
-/// 18 cycles: on either side of 1970 the calendar library knows more than that.
+/// 18 calendar cycles in seconds. On either side of 1970 the calendar library supports more than
+/// this.
 const CALENDAR_SECONDS: i64 = 18 * CYCLE_SECONDS;
 
-/// Prints commands one after another.
+/// Formatter that prints commands one after another.
 #[derive(Clone, Debug)]
 pub struct TextDump {
     zone: TimeZone,
-    /// `./NAME` of the subvolume that began last, escaped.
+    /// Escaped `./NAME` of the subvolume that began last.
     subvolume: Vec<u8>,
 }
 
 impl TextDump {
-    /// A dump with times in the machine's zone (`TZ`).
+    /// Creates a dump with times in the time zone of the machine (`TZ`).
     #[must_use]
     pub fn new() -> Self {
         Self::with_zone(TimeZone::system())
     }
 
-    /// A dump with times in UTC, for output that must not depend on the machine.
+    /// Creates a dump with times in UTC, for output that must not depend on the machine.
     #[must_use]
     pub const fn utc() -> Self {
         Self::with_zone(TimeZone::UTC)
     }
 
-    /// A dump with times in `zone`.
+    /// Creates a dump with times in `zone`.
     #[must_use]
     pub const fn with_zone(zone: TimeZone) -> Self {
         Self {
@@ -60,7 +63,7 @@ impl TextDump {
         }
     }
 
-    /// Appends the line of a command to `out`; the end has none.
+    /// Appends the line of a command to `out`. The end command has no line.
     pub fn line(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         let Some(path) = command.path() else { return };
         if let Command::Subvolume { path, .. } | Command::Snapshot { path, .. } = command {
@@ -83,14 +86,14 @@ impl TextDump {
         out.push(b'\n');
     }
 
-    /// The path below the subvolume.
+    /// Appends a path below the current subvolume.
     fn path(&self, path: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&self.subvolume);
         out.push(b'/');
         escape(path, out);
     }
 
-    /// What follows the path.
+    /// Appends the attributes that follow the path.
     fn details(&self, command: &Command<'_>, out: &mut Vec<u8>) {
         match *command {
             Command::Mkfile { .. }
@@ -142,7 +145,7 @@ impl TextDump {
         }
     }
 
-    /// `2026-11-21T01:47:58+0000`. Years are printed with as many digits as they have.
+    /// Appends a time as `2026-11-21T01:47:58+0000`. A year has as many digits as it needs.
     fn time(&self, time: Timestamp, out: &mut Vec<u8>) {
         let cycles = cycles_outside(time.seconds);
         let within = time.seconds.saturating_sub(cycles.saturating_mul(CYCLE_SECONDS));
@@ -173,7 +176,8 @@ impl TextDump {
     }
 }
 
-/// How many cycles a time lies beyond the years that the calendar library knows.
+/// Returns the number of calendar cycles by which a time exceeds the years that the calendar
+/// library supports.
 const fn cycles_outside(seconds: i64) -> i64 {
     let known = if seconds > CALENDAR_SECONDS {
         CALENDAR_SECONDS
@@ -191,7 +195,7 @@ impl Default for TextDump {
     }
 }
 
-/// The details of commands that have only numbers.
+/// Appends the attributes of commands that have only numbers.
 fn numbers(command: &Command<'_>, out: &mut Vec<u8>) {
     match *command {
         Command::Subvolume { uuid, transid, .. } => {
@@ -263,12 +267,12 @@ fn numbers(command: &Command<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The command, padded to its column.
+/// Appends the command's name, padded to its column.
 fn begin(command: &Command<'_>, out: &mut Vec<u8>) {
     print(out, format_args!("{:<COMMAND_COLUMNS$}", command.kind()));
 }
 
-/// Pads the path that ends `out` to its column; a longer one gets one space.
+/// Pads the path at the end of `out` to its column. A longer path gets one space.
 fn pad(out: &mut Vec<u8>) {
     let line_start = out
         .iter()
@@ -288,7 +292,7 @@ fn print(out: &mut Vec<u8>, text: core::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// Appends a name with what is not a printable ASCII character, and spaces and backslashes, escaped.
+/// Appends a name and escapes unprintable and non-ASCII bytes, spaces and backslashes.
 fn escape(name: &[u8], out: &mut Vec<u8>) {
     for &byte in name {
         match byte {

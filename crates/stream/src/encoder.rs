@@ -1,15 +1,15 @@
-//! Writing streams: commands to bytes.
+//! The encoder of send streams: commands to bytes.
 //!
-//! [`Encoder`] appends to a buffer of the caller's: nothing is allocated but what that buffer grows by, and
-//! nothing is copied but each value once. Where the caller can put file data straight into the buffer,
-//! [`Encoder::begin_data`] writes all of a command but its data, and [`Encoder::finish_data`] closes it: no copy
-//! at all.
+//! [`Encoder`] appends to the caller's buffer. It allocates memory only for the growth of this
+//! buffer, and copies each value once. A caller can place file data directly in the buffer:
+//! [`Encoder::begin_data`] writes a command without its data, and [`Encoder::finish_data`]
+//! completes the command. This path copies no data.
 //!
-//! An encoder has no state but the version: commands of one stream may be encoded on several threads, each
-//! into its own buffer. A call that fails leaves the buffer as it was.
+//! The only state of an encoder is the stream version. Several threads may therefore encode
+//! commands of one stream, each into its own buffer. A failed call leaves the buffer unchanged.
 //!
-//! The order of commands is the caller's: a stream is [`Encoder::header`], a `Subvolume` or `Snapshot`, the
-//! changes, and `End`.
+//! The caller determines the order of commands: a stream is [`Encoder::header`], a `Subvolume` or
+//! `Snapshot`, the changes, and `End`.
 
 use crate::command::{AttributeSink, Command, Value};
 use crate::error::{EncodeProblem, Error, Result};
@@ -25,7 +25,8 @@ pub struct Encoder {
     version: Version,
 }
 
-/// A command whose data is still to be appended. From [`Encoder::begin_data`]; [`Encoder::finish_data`] takes it.
+/// A command from [`Encoder::begin_data`] whose data the caller has yet to append.
+/// [`Encoder::finish_data`] consumes it.
 #[derive(Debug)]
 #[must_use = "the command is not whole before finish_data"]
 pub struct PendingData {
@@ -36,13 +37,13 @@ pub struct PendingData {
 }
 
 impl Encoder {
-    /// For streams of this version.
+    /// Creates an encoder for streams of `version`.
     #[must_use]
     pub const fn new(version: Version) -> Self {
         Self { version }
     }
 
-    /// The version of the stream.
+    /// Returns the version of the stream.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
@@ -54,12 +55,12 @@ impl Encoder {
         out.extend_from_slice(&self.version.to_raw().to_le_bytes());
     }
 
-    /// Appends one command, with its length and checksum. The creation time of `Utimes` is left out of version 1,
-    /// which does not have it.
+    /// Appends one command with its length and checksum. For version 1 it omits the creation time
+    /// of `Utimes`, which this version does not define.
     ///
     /// # Errors
-    /// [`Error::Encode`]: the version does not have the command, or an attribute or the whole command is too long
-    /// for it. `out` is as it was.
+    /// [`Error::Encode`] if the version does not define the command, or if an attribute or the
+    /// whole command is too long for the version. `out` stays unchanged.
     #[inline]
     pub fn encode(&self, command: &Command<'_>, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
@@ -74,12 +75,13 @@ impl Encoder {
             })
     }
 
-    /// Appends a `Write` or `EncodedWrite` but for its data, which is empty in `command`. The caller then appends
-    /// exactly `data_bytes` bytes to `out` and calls [`Encoder::finish_data`]; to give up instead, it calls
-    /// [`Encoder::abandon_data`].
+    /// Appends a `Write` or `EncodedWrite` without its data; the data field of `command` is empty.
+    /// The caller then appends exactly `data_bytes` bytes to `out` and calls
+    /// [`Encoder::finish_data`], or gives up with [`Encoder::abandon_data`].
     ///
     /// # Errors
-    /// [`Error::Encode`] as of [`Encoder::encode`], and for any other command. `out` is as it was.
+    /// [`Error::Encode`] as for [`Encoder::encode`], and for any other command. `out` stays
+    /// unchanged.
     #[inline]
     pub fn begin_data(
         &self,
@@ -116,10 +118,11 @@ impl Encoder {
         }
     }
 
-    /// Closes a command whose data was appended.
+    /// Completes a command whose data the caller has appended.
     ///
     /// # Errors
-    /// [`Error::Encode`] when not as many bytes were appended as announced. The whole command is taken away.
+    /// [`Error::Encode`] if the number of appended bytes differs from the announced number. The
+    /// call then removes the whole command.
     #[inline]
     pub fn finish_data(&self, pending: PendingData, out: &mut Vec<u8>) -> Result<()> {
         let appended_bytes = out.len().saturating_sub(pending.data_start);
@@ -140,13 +143,13 @@ impl Encoder {
         })
     }
 
-    /// Takes a command away again whose data did not come.
+    /// Removes a command from [`Encoder::begin_data`] whose data the caller cannot append.
     #[expect(clippy::needless_pass_by_value, reason = "it is used up")]
     pub fn abandon_data(&self, pending: PendingData, out: &mut Vec<u8>) {
         out.truncate(pending.start);
     }
 
-    /// Appends a header with zeros and the attributes.
+    /// Appends a zeroed command header and the attributes.
     #[inline]
     fn open(&self, command: &Command<'_>, data_bytes: usize, out: &mut Vec<u8>) -> Result<(), EncodeProblem> {
         let kind = command.kind();
@@ -165,7 +168,7 @@ impl Encoder {
         })
     }
 
-    /// Fills in length and checksum of the command at `start`, which goes up to the end of `out`.
+    /// Fills in length and checksum of the command at `start`, which extends to the end of `out`.
     #[inline]
     fn close(&self, start: usize, out: &mut [u8]) -> Result<(), EncodeProblem> {
         let command = out.get_mut(start..).unwrap_or_default();
@@ -183,7 +186,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// The length of a payload as its field has it, when it is not too long.
+    /// Returns the payload length in the width of its header field, if the version allows this
+    /// length.
     fn check_payload(&self, payload_bytes: usize) -> Result<u32, EncodeProblem> {
         let maximum_bytes = self.version.payload_bytes_max();
         match u32::try_from(payload_bytes) {
@@ -197,10 +201,10 @@ impl Encoder {
     }
 }
 
-/// Appends attributes.
+/// Attribute sink that appends to a buffer.
 struct Attributes<'b> {
     version: Version,
-    /// What comes later on top of the data in the command.
+    /// Number of data bytes that the caller will append later.
     data_bytes: usize,
     out: &'b mut Vec<u8>,
 }

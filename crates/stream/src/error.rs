@@ -1,7 +1,7 @@
-//! What goes wrong with streams, one variant per check, in the four kinds of [`ErrorKind`].
+//! Errors of streams, one variant per check, in the four kinds of [`ErrorKind`].
 //!
-//! What is wrong with bytes says where: the offset in the input and the number of the command, both of which
-//! a [`Place`] holds.
+//! Each error about bytes reports a [`Place`]: the offset in the input and the number of the
+//! command.
 
 use buttress_format::ErrorKind;
 use buttress_format::send::{AttributeKind, CommandKind, Version};
@@ -10,12 +10,12 @@ use core::fmt;
 /// The result of a call on streams.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// A place in the input of a decoder.
+/// A position in the input of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Bytes from the beginning of the input to the header of the stream or command.
+    /// Offset of the header of the stream or command in the input, in bytes.
     pub offset: u64,
-    /// Which command of its stream it is, from 1; 0 is the header of the stream.
+    /// Number of the command in its stream, from 1; 0 means the header of the stream.
     pub command: u64,
 }
 
@@ -28,66 +28,67 @@ impl fmt::Display for Place {
     }
 }
 
-/// An error of reading or writing a stream.
+/// Error of reading or writing a stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not a stream, or not whole.
+    /// The bytes are not a stream, or are incomplete.
     #[error("{place}: {problem}")]
     Corrupt {
-        /// Where.
+        /// Position of the problem in the input.
         place: Place,
-        /// What.
+        /// Problem with the bytes.
         problem: StreamProblem,
     },
-    /// The stream is of a version that is not known.
+    /// The stream has an unknown version.
     #[error("{place}: the stream has version {version}; versions up to 3 are supported")]
     VersionUnknown {
-        /// Where.
+        /// Position of the stream header in the input.
         place: Place,
-        /// The version.
+        /// Version that the header states.
         version: u32,
     },
-    /// A command has a number that is not known.
+    /// A command has an unknown number.
     #[error(
         "{place}: command number {number}{} is not known to version {version} of the stream",
         InParentheses(CommandKind::from_raw(*number))
     )]
     CommandUnknown {
-        /// Where.
+        /// Position of the command in the input.
         place: Place,
-        /// The number.
+        /// Number of the command.
         number: u16,
         /// The version of the stream.
         version: Version,
     },
-    /// A command with an unknown number was to be skipped, and would change the content of a file.
+    /// The decoder should skip a command with an unknown number, but the command would change the
+    /// content of a file.
     #[error(
         "{place}: command number {number} is not known to version {version} of the stream and has the attribute {attribute}: \
          without it a file would have other content, so it cannot be skipped"
     )]
     CommandNotSkipped {
-        /// The place of the command in the stream.
+        /// Position of the command in the input.
         place: Place,
-        /// The number.
+        /// Number of the command.
         number: u16,
         /// The version of the stream.
         version: Version,
-        /// The attribute that only commands about content have.
+        /// An attribute of the command that only commands about content have.
         attribute: AttributeKind,
     },
-    /// An attribute has a number that is not known.
+    /// An attribute has an unknown number.
     #[error(
         "{place}: {command} has an attribute with number {number}{}, which is not known to version {version} of \
          the stream",
         InParentheses(AttributeKind::from_raw(*number))
     )]
     AttributeUnknown {
-        /// Where.
+        /// Position of the command in the input.
         place: Place,
-        /// The command.
+        /// Kind of the command that has the attribute.
         command: CommandKind,
-        /// The number.
+        /// Number of the attribute.
         number: u16,
         /// The version of the stream.
         version: Version,
@@ -95,24 +96,24 @@ pub enum Error {
     /// The input failed.
     #[error("cannot read the stream at byte {offset}: {error}")]
     Read {
-        /// How much of it had been read.
+        /// Number of bytes read before the failure.
         offset: u64,
-        /// The failure.
+        /// Error of the input.
         #[source]
         error: std::io::Error,
     },
-    /// A command cannot be written.
+    /// The encoder cannot encode a command.
     #[error("{command} cannot be encoded: {problem}")]
     Encode {
-        /// The command.
+        /// Kind of the command.
         command: CommandKind,
-        /// Why.
+        /// Reason for the failure.
         problem: EncodeProblem,
     },
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -127,60 +128,60 @@ impl Error {
     }
 }
 
-/// What is wrong with the bytes of a stream.
+/// Problem with the bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamProblem {
-    /// There is nothing at all.
+    /// The input has no bytes.
     #[error("the stream is empty")]
     Empty,
     /// The input ends inside a header or a payload.
     #[error("the stream is cut short: {found_bytes} of {expected_bytes} bytes of the {part}")]
     CutShort {
-        /// Of what.
+        /// Part of the stream in which the input ends.
         part: Part,
-        /// How much it should have.
+        /// Expected length of the part in bytes.
         expected_bytes: usize,
-        /// How much there is.
+        /// Number of bytes of the part that the input holds.
         found_bytes: usize,
     },
-    /// The input ends between two commands, and the last one was not the end.
+    /// The input ends between two commands, without an end command.
     #[error("the stream is cut short: it ends without its end command")]
     EndMissing,
-    /// The first bytes are not those of a stream.
+    /// The first bytes are not the magic of a stream.
     #[error("not a send stream: it begins with {}", Hex(found))]
     Magic {
-        /// The first 13 bytes.
+        /// First 13 bytes of the input.
         found: [u8; 13],
     },
-    /// A payload is longer than may be.
+    /// A payload is longer than the version allows.
     #[error(
         "the payload has {found_bytes} bytes; in version {version} of the stream at most {maximum_bytes}"
     )]
     PayloadLength {
-        /// How much it claims to have.
+        /// Payload length that the command header states, in bytes.
         found_bytes: u32,
-        /// How much it may have.
+        /// Largest payload that the version allows, in bytes.
         maximum_bytes: usize,
         /// The version of the stream.
         version: Version,
     },
-    /// The checksum does not fit.
+    /// The checksum of a command does not match its bytes.
     #[error("checksum {stored:#010x} is stored, {computed:#010x} is computed over {bytes} bytes")]
     Checksum {
-        /// In the header of the command.
+        /// Checksum in the header of the command.
         stored: u32,
-        /// Over header and payload.
+        /// Checksum computed over header and payload.
         computed: u32,
-        /// The length of both.
+        /// Length of header and payload in bytes.
         bytes: usize,
     },
-    /// A command is not what it should be.
+    /// The attributes of a command are wrong.
     #[error("{command}: {problem}")]
     Command {
-        /// Which.
+        /// Kind of the command.
         command: CommandKind,
-        /// What.
+        /// Problem with its attributes.
         problem: CommandProblem,
     },
 }
@@ -188,11 +189,11 @@ pub enum StreamProblem {
 /// A part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Magic and version.
+    /// The stream header: magic and version.
     StreamHeader,
-    /// Length, number and checksum of a command.
+    /// The command header: length, number and checksum.
     CommandHeader,
-    /// What follows the header of a command.
+    /// The attributes after a command header.
     Payload,
 }
 
@@ -206,115 +207,115 @@ impl fmt::Display for Part {
     }
 }
 
-/// What is wrong with the attributes of a command.
+/// Problem with the attributes of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandProblem {
-    /// An attribute that the command must have is not there.
+    /// The command lacks a mandatory attribute.
     #[error("attribute {attribute} is missing")]
     AttributeMissing {
-        /// Which.
+        /// The missing attribute.
         attribute: AttributeKind,
     },
-    /// An attribute of a fixed size has another.
+    /// An attribute of a fixed size has another size.
     #[error("attribute {attribute} has {found_bytes} bytes instead of {expected_bytes}")]
     AttributeLength {
-        /// Which.
+        /// The attribute.
         attribute: AttributeKind,
-        /// What its type has.
+        /// Size of the attribute's type in bytes.
         expected_bytes: usize,
-        /// What it has.
+        /// Size of the attribute in the stream, in bytes.
         found_bytes: usize,
     },
-    /// An attribute is there twice.
+    /// A command has the same attribute twice.
     #[error("attribute {attribute} is there twice, the second time at byte {offset} of the payload")]
     AttributeRepeated {
-        /// Which.
+        /// The attribute.
         attribute: AttributeKind,
-        /// Where it is the second time.
+        /// Offset of its second occurrence in the payload.
         offset: usize,
     },
     /// The end command has an attribute.
     #[error("attribute {attribute} at byte {offset} of the payload does not belong to it")]
     AttributeForeign {
-        /// Which.
+        /// The attribute.
         attribute: AttributeKind,
-        /// Where in the payload.
+        /// Offset of the attribute in the payload.
         offset: usize,
     },
-    /// An attribute goes beyond the end of the payload.
+    /// An attribute extends beyond the end of the payload.
     #[error(
         "attribute number {number} at byte {offset} of the payload needs {needed_bytes} bytes, \
          {left_bytes} are left"
     )]
     AttributeCutShort {
-        /// Its number.
+        /// Number of the attribute.
         number: u16,
-        /// Where in the payload.
+        /// Offset of the attribute in the payload.
         offset: usize,
-        /// What it needs with its header.
+        /// Bytes that the attribute needs, header included.
         needed_bytes: usize,
-        /// What there is from `offset` on.
+        /// Bytes of the payload from `offset` on.
         left_bytes: usize,
     },
-    /// A few bytes are left that are too few for an attribute.
+    /// The last bytes of the payload are too few for an attribute.
     #[error("{left_bytes} bytes are left at byte {offset} of the payload, too few for an attribute")]
     Rest {
-        /// Where in the payload.
+        /// Offset of these bytes in the payload.
         offset: usize,
-        /// How many.
+        /// Number of these bytes.
         left_bytes: usize,
     },
 }
 
-/// Why a command cannot be encoded.
+/// Reason why the encoder cannot encode a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeProblem {
-    /// The version of the stream does not have the command.
+    /// The version of the stream does not define the command.
     #[error("it needs version {needed} of the stream, which is of version {version}")]
     Version {
-        /// The first version that has it.
+        /// First version that defines the command.
         needed: Version,
         /// The version of the stream.
         version: Version,
     },
-    /// An attribute is longer than its length can say.
+    /// An attribute is too long for its length field.
     #[error("attribute {attribute} has {found_bytes} bytes, at most {maximum_bytes} can be sent")]
     AttributeLength {
-        /// Which.
+        /// The attribute.
         attribute: AttributeKind,
-        /// What it has.
+        /// Length of the attribute in bytes.
         found_bytes: usize,
-        /// What it may have.
+        /// Largest length that an attribute may have, in bytes.
         maximum_bytes: usize,
     },
-    /// The payload would be longer than may be.
+    /// The payload would be longer than the version allows.
     #[error(
         "its payload has {found_bytes} bytes, version {version} of the stream has at most {maximum_bytes}"
     )]
     PayloadLength {
-        /// What it would have.
+        /// Length of the payload in bytes.
         found_bytes: usize,
-        /// What it may have.
+        /// Largest payload that the version allows, in bytes.
         maximum_bytes: usize,
         /// The version of the stream.
         version: Version,
     },
-    /// Data was announced for a command that has none, or the command came with data already.
+    /// The caller announced data for a command that has none, or that already contains data.
     #[error("only write and encoded_write, without data of their own, can have data appended")]
     NoData,
-    /// What was appended is not as long as was announced.
+    /// The caller appended more or fewer bytes than it announced.
     #[error("{appended_bytes} bytes of data were appended, {announced_bytes} were announced")]
     DataLength {
-        /// How much came.
+        /// Number of bytes that the caller appended.
         appended_bytes: usize,
-        /// How much should have come.
+        /// Number of bytes that the caller announced.
         announced_bytes: usize,
     },
 }
 
-/// A name behind its number, where there is one.
+/// Formats a name in parentheses, if there is one.
 struct InParentheses<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for InParentheses<T> {
@@ -326,7 +327,7 @@ impl<T: fmt::Display> fmt::Display for InParentheses<T> {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

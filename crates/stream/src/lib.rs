@@ -1,23 +1,23 @@
 //! btrfs send streams.
 //!
-//! A stream is a sequence of commands that makes a subvolume, or turns a snapshot of one into another.
-//! [`Command`] is one of them as a type that borrows its paths and data; encoder, decoder and dump are made from
-//! the same table of it.
+//! A send stream is a sequence of commands that creates a subvolume, or turns a snapshot of one
+//! subvolume into another. [`Command`] is the type of one command and borrows its paths and data.
+//! The encoder, decoder and dump are generated from the table of commands.
 //!
 //! | to | see |
 //! |---|---|
-//! | hold a command | [`command`] |
+//! | represent a command | [`command`] |
 //! | write streams | [`encoder`] |
 //! | send snapshots | [`mod@send`] |
-//! | receive them into a volume | [`mod@receive`] |
-//! | know how far a transfer came | [`trail`] |
-//! | look into streams | [`view`] |
-//! | make new streams out of streams | [`mod@merge`] |
+//! | receive streams into a volume | [`mod@receive`] |
+//! | record the progress of a transfer | [`trail`] |
+//! | inspect streams without a volume | [`view`] |
+//! | derive new streams from streams | [`mod@merge`] |
 //! | read streams | [`decoder`] |
-//! | print them | [`dump`] |
-//! | know what went wrong | [`error`] |
+//! | print streams as text | [`dump`] |
+//! | handle errors | [`error`] |
 //!
-//! The numbers, names and limits of the format are in `buttress_format::send`.
+//! `buttress_format::send` holds the numbers, names and limits of the format.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,12 +1,13 @@
-//! New streams out of streams, without a volume: [`merge`] makes a full one of a chain, [`rebase`] gives an incremental one
-//! another parent.
+//! Stream rewriting without a volume: [`merge`] makes a full stream of a chain, [`rebase`] gives an
+//! incremental stream another parent.
 //!
-//! A merged stream makes what the chain makes in the end: names, attributes, times, holes, hard links, and data that was sent
-//! once and is in several places as clones of the first. It has uuid and generation of the chain's last snapshot, so that what
-//! builds on that one builds on it. Encoded data stays as it is. Files come in the order of their names, times last.
+//! A merged stream creates the final state of the chain: names, attributes, times, holes and hard
+//! links. It sends each piece of data once and clones it for further places. It has the uuid and
+//! generation of the chain's last snapshot, so later streams of the chain apply to its result.
+//! Encoded data stays encoded. Files come in the order of their names, times last.
 //!
-//! Left out: which extents the chain shared with other subvolumes than its own (a merged stream needs none), and sharing of parts
-//! that are not whole sectors.
+//! Left out: extents that the chain shared with other subvolumes (a merged stream needs none), and
+//! sharing of partial sectors.
 
 use crate::command::Command;
 use crate::decoder::Decoder;
@@ -22,44 +23,45 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// What is written at once.
+/// Size of one write of the output, in bytes.
 const OUTPUT_BYTES: usize = 1 << 20;
 
-/// What clones are whole multiples of: the largest sector there is would share less than most volumes can.
+/// Granularity of clones in bytes. The largest sector size of btrfs would share less than most
+/// volumes can.
 const CLONE_BYTES: u64 = 4096;
 
-/// The attribute that a new owner takes away.
+/// The extended attribute that a change of owner removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What can stop a stream from being made.
+/// Error of making a stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Streams cannot be read or encoded.
+    /// The decoder or encoder failed.
     #[error(transparent)]
     Stream(#[from] crate::Error),
-    /// What they hold cannot be.
+    /// The content of the streams is impossible.
     #[error(transparent)]
     View(#[from] crate::view::Error),
-    /// The new stream cannot be written.
+    /// The output failed.
     #[error("the new stream cannot be written: {0}")]
     Output(#[from] io::Error),
-    /// The caller ended it.
+    /// The caller cancelled.
     #[error(transparent)]
     Cancelled(buttress_fs::Error),
-    /// A file has fs-verity, which needs the descriptor of the chain's sender.
+    /// A file has fs-verity, which needs the descriptor that only the chain's sender has.
     #[error("{}: fs-verity cannot be merged", path.escape_ascii())]
     Verity {
-        /// The file.
+        /// Path of the file.
         path: Vec<u8>,
     },
-    /// The stream to be rebased builds on nothing.
+    /// The stream to rebase has no parent.
     #[error("the stream is a full one: it has no parent that another could take the place of")]
     Full,
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -73,10 +75,10 @@ impl Error {
     }
 }
 
-/// Writes a full stream of what `snapshot`, one of the series, holds.
+/// Writes a full stream of the content of `snapshot`, which belongs to the series.
 ///
 /// # Errors
-/// See [`Error`]. What was written until then is a stream without its end, which a receiver refuses.
+/// See [`Error`]. The output then holds a stream without its end command, which a receiver refuses.
 pub fn merge(
     series: &Series,
     snapshot: &Snapshot,
@@ -99,16 +101,16 @@ pub fn merge(
     merging.run()
 }
 
-/// Where bytes of a stream file begin that were sent already.
+/// Start of bytes in a stream file that the merged stream has already sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct From {
     file: u32,
     position: u64,
-    /// How far into what they decode to; for others zero.
+    /// Offset in the decoded content of encoded bytes; zero for other bytes.
     skip: u64,
 }
 
-/// Where they went.
+/// Target of bytes that the merged stream has already sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     id: NodeId,
@@ -125,7 +127,7 @@ struct Merging<'a> {
     progress: &'a Progress,
     out: Vec<u8>,
     places: HashMap<From, Sent>,
-    /// The first path of files that have several, or were cloned from.
+    /// First path of each file that has several paths or is a clone source.
     paths: HashMap<NodeId, Arc<[u8]>>,
 }
 
@@ -159,8 +161,8 @@ impl Merging<'_> {
                 self.attributes(inode, &path)?;
             }
             if is_directory || inode.links > 1 {
-                // What is made inside would inherit a directory's attributes (default access lists, compression, groups), and change
-                // its times, as more names do.
+                // New entries of a directory would inherit its attributes (default access lists,
+                // compression, groups). Each new name also changes the directory's times.
                 late.push((entry.id, path));
             } else {
                 self.times(inode, &path)?;
@@ -260,7 +262,7 @@ impl Merging<'_> {
                     },
                     Some(encoded),
                 ),
-                // Pieces have no shared sources.
+                // `Pieces` never yields a shared source.
                 Source::Shared(_) => continue,
             };
             if self.clone_range(from, &piece, path)? {
@@ -284,7 +286,7 @@ impl Merging<'_> {
         self.put(&Command::Truncate { path, size })
     }
 
-    /// Shares a range whose bytes were sent before.
+    /// Clones a range if the merged stream has already sent its bytes. Returns false otherwise.
     fn clone_range(&mut self, from: From, piece: &Piece, path: &[u8]) -> Result<bool, Error> {
         let Some(sent) = self.places.get(&from).copied() else {
             return Ok(false);
@@ -401,16 +403,16 @@ impl Merging<'_> {
     }
 }
 
-/// A subvolume as streams name it.
+/// Identity of a subvolume in streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Its uuid.
+    /// UUID of the subvolume.
     pub uuid: Uuid,
-    /// The generation at which it last changed.
+    /// Generation at which the subvolume last changed.
     pub transid: Generation,
 }
 
-/// The last subvolume that streams make.
+/// Returns the last subvolume that the streams of `input` create.
 ///
 /// # Errors
 /// [`Error::Stream`].
@@ -427,11 +429,11 @@ pub fn last_subvolume(input: impl Read) -> Result<Option<Named>, Error> {
     Ok(last)
 }
 
-/// Writes the streams of `input` so that what builds on the first one's parent, or clones from it, takes `parent` instead. That
-/// `parent` has the same content is the caller's word. Gives the old parent.
+/// Writes the streams of `input` with `parent` in place of the first stream's parent, also as clone
+/// source. The caller guarantees that `parent` has the same content. Returns the old parent.
 ///
 /// # Errors
-/// [`Error::Full`] for a stream without a parent, and see [`Error`].
+/// [`Error::Full`] if the first stream has no parent, and the other errors of [`Error`].
 pub fn rebase(
     input: impl Read,
     parent: Named,

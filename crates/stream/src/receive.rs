@@ -1,32 +1,34 @@
 //! Receiving: a stream becomes a read-only subvolume of a volume that is open for writing.
 //!
-//! What a stream makes is a subvolume that nobody sees before its end
-//! ([`unfinished`](buttress_writer::operations::unfinished)). At the end it gets its name, its uuids and its read-only flag
-//! in one step, which is then committed. A receive that fails gives up what it made; one that is cut off leaves what the
-//! next opening for writing drops.
+//! A stream creates a subvolume that stays invisible until its end
+//! ([`unfinished`](buttress_writer::operations::unfinished)). At the end the subvolume gets its
+//! name, its uuids and its read-only flag in one operation, and the receiver commits. A failed
+//! receive discards its subvolume. After a crash, the next open for writing drops the unfinished
+//! subvolume.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`Options`], [`Event`], [`Summary`] | how to receive, what is told meanwhile, what came of it |
+//! | [`Options`], [`Event`], [`Summary`] | options, events during the receive, and its result |
 //! | `making` | the subvolumes of a stream, from the first command to the end |
 //! | `names` | from paths to inodes, without a walk for each command |
-//! | `made_names` | names that wait to be put into their directories |
-//! | `new_file` | new inodes, small files made at once with all that they hold |
+//! | `made_names` | names that are pending for their directories |
+//! | `new_file` | new inodes: small files are created in one operation with content and attributes |
 //! | `applying` | names and attributes |
 //! | `content` | data: written, encoded, cloned, allocated |
-//! | `encoded` | encoded data on its way into a file, many extents at a time |
-//! | `notes` | oddities of a stream that do no harm, each reported once |
-//! | `settling` | names that settle before their inode is made, times of directories that wait |
-//! | `taken_names` | names that are surely free, without a look-up for each |
+//! | `encoded` | encoded data for a file, many extents per write |
+//! | `notes` | harmless oddities of a stream, each reported once |
+//! | `settling` | names that settle before their inode exists, pending times of directories |
+//! | `taken_names` | names that are certainly free, without a lookup for each |
 //! | `sources` | the subvolumes that a stream names by uuid |
-//! | `scouting` | what commands that come will change, read before they come |
-//! | `keeping` | what there is of a stream that was cut off, kept to go on with |
+//! | `scouting` | readahead of the metadata that later commands will change |
+//! | `keeping` | the received part of an interrupted stream, kept for a later resume |
 //!
-//! A stream is not trusted: whatever it says, nothing outside the subvolume that it makes is changed, and memory does not
-//! depend on it.
+//! Streams are not trusted. For any stream, the receiver changes nothing outside the new subvolume,
+//! and its memory does not grow with the stream.
 //!
-//! What comes out is what was sent: directories pass nothing on to what is made in them, and the time of the last change of an
-//! inode (`ctime`) and of its making (`otime`), where the stream has it, are set with the others.
+//! The new subvolume equals the sent one. Directories pass no attributes on to new entries. The
+//! receiver also sets the change time (`ctime`) and the creation time (`otime`) of an inode, if the
+//! stream has them.
 
 mod applying;
 mod content;
@@ -56,24 +58,27 @@ use buttress_writer::WritableFilesystem;
 use making::Receiver;
 use std::io::{Cursor, Read};
 
-/// How to receive.
+/// Options of a receive.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How much of the input to receive.
+    /// Part of the input to receive.
     pub streams: Streams,
-    /// Decode encoded data instead of storing it as it is.
+    /// Decode encoded data instead of storing it encoded.
     pub force_decompress: bool,
-    /// Skip commands with unknown numbers, except those that would change the content of a file. Not together with what is kept of a
-    /// stream: what is skipped is not part of its [trail](crate::trail).
+    /// Skip commands with unknown numbers, except those that would change the content of a file.
+    /// Excludes `keep_every` and `resume`: skipped commands are not part of the
+    /// [trail](crate::trail) of a kept stream.
     pub skip_unknown: bool,
-    /// Give up after so many commands that cannot be carried out; 0: never. The others are left out.
+    /// Number of failed commands after which the receive gives up; 0 means no limit. The receive
+    /// leaves failed commands out.
     pub errors_max: u64,
-    /// Keep what there is of a stream that is cut off, in the volume but under no name that anybody would look for: how often it
-    /// is made sure of while the stream arrives, in bytes of that.
+    /// Interval, in bytes of the stream, at which the receive saves its progress durably. If the
+    /// stream is cut off, the received part stays in the volume, in a hidden directory.
     pub keep_every: Option<ByteCount>,
-    /// Go on with this. The input is the rest of the stream, or all of it. What is kept goes when the stream is received.
+    /// Kept part of an interrupted stream to resume. The input is the rest of the stream or the
+    /// whole stream. A completed receive deletes the kept part.
     pub resume: Option<Kept>,
-    /// Counts commands and bytes of the stream, and can end the work.
+    /// Counts commands and bytes of the stream, and can cancel the receive.
     pub progress: Progress,
 }
 
@@ -91,41 +96,42 @@ impl Default for Options {
     }
 }
 
-/// What is told while a stream is received.
+/// Event that a receive reports to its caller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A subvolume begins that is made from nothing.
+    /// A new subvolume begins empty.
     Subvolume {
-        /// Its name.
+        /// Name of the subvolume.
         name: &'a [u8],
-        /// Its uuid in the stream.
+        /// UUID of the subvolume in the stream.
         uuid: Uuid,
-        /// The generation at which it last changed at its sender.
+        /// Generation at which the subvolume last changed at its sender.
         transid: Generation,
     },
-    /// A subvolume begins that is made from a snapshot.
+    /// A new subvolume begins as a snapshot.
     Snapshot {
-        /// Its name.
+        /// Name of the subvolume.
         name: &'a [u8],
-        /// Its uuid in the stream.
+        /// UUID of the subvolume in the stream.
         uuid: Uuid,
-        /// The generation at which it last changed at its sender.
+        /// Generation at which the subvolume last changed at its sender.
         transid: Generation,
-        /// What it is made from.
+        /// Subvolume that the snapshot is taken of.
         parent: SubvolumeId,
     },
-    /// A command was left out: [`Options::errors_max`] allows it.
+    /// The receive left out a failed command, as [`Options::errors_max`] allows.
     Skipped(&'a Error),
-    /// A stream has something odd that does no harm.
+    /// The stream has a harmless oddity.
     Note(&'a Note),
 }
 
-/// Something odd in a stream that does no harm. Each kind is reported once.
+/// A harmless oddity in a stream. The receive reports each kind once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// A command has an attribute that it has only in later versions of streams. It is used.
+    /// A command has an attribute that only later stream versions define for it. The receiver uses
+    /// the attribute.
     EarlyAttribute {
         /// The place of the command in the stream.
         place: Place,
@@ -136,7 +142,7 @@ pub enum Note {
         /// The version of the stream.
         version: Version,
     },
-    /// A command has an attribute that belongs to others. It is not used.
+    /// A command has an attribute of other commands. The receiver ignores the attribute.
     SuperfluousAttribute {
         /// The place of the command in the stream.
         place: Place,
@@ -145,52 +151,54 @@ pub enum Note {
         /// The attribute.
         attribute: AttributeKind,
     },
-    /// A path is not spelled as the format has it.
+    /// A path is not in the plain form of the format.
     Path {
         /// The place of the command in the stream.
         place: Place,
         /// The command.
         command: CommandKind,
-        /// Its first path.
+        /// First path of the command.
         path: Vec<u8>,
-        /// How it is spelled.
+        /// Form of the path.
         form: PathForm,
     },
-    /// A command was skipped, since [`Options::skip_unknown`] allows it.
+    /// The receive skipped a command with an unknown number, as [`Options::skip_unknown`] allows.
     UnknownCommand(SkippedCommand),
 }
 
-/// What was received.
+/// Result of a receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// The subvolumes, in the order of the input.
+    /// The received subvolumes, in the order of the input.
     pub subvolumes: Vec<ReceivedSubvolume>,
-    /// Commands that were carried out, beginnings and ends included.
+    /// Number of executed commands, including those that begin and end a subvolume.
     pub commands: u64,
-    /// Bytes of them in the input.
+    /// Length of the executed commands in the input, in bytes.
     pub stream_bytes: ByteCount,
-    /// Commands that were left out.
+    /// Number of commands that the receive left out.
     pub errors: u64,
 }
 
-/// A subvolume that was received.
+/// A received subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedSubvolume {
-    /// Its id.
+    /// Id of the subvolume in the volume.
     pub id: SubvolumeId,
-    /// Its name.
+    /// Name of the subvolume.
     pub name: Vec<u8>,
-    /// Its uuid in the stream.
+    /// UUID of the subvolume in the stream.
     pub uuid: Uuid,
-    /// The generation at which it last changed at its sender.
+    /// Generation at which the subvolume last changed at its sender.
     pub transid: Generation,
 }
 
-/// Receives all streams of `input` into a directory of a volume. Each of them is there, and durable, before the next begins.
+/// Receives all streams of `input` into a directory of a volume. Each stream is complete and
+/// durable before the next one begins.
 ///
 /// # Errors
-/// See [`Error`]: the streams before that one are received then, and of that one there is nothing. What was made for it waits
-/// to be [dropped](WritableFilesystem::drop_deleted_subvolumes).
+/// See [`Error`]. Earlier streams then stay received, and the volume shows nothing of the failed
+/// stream. Its unfinished subvolume remains to be
+/// [dropped](WritableFilesystem::drop_deleted_subvolumes).
 pub fn receive(
     filesystem: &WritableFilesystem,
     directory: Location,
@@ -207,11 +215,11 @@ pub fn receive(
     ended(receiver, received)
 }
 
-/// As [`receive`], from an input that is [read ahead](ReadAhead): all streams of it, from their beginnings, whatever the options say
-/// of that.
+/// Receives like [`receive`], from an input that a thread [reads ahead](ReadAhead). It always
+/// receives all streams from their beginnings, regardless of `options`.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`receive`].
 pub fn receive_ahead(
     filesystem: &WritableFilesystem,
     directory: Location,
@@ -224,7 +232,7 @@ pub fn receive_ahead(
         let mut receiver = Receiver::new(filesystem, directory, options, notify);
         receiver.scouts = scouting::start(scope, filesystem);
         let received = receiver.receive(&mut Decoder::ahead(input));
-        // The threads end without them.
+        // Dropping the scouts ends their threads, so the scope does not block.
         receiver.scouts = None;
         ended(receiver, received)
     })
@@ -249,7 +257,7 @@ fn ended(mut receiver: Receiver<'_>, received: Result<()>) -> Result<Summary> {
     }
 }
 
-/// Goes on with a stream: whether `input` is all of it or the rest is seen by how it begins.
+/// Resumes a stream. The first bytes of `input` show whether it is the whole stream or its rest.
 fn go_on(receiver: &mut Receiver<'_>, mut input: impl Read, kept: &Kept, streams: Streams) -> Result<()> {
     let mut beginning = Vec::new();
     let most = u64::try_from(MAGIC.len()).unwrap_or(0);

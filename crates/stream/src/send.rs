@@ -1,24 +1,26 @@
-//! Sending: a snapshot, or what differs between two, as a stream of commands that makes it anew elsewhere.
+//! Sending: a snapshot, or the difference between two snapshots, as a stream of commands that
+//! recreates it elsewhere.
 //!
-//! A full send is one pass over one tree; an incremental one goes over what two trees do not share, and holds what it
-//! saw before it knew all names that go away. Nothing is searched for per inode. While commands are made, the
-//! tree is read ahead, file data is on its way from the devices, and finished parts are written out by a thread
-//! of their own. The same snapshots and options give the same bytes.
+//! A full send is one pass over one tree. An incremental send passes over the parts that two trees
+//! do not share. It keeps in memory what it read before it knew all removed names. No search
+//! happens per inode. While the send makes commands, the tree is read ahead, reads of file data are
+//! in flight, and a separate thread writes finished parts. The same snapshots and options give the
+//! same bytes.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`Snapshot`], [`Options`], [`Error`] | what to send, how, and what can go wrong |
-//! | `items`, `inode` | from the items of the trees to inodes and what became of them |
-//! | `plan`, `held` | what must be known before the first command, and what was seen in finding it out |
-//! | `names`, `links`, `inherited_attributes` | the names as the receiver has them, and the commands that change them |
-//! | `content`, `clones` | which data the receiver needs, and where it can clone it from |
+//! | [`Snapshot`], [`Options`], [`Error`] | snapshots to send, options, errors |
+//! | `items`, `inode` | from the items of the trees to inodes and their changes |
+//! | `plan`, `held` | the facts needed before the first command, and the items read to find them |
+//! | `names`, `links`, `inherited_attributes` | the receiver's current names, and the commands that change them |
+//! | `content`, `clones` | the data that the receiver needs, and its clone sources |
 //! | `attributes`, `times` | owner, mode, flags, times, extended attributes |
-//! | `sender` | the order of all that |
-//! | [`estimate`], [`resume`] | how long a stream will be; going on with one that was cut off |
-//! | `output` | commands to bytes, and bytes out |
+//! | `sender` | the order of all commands |
+//! | [`estimate`], [`resume`] | the length of a stream; resuming an interrupted stream |
+//! | `output` | commands to bytes, and bytes to the sink |
 //!
-//! What comes out means what the kernel's stream of the same snapshots means. It is shorter: new files get their
-//! names at once instead of being renamed, and directories get their times once.
+//! The stream has the same effect as the kernel's stream of the same snapshots. It is shorter: new
+//! files get their final names at once, without a rename, and directories get their times once.
 
 pub(crate) mod attributes;
 mod clones;
@@ -48,26 +50,27 @@ use buttress_format::send::Version;
 use buttress_fs::Progress;
 use std::io::Write;
 
-/// What was sent.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Inodes that were looked at.
+    /// Number of inodes that the send read.
     pub inodes: u64,
     /// Commands of the stream.
     pub commands: u64,
-    /// Bytes of the stream, with those that were left out as asked.
+    /// Length of the stream in bytes, including the bytes that the send left out on request.
     pub stream_bytes: ByteCount,
-    /// How far along a receiver's trail it came; `None` once all that the receiver has was left out.
+    /// Progress along a receiver's trail; `None` once the send has left out everything that the
+    /// receiver has.
     pub following: Option<Following>,
 }
 
 /// Sends `snapshot` to `sink`.
 ///
-/// Progress counts inodes and bytes of file data; a cancelled send ends with
+/// Progress counts inodes and bytes of file data. A cancelled send ends with
 /// [`buttress_fs::Error::Cancelled`].
 ///
 /// # Errors
-/// See [`Error`]. What was written until then is a stream without its end, which a receiver refuses.
+/// See [`Error`]. The output then holds a stream without its end command, which a receiver refuses.
 pub fn send(
     snapshot: &Snapshot,
     options: &Options,
@@ -85,7 +88,7 @@ pub fn send(
         let made = make_stream(snapshot, options, &mut output, progress);
         let summary = made.map(|inodes| Summary::new(inodes, &output));
         drop(output);
-        // Where both ends failed, the output's failure is the cause.
+        // If both sides failed, the output's failure is the cause.
         writing
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

@@ -1,9 +1,10 @@
-//! How far a transfer came: bytes of the output, and a digest of the commands that they were.
+//! Progress of a transfer: the number of output bytes, and a digest of their commands.
 //!
-//! A receiver that keeps what it has says so with the text of a trail, and a sender that makes the same output anew goes along
-//! it until it is there: it knows then that what follows belongs to what the receiver has. The digest has the header of each
-//! command, which a sender knows without reading the data of files; so their content is not part of it, nor the checksums of
-//! commands that carry it.
+//! A receiver that keeps an interrupted stream reports the text of its trail. A sender makes the
+//! same output again and follows the trail up to its end. If the digest matches there, the rest
+//! belongs to the receiver's part. The digest covers the header of each command, which a sender
+//! knows without reading file data. It covers neither the data nor the checksums of commands with
+//! data.
 
 use buttress_exact::u64_of;
 use buttress_format::ChecksumType;
@@ -13,10 +14,10 @@ use buttress_format::send::{
 use core::fmt;
 use core::str::FromStr;
 
-/// What the text of a trail begins with.
+/// Prefix of a trail's text.
 const PREFIX: &str = "receive1";
 
-/// How far a transfer came. As text: `receive1-<digest>-<bytes>`.
+/// Progress of a transfer. Text form: `receive1-<digest>-<bytes>`.
 ///
 /// ```
 /// use buttress_stream::trail::Trail;
@@ -31,7 +32,7 @@ pub struct Trail {
     digest: u64,
 }
 
-/// Why a text is no trail.
+/// Reason why a text is not a trail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} does not say how far a transfer came: that looks like {PREFIX}-<16 hexadecimal digits>-<bytes>"
@@ -41,13 +42,13 @@ pub struct TrailError {
 }
 
 impl Trail {
-    /// Bytes from the beginning of the output.
+    /// Returns the number of output bytes so far.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// Past the header of a stream.
+    /// Advances the trail by a stream header.
     pub fn pass_header(&mut self, version: Version) {
         let mut header = [0; COMMAND_HEADER_BYTES];
         for (to, from) in header.iter_mut().zip(version.to_raw().to_le_bytes()) {
@@ -56,7 +57,7 @@ impl Trail {
         self.pass(header, STREAM_HEADER_BYTES);
     }
 
-    /// Past a command that begins with these bytes, and is `bytes` long.
+    /// Advances the trail by a command of `bytes` bytes that begins with `header`.
     pub fn pass_command(&mut self, header: &[u8], bytes: usize) {
         let mut own = [0; COMMAND_HEADER_BYTES];
         for (to, from) in own.iter_mut().zip(header) {
@@ -72,7 +73,7 @@ impl Trail {
         self.pass(own, bytes);
     }
 
-    /// Past a command with data of which nothing but its length is known.
+    /// Advances the trail by a command whose data is known only by its length.
     pub fn pass_data(&mut self, kind: CommandKind, bytes: usize) {
         let payload = u32::try_from(bytes.saturating_sub(COMMAND_HEADER_BYTES)).unwrap_or(u32::MAX);
         let ([a, b, c, d], [e, f]) = (payload.to_le_bytes(), kind.to_raw().to_le_bytes());

@@ -1,25 +1,28 @@
-//! What streams hold, without receiving them.
+//! The content of streams, without receiving them.
 //!
-//! A [`Series`] takes streams in the order in which they would be received: a full one, and incremental ones that
-//! build on what came before, in as many files as one likes, one or several in each. After each there is a
-//! [`Snapshot`] whose [`Tree`] is what a receiver's subvolume would be: names, attributes, content. Content stays
-//! where it is: a file is a list of ranges that point into the stream files, and [`Series::content`] reads (and
-//! decodes) them from there. Memory therefore goes with the number of commands, never with the bytes of files.
+//! A [`Series`] accepts streams in receive order: a full stream, then incremental streams that
+//! build on earlier ones. Each file may hold one or several streams. Each stream yields a
+//! [`Snapshot`] whose [`Tree`] equals the receiver's subvolume: names, attributes, content. File
+//! content stays in the stream files. A file of the tree is a list of ranges that point into them,
+//! and [`Series::content`] reads and decodes these ranges. Memory therefore grows with the number
+//! of commands, never with the bytes of files.
 //!
-//! Streams are not trusted. A command is carried out wholly or refused, with the file, the offset, the number of
-//! the command and the reason ([`Error::Refused`]); paths are checked and never lead through symbolic links or out
-//! of the subvolume; clones of clones cannot make memory grow beyond what the commands themselves take.
+//! Streams are not trusted. The series executes a command completely, or refuses it with the file,
+//! the offset, the number of the command and the reason ([`Error::Refused`]). A path never leads
+//! through a symbolic link or out of the subvolume. Memory for clones of clones is bounded by the
+//! number of commands.
 //!
 //! | part | holds |
 //! |---|---|
 //! | `tree` | inodes and names, as persistent maps: a snapshot shares what did not change |
 //! | `extents` | the content of a file as ranges of stream files |
-//! | `apply` | what each command does to them |
+//! | `apply` | the effect of each command on tree and extents |
 //! | `content` | reading a file |
 //! | `input` | the stream files |
 //!
-//! Left out: what a receiver's system adds by itself (its clock, default ACLs of directories), and the generation
-//! that a stream gives with a uuid: as for `btrfs receive`, the uuid decides.
+//! Left out: changes that a receiver's system makes by itself (its clock, default ACLs of
+//! directories), and the generation that a stream states with a uuid. As in `btrfs receive`, the
+//! uuid alone identifies a subvolume.
 
 mod apply;
 pub(crate) mod content;
@@ -42,43 +45,43 @@ use extents::CopyBudget;
 use input::{InOrder, Input};
 use std::collections::HashMap;
 
-/// How to look into streams.
+/// Options of a series.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Decode the data of every encoded write, to see whether it can be decoded.
+    /// Decode the data of every encoded write, to check that it decodes.
     pub decode_data: bool,
-    /// Counts commands and bytes, and can end the work.
+    /// Counts commands and bytes, and can cancel the series.
     pub progress: Progress,
 }
 
-/// A subvolume as one stream makes it.
+/// The subvolume that one stream creates.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Its name, which may be a path.
+    /// Name of the subvolume, which may be a path.
     pub name: Vec<u8>,
-    /// Its uuid at the sender, or the one it was received from.
+    /// UUID of the subvolume at the sender, or of the subvolume that the sender received it from.
     pub uuid: Uuid,
-    /// The generation at which it last changed.
+    /// Generation at which the subvolume last changed.
     pub transid: Generation,
-    /// What it builds on.
+    /// UUID of the parent, if the stream is incremental.
     pub parent: Option<Uuid>,
-    /// Version of its stream.
+    /// Version of the subvolume's stream.
     pub version: Version,
-    /// Name of the file that holds its stream.
+    /// Name of the file that holds the subvolume's stream.
     pub file: String,
-    /// Which stream of the file it is in, from 1. Streams of `send -e` hold several.
+    /// Number of the stream in its file, from 1. Streams of `send -e` hold several subvolumes.
     pub stream: u64,
-    /// How many commands make it, that which begins it and that which ends it included.
+    /// Number of commands of the subvolume, including those that begin and end it.
     pub commands: u64,
-    /// How many bytes they have in the stream.
+    /// Length of the subvolume's commands in the stream, in bytes.
     pub stream_bytes: ByteCount,
-    /// How many bytes of file data were sent for it, as sent.
+    /// Bytes of file data in the subvolume's commands, in sent form.
     pub data_bytes: ByteCount,
-    /// What it holds.
+    /// Files and directories of the subvolume.
     pub tree: Tree,
 }
 
-/// Streams in the order in which they would be received.
+/// Streams in receive order.
 #[derive(Debug, Default)]
 pub struct Series {
     options: Options,
@@ -88,11 +91,11 @@ pub struct Series {
     decompressor: Decompressor,
 }
 
-/// What the streams made so far.
+/// Snapshots that the streams have created so far.
 #[derive(Debug, Default)]
 struct Snapshots {
     all: Vec<Snapshot>,
-    /// The newest of each uuid.
+    /// Index of the newest snapshot with each uuid.
     by_uuid: HashMap<[u8; 16], usize>,
 }
 
@@ -115,7 +118,7 @@ impl apply::Earlier for Snapshots {
 }
 
 impl Series {
-    /// Without any stream yet.
+    /// Creates a series without streams.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
@@ -124,11 +127,12 @@ impl Series {
         }
     }
 
-    /// Takes all streams of a file. `name` is for messages. The file must stay as it is as long as content is read.
+    /// Adds all streams of a file. `name` appears in messages. The file must not change while the
+    /// series reads its content.
     ///
     /// # Errors
-    /// [`Error::Stream`] and [`Error::Refused`], with the place; [`Error::Cancelled`]. The snapshots that were whole
-    /// before the place stay.
+    /// [`Error::Stream`] and [`Error::Refused`], with the position; [`Error::Cancelled`]. Snapshots
+    /// that were complete before this position stay in the series.
     pub fn add(&mut self, name: impl Into<String>, file: Box<dyn StreamFile>) -> Result<()> {
         let number = u32::try_from(self.inputs.len()).unwrap_or(u32::MAX);
         let input = Input {
@@ -140,17 +144,17 @@ impl Series {
         added
     }
 
-    /// What each stream made, in order.
+    /// Returns the snapshots of all streams, in order.
     #[must_use]
     pub fn snapshots(&self) -> &[Snapshot] {
         &self.snapshots.all
     }
 
-    /// Reads a regular file from its beginning to its end.
+    /// Returns a reader of a regular file, from its beginning to its end.
     ///
     /// # Errors
-    /// [`Error::Path`] when there is no such file in `tree`, [`Error::NoData`] when its content was not sent.
-    /// `path` is what they name.
+    /// [`Error::Path`] if `tree` has no such file, [`Error::NoData`] if the stream omits its
+    /// content. The errors contain `path`.
     pub fn content(&self, tree: &Tree, id: NodeId, path: &[u8]) -> Result<ContentReader<'_>> {
         let problem = match tree.inode(id).map(|inode| &inode.node) {
             Some(Node::File(file)) if file.lacks_data() => {
@@ -170,7 +174,7 @@ impl Series {
         })
     }
 
-    /// Reads bytes of a stream file.
+    /// Reads bytes of a stream file at `position`.
     pub(crate) fn read_input(&self, number: u32, position: u64, buffer: &mut [u8]) -> Result<()> {
         let input = usize::try_from(number)
             .ok()
@@ -213,7 +217,7 @@ impl Series {
         }
     }
 
-    /// Carries out one command.
+    /// Executes one command on the series.
     fn take(
         &mut self,
         making: &mut Option<Snapshot>,
@@ -261,7 +265,7 @@ impl Series {
         Ok(())
     }
 
-    /// The tree that a stream builds on.
+    /// Returns the tree of the parent snapshot that a stream names.
     fn parent(&self, uuid: Uuid) -> Result<Tree, Problem> {
         let earlier: &dyn apply::Earlier = &self.snapshots;
         let parent = earlier.tree(uuid).cloned();
@@ -272,7 +276,7 @@ impl Series {
     }
 }
 
-/// An empty snapshot.
+/// Creates an empty snapshot.
 fn begin(
     frame: &Frame<'_>,
     file: &str,
@@ -280,7 +284,7 @@ fn begin(
     uuid: Uuid,
     transid: Generation,
 ) -> Result<Snapshot, Problem> {
-    // The name may be a path, but must not lead out of where the receiver wants it.
+    // The name may be a path, but must stay below the receiver's directory.
     if tree::names(path)?.next().is_none() {
         return Err(Problem::PathInvalid {
             path: path.to_vec(),
@@ -302,7 +306,7 @@ fn begin(
     })
 }
 
-/// File data in a command.
+/// Returns the file data of a command.
 const fn data_of<'a>(command: &Command<'a>) -> &'a [u8] {
     match command {
         Command::Write { data, .. } | Command::EncodedWrite { data, .. } => data,
@@ -310,8 +314,8 @@ const fn data_of<'a>(command: &Command<'a>) -> &'a [u8] {
     }
 }
 
-/// Where `part`, which was taken out of `whole`, begins in it. The order of attributes is free, so only where the
-/// bytes are tells.
+/// Returns the offset of `part` in `whole`, of which it is a subslice. Attributes may come in any
+/// order, so only the addresses of the bytes give this offset.
 fn place_in(part: &[u8], whole: &[u8]) -> u64 {
     let distance = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
     if distance <= whole.len() {

@@ -1,8 +1,9 @@
-//! One small stream for each command, byte for byte as committed.
+//! Golden streams: one small stream per command, compared byte for byte with committed files.
 //!
-//! Each file in `golden/` is a whole stream: header, subvolume, the command, end; `COMMAND.txt` beside it is what
-//! `btrfs receive --dump` of btrfs-progs 6.14 prints for it in UTC. The commands of version 3, which that
-//! version does not read, have none. With `BUTTRESS_BLESS=1` the streams are written instead of compared.
+//! Each file in `golden/` is a whole stream: header, subvolume, the command, end. `COMMAND.txt`
+//! beside it is the output of `btrfs receive --dump` of btrfs-progs 6.14 for the stream, in UTC.
+//! Commands of version 3 have no text file, because that program does not read this version. With
+//! `BUTTRESS_BLESS=1` the test writes the streams instead of comparing them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -89,8 +90,8 @@ fn every_committed_stream_is_dumped_as_btrfs_progs_did() {
     }
 }
 
-/// Five streams of Linux 6.18: full with `--proto 1` and with `--proto 2 --compressed-data`, incremental with both, and
-/// without file data.
+/// Five streams of Linux 6.18: full with `--proto 1` and with `--proto 2 --compressed-data`,
+/// incremental with both, and one without file data.
 #[test]
 fn the_kernels_streams_are_dumped_as_btrfs_progs_did_and_encoded_to_the_same_bytes() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -109,7 +110,7 @@ fn the_kernels_streams_are_dumped_as_btrfs_progs_did_and_encoded_to_the_same_byt
     }
 }
 
-/// The dump of a stream, and the stream made anew of what was decoded.
+/// Returns the dump of a stream, and the stream re-encoded from its decoded commands.
 fn dumped_and_encoded_again(stream: &[u8]) -> (String, Vec<u8>) {
     let (mut text, mut again) = (Vec::new(), Vec::new());
     let mut dump = TextDump::utc();

@@ -1,22 +1,22 @@
-//! Paths that other senders spell otherwise: `./path`, `path/`, `/path`.
+//! Normalisation of path forms that other senders use: `./path`, `path/`, `/path`.
 //!
-//! btrfs-progs appends the path to that of the subvolume, so all of these name the same thing. Names like `..`, and empty ones inside a
-//! path, stay as they are, for the receiver to refuse.
+//! btrfs-progs appends the path to the subvolume's path, so all these forms name the same file.
+//! Names like `..`, and empty names inside a path, stay unchanged; the receiver refuses them.
 
 use super::Command;
 
-/// How a path is spelled that is not plain.
+/// Form of a path that is not plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathForm {
-    /// It begins with a slash: below the subvolume's root.
+    /// The path begins with a slash, which stands for the subvolume's root.
     Absolute,
-    /// It has a `.` at its beginning or end.
+    /// The path begins or ends with a `.` component.
     Dot,
-    /// It ends with a slash.
+    /// The path ends with a slash.
     TrailingSlash,
 }
 
-/// The plain spelling of a path, and the first thing that is not plain in it.
+/// Returns the plain form of a path, and the first deviation of the path from it.
 fn plain_path(path: &[u8]) -> (&[u8], Option<PathForm>) {
     let (mut rest, mut form) = (path, None);
     loop {
@@ -39,8 +39,8 @@ fn plain_path(path: &[u8]) -> (&[u8], Option<PathForm>) {
 }
 
 impl<'a> Command<'a> {
-    /// Returns the command with plain paths, and the form of its first path that was not plain. The names of subvolumes
-    /// stay as they are.
+    /// Returns the command with plain paths, and the form of the first path that was not plain. The
+    /// names of subvolumes stay unchanged.
     #[must_use]
     pub fn plain(self) -> (Self, Option<PathForm>) {
         let mut form = None;

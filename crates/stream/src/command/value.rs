@@ -1,4 +1,4 @@
-//! Values of attributes: as a field of a command, and as bytes.
+//! Attribute values, as fields of a command and as bytes.
 
 use crate::error::CommandProblem;
 use buttress_format::send::AttributeKind;
@@ -22,7 +22,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// How many bytes the value takes on the wire.
+    /// Returns the length of the value on the wire, in bytes.
     #[must_use]
     #[inline]
     pub const fn size_bytes(&self) -> usize {
@@ -36,7 +36,7 @@ impl Value<'_> {
         }
     }
 
-    /// Appends the bytes of the value.
+    /// Appends the wire form of the value.
     #[inline]
     pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         match self {
@@ -53,22 +53,22 @@ impl Value<'_> {
     }
 }
 
-/// A type that a field of a command can have.
+/// A type that a field of a command may have.
 pub trait Field<'a>: Sized {
-    /// How long a value is on the wire, in bytes; `None` when it may have any length. No two types of the wire
-    /// share a size, so this is also what tells whether a field fits its attribute.
+    /// Length of a value on the wire in bytes; `None` if the type allows any length. No two types
+    /// of the wire share a length, so the length alone shows whether a field fits its attribute.
     const SIZE_BYTES: Option<usize>;
 
-    /// The value as an attribute; `None` when the command has none.
+    /// Returns the field as an attribute value; `None` if the command lacks the attribute.
     fn value(self) -> Option<Value<'a>>;
 
-    /// The field from the bytes of its attribute.
+    /// Parses the field from the bytes of its attribute.
     ///
     /// # Errors
-    /// The attribute is missing or of the wrong length.
+    /// The attribute is missing or has the wrong length.
     fn from_bytes(kind: AttributeKind, bytes: Option<&'a [u8]>) -> Result<Self, CommandProblem>;
 
-    /// The field as `map` makes it, if it is a path inside a subvolume; otherwise as it is.
+    /// Applies `map` to a path inside a subvolume, and returns any other field unchanged.
     #[inline]
     #[must_use]
     fn map_path(self, _kind: AttributeKind, _map: &mut impl FnMut(&'a [u8]) -> &'a [u8]) -> Self {
@@ -76,7 +76,7 @@ pub trait Field<'a>: Sized {
     }
 }
 
-/// Whether a field whose values are this long fits the attribute.
+/// Returns whether a field with values of `size_bytes` fits the attribute.
 pub(super) const fn fits(size_bytes: Option<usize>, attribute: AttributeKind) -> bool {
     match (size_bytes, attribute.value_type().size_bytes()) {
         (Some(field), Some(wire)) => field == wire,
@@ -85,7 +85,7 @@ pub(super) const fn fits(size_bytes: Option<usize>, attribute: AttributeKind) ->
     }
 }
 
-/// The bytes of an attribute of a fixed size.
+/// Returns the bytes of an attribute of a fixed size.
 #[inline]
 fn exactly<const SIZE: usize>(
     kind: AttributeKind,

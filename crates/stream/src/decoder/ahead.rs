@@ -1,12 +1,16 @@
-//! Reading ahead: a thread of its own reads a stream and checks its commands, while another carries them out.
+//! Readahead for streams: a separate thread reads a stream and verifies its commands, while another
+//! thread executes them.
 //!
-//! The thread reads pieces of a mebibyte, cuts them between two commands and computes the commands' checksums. A [`Decoder`](super::Decoder)
-//! takes the pieces as they are, without copying, and does not compute again what was found right. All that is wrong is left to it: from there
-//! on pieces come unchecked, so that errors, and their places, are those of a decoder that reads by itself.
+//! The thread reads pieces of 1 MiB, cuts them between two commands and computes the commands'
+//! checksums. A [`Decoder`](super::Decoder) uses the pieces without copying them, and does not
+//! verify a command again. The decoder handles every error: after the first problem, the thread
+//! delivers unverified pieces. Errors and their positions are therefore those of a decoder that
+//! reads by itself.
 //!
-//! At most [`PIECES`] wait, and their buffers are used again.
+//! At most [`PIECES`] pieces are queued, and the thread reuses their buffers.
 //!
-//! Left out: inputs that may keep a reader waiting, pipes and sockets. Who reads ahead waits for its thread when it ends.
+//! Left out: inputs that may block a reader, such as pipes and sockets, because dropping a
+//! [`ReadAhead`] joins its thread.
 
 use super::verify;
 use crate::error::Place;
@@ -16,36 +20,37 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::io::{self, Read};
 use std::thread::JoinHandle;
 
-/// How much is read before a piece is handed over.
+/// Size of a piece in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How many pieces wait at most.
+/// Largest number of queued pieces.
 const PIECES: usize = 4;
 
-/// What is handed over.
+/// A part of the input, with the length of its verified beginning.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) bytes: Vec<u8>,
-    /// How many of them, from the beginning, are whole headers and commands with the right checksums.
+    /// Length of the verified beginning: whole headers and commands with correct checksums, in
+    /// bytes.
     pub(super) checked_bytes: usize,
 }
 
-/// An input that is read ahead, by a thread. See the module.
+/// An input that a thread reads ahead of its consumer.
 #[derive(Debug)]
 pub struct ReadAhead {
-    /// Taken when it ends: then the thread finds nobody to hand over to.
+    /// Queue of pieces; `None` during drop, so that the thread finds its queue closed.
     pieces: Option<Receiver<io::Result<Piece>>>,
-    /// The next one, if somebody looked at it.
+    /// The next piece, if a caller has peeked at it.
     next: Option<io::Result<Piece>>,
     used: Sender<Vec<u8>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ReadAhead {
-    /// Begins to read `input`, which must not keep its reader waiting for others.
+    /// Starts a thread that reads `input`, which must never block on another process.
     ///
     /// # Errors
-    /// That the system gives no thread.
+    /// The system cannot create a thread.
     pub fn start(input: impl Read + Send + 'static) -> io::Result<Self> {
         let (hand_over, pieces) = bounded(PIECES);
         let (used, free) = bounded(PIECES);
@@ -65,10 +70,10 @@ impl ReadAhead {
         })
     }
 
-    /// The next piece, for which a buffer is given back; `None` at the end of the input.
+    /// Returns the next piece and gives the buffer `used` back; `None` at the end of the input.
     pub(super) fn next(&mut self, used: Vec<u8>) -> io::Result<Option<Piece>> {
         if used.capacity() > 0 {
-            // One more or less does not matter.
+            // If the queue of used buffers is full, this buffer is dropped.
             let _ = self.used.try_send(used);
         }
         if let Some(next) = self.next.take() {
@@ -78,13 +83,13 @@ impl ReadAhead {
             return piece.map(Some);
         }
         match self.thread.take().map(JoinHandle::join) {
-            // The thread stopped early: this is not the end of the input.
+            // The thread stopped early, so this is not the end of the input.
             Some(Err(_)) => Err(io::Error::other("the thread that reads ahead panicked")),
             Some(Ok(())) | None => Ok(None),
         }
     }
 
-    /// What will be the next piece, if it was read already.
+    /// Returns the next piece without consuming it, if the thread has read it already.
     pub(super) fn peek(&mut self) -> Option<&[u8]> {
         if self.next.is_none() {
             self.next = self.pieces.as_ref().and_then(|pieces| pieces.try_recv().ok());
@@ -100,22 +105,22 @@ impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.pieces.take();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already printed.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// What comes next in the input.
+/// The kind of data that the thread expects next in the input.
 #[derive(Clone, Copy, Debug)]
 enum Walk {
     Header,
     Commands(Version),
-    /// Something that is wrong.
+    /// Anything, after an error in the input.
     Unknown,
 }
 
-/// The thread's side.
+/// State of the read-ahead thread.
 struct Ahead<R> {
     input: R,
     free: Receiver<Vec<u8>>,
@@ -124,7 +129,7 @@ struct Ahead<R> {
 
 impl<R: Read> Ahead<R> {
     fn run(mut self, hand_over: &Sender<io::Result<Piece>>) {
-        // What was read of a command that is not whole yet.
+        // Bytes of an incomplete command at the end of the previous piece.
         let mut rest = Vec::new();
         loop {
             let mut bytes = self.free.try_recv().unwrap_or_default();
@@ -137,7 +142,7 @@ impl<R: Read> Ahead<R> {
                 rest.extend_from_slice(bytes.get(checked_bytes..).unwrap_or_default());
                 bytes.truncate(checked_bytes);
             } else if !is_last {
-                // Behind a failure, or something wrong, nothing is known of where commands begin.
+                // After a failure or an error, the command boundaries are unknown.
                 self.walk = Walk::Unknown;
             }
             let piece = Piece { bytes, checked_bytes };
@@ -154,7 +159,7 @@ impl<R: Read> Ahead<R> {
         }
     }
 
-    /// Reads a piece behind what is there. False at the end of the input.
+    /// Appends a piece of the input to `bytes`. Returns false at the end of the input.
     fn read_more(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         bytes.reserve_exact(PIECE_BYTES);
         let piece_bytes = PIECE_BYTES as u64;
@@ -162,7 +167,8 @@ impl<R: Read> Ahead<R> {
         Ok(read == PIECE_BYTES)
     }
 
-    /// How many bytes, from the beginning, are whole headers and right commands.
+    /// Returns the length of the beginning of `bytes` that holds whole headers and correct
+    /// commands.
     fn check(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         loop {
@@ -180,7 +186,8 @@ impl<R: Read> Ahead<R> {
     }
 }
 
-/// The length of the header of a stream, if it is whole and right, and what comes next.
+/// Returns the length of a stream header, if it is complete and correct, and the kind of data that
+/// follows.
 fn stream_header(bytes: &[u8]) -> (Option<usize>, Walk) {
     let Some((magic, rest)) = bytes.split_first_chunk::<{ MAGIC.len() }>() else {
         return (None, Walk::Header);
@@ -194,7 +201,8 @@ fn stream_header(bytes: &[u8]) -> (Option<usize>, Walk) {
     }
 }
 
-/// The same of a command.
+/// Returns the length of a command, if it is complete and correct, and the kind of data that
+/// follows.
 fn command(bytes: &[u8], version: Version) -> (Option<usize>, Walk) {
     let here = Walk::Commands(version);
     let Some([l0, l1, l2, l3, k0, k1, checksum @ ..]) = bytes.first_chunk::<COMMAND_HEADER_BYTES>() else {

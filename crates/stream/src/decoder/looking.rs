@@ -1,6 +1,7 @@
-//! Looking at commands that come, before they are decoded: for hints.
+//! Inspection of upcoming commands before the decoder reaches them. The results are hints.
 //!
-//! What was read already is looked at, and of an input that is read ahead the piece behind it. Nothing is waited for.
+//! The inspection covers bytes that were already read and, for an input with readahead, the next
+//! piece. It never blocks.
 
 use super::{Decoder, ReadAhead, State, payload};
 use crate::command::Command;
@@ -11,9 +12,10 @@ use core::ops::ControlFlow;
 use std::io::Read;
 
 impl<R: Read> Decoder<R> {
-    /// Lends commands that come next, from an offset that it gave before, as far as they lie whole in what was read already, to
-    /// `look`, until it has seen enough. Their checksums are not looked at, and what is wrong ends it: it is for hints. Gives the
-    /// offset up to which they go.
+    /// Passes upcoming commands to `look` until it breaks. The inspection begins at `from`, an
+    /// offset that an earlier call returned, and covers only whole commands that were already read.
+    /// It does not verify checksums, and stops silently at any error. Returns the offset at which
+    /// it stopped.
     pub fn look_ahead(&mut self, from: u64, mut look: impl FnMut(&Command<'_>) -> ControlFlow<()>) -> u64 {
         let place = self.place;
         let mut offset = from.max(place.offset);
@@ -40,8 +42,8 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// Lends whole commands from the beginning of `bytes` to `look`. Gives how many bytes they take, and whether more may follow them
-/// behind these.
+/// Passes whole commands from the beginning of `bytes` to `look`. Returns their total length, and
+/// whether more commands may follow after `bytes`.
 fn look_at(
     place: Place,
     version: Version,

@@ -1,4 +1,4 @@
-//! The payload of a command: attributes, found and checked in one pass.
+//! The payload of a command: one pass finds and checks its attributes.
 
 use crate::command::{AttributeSource, Command};
 use crate::error::{CommandProblem, Error, Place, Result, StreamProblem};
@@ -6,13 +6,13 @@ use buttress_format::send::{
     ATTRIBUTE_HEADER_BYTES, AttributeKind, CommandKind, UNSIZED_ATTRIBUTE_HEADER_BYTES, Version,
 };
 
-/// One more than the largest number of an attribute.
+/// Largest attribute number plus one.
 const ATTRIBUTE_SLOTS: usize = AttributeKind::ALL.len() + 1;
 
-/// The attributes of one command by their numbers.
+/// The attributes of one command, indexed by their numbers.
 struct Attributes<'a> {
     values: [&'a [u8]; ATTRIBUTE_SLOTS],
-    /// Bit N: the attribute with number N is there.
+    /// Bit set of attributes: bit N is set if the command has the attribute with number N.
     present: u64,
 }
 
@@ -28,16 +28,17 @@ const fn bit(kind: AttributeKind) -> u64 {
     1 << kind.to_raw()
 }
 
-/// An attribute of a command that its version of the format does not have. It does no harm: btrfs-progs ignores it.
+/// An attribute that the command's stream version does not define for it. It is harmless:
+/// btrfs-progs ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oddity {
-    /// An attribute of other commands: it is not used.
+    /// An attribute of other commands, which the decoder ignores.
     Superfluous(AttributeKind),
-    /// An attribute of this command in later versions: it is used.
+    /// An attribute that only later stream versions define for this command. The decoder uses it.
     Early(AttributeKind),
 }
 
-/// Makes a command of its payload, whose checksum was right, and returns the first oddity in it.
+/// Builds a command from its verified payload, and returns the first oddity in the payload.
 #[inline]
 pub(super) fn parse<'a>(
     place: Place,
@@ -92,7 +93,8 @@ pub(super) fn parse<'a>(
         };
         if allowed & bit(kind) == 0 {
             if command == CommandKind::End {
-                // Another command that was damaged: what follows would be lost.
+                // Treat it as another command that was damaged; skipping the attribute would lose
+                // its data.
                 return Err(corrupt(CommandProblem::AttributeForeign {
                     attribute: kind,
                     offset,
@@ -113,7 +115,8 @@ pub(super) fn parse<'a>(
     Ok((command, oddity))
 }
 
-/// Splits off a value that has its length before it. The error is that length, or 0 when it is cut short itself.
+/// Splits off a length-prefixed value. The error holds the claimed length, or 0 if the length field
+/// itself is truncated.
 #[inline]
 pub(super) fn split_sized(bytes: &[u8]) -> Result<(&[u8], &[u8]), usize> {
     let (length, after) = bytes.split_first_chunk::<2>().ok_or(0_usize)?;

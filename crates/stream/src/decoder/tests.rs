@@ -1,4 +1,4 @@
-//! The decoder over what the encoder makes, whole, in pieces, cut and damaged.
+//! Decoder tests on encoder output: whole, in pieces, cut and damaged.
 
 mod odd;
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Values for the attributes of a command, from which any command can be made.
+/// Attribute values from which any command can be built.
 #[derive(Clone, Debug)]
 struct Values(BTreeMap<AttributeKind, Vec<u8>>);
 
@@ -21,7 +21,7 @@ impl<'a> AttributeSource<'a> for &'a Values {
     }
 }
 
-/// A command of any kind that the version has, with any values.
+/// Generates a command of any kind that the version defines, with arbitrary values.
 fn any_values(version: Version) -> impl Strategy<Value = (CommandKind, Values)> {
     let kinds: Vec<_> = CommandKind::ALL
         .into_iter()
@@ -55,7 +55,8 @@ fn stream_of(version: Version, commands: &[(CommandKind, Values)]) -> Vec<u8> {
     stream
 }
 
-/// Gives its bytes in pieces of the given sizes over and over, with interruptions between them.
+/// Reader that returns its bytes in pieces of the given sizes, repeatedly, with interruptions
+/// between them.
 struct Pieces<'a> {
     bytes: &'a [u8],
     sizes: Vec<usize>,
@@ -117,7 +118,7 @@ proptest! {
         let mut stream = stream_of(Version::V2, &commands);
         let at = place.index(stream.len());
         stream[at] ^= change;
-        // Version 1 and 3 are versions too, but their data is framed otherwise or the checksum is the same.
+        // The versions 1 and 3 are valid too, but frame data differently or have the same checksum.
         prop_assume!(!(13..17).contains(&at));
         let mut decoder = Decoder::new(stream.as_slice());
         let failed = loop {
@@ -131,7 +132,7 @@ proptest! {
     }
 }
 
-/// A stream of one command with this number and payload, whose checksum is right.
+/// Builds a stream of one command with this number, payload and a correct checksum.
 fn raw(version: u32, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut stream = MAGIC.to_vec();
     stream.extend_from_slice(&version.to_le_bytes());
@@ -280,7 +281,7 @@ fn streams_follow_each_other_unless_only_the_first_is_wanted() {
     );
 }
 
-/// Fails once where its bytes end, then goes on with the rest.
+/// Reader that fails once at the end of each part, then continues with the next part.
 struct Stumbling<'a>(Vec<&'a [u8]>);
 
 impl Read for Stumbling<'_> {
@@ -354,7 +355,7 @@ fn the_longest_commands_fit() {
     }
 }
 
-/// Every command as it lies in the input with its place, and the error that ends it.
+/// Returns each command with its bytes and position, and the error that ended the decoding.
 fn told<R: Read>(mut decoder: Decoder<R>) -> (Vec<(u64, u64, Vec<u8>)>, String) {
     let mut commands = Vec::new();
     loop {
@@ -370,7 +371,7 @@ fn ahead(stream: &[u8]) -> Decoder<Empty> {
     Decoder::ahead(ReadAhead::start(io::Cursor::new(stream.to_vec())).unwrap())
 }
 
-/// Streams of several pieces that are read ahead, with commands over the ends of pieces.
+/// Returns streams of several read-ahead pieces, with commands across piece boundaries.
 fn long_streams() -> Vec<u8> {
     let mut streams = Vec::new();
     for version in [Version::V1, Version::V2] {
@@ -403,7 +404,7 @@ fn what_is_read_ahead_is_what_is_read() {
 fn what_was_found_right_ahead_is_not_computed_again() {
     let mut decoder = ahead(&long_streams());
     decoder.next_command().unwrap();
-    // Nothing but what was checked lies in the buffer, which ends between two commands.
+    // The buffer holds only verified bytes and ends between two commands.
     let offset = decoder.offset() + decoder.unread.len() as u64;
     assert_eq!(decoder.checked, 0..offset);
     let at = decoder.unread.start + 100;
@@ -446,7 +447,7 @@ proptest! {
 
 #[test]
 fn an_input_that_fails_is_told_where_and_read_on() {
-    /// Fails once it has given so many bytes, and then goes on.
+    /// Reader that fails once after a given number of bytes, then continues.
     struct Failing {
         after: u64,
         has_failed: bool,

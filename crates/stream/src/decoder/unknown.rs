@@ -1,4 +1,5 @@
-//! Commands whose numbers are not known: refused, or skipped where the caller asks for that and no content is lost.
+//! Commands with unknown numbers: the decoder refuses them, or skips them on request if they hold
+//! no file content.
 
 use super::payload::split_sized;
 use super::{Decoder, Error, Place, Result};
@@ -6,7 +7,7 @@ use buttress_format::send::{AttributeKind, COMMAND_HEADER_BYTES, UNSIZED_ATTRIBU
 use std::collections::BTreeSet;
 use std::io::Read;
 
-/// The attributes that only commands about the content of files have.
+/// The attributes that only commands about file content have.
 const OF_CONTENT: [AttributeKind; 14] = [
     AttributeKind::Size,
     AttributeKind::FileOffset,
@@ -24,23 +25,24 @@ const OF_CONTENT: [AttributeKind; 14] = [
     AttributeKind::Encryption,
 ];
 
-/// A command that was skipped.
+/// A command that the decoder skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedCommand {
     /// The place of the command in the stream.
     pub place: Place,
-    /// Its number.
+    /// Number of the command.
     pub number: u16,
-    /// The version of its stream.
+    /// Version of the command's stream.
     pub version: Version,
 }
 
-/// The skipping of commands with unknown numbers: whether, and which were skipped.
+/// State of skipping commands with unknown numbers: whether it is enabled, and the skipped
+/// commands.
 #[derive(Debug, Default)]
 pub(super) struct Unknown {
     is_skipped: bool,
     numbers: BTreeSet<u16>,
-    /// The first of each number, until the caller takes them.
+    /// First skipped command of each number, until the caller takes them.
     firsts: Vec<SkippedCommand>,
 }
 
@@ -51,17 +53,18 @@ impl Unknown {
 }
 
 impl<R: Read> Decoder<R> {
-    /// From now on commands with unknown numbers are skipped, except those with an attribute about content: those stay errors.
+    /// Makes the decoder skip commands with unknown numbers. Commands with an attribute about
+    /// content remain errors.
     pub const fn skip_unknown(&mut self) {
         self.unknown.is_skipped = true;
     }
 
-    /// Takes the list of commands that were skipped since the last call: the first of each number.
+    /// Takes the commands skipped since the last call: the first of each number.
     pub fn take_skipped(&mut self) -> Vec<SkippedCommand> {
         core::mem::take(&mut self.unknown.firsts)
     }
 
-    /// Skips the next command, which is whole.
+    /// Skips the next command, which the buffer holds completely.
     pub(super) fn skip_command(&mut self, version: Version, number: u16, whole_bytes: usize) -> Result<()> {
         let place = self.place;
         let mut rest = self.unread_command(COMMAND_HEADER_BYTES, whole_bytes)?;

@@ -1,6 +1,7 @@
-//! Commands that make, move and take away names, and those that change attributes.
+//! Commands that create, move and remove names, and those that change attributes.
 //!
-//! Owner, mode and times of an inode, which follow each other in streams, are changed in one step.
+//! The receiver changes owner, mode and times of an inode, which are consecutive in streams, in one
+//! operation.
 
 use super::error::Problem;
 use super::making::{Receiver, about};
@@ -14,7 +15,7 @@ use buttress_fs::inode::{DeviceNumber, kind_name};
 use buttress_writer::operations::{AttributeChanges, NodeKind, RenameMode, SetXattr};
 
 impl Receiver<'_> {
-    /// Carries out a command on the subvolume with this root.
+    /// Executes a command on the subvolume with this root.
     pub(super) fn apply(&mut self, root: Location, command: &Command<'_>) -> Result<(), Problem> {
         self.put_many_names()?;
         if self.gather_times(root, command) || self.gather(root, command)? {
@@ -90,12 +91,13 @@ impl Receiver<'_> {
                     .map_err(about(path))
             }
             Command::EnableVerity { .. } => Err(Problem::Verity),
-            // Those of content are done, and those of the stream do not come here.
+            // `apply_content` has executed content commands, and stream commands never reach this
+            // function.
             _ => Ok(()),
         }
     }
 
-    /// What a path leads to.
+    /// Resolves a path to its inode.
     pub(super) fn find(&mut self, root: Location, path: &[u8]) -> Result<Node, Problem> {
         self.names.find(self.filesystem, root, path)
     }
@@ -103,12 +105,12 @@ impl Receiver<'_> {
     fn create(&mut self, root: Location, path: &[u8], kind: NewKind) -> Result<(), Problem> {
         self.begin_new(root, path, kind)?;
         match self.made_names.wait() {
-            // A rename may change its name before it is made.
+            // A later rename may change the name of the inode before its creation.
             true => Ok(()),
             false => {
                 let made = self.make_files();
                 if made.is_err() {
-                    // The command is carried out again, or left out.
+                    // On failure the receiver executes the command again or leaves it out.
                     self.new_file = None;
                 }
                 made
@@ -131,7 +133,8 @@ impl Receiver<'_> {
             .map_err(about(from))?;
         self.names.forget(old_directory, old_name);
         self.names.forget(new_directory, new_name);
-        // Of two names of one inode both stay; else this is the one that it has now.
+        // If both names belong to one inode, both stay. Otherwise this name is now the inode's
+        // name.
         self.names.insert(new_directory, new_name, moved);
         self.taken_names.add(new_directory, new_name);
         Ok(())
@@ -150,7 +153,7 @@ impl Receiver<'_> {
 
     fn change_owner(&mut self, root: Location, path: &[u8], uid: u64, gid: u64) -> Result<(), Problem> {
         let (uid, gid) = owner(uid, gid)?;
-        // A mode that was set before loses bits.
+        // Changing the owner clears bits of a mode that was set before.
         let is_after_mode = |changes: &AttributeChanges| changes.mode.is_some();
         let changes = self.changes_of(root, path, is_after_mode)?;
         (changes.uid, changes.gid) = (Some(uid), Some(gid));
@@ -160,7 +163,7 @@ impl Receiver<'_> {
     fn change_mode(&mut self, root: Location, path: &[u8], mode: u64) -> Result<(), Problem> {
         let node = self.find(root, path)?;
         if node.kind == FileKind::Symlink {
-            // It would be followed, to anywhere.
+            // A symbolic link would redirect the command to any other file.
             return Err(TreeProblem::WrongKind {
                 path: path.to_vec(),
                 found: kind_name(node.kind),
@@ -181,12 +184,13 @@ impl Receiver<'_> {
         let changes = self.changes_of(root, path, |_| false)?;
         (changes.accessed, changes.modified) = (accessed, modified);
         (changes.changed, changes.created) = (changed, created.or(changes.created));
-        // Nothing that comes after the times belongs to the same step.
+        // The operation ends with the times.
         self.flush_changes()
     }
 
-    /// The changes of an inode that wait. Those that wait of another one, or are `before` this one, are made first; so is what
-    /// waits of content, since it changes times.
+    /// Returns the pending changes of an inode. It first applies pending changes of another inode,
+    /// and changes `before` this one. It also writes pending content first, because writing changes
+    /// times.
     fn changes_of(
         &mut self,
         root: Location,
@@ -205,7 +209,7 @@ impl Receiver<'_> {
         Ok(changes)
     }
 
-    /// Makes the changes that wait.
+    /// Applies the pending changes.
     pub(super) fn flush_changes(&mut self) -> Result<(), Problem> {
         let Some((location, changes)) = self.changes.take() else {
             return Ok(());
@@ -215,14 +219,14 @@ impl Receiver<'_> {
             .set_attributes(location, &changes)
             .map_err(about(b""));
         if changed.as_ref().is_err_and(Problem::is_no_space) {
-            // It is tried again if room can be made.
+            // If the receiver can free space, it retries these changes.
             self.changes = Some((location, changes));
         }
         changed
     }
 }
 
-/// The times that a command sets, and the path.
+/// Returns the path and the times of a `Utimes` command.
 pub(super) fn times_of<'c>(command: &Command<'c>) -> Option<(&'c [u8], AttributeChanges)> {
     let Command::Utimes {
         path,
@@ -244,7 +248,7 @@ pub(super) fn times_of<'c>(command: &Command<'c>) -> Option<(&'c [u8], Attribute
     Some((path, times))
 }
 
-/// An owner as an inode has it.
+/// Converts an owner to the width of an inode's fields.
 pub(super) fn owner(uid: u64, gid: u64) -> Result<(u32, u32), Problem> {
     let id = |field, value| {
         u32::try_from(value).map_err(|_| Problem::from(TreeProblem::OutOfRange { field, value }))
@@ -256,9 +260,10 @@ pub(super) fn permissions(mode: u64) -> u32 {
     u32::try_from(mode & 0o7777).unwrap_or(0)
 }
 
-/// What a mode says is to be made, and its permissions.
+/// Returns the node type that a mode asks for, and its permissions.
 fn node_kind(mode: u64, device: u64) -> Result<(NodeKind, u32), Problem> {
-    // The wide form of the kernel: the low 8 bits of the minor, 12 of the major, the rest of the minor.
+    // The kernel's wide form: the low 8 bits of the minor, 12 bits of the major, the rest of the
+    // minor.
     let low = |bits: u64| u32::try_from(bits).unwrap_or(0);
     let number = DeviceNumber {
         major: low((device >> 8) & 0xfff),

@@ -17,17 +17,17 @@ use bytes::Bytes;
 use core::cell::RefCell;
 use core::ops::Range;
 
-/// The largest size of a file.
+/// Largest size of a file in bytes.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// fallocate(2): the size stays.
+/// Mode bit of fallocate(2): keep the file size.
 const KEEP_SIZE: u32 = 0x01;
-/// fallocate(2): make a hole.
+/// Mode bit of fallocate(2): punch a hole.
 const PUNCH_HOLE: u32 = 0x02;
-/// fallocate(2): make the range read as zeros.
+/// Mode bit of fallocate(2): make the range read as zeros.
 const ZERO_RANGE: u32 = 0x10;
 
-/// An encoded write.
+/// The range of an encoded write.
 struct EncodedRange<'a> {
     offset: u64,
     file_bytes: u64,
@@ -37,7 +37,7 @@ struct EncodedRange<'a> {
     data: &'a [u8],
 }
 
-/// A range that is cloned: where from and where to.
+/// Source and target of a cloned range.
 struct CloneRange<'a> {
     path: &'a [u8],
     offset: u64,
@@ -48,7 +48,7 @@ struct CloneRange<'a> {
 }
 
 impl Receiver<'_> {
-    /// Carries out a command that is about content; `false` if it is not.
+    /// Executes a content command; returns `false` for any other command.
     pub(super) fn apply_content(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         match *command {
             Command::Write { path, offset, data } => self.write(root, path, offset.get(), data)?,
@@ -89,7 +89,7 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// The regular file at `path`.
+    /// Returns the regular file at `path`.
     fn file(&mut self, root: Location, path: &[u8]) -> Result<Location, Problem> {
         let Node { location, kind } = self.find(root, path)?;
         require_file(kind, path)?;
@@ -161,8 +161,8 @@ impl Receiver<'_> {
         self.write_plain(location, path, range.offset, data)
     }
 
-    /// Adds encoded data to the file that is to be made. Returns false, and adds nothing, if the data cannot be stored
-    /// undecoded after the file's other content.
+    /// Adds encoded data to the pending new file. Returns false, and adds nothing, if the data
+    /// cannot be stored encoded after the file's other content.
     pub(super) fn gather_encoded(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         let is_its_own = |file: &NewFile| command.path().is_some_and(|path| file.is_file(root, path));
         if !self.made_names.wait() || !self.new_file.as_ref().is_some_and(is_its_own) {
@@ -191,14 +191,14 @@ impl Receiver<'_> {
             return Ok(false);
         };
         if !tail.is_empty() {
-            // A job checks that the data can be decoded, and that it has zeros in `tail`.
+            // A background job checks that the data decodes and that its `tail` is zero.
             let job = move || ends_in_zeros(encoding, &stored, content_bytes, tail);
             file.check_later(number, self.filesystem.spawn_job(job));
         }
         Ok(true)
     }
 
-    /// How the volume calls the compression of data that it can store as it is.
+    /// Returns the volume's compression for data that it can store encoded.
     fn storable(&self, range: &EncodedRange<'_>) -> Option<Compression> {
         let own_lzo = u32::try_from(self.sector_bytes)
             .ok()
@@ -211,8 +211,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Whether there is anything but zeros between the range's end and that of its last sector: were it stored, it would
-    /// show when the file grows.
+    /// Returns whether the decoded content has nonzero bytes between the range's end and the end of
+    /// its last sector. Stored encoded, these bytes would become visible when the file grows.
     fn ends_in_content(&mut self, range: &EncodedRange<'_>) -> Result<bool, Problem> {
         let tail = range.tail(self.sector_bytes)?;
         if tail.is_empty() {
@@ -259,7 +259,8 @@ impl Receiver<'_> {
         let how = match (mode & !KEEP_SIZE, keeps_size) {
             (0, false) => AllocateMode::Allocate,
             (0, true) => AllocateMode::AllocateKeepSize,
-            // A hole leaves the size alone, and the system wants that said.
+            // Punching a hole keeps the file size, and fallocate(2) requires the `KEEP_SIZE` bit
+            // for this.
             (PUNCH_HOLE, true) => AllocateMode::PunchHole,
             (ZERO_RANGE, false) => AllocateMode::ZeroRange,
             (ZERO_RANGE, true) => AllocateMode::ZeroRangeKeepSize,
@@ -298,7 +299,8 @@ impl Receiver<'_> {
             .into());
         }
         match self.filesystem.clone_range(source, from.clone(), target, to) {
-            // What cannot be shared is copied: parts of sectors, content with checksums to a file without.
+            // If the volume cannot share a range, copy it: partial sectors, or checksummed content
+            // to a file without checksums.
             Err(buttress_fs::Error::Invalid { .. }) => self
                 .filesystem
                 .copy_range(source, from, target, to)
@@ -341,7 +343,8 @@ impl<'a> EncodedRange<'a> {
         }))
     }
 
-    /// Returns the part of the decoded content between the end of the range and the end of its last sector.
+    /// Returns the part of the decoded content between the end of the range and the end of its last
+    /// sector.
     fn tail(&self, sector_bytes: u64) -> Result<Range<u64>, Problem> {
         let end = self.end().ok_or_else(|| self.sizes_problem())?;
         let sector_end = end.checked_next_multiple_of(sector_bytes);
@@ -349,12 +352,12 @@ impl<'a> EncodedRange<'a> {
         Ok(end..sector_end.min(self.unencoded_bytes).max(end))
     }
 
-    /// The end of the range in the decoded content.
+    /// Returns the end of the range in the decoded content.
     const fn end(&self) -> Option<u64> {
         self.skip.checked_add(self.file_bytes)
     }
 
-    /// The length of the decoded content.
+    /// Returns the length of the decoded content.
     fn content_bytes(&self) -> Result<usize, Problem> {
         usize::try_from(self.unencoded_bytes).map_err(|_| self.sizes_problem())
     }
@@ -366,7 +369,7 @@ impl<'a> EncodedRange<'a> {
         part.ok_or_else(|| self.sizes_problem())
     }
 
-    /// Returns the extent that stores the data undecoded.
+    /// Returns the extent that stores the data encoded.
     fn extent(&self, compression: Compression) -> EncodedExtent {
         EncodedExtent {
             offset: FileOffset::new(self.offset),
@@ -408,7 +411,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Decompressor> = RefCell::new(Decompressor::default());
 }
 
-/// Whether data can be decoded, and its content has nothing but zeros in this range.
+/// Returns whether data decodes, and its content is zero in this range.
 fn ends_in_zeros(
     encoding: EncodedCompression,
     stored: &[u8],
@@ -421,7 +424,7 @@ fn ends_in_zeros(
     decoded.is_ok() && is_zero(&content, &tail)
 }
 
-/// Whether content has this range, and nothing but zeros in it.
+/// Returns whether the content includes this range and is zero there.
 fn is_zero(content: &[u8], range: &Range<u64>) -> bool {
     let part = in_memory(range).and_then(|range| content.get(range));
     part.is_some_and(|part| part.iter().all(|byte| *byte == 0))
@@ -431,7 +434,7 @@ fn in_memory(range: &Range<u64>) -> Option<Range<usize>> {
     Some(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// The end of a range, which must be in the largest file.
+/// Returns the end of a range, if the largest file includes it.
 fn range_end(offset: u64, length: u64) -> Result<u64, Problem> {
     offset
         .checked_add(length)

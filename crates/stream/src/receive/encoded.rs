@@ -1,8 +1,8 @@
-//! Encoded data on its way into a file: many extents at a time.
+//! Batches of encoded data: many extents of a file per write.
 //!
-//! Extents of one file that follow each other in the stream are gathered, and written as one. Plain data between them, in
-//! whole sectors, goes with them: written by itself it would be dirty, and each encoded extent behind it would have to
-//! wait for it.
+//! The receiver gathers consecutive extents of one file and writes them together. Plain data of
+//! whole sectors between them joins the batch. A separate write would make the plain data dirty,
+//! and each later encoded extent would have to wait for its write-back.
 
 use super::error::Problem;
 use super::making::{Receiver, about};
@@ -14,11 +14,11 @@ use buttress_format::{ByteCount, Compression};
 use buttress_fs::Location;
 use buttress_writer::data::EncodedExtent;
 
-/// How much is gathered: bytes, and extents.
+/// Largest batch in bytes; the next constant limits its extents.
 const BATCH_BYTES: usize = 8 << 20;
 const BATCH_EXTENTS: usize = 256;
 
-/// What is gathered of one file.
+/// The gathered extents of one file.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     file: Option<Location>,
@@ -27,13 +27,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Where the last extent ends.
+    /// Returns the end of the last gathered extent.
     fn end(&self) -> u64 {
         let last = self.extents.last();
         last.map_or(0, |last| last.offset.get().saturating_add(last.length.get()))
     }
 
-    /// Whether plain data can go with what is gathered.
+    /// Returns whether plain data can join the gathered extents.
     pub(super) fn takes_plain(&self, file: Location, offset: u64, length: usize, sector_bytes: u64) -> bool {
         let length = u64_of(length);
         let is_whole = |at: u64| at.checked_rem(sector_bytes) == Some(0);
@@ -55,7 +55,7 @@ impl Batch {
 }
 
 impl Receiver<'_> {
-    /// Gathers an extent of a file.
+    /// Adds an extent of a file to the batch.
     pub(super) fn push(&mut self, file: Location, extent: EncodedExtent) -> Result<(), Problem> {
         if !self.batch.takes(file, &extent) {
             self.flush_batch()?;
@@ -70,7 +70,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered extents.
     pub(super) fn flush_batch(&mut self) -> Result<(), Problem> {
         let batch = core::mem::take(&mut self.batch);
         let Some(file) = batch.file.filter(|_| !batch.extents.is_empty()) else {
@@ -78,19 +78,19 @@ impl Receiver<'_> {
         };
         let written = self.write_extents(file, &batch.extents);
         if written.as_ref().is_err_and(Problem::is_no_space) {
-            // It is tried again if room can be made.
+            // If the receiver can free space, it retries this batch.
             self.batch = batch;
         }
         written
     }
 
-    /// Writes extents of a file: as they are where that can be.
+    /// Writes extents of a file, encoded if the volume allows it.
     pub(super) fn write_extents(&mut self, file: Location, extents: &[EncodedExtent]) -> Result<(), Problem> {
         let stored = self.filesystem.write_encoded(file, extents).map_err(about(b""))?;
         if stored {
             return Ok(());
         }
-        // One of them cannot be stored as it is: each by itself.
+        // If the volume cannot store one of the extents encoded, write each extent separately.
         for extent in extents {
             let is_alone = extents.len() == 1;
             let stored = !is_alone
@@ -105,7 +105,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Writes an extent's content.
+    /// Writes the decoded content of an extent.
     pub(super) fn write_decoded(&mut self, file: Location, extent: &EncodedExtent) -> Result<(), Problem> {
         let lzo = u32::try_from(self.sector_bytes)
             .ok()

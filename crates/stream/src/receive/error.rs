@@ -1,4 +1,4 @@
-//! What can stop a stream from being received.
+//! Errors of receiving a stream.
 
 use crate::error::Place;
 use crate::trail::Trail;
@@ -8,41 +8,41 @@ use buttress_format::send::{CommandKind, Version};
 use buttress_format::{ErrorKind, Uuid};
 use std::path::PathBuf;
 
-/// The result of a step of receiving.
+/// The result of a part of a receive.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a stream was not received. Nothing of it is in the volume then.
+/// Reason why a stream was not received. The volume then shows nothing of the stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not a whole stream, or the input failed.
+    /// The bytes are not a complete stream, or the input failed.
     #[error(transparent)]
     Stream(#[from] crate::Error),
-    /// A command cannot be carried out.
+    /// A command failed.
     #[error("{place}: {command}: {problem}")]
     Refused {
-        /// Where it is.
+        /// Position of the command in the input.
         place: Place,
-        /// Which command.
+        /// Kind of the command.
         command: CommandKind,
-        /// Why.
+        /// Reason for the failure.
         problem: Box<Problem>,
     },
-    /// The volume could not be read or written, or the caller cancelled.
+    /// The volume failed, or the caller cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
-    /// What was kept to go on with is the beginning of another stream.
+    /// The kept part belongs to another stream.
     #[error("what was kept is the beginning of another stream: {kept}, this one has {found}")]
     OtherStream {
-        /// How far what is kept comes.
+        /// Trail of the kept part.
         kept: Trail,
-        /// What the stream has up to there.
+        /// Trail of this stream after the same number of bytes.
         found: Trail,
     },
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -54,92 +54,92 @@ impl Error {
     }
 }
 
-/// Why a command cannot be carried out.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// What the command asks for cannot be.
+    /// The request of the command is impossible for the tree.
     #[error(transparent)]
     Command(#[from] TreeProblem),
-    /// The volume refuses it, or fails.
+    /// The volume refuses the command, or fails.
     #[error("{}: {error}", Shown(path))]
     Filesystem {
-        /// The path that it is about.
+        /// Path in the command.
         path: Vec<u8>,
-        /// What the volume says.
+        /// Error of the volume.
         #[source]
         error: buttress_fs::Error,
     },
-    /// The snapshot that the stream builds on is not in the volume.
+    /// The volume lacks the parent snapshot of the stream.
     #[error(
         "cannot find parent subvolume: none has uuid {uuid}, or was received from it; receive that one before, or send \
          without -p"
     )]
     ParentMissing {
-        /// Its uuid.
+        /// UUID of the parent snapshot.
         uuid: Uuid,
     },
-    /// The snapshot that the stream builds on can have changed.
+    /// The parent snapshot of the stream may have changed.
     #[error(
         "the parent subvolume {} (uuid {uuid}) is not read-only, and changed since it was sent",
         path.display()
     )]
     ParentChanged {
-        /// Its uuid.
+        /// UUID of the parent snapshot.
         uuid: Uuid,
-        /// Where it is.
+        /// Path of the parent snapshot in the volume.
         path: PathBuf,
     },
-    /// The snapshot that is cloned from is not in the volume.
+    /// The volume lacks the clone source snapshot.
     #[error("clone: did not find source subvol: none has uuid {uuid}, or was received from it")]
     CloneSourceMissing {
-        /// Its uuid.
+        /// UUID of the clone source.
         uuid: Uuid,
     },
-    /// The subvolume's name is a path.
+    /// The subvolume's name is a path of several names.
     #[error("the subvolume's name {} is not the name of one directory", Printable(name))]
     Name {
-        /// The name.
+        /// Name of the subvolume in the stream.
         name: Vec<u8>,
     },
-    /// Something has the name already.
+    /// The directory already has an entry with the subvolume's name.
     #[error(
         "{} exists already; receive into another directory, or delete it before",
         Printable(name)
     )]
     Exists {
-        /// The name.
+        /// Name of the subvolume.
         name: Vec<u8>,
     },
-    /// The stream has places of data instead of data.
+    /// The stream has ranges of data instead of the data itself.
     #[error("the stream was made without file data (--no-data), and cannot be received")]
     NoData,
-    /// The command turns fs-verity on.
+    /// The command enables fs-verity.
     #[error("fs-verity (enable_verity) is not supported")]
     Verity,
-    /// The version of the stream is known, and not received.
+    /// The receiver does not support the stream's version, although the decoder knows it.
     #[error("streams of version {0} are not received: its commands are not settled")]
     Version(Version),
-    /// A command cannot be carried out, which was found behind it.
+    /// An earlier command failed, and a later command detected it.
     #[error("{place}: {command}: {problem}")]
     Earlier {
-        /// Where it is.
+        /// Position of the failed command in the input.
         place: Place,
-        /// Which command.
+        /// Kind of the failed command.
         command: CommandKind,
-        /// Why.
+        /// Reason for the failure.
         problem: Box<Problem>,
     },
-    /// A stream has more subvolumes than are received at once.
+    /// A stream has more subvolumes than the receiver supports.
     #[error("the stream has more than {limit} subvolumes")]
     TooMany {
-        /// The most that are.
+        /// Largest supported number of subvolumes.
         limit: usize,
     },
 }
 
 impl Problem {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -156,7 +156,7 @@ impl Problem {
         }
     }
 
-    /// Whether there is no space for it in the volume.
+    /// Returns whether the volume lacks space for the command.
     pub(super) fn is_no_space(&self) -> bool {
         match self {
             Self::Filesystem { error, .. } => error.is_out_of_space(),
@@ -165,7 +165,7 @@ impl Problem {
         }
     }
 
-    /// Whether the next command may be tried: the volume is fine, and has room.
+    /// Returns whether the receiver may try the next command: the volume works and has space.
     pub(super) fn is_of_one_command(&self) -> bool {
         match self {
             Self::Filesystem { error, .. } => {
@@ -179,7 +179,7 @@ impl Problem {
     }
 }
 
-/// A path in messages, from the subvolume's root.
+/// Formats a path in messages, from the subvolume's root.
 struct Shown<'a>(&'a [u8]);
 
 impl core::fmt::Display for Shown<'_> {

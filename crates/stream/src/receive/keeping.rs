@@ -1,15 +1,18 @@
-//! Keeping what there is of a stream that was cut off, and going on with it.
+//! Keeping the received part of an interrupted stream, and resuming from it.
 //!
-//! The directory that a stream is received into gets another one for as long as the stream is not whole, `.receive-UUID`, with
-//! the uuid of the stream's subvolume. An extended attribute of it says what is being received. In it lies a read-only snapshot
-//! of the unfinished subvolume, whose name says how far into the stream it is; no uuid leads to it. A newer one is there for
-//! good before the older one goes, so that whatever is found after a crash is one place of the stream.
+//! During a receive, the target directory contains a subdirectory `.receive-UUID`, with the uuid of
+//! the stream's subvolume. An extended attribute of this directory describes the receive. The
+//! directory holds a read-only snapshot of the unfinished subvolume. The snapshot's name states its
+//! position in the stream, and no uuid refers to the snapshot. A newer snapshot is durable before
+//! the older one is deleted, so after a crash every snapshot found is one consistent position of
+//! the stream.
 //!
-//! Going on makes a snapshot of that again, unfinished as the first one was. When the stream is whole, the directory goes in the
-//! same transaction that shows the subvolume, or in the next.
+//! A resume makes a new unfinished subvolume as a snapshot of the kept one. When the stream is
+//! complete, the directory disappears in the transaction that publishes the subvolume, or in the
+//! next transaction.
 //!
-//! Left out: streams with several subvolumes before their end command. Of those only what comes before the end of the first one
-//! is kept.
+//! Left out: streams with several subvolumes before their end command. For such a stream, the
+//! receiver keeps only the part before the end of the first subvolume.
 
 use super::Options;
 use super::error::{Error, Problem, Result};
@@ -24,52 +27,52 @@ use buttress_fs::{Filesystem, Location, Progress};
 use buttress_writer::operations::{FinishedSubvolume, NewInode, SetXattr};
 use std::io::Read;
 
-/// What the names of directories begin with that hold what is kept.
+/// Prefix of the names of directories with kept parts.
 const PREFIX: &str = ".receive-";
 
-/// The attribute that says what is being received.
+/// Extended attribute that describes the receive.
 const XATTR: &[u8] = b"user.buttress.receive";
 
-/// What there is of a stream that was cut off.
+/// The kept part of an interrupted stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// The name that its subvolume gets.
+    /// Name that the completed subvolume gets.
     pub name: Vec<u8>,
     /// The uuid of the subvolume in the stream.
     pub uuid: Uuid,
-    /// How far into the stream it is: a sender that is given this goes on there.
+    /// Position in the stream; a sender that gets this trail resumes there.
     pub trail: Trail,
     transid: Generation,
     parent: Option<Uuid>,
     version: Version,
-    /// Which stream of the input it is, and which of its commands comes next.
+    /// Number of the stream in its input; the next field is the number of its next command.
     stream: u64,
     command: u64,
-    /// The directory that holds it, and the snapshot.
+    /// Directory that holds the kept snapshot; the next field is the snapshot.
     holder: Location,
     snapshot: SubvolumeId,
 }
 
-/// How far a stream is kept while it is received.
+/// Progress of keeping during a receive.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
-    /// All commands up to here were carried out.
+    /// Trail of the executed commands.
     trail: Trail,
     version: Option<Version>,
     stream: u64,
     command: u64,
-    /// None of them was left out, or failed.
+    /// True if no command was left out or failed.
     pub(super) is_sure: bool,
-    /// Where the trail was when something was kept last.
+    /// Position of the trail at the last kept snapshot, in bytes.
     kept_bytes: u64,
-    /// The directory that holds what is kept.
+    /// Directory that holds the kept snapshot.
     holder: Option<Location>,
 }
 
-/// What is kept in a directory of the volume, of each stream once.
+/// Lists the kept parts in a directory of the volume, one for each stream.
 ///
 /// # Errors
-/// When the volume cannot be read.
+/// The volume cannot be read.
 pub fn kept(filesystem: &Filesystem, directory: Location) -> buttress_fs::Result<Vec<Kept>> {
     let mut all = Vec::new();
     for entry in filesystem.read_dir(directory)? {
@@ -101,7 +104,7 @@ fn uuid_in(name: &[u8]) -> Option<Uuid> {
 }
 
 impl Kept {
-    /// What attribute and name say.
+    /// Parses the extended attribute of the directory and the name of the snapshot.
     fn parse(uuid: Uuid, text: &[u8], holder: Location, place: &[u8], snapshot: SubvolumeId) -> Option<Self> {
         let mut words = text.splitn(4, |byte| *byte == b' ');
         let mut word = || core::str::from_utf8(words.next()?).ok();
@@ -131,7 +134,7 @@ impl Kept {
         })
     }
 
-    /// For an input that begins where this ends.
+    /// Creates a decoder of an input that begins at the end of the kept part.
     pub(super) fn decoder<R: Read>(&self, input: R, streams: Streams) -> Decoder<R> {
         let place = Place {
             offset: self.trail.bytes(),
@@ -140,7 +143,7 @@ impl Kept {
         Decoder::going_on(input, streams, place, self.stream, self.version)
     }
 
-    /// Passes over what was received already.
+    /// Decodes and skips the commands of the kept part.
     pub(super) fn pass<R: Read>(&self, decoder: &mut Decoder<R>) -> Result<()> {
         let mut found = Trail::default();
         while found.bytes() < self.trail.bytes()
@@ -158,7 +161,7 @@ impl Kept {
     }
 }
 
-/// Past a command, and the header of its stream before the first one.
+/// Advances the trail by a command and, before the first command, by the stream header.
 fn pass(trail: &mut Trail, frame: &Frame<'_>) {
     if trail.bytes() < frame.offset() {
         trail.pass_header(frame.version());
@@ -171,7 +174,7 @@ const fn keeps(options: &Options) -> bool {
 }
 
 impl Receiver<'_> {
-    /// Goes on with what is kept.
+    /// Resumes from the kept part.
     pub(super) fn begin_again(&mut self, kept: &Kept) -> Result<()> {
         let again = |receiver: &mut Self| -> Result<Making, Problem> {
             let name = receiver.name(&kept.name)?;
@@ -209,7 +212,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// A command is done: takes note of it, and keeps what there is from time to time.
+    /// Records that a command was executed, and keeps a snapshot at each interval.
     pub(super) fn keep_on(&mut self, frame: &Frame<'_>) -> Result<()> {
         if !keeps(self.options) {
             return Ok(());
@@ -231,7 +234,7 @@ impl Receiver<'_> {
         self.keep().map_err(|problem| refused(frame, problem))
     }
 
-    /// The stream ended early: keeps what there is. What was kept before stays where that cannot be done.
+    /// Keeps a snapshot after the stream ended early. If this fails, the previous snapshot stays.
     pub(super) fn keep_after(&mut self, error: &Error) {
         let was_cut_off = match error {
             Error::Stream(_) | Error::Filesystem(buttress_fs::Error::Cancelled) => true,
@@ -242,7 +245,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Keeps what there is, for good.
+    /// Keeps a durable snapshot of the unfinished subvolume.
     fn keep(&mut self) -> Result<(), Problem> {
         let keeping = &self.keeping;
         let (Some(making), Some(version)) = (&self.making, keeping.version) else {
@@ -273,7 +276,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// The directory for what is kept, which is empty: what was there of an earlier attempt is given up.
+    /// Creates the directory for the kept part, or empties an existing one of an earlier attempt.
     fn holder(&self, uuid: Uuid) -> buttress_fs::Result<Location> {
         let name = format!("{PREFIX}{uuid}");
         if let Some(present) = self.filesystem.lookup(self.directory, name.as_bytes())? {
@@ -312,7 +315,7 @@ impl Receiver<'_> {
         self.drop_deleted(&Progress::new())
     }
 
-    /// Deletes the subvolumes in a directory, all but one.
+    /// Deletes the subvolumes in a directory, except one.
     fn empty(&self, holder: Location, except: Option<SubvolumeId>) -> buttress_fs::Result<()> {
         for entry in self.filesystem.list(holder, 0, usize::MAX)? {
             let inside = entry.target.subvolume;
@@ -323,7 +326,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// The stream is whole: what was kept of it is deleted. Returns whether there was anything.
+    /// Deletes the kept part after the stream is complete. Returns whether a kept part existed.
     pub(super) fn give_up_kept(&mut self) -> buttress_fs::Result<bool> {
         self.keeping.kept_bytes = self.keeping.trail.bytes();
         self.keeping.is_sure = false;
@@ -338,7 +341,7 @@ impl Receiver<'_> {
         Ok(true)
     }
 
-    /// Has what was deleted go, for good. What is damaged stays: that is told to whoever deletes or syncs.
+    /// Drops deleted subvolumes durably. Damaged ones stay; a later delete or sync reports them.
     pub(super) fn drop_deleted(&self, progress: &Progress) -> buttress_fs::Result<()> {
         match self.filesystem.drop_deleted_subvolumes(progress) {
             Ok(()) | Err(buttress_fs::Error::NotDropped { .. }) => {}

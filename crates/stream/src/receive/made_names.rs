@@ -1,10 +1,10 @@
-//! Names that were made and wait to be put into their directories, many at a time
+//! New names that are pending, so that many enter their directories together
 //! ([`defer_names`](buttress_writer::WritableFilesystem::defer_names)).
 //!
-//! That a directory has such a name already is found then, behind the command that made it. So that the error names that
-//! command, the places of those commands are kept as long as their names wait.
+//! A directory that already has such a name causes an error only at this later point. This module
+//! remembers the command of each pending name, so that the error names this command.
 //!
-//! Left out: streams whose bad commands are left out. There each name is put where it belongs at once.
+//! Left out: receives that leave out failed commands. They insert each name at once.
 
 use super::error::Problem;
 use super::making::{Receiver, about};
@@ -16,7 +16,7 @@ use buttress_format::send::CommandKind;
 use buttress_fs::Location;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// A command, as errors name it.
+/// Position and kind of a command, for errors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandPlace {
     pub(super) place: Place,
@@ -24,7 +24,7 @@ pub(super) struct CommandPlace {
 }
 
 impl CommandPlace {
-    /// Before the first one.
+    /// Initial value, before the first command.
     pub(super) const BEGINNING: Self = Self {
         place: Place {
             offset: 0,
@@ -33,7 +33,7 @@ impl CommandPlace {
         command: CommandKind::Subvolume,
     };
 
-    /// The problem of a command that another one met.
+    /// Attributes a problem that another command met to this command.
     pub(super) fn had(self, problem: Problem) -> Problem {
         Problem::Earlier {
             place: self.place,
@@ -43,17 +43,17 @@ impl CommandPlace {
     }
 }
 
-/// See the module.
+/// The commands of pending names.
 #[derive(Debug, Default)]
 pub(super) struct MadeNames {
-    /// The subvolume whose names wait.
+    /// Subvolume whose names are pending.
     of: Option<SubvolumeId>,
-    /// Which command made which of them, by a hash of directory and name.
+    /// Command that created each name, keyed by a hash of directory and name.
     makers: Vec<(u64, CommandPlace)>,
 }
 
 impl MadeNames {
-    /// Whether names wait.
+    /// Returns whether new names stay pending.
     pub(super) const fn wait(&self) -> bool {
         self.of.is_some()
     }
@@ -66,7 +66,7 @@ fn hash(directory: Location, name: &[u8]) -> u64 {
 }
 
 impl Receiver<'_> {
-    /// A subvolume begins: its names wait from now on.
+    /// Begins a subvolume, whose new names stay pending.
     pub(super) fn begin_names(&mut self, of: SubvolumeId) -> Result<(), Problem> {
         self.made_names = MadeNames::default();
         self.taken_names = TakenNames::default();
@@ -77,7 +77,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// A command made a name.
+    /// Records the command that created a name.
     pub(super) fn note_name(&mut self, directory: Location, name: &[u8], maker: CommandPlace) {
         if self.made_names.wait() {
             self.taken_names.add(directory, name);
@@ -85,8 +85,8 @@ impl Receiver<'_> {
         }
     }
 
-    /// Puts names into their directories where very many wait. Between two commands: one that finds no space is carried out
-    /// again.
+    /// Inserts the pending names if there are very many. The caller runs this between two commands,
+    /// so a command that finds no space can run again.
     pub(super) fn put_many_names(&mut self) -> Result<(), Problem> {
         let count = u64_of(self.made_names.makers.len());
         match count < self.filesystem.deferred_names_max() {
@@ -95,7 +95,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Puts the names that wait into their directories.
+    /// Inserts the pending names into their directories.
     pub(super) fn put_names(&mut self) -> Result<(), Problem> {
         let Some(of) = self.made_names.of else {
             return Ok(());

@@ -25,23 +25,23 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt as _;
 
-/// How many subvolumes one stream may make, and how many may be cloned from at a time.
+/// Largest number of subvolumes per stream, and of clone sources at a time.
 const SUBVOLUMES_MAX: usize = 1024;
 
-/// A subvolume that is being made.
+/// A subvolume under construction.
 #[derive(Debug)]
 pub(super) struct Making {
     pub(super) id: SubvolumeId,
     pub(super) name: Vec<u8>,
     pub(super) uuid: Uuid,
     pub(super) transid: Generation,
-    /// The uuid that the subvolume has which it was made from.
+    /// UUID of the parent subvolume.
     pub(super) parent: Option<Uuid>,
-    /// It began with what another one holds.
+    /// True if the subvolume began as a snapshot and so has content.
     pub(super) has_content: bool,
 }
 
-/// Receives streams. See the module above.
+/// State of a receive.
 pub(super) struct Receiver<'a> {
     pub(super) filesystem: &'a WritableFilesystem,
     pub(super) directory: Location,
@@ -49,38 +49,39 @@ pub(super) struct Receiver<'a> {
     notify: &'a mut dyn FnMut(&Event<'_>),
     pub(super) sector_bytes: u64,
     pub(super) names: Names,
-    /// Names that wait to be put into their directories.
+    /// Names that are pending for their directories.
     pub(super) made_names: MadeNames,
-    /// Names that are not free.
+    /// Names that are known to be taken.
     pub(super) taken_names: TakenNames,
-    /// The command that is carried out.
+    /// The current command.
     pub(super) current: CommandPlace,
-    /// Attributes of one inode that wait for more of them.
+    /// Pending attribute changes of one inode, which later commands may extend.
     pub(super) changes: Option<(Location, AttributeChanges)>,
-    /// The file that was made last, if it is not in the volume yet.
+    /// The newest file, if the volume does not have it yet.
     pub(super) new_file: Option<NewFile>,
-    /// Those before it that wait.
+    /// Earlier pending files.
     pub(super) new_files: NewFiles,
-    /// Changes of directories that follow `new_files`.
+    /// Pending changes of directories, to apply after `new_files`.
     pub(super) directories: Directories,
-    /// Extents of one file that wait for more of them.
+    /// Pending extents of one file, which later commands may extend.
     pub(super) batch: Batch,
     pub(super) decompressor: Decompressor,
-    /// The subvolume that commands are about.
+    /// Subvolume that the current commands change.
     pub(super) making: Option<Making>,
-    /// What is kept of it.
+    /// Progress of keeping this subvolume.
     pub(super) keeping: Keeping,
-    /// Those of the same stream that are whole, and wait for its end.
+    /// Complete subvolumes of the same stream, which the end of the stream publishes.
     pub(super) made: Vec<Making>,
-    /// Subvolumes that were cloned from.
+    /// Subvolumes that earlier clones used as source, by uuid.
     clone_sources: HashMap<[u8; 16], SubvolumeId>,
-    /// Up to here of the stream what it will change was read, or is being read by these.
+    /// Stream offset up to which scouts have read the metadata that commands will change, or are
+    /// reading it.
     pub(super) scouted_to: u64,
     pub(super) scouts: Option<Scouts>,
     summary: Summary,
-    /// Kinds of notes that were reported.
+    /// Kinds of notes that the receive has reported.
     pub(super) told: Told,
-    /// For the pieces of the stream, names and files that wait, and what is being written.
+    /// Memory reserved for stream pieces, pending names and files, and writes in flight.
     _memory: HeldMemory,
 }
 
@@ -152,7 +153,8 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Carries out one command; where there is no space for it once more, when what earlier streams gave up was dropped.
+    /// Executes one command. If the volume lacks space, it drops subvolumes that earlier streams
+    /// deleted, then retries once.
     fn take_with_room(&mut self, frame: &Frame<'_>) -> Result<(), Problem> {
         let taken = self.take(frame);
         let is_full = taken.as_ref().is_err_and(Problem::is_no_space);
@@ -169,7 +171,7 @@ impl<'a> Receiver<'a> {
         self.take(frame)
     }
 
-    /// Whether to go on after a command that could not be carried out.
+    /// Decides whether the receive continues after a failed command.
     fn judge(&mut self, frame: &Frame<'_>, problem: Problem) -> Result<()> {
         let goes_on = problem.is_of_one_command();
         let error = refused(frame, problem);
@@ -183,7 +185,7 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    /// Carries out one command.
+    /// Executes one command.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), Problem> {
         self.current = CommandPlace {
             place: frame.place(),
@@ -261,7 +263,7 @@ impl<'a> Receiver<'a> {
         self.begin_names(id)
     }
 
-    /// The name of a subvolume that begins.
+    /// Returns the name of a new subvolume.
     pub(super) fn name(&self, path: &[u8]) -> Result<Vec<u8>, Problem> {
         let is_one_name = buttress_fs::directory::is_valid_name(path);
         if !is_one_name || path.len() > buttress_format::NAME_BYTES_MAX {
@@ -282,7 +284,7 @@ impl<'a> Receiver<'a> {
         Ok(path.to_vec())
     }
 
-    /// The subvolume that a stream builds on, and its own uuid.
+    /// Returns the parent subvolume of a stream, and its own uuid.
     fn parent(&self, uuid: Uuid, transid: Generation) -> Result<(SubvolumeId, Uuid), Problem> {
         let own_uuid = |id: SubvolumeId| {
             let view = self.filesystem.view();
@@ -293,7 +295,8 @@ impl<'a> Receiver<'a> {
             return Ok((made.id, own_uuid(made.id)?));
         }
         let Found { info, is_original } = self.look_for(uuid)?.ok_or(Problem::ParentMissing { uuid })?;
-        // What was received cannot have changed: it is read-only, or lost its received uuid when it became writable.
+        // A received parent cannot have changed: it is read-only, or it lost its received uuid when
+        // it became writable.
         let is_unchanged = info.is_read_only() || info.root_item.ctransid == transid;
         if is_original && !is_unchanged {
             let path = info.path.unwrap_or_default();
@@ -309,7 +312,7 @@ impl<'a> Receiver<'a> {
         sources::find(&self.filesystem.view(), uuid).map_err(about(b""))
     }
 
-    /// The subvolume that is cloned from.
+    /// Returns the subvolume to clone from.
     pub(super) fn clone_source(&mut self, uuid: Uuid) -> Result<SubvolumeId, Problem> {
         if let Some(making) = self.making.as_ref().filter(|making| making.uuid == uuid) {
             return Ok(making.id);
@@ -332,7 +335,7 @@ impl<'a> Receiver<'a> {
         Ok(id)
     }
 
-    /// No more commands come for the subvolume that they were about.
+    /// Ends the current subvolume; no later command changes it.
     fn end_subvolume(&mut self) -> Result<(), Problem> {
         self.flush_all()?;
         self.made_names = MadeNames::default();
@@ -340,7 +343,7 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    /// Shows all that the stream made, for good.
+    /// Publishes all subvolumes of the stream durably.
     fn end_stream(&mut self) -> Result<(), Problem> {
         let finished: Vec<FinishedSubvolume> = self
             .made
@@ -360,7 +363,7 @@ impl<'a> Receiver<'a> {
         self.filesystem
             .finish_subvolumes(&finished)
             .map_err(about(&name))?;
-        // From here on they are there, whatever becomes of the commit.
+        // From here on the subvolumes are visible, even if the commit fails.
         let made = core::mem::take(&mut self.made);
         self.clone_sources.clear();
         self.names = Names::default();
@@ -380,15 +383,15 @@ impl<'a> Receiver<'a> {
         Ok(())
     }
 
-    /// Gives up all that the stream made so far.
+    /// Discards all subvolumes of the current stream.
     pub(super) fn discard(&mut self) {
         for made in self.making.take().into_iter().chain(self.made.drain(..)) {
-            // Where that fails writing has stopped, and the next opening drops it.
+            // If discarding fails, writing has stopped, and the next open drops the subvolume.
             drop(self.filesystem.discard_subvolume(made.id));
         }
     }
 
-    /// The command that ends a subvolume is not its own: whatever waits is put in now.
+    /// Writes everything pending, because the command that ends a subvolume changes nothing itself.
     pub(super) fn flush_all(&mut self) -> Result<(), Problem> {
         self.make_files()?;
         self.flush_batch()?;
@@ -397,7 +400,7 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// The error of a command that was carried out when there was a problem: its own, or that of one before it.
+/// Builds the error of a command. The problem may belong to this command or to an earlier one.
 pub(super) fn refused(frame: &Frame<'_>, problem: Problem) -> Error {
     match problem {
         Problem::Filesystem {
@@ -421,7 +424,7 @@ pub(super) fn refused(frame: &Frame<'_>, problem: Problem) -> Error {
     }
 }
 
-/// What a path is about which the volume refuses something.
+/// Attaches a path to an error of the volume.
 pub(super) fn about(path: &[u8]) -> impl Fn(buttress_fs::Error) -> Problem + '_ {
     move |error| Problem::Filesystem {
         path: path.to_vec(),

@@ -1,10 +1,11 @@
 //! From paths of a stream to inodes, without a walk for each command.
 //!
-//! The names that were made, and those that were looked up, are kept by directory, up to a number of them; the path of the
-//! last command is kept whole, since most commands are about the file of the one before.
+//! The cache holds created names and looked-up names by directory, up to a fixed number. It also
+//! holds the complete path of the last command, because most commands change the file of the
+//! previous command.
 //!
-//! Paths are hostile: each of their names is one that a directory can have, none is `.` or `..`, symbolic links are never
-//! followed, and what lies in another subvolume than the one that was asked about is not gone into.
+//! Paths are not trusted. Each component must be a valid name and neither `.` nor `..`. The walk
+//! never follows symbolic links and never enters another subvolume.
 
 use super::error::Problem;
 use crate::view::Problem as TreeProblem;
@@ -16,10 +17,10 @@ use buttress_fs::inode::kind_name;
 use buttress_writer::WritableFilesystem;
 use std::collections::HashMap;
 
-/// How many names are kept. With more they are all forgotten, and looked up again.
+/// Largest number of cached names. Above it the cache starts empty again.
 const KNOWN_MAX: usize = 1 << 15;
 
-/// What a path leads to.
+/// An inode that a path leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) location: Location,
@@ -35,7 +36,7 @@ impl Node {
     }
 }
 
-/// Known names. See the module.
+/// The cache of names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<Location, HashMap<Box<[u8]>, Node>>,
@@ -44,7 +45,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// What `path` leads to in the subvolume with this root.
+    /// Resolves `path` in the subvolume with this root.
     pub(super) fn find(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -65,7 +66,7 @@ impl Names {
         Ok(node)
     }
 
-    /// The directory that a path's last name stands in, or is to stand in, and the name.
+    /// Returns the parent directory of a path's last name, and this name. The name need not exist.
     pub(super) fn place<'p>(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -91,7 +92,7 @@ impl Names {
         Ok((directory.location, name))
     }
 
-    /// What has `name` in a directory; `end` is where the name ends in the path.
+    /// Resolves `name` in a directory; `end` is the end of the name in the path.
     fn child(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -129,14 +130,14 @@ impl Names {
         Ok(node)
     }
 
-    /// Whether a name need not be looked up.
+    /// Returns whether the cache holds a name.
     pub(super) fn knows(&self, directory: Location, name: &[u8]) -> bool {
         self.known
             .get(&directory)
             .is_some_and(|known| known.contains_key(name))
     }
 
-    /// Takes note of what was looked up.
+    /// Caches a looked-up directory entry.
     pub(super) fn learn(&mut self, directory: Location, name: &[u8], entry: &DirEntry) {
         if entry.target.subvolume == directory.subvolume {
             let node = Node {
@@ -147,7 +148,7 @@ impl Names {
         }
     }
 
-    /// Takes note of a name.
+    /// Caches a name.
     pub(super) fn insert(&mut self, directory: Location, name: &[u8], node: Node) {
         if self.count >= KNOWN_MAX {
             self.known.clear();
@@ -159,7 +160,7 @@ impl Names {
         }
     }
 
-    /// A name is gone, or means something else.
+    /// Removes a name from the cache because it is gone or leads to another inode.
     pub(super) fn forget(&mut self, directory: Location, name: &[u8]) {
         self.last = None;
         let Some(known) = self.known.get_mut(&directory) else {
@@ -173,7 +174,7 @@ impl Names {
         }
     }
 
-    /// The path of the last command.
+    /// Caches the path of the last command.
     pub(super) fn remember(&mut self, root: Location, path: &[u8], node: Node) {
         match &mut self.last {
             Some((of, last, known)) => {

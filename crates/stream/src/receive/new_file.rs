@@ -25,10 +25,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 pub(super) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// How much content a file has at most that is made at once. Of larger ones this is the beginning.
+/// Largest content of a file that is created in one operation, in bytes. Only the first part of a
+/// larger file is gathered.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
 
-/// How many files are made together at most, and with how much content.
+/// Limits for files that are created together: the number of files, and their content in bytes.
 const FILES_MAX: usize = 64;
 const FILES_BYTES_MAX: usize = 1 << 20;
 
@@ -40,9 +41,9 @@ const SECTOR_BYTES: usize = 4096;
 pub(super) enum NewKind {
     File,
     Directory,
-    /// With these permissions.
+    /// An inode with these permissions.
     Node(NodeKind, u32),
-    /// To this target.
+    /// A symbolic link to this target.
     Symlink(Vec<u8>),
 }
 
@@ -60,7 +61,7 @@ impl NewKind {
     }
 }
 
-/// An inode to be made: a file, or, where its name may settle, any other.
+/// A pending inode: a file or, if its name may settle, any other inode.
 #[derive(Debug)]
 pub(super) struct NewFile {
     pub(super) root: Location,
@@ -72,26 +73,26 @@ pub(super) struct NewFile {
     pub(super) is_settled: bool,
     attributes: AttributeChanges,
     content: Vec<u8>,
-    /// Content that is stored as it came, in place of `content`.
+    /// Content that is stored encoded, in place of `content`.
     encoded: Vec<EncodedExtent>,
     /// Pending checks by index in `encoded`: an extent ends in part of a sector, and only zeros may follow there.
     checks: Vec<(usize, Task<bool>)>,
     /// Index in `encoded` of the first extent that must be decoded.
     decoded_from: usize,
-    /// The command that asked for it.
+    /// Command that created the inode.
     maker: CommandPlace,
-    /// The command that ended it, if that is known.
+    /// Command that ended the gathering, if it is known.
     ender: Option<CommandPlace>,
 }
 
 impl NewFile {
-    /// How much memory its content takes.
+    /// Returns the memory of the pending content in bytes.
     fn content_bytes(&self) -> usize {
         let encoded = self.encoded.iter().map(|extent| extent.stored.len());
         encoded.fold(self.content.len(), usize::saturating_add)
     }
 
-    /// The offset at which its content ends.
+    /// Returns the offset at which the pending content ends.
     fn end(&self) -> u64 {
         match self.encoded.last() {
             Some(last) => last.offset.get().saturating_add(last.length.get()),
@@ -99,7 +100,7 @@ impl NewFile {
         }
     }
 
-    /// Whether a path is its own, and it is a file.
+    /// Returns whether the pending inode is a file and has this path.
     pub(super) fn is_file(&self, root: Location, path: &[u8]) -> bool {
         self.kind == NewKind::File && self.root == root && self.path == path
     }
@@ -114,12 +115,13 @@ impl NewFile {
         self.encoded.len().checked_sub(1)
     }
 
-    /// Adds a check of the extent with this index, which can be stored undecoded if the check is true.
+    /// Adds a check of the extent with this index. If the check returns true, the extent can be
+    /// stored encoded.
     pub(super) fn check_later(&mut self, number: usize, check: Task<bool>) {
         self.checks.push((number, check));
     }
 
-    /// Waits until it is known whether all extents can be stored as they are.
+    /// Waits for the checks. Returns whether all extents can be stored encoded.
     fn are_storable(&mut self) -> bool {
         for (number, check) in self.checks.drain(..) {
             if check.take() != Ok(true) {
@@ -130,11 +132,11 @@ impl NewFile {
     }
 }
 
-/// Files that were gathered, and wait to be made.
+/// Gathered files that are not created yet.
 #[derive(Debug, Default)]
 pub(super) struct NewFiles {
     files: Vec<NewFile>,
-    /// Hashes of their directories and names.
+    /// Hashes of directory and name of each gathered file.
     names: Vec<u64>,
     content_bytes: usize,
 }
@@ -160,29 +162,29 @@ impl NewFiles {
         self.files.is_empty()
     }
 
-    /// Whether a file may have this name.
+    /// Returns whether a gathered file may have this name.
     pub(super) fn may_have(&self, directory: Location, name: &[u8]) -> bool {
         self.names.contains(&hash(directory, name))
     }
 }
 
 impl Receiver<'_> {
-    /// Begins a file.
+    /// Begins a pending file.
     pub(super) fn begin_file(&mut self, root: Location, path: &[u8]) -> Result<(), Problem> {
         self.begin_new(root, path, NewKind::File)
     }
 
-    /// Begins an inode.
+    /// Begins a pending inode.
     pub(super) fn begin_new(&mut self, root: Location, path: &[u8], kind: NewKind) -> Result<(), Problem> {
         let (directory, name) = match self.names.place(self.filesystem, root, path) {
             Err(_) if !self.new_files.files.is_empty() => {
-                // The error may be of one of those.
+                // The error may belong to one of the gathered files.
                 self.make_files()?;
                 self.names.place(self.filesystem, root, path)?
             }
             place => place?,
         };
-        // Where names wait, that one is there already is found later.
+        // If names are pending, the later insertion detects an existing name.
         if !self.made_names.wait()
             && self
                 .filesystem
@@ -214,14 +216,14 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Whether a path is that of the file that is to be made.
+    /// Returns whether a path is that of the pending file.
     pub(super) fn is_made_now(&self, root: Location, path: &[u8]) -> bool {
         let file = self.new_file.as_ref();
         file.is_some_and(|file| file.root == root && file.path == path)
     }
 
-    /// Takes what a command says of the file that is to be made; `false`, and that file is made, where it is about anything
-    /// else.
+    /// Applies a command to the pending file. For a command about anything else, it creates the
+    /// pending file and returns `false`.
     pub(super) fn gather(&mut self, root: Location, command: &Command<'_>) -> Result<bool, Problem> {
         match *command {
             Command::Rename { from, to } if self.is_made_now(root, from) && self.settle(to) => {
@@ -249,7 +251,8 @@ impl Receiver<'_> {
                     && file.content.len().saturating_add(data.len()) <= GATHERED_BYTES_MAX =>
             {
                 if file.content.is_empty() {
-                    // With what fills the last sector, so that nothing is copied again.
+                    // Reserve space for the zeros that fill the last sector, so that growing does
+                    // not copy the content again.
                     file.content
                         .reserve_exact(data.len().next_multiple_of(SECTOR_BYTES));
                 }
@@ -259,7 +262,7 @@ impl Receiver<'_> {
             Command::Truncate { path, size } if is_same(path) && is_file && size.get() == file.end() => {
                 Ok(true)
             }
-            // A mode that was set before loses bits.
+            // Changing the owner clears bits of a mode that was set before.
             Command::Chown { path, uid, gid } if is_same(path) && file.attributes.mode.is_none() => {
                 let (uid, gid) = super::applying::owner(uid, gid)?;
                 (file.attributes.uid, file.attributes.gid) = (Some(uid), Some(gid));
@@ -289,7 +292,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// No more comes for the file that was gathered: it is made, or waits for others.
+    /// Ends the gathering of the pending file: creates the file, or adds it to the gathered files.
     fn end_file(&mut self) -> Result<(), Problem> {
         let is_file = self
             .new_file
@@ -326,7 +329,7 @@ impl Receiver<'_> {
             let ender = file.ender;
             self.new_file = Some(file);
             if let Err(problem) = self.make_file() {
-                // What is left is made if room can be.
+                // If the caller can free space, it creates the remaining files.
                 for file in self.new_file.take().into_iter().chain(rest) {
                     self.new_files.push(file);
                 }
@@ -341,7 +344,8 @@ impl Receiver<'_> {
         self.make_file()
     }
 
-    /// Makes files in one step. False, and none is made, where that cannot be: one by one it is seen which, and why.
+    /// Creates the files in one operation. If this fails, it creates none and returns false; the
+    /// caller then creates the files one by one to find the failing file.
     fn make_together(&mut self, files: &mut [NewFile]) -> bool {
         if !files.iter_mut().all(NewFile::are_storable) {
             return false;
@@ -374,7 +378,7 @@ impl Receiver<'_> {
         true
     }
 
-    /// Makes the file that was begun last.
+    /// Creates the file that began last.
     fn make_file(&mut self) -> Result<(), Problem> {
         let Some(mut file) = self.new_file.take() else {
             return Ok(());
@@ -406,7 +410,7 @@ impl Receiver<'_> {
         self.made(file, made)
     }
 
-    /// A file was made, or not.
+    /// Records the outcome of creating a file.
     fn made(&mut self, file: NewFile, made: Result<Location, Problem>) -> Result<(), Problem> {
         match made {
             Ok(location) => {
@@ -443,7 +447,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Makes a file whose stored content may not be what the volume can have as it is.
+    /// Creates a file whose encoded content the volume may be unable to store encoded.
     fn make_encoded(&mut self, file: &NewFile) -> Result<Location, Problem> {
         let new = NewInode::of_root(FILE_MODE);
         let location = self

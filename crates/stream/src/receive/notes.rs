@@ -1,5 +1,5 @@
-//! Oddities of a stream that do no harm, although no version of the format has them. Each kind is reported once, at its
-//! first command.
+//! Harmless oddities of a stream, which no version of the format allows. The receive reports each
+//! kind once, at its first command.
 
 use super::making::Receiver;
 use super::{Event, Note};
@@ -11,7 +11,7 @@ use core::fmt;
 use std::collections::BTreeSet;
 use std::io::Read;
 
-/// Kinds of notes that were reported.
+/// Kinds of notes that the receive has reported.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     attributes: BTreeSet<(bool, AttributeKind)>,
@@ -64,7 +64,8 @@ impl fmt::Display for Note {
 }
 
 impl Receiver<'_> {
-    /// Reports an attribute that does not belong to the version or the command.
+    /// Reports an attribute that the version does not define for the command, or that belongs to
+    /// other commands.
     pub(super) fn note_oddity(&mut self, frame: &Frame<'_>) {
         let Some(oddity) = frame.oddity() else { return };
         let (place, command) = (frame.place(), frame.command().kind());
@@ -94,7 +95,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Returns the command with plain paths. Reports a path that was spelled otherwise.
+    /// Returns the command with plain paths. Reports a path that was not plain.
     pub(super) fn plain<'f>(&mut self, frame: &Frame<'f>) -> Command<'f> {
         let (plain, form) = frame.command().plain();
         if let Some(form) = form

@@ -1,11 +1,14 @@
-//! Looking ahead in the stream: what the commands that come next will change is read before they come, all of it at once.
+//! Readahead in the stream: the metadata that upcoming commands will change is read before these
+//! commands, many names at a time.
 //!
-//! Only where there is something to read: in subvolumes that were made from a snapshot. Names that the stream makes itself are
-//! in memory. What is found is a hint, and so is what fails here: the commands meet it themselves.
+//! It applies only to subvolumes that began as a snapshot, because names that the stream itself
+//! creates are in memory. All results are hints. Errors are ignored here, because the commands meet
+//! them again.
 //!
-//! Of an input that is read ahead threads do it, each for one batch of names, while the commands of the batches before are carried
-//! out. A batch reads level by level, and waits at each for its slowest block, so that several at once keep a device busy.
-//! What they look up is not taken over: names can have come and gone since.
+//! For an input with readahead, threads read one batch of names each, while the receiver executes
+//! the commands of earlier batches. A batch reads level by level and waits for the slowest block of
+//! each level, so several parallel batches keep a device busy. The receiver does not reuse lookup
+//! results, because names may have changed since.
 
 use super::making::Receiver;
 use crate::command::Command;
@@ -19,31 +22,32 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read;
 use std::thread::{Builder, Scope};
 
-/// How many names are looked up ahead at a time, without threads and by each of them. What that reads, a few blocks for each,
-/// should fit into a cache of the usual size, for all batches that are on their way.
+/// Number of names in a batch, with and without threads. The blocks of all batches in flight, a few
+/// for each name, should fit into a cache of the usual size.
 const NAMES_AHEAD: usize = 512;
 const NAMES_OF_THREAD: usize = 128;
 
-/// How many threads read ahead.
+/// Number of read-ahead threads.
 const THREADS: usize = 3;
 
-/// Where nothing new was to be looked at, so much of the stream is received before the next look.
+/// Bytes of the stream to receive before the next scan, if the last scan found no new names.
 const LOOK_STEP_BYTES: u64 = 64 << 10;
 
-/// Names of one subvolume, and their directories.
+/// Names in one subvolume, each with its directory.
 pub(super) type Wanted = Vec<(Location, Vec<u8>)>;
 
-/// Threads that read what changes of names' inodes will need, and the batches that they were given.
+/// Threads that read the metadata for later changes, and their batches.
 #[derive(Debug)]
 pub(super) struct Scouts {
     batches: Sender<Wanted>,
-    /// Where in the stream the batches begin that no command was reached of.
+    /// Stream offsets at which the batches begin whose commands are all still to come.
     begins: VecDeque<u64>,
-    /// From here on it is worth looking again.
+    /// Stream offset from which a new scan is worthwhile.
     look_at: u64,
 }
 
-/// Starts them; they end when these `Scouts` are dropped. `None` where the system gives no thread.
+/// Starts the threads, which end when the returned `Scouts` is dropped. Returns `None` if the
+/// system cannot create a thread.
 pub(super) fn start<'s>(scope: &'s Scope<'s, '_>, filesystem: &'s WritableFilesystem) -> Option<Scouts> {
     let (batches, incoming): (_, Incoming<Wanted>) = bounded(1);
     let started = (0..THREADS).filter(|_| {
@@ -54,7 +58,7 @@ pub(super) fn start<'s>(scope: &'s Scope<'s, '_>, filesystem: &'s WritableFilesy
                     .iter()
                     .map(|(directory, name)| (*directory, name.as_slice()))
                     .collect();
-                // Whoever needs what cannot be read is told.
+                // A command that needs an unreadable block reports the error itself.
                 drop(filesystem.read_ahead(&names));
             }
         };
@@ -68,13 +72,13 @@ pub(super) fn start<'s>(scope: &'s Scope<'s, '_>, filesystem: &'s WritableFilesy
     })
 }
 
-/// What is read ahead for, from the commands of a stream.
+/// Paths that upcoming commands will change.
 #[derive(Debug, Default)]
 struct Ahead {
-    /// Paths, each once, in the order in which they come.
+    /// Paths in stream order, without duplicates.
     wanted: Vec<Vec<u8>>,
     most: usize,
-    /// Hashes of paths: that two have the same costs a hint.
+    /// Hashes of the paths. A collision costs only a hint.
     known: HashSet<u64>,
 }
 
@@ -85,7 +89,7 @@ fn hash(path: &[u8]) -> u64 {
 }
 
 impl Ahead {
-    /// Takes note of what a command changes.
+    /// Records the paths that a command changes.
     fn note(&mut self, command: &Command<'_>) -> ControlFlow<()> {
         match *command {
             Command::Subvolume { .. } | Command::Snapshot { .. } | Command::End => {
@@ -129,7 +133,7 @@ impl Ahead {
     }
 
     fn want(&mut self, path: &[u8]) {
-        // Most commands are about what the one before was about.
+        // Most commands concern the path of the previous command.
         let is_last = self.wanted.last().is_some_and(|last| last == path);
         if !is_last && !path.is_empty() && self.known.insert(hash(path)) {
             self.wanted.push(path.to_vec());
@@ -138,7 +142,8 @@ impl Ahead {
 }
 
 impl Receiver<'_> {
-    /// Reads ahead for the commands that were read and not looked at yet, if the next one is such.
+    /// Starts readahead for commands that were read and not yet scanned, if the next command is one
+    /// of them.
     pub(super) fn scout<R: Read>(&mut self, decoder: &mut Decoder<R>) {
         let at = decoder.offset();
         let (is_due, most) = match &mut self.scouts {
@@ -181,7 +186,7 @@ impl Receiver<'_> {
             }
             Some(scouts) => {
                 scouts.begins.push_back(from);
-                // Threads that are gone read nothing ahead.
+                // If the threads have ended, no readahead happens.
                 drop(scouts.batches.send(names));
             }
             None if names.is_empty() => {}

@@ -1,17 +1,21 @@
-//! Names that settle before their inode is made, and times of directories that wait until their names are.
+//! Names that settle before their inode exists, and pending times of directories.
 //!
-//! Linux's streams make each inode under a made-up name at the top (`o257-7-0`); the next command renames it. Such an
-//! inode is made under its final name. Older streams set the times of a directory after each of its new names. These
-//! times wait until the gathered files are made.
+//! Linux's streams create each inode under a temporary name at the top (`o257-7-0`); the next
+//! command renames it. The receiver creates such an inode directly under its final name. Older
+//! streams set the times of a directory after each new name in it. These times stay pending until
+//! the gathered files exist.
 //!
-//! The result is as if each command was carried out at once:
+//! The result equals an immediate execution of each command:
 //!
-//! - A name settles only if nothing has the new name, and nothing had the old one. Otherwise the inode is made first.
-//! - The directory of the old name changed: its times become the current time when the inode is made.
-//! - A new name in a directory whose times are pending changes these times again. They no longer wait.
+//! - A name settles only if the new name is free and the old name was free. Otherwise the receiver
+//!   creates the inode first.
+//! - The directory of the old name changed: its times become the current time when the inode is
+//!   created.
+//! - A new name in a directory with pending times changes these times again. They are then no
+//!   longer pending.
 //!
-//! All of this applies only if names [wait](super::made_names). The proofs `waiting_names` and `settling` compare both
-//! ways.
+//! All of this applies only if new names are [pending](super::made_names). The proofs
+//! `waiting_names` and `settling` compare both ways.
 
 use super::applying::times_of;
 use super::error::Problem;
@@ -22,21 +26,21 @@ use buttress_format::FileKind;
 use buttress_fs::Location;
 use buttress_writer::operations::AttributeChanges;
 
-/// How many directories have times that wait, at most.
+/// Largest number of directories with pending times.
 const DIRECTORIES_MAX: usize = 64;
 
-/// Changes of directories that come after the files that are gathered.
+/// Changes of directories, to apply after the gathered files are created.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
-    /// Directories that lost a name already.
+    /// Directories that have already lost a temporary name.
     touched: Vec<Location>,
-    /// Times of directories that wait.
+    /// Pending times by directory.
     times: Vec<(Location, AttributeChanges)>,
 }
 
 impl Receiver<'_> {
-    /// Changes the name of the inode that is to be made to `to`. Returns false, and changes nothing, if the inode must
-    /// be made under its old name first.
+    /// Renames the pending inode to `to`. Returns false, and changes nothing, if the inode must be
+    /// created under its old name first.
     pub(super) fn settle(&mut self, to: &[u8]) -> bool {
         if !self.made_names.wait() {
             return false;
@@ -70,12 +74,13 @@ impl Receiver<'_> {
             }
             self.made_name_in(directory);
         }
-        // The old name was just removed from this directory.
+        // The rename has removed the old name from this directory.
         self.made_name_in(old_directory);
         true
     }
 
-    /// Names of a directory changed: modification and change times that wait for it are out of date.
+    /// Notes that names of a directory changed: its pending modification and change times are out
+    /// of date.
     pub(super) fn made_name_in(&mut self, directory: Location) {
         let mut waiting = self.directories.times.iter_mut();
         if let Some((_, times)) = waiting.find(|(of, _)| *of == directory) {
@@ -93,7 +98,7 @@ impl Receiver<'_> {
         if !is_gathering || !self.made_names.wait() || self.is_made_now(root, path) {
             return false;
         }
-        // If the path does not exist yet, another function reports it.
+        // If the path does not exist, the caller's next attempt reports the error.
         let Some(location) = self.known_directory(root, path) else {
             return false;
         };

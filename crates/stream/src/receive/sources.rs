@@ -1,19 +1,20 @@
-//! Finding the subvolumes of the volume that a stream names by uuid.
+//! Lookup of the subvolumes that a stream names by uuid.
 
 use buttress_format::{ItemType, TreeId, Uuid, UuidItem, uuid_key};
 use buttress_fs::{Corruption, Error, Filesystem, Result, SubvolumeInfo};
 
-/// How a subvolume was found.
+/// A subvolume found by uuid.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) info: SubvolumeInfo,
-    /// It has the uuid itself, instead of having been received from it.
+    /// True if the subvolume has the uuid as its own, false if as its received uuid.
     pub(super) is_original: bool,
 }
 
-/// The subvolume that was received from `uuid`, else the one that has it.
+/// Finds the subvolume that was received from `uuid` or, failing that, the one with this uuid.
 ///
-/// Of several that were received from it the oldest is taken, as btrfs-progs does; a read-only one before others.
+/// Among several received subvolumes it prefers read-only ones, then the oldest, as btrfs-progs
+/// does.
 pub(super) fn find(filesystem: &Filesystem, uuid: Uuid) -> Result<Option<Found>> {
     if uuid.is_nil() {
         return Ok(None);
@@ -31,7 +32,7 @@ pub(super) fn find(filesystem: &Filesystem, uuid: Uuid) -> Result<Option<Found>>
     Ok(None)
 }
 
-/// The subvolumes with this uuid, or received from it, as the index of uuids says.
+/// Lists the subvolumes with this uuid, or received from it, by the UUID tree.
 fn with_uuid(filesystem: &Filesystem, uuid: Uuid, item_type: ItemType) -> Result<Vec<SubvolumeInfo>> {
     let has = |info: &SubvolumeInfo| {
         let own = match item_type {
@@ -42,7 +43,7 @@ fn with_uuid(filesystem: &Filesystem, uuid: Uuid, item_type: ItemType) -> Result
     };
     let tree = match filesystem.tree(TreeId::UUID) {
         Ok(tree) => tree,
-        // Old volumes have no index.
+        // Old volumes have no UUID tree.
         Err(Error::TreeNotFound { .. }) => {
             let mut all = filesystem.subvolumes()?;
             all.retain(has);
@@ -62,7 +63,7 @@ fn with_uuid(filesystem: &Filesystem, uuid: Uuid, item_type: ItemType) -> Result
     for id in item.subvolumes().filter_map(TreeId::as_subvolume) {
         match filesystem.subvolume(id) {
             Ok(info) if has(&info) => found.push(info),
-            // The index may name what is gone.
+            // The UUID tree may name deleted subvolumes.
             Ok(_) | Err(Error::SubvolumeNotFound { .. } | Error::TreeNotFound { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,16 +1,18 @@
-//! A set of name hashes that proves a name free without a look-up in the tree.
+//! A set of name hashes that proves a name free without a lookup in the tree.
 //!
-//! Linux's streams make each inode under a made-up name and rename it, so both names must be free. In a large directory each
-//! look-up goes to another leaf. The directory's hashes are therefore read once, in order of their keys, when enough
-//! look-ups have been made in it.
+//! Linux's streams create each inode under a temporary name and rename it, so both names must be
+//! free. In a large directory each lookup reads another leaf. After enough lookups in a directory,
+//! the receiver therefore reads all hashes of the directory once, in key order.
 //!
 //! Invariants:
-//! - The set contains the hash of every name that the stream made, in every directory, until it is full and emptied.
-//! - It also contains the hash of every name that a directory in [`Known::All`] had when its hashes were read.
-//! - A removed name stays in the set. Such a name costs a look-up, and the answer stays right.
+//! - The set contains the hash of every name that the stream created, in every directory, until the
+//!   set is full and emptied.
+//! - The set also contains the hash of every name that a directory in [`Known::All`] had when its
+//!   hashes were read.
+//! - A removed name stays in the set. Such a name costs a lookup, and the answer stays right.
 //!
-//! The set is of one subvolume, which no other caller changes. Left out are streams whose names do not
-//! [wait](super::made_names).
+//! The set covers one subvolume, which no other caller changes. Left out: streams whose names are
+//! not [pending](super::made_names).
 
 use super::making::Receiver;
 use buttress_format::{DirItem, InodeNumber};
@@ -23,33 +25,35 @@ const HASHES_MAX: usize = (1 << 21) / 8 * 7;
 /// The largest number of directories.
 const DIRECTORIES_MAX: usize = 1 << 17;
 
-/// How many hashes are read at a time.
+/// Number of hashes read at a time.
 const HASHES_READ: usize = 4096;
 
-/// A directory is read after one look-up for so many bytes of its size, which are two for each byte of a name.
+/// Bytes of directory size per lookup: a directory of N times this size is read after N lookups. A
+/// name counts twice its length in the directory size.
 const BYTES_OF_LOOKUP: u64 = 4096;
 
 /// The state of a directory.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// The number of look-ups made in it. Its names are not in the set.
+    /// The number of lookups in the directory. Its names are not in the set.
     Lookups(u32),
-    /// All of its names are in the set.
+    /// All names of the directory are in the set.
     All,
-    /// The set cannot hold its names.
+    /// The set cannot hold the directory's names.
     TooMany,
 }
 
-/// See the module.
+/// Hashes of taken names, and the state of each directory.
 #[derive(Debug, Default)]
 pub(super) struct TakenNames {
     hashes: HashSet<u64>,
     directories: HashMap<InodeNumber, Known>,
-    /// The set was emptied, so it lacks names that wait. Only directories that the stream makes later can be complete.
+    /// True if the set was emptied and so lacks pending names. Only directories that the stream
+    /// creates later can be complete.
     was_emptied: bool,
 }
 
-/// Names of one hash in one directory have the same value. Other names may have it, too.
+/// Returns the set value of a name hash in a directory. Different names may share a value.
 fn value(directory: Location, name_hash: u64) -> u64 {
     directory.inode.get().rotate_left(32) ^ name_hash
 }
@@ -59,17 +63,17 @@ fn value_of(directory: Location, name: &[u8]) -> u64 {
 }
 
 impl TakenNames {
-    /// Adds a directory that the stream made, which has no names yet.
+    /// Adds a new directory of the stream, which has no names yet.
     pub(super) fn add_directory(&mut self, directory: Location) {
         self.set(directory, Known::All);
     }
 
-    /// Adds a name that the stream made.
+    /// Adds a name that the stream created.
     pub(super) fn add(&mut self, directory: Location, name: &[u8]) {
         self.add_value(value_of(directory, name));
     }
 
-    /// Whether a directory surely lacks a name.
+    /// Returns whether a directory certainly lacks a name.
     fn lacks(&self, directory: Location, name: &[u8]) -> bool {
         let known = self.directories.get(&directory.inode);
         matches!(known, Some(Known::All)) && !self.hashes.contains(&value_of(directory, name))
@@ -91,7 +95,8 @@ impl TakenNames {
         self.hashes.insert(value);
     }
 
-    /// Counts a look-up. Returns the largest size of a directory that is worth reading now, if the directory may be.
+    /// Counts a lookup. Returns the largest directory size that is worth reading now, if this
+    /// directory may be worth it.
     fn count_lookup(&mut self, directory: Location) -> Option<u64> {
         let known = self.directories.get(&directory.inode).copied();
         let Known::Lookups(count) = known.unwrap_or(Known::Lookups(0)) else {
@@ -102,14 +107,14 @@ impl TakenNames {
         }
         let count = count.saturating_add(1);
         self.set(directory, Known::Lookups(count));
-        // The size is looked up at few of them.
+        // Only few lookups check the directory's size.
         let is_due = count.is_power_of_two();
         is_due.then(|| u64::from(count).saturating_mul(BYTES_OF_LOOKUP))
     }
 }
 
 impl Receiver<'_> {
-    /// Whether surely nothing has a name.
+    /// Returns whether a name is certainly free.
     pub(super) fn is_free(&mut self, directory: Location, name: &[u8]) -> bool {
         if self.new_files.may_have(directory, name) {
             return false;
@@ -123,8 +128,8 @@ impl Receiver<'_> {
         matches!(self.filesystem.lookup(directory, name), Ok(None))
     }
 
-    /// Reads the hashes of a directory's names, unless it is larger than `size_max`. An error is left to the look-up, which
-    /// meets it again.
+    /// Adds the hashes of a directory's names, unless the directory is larger than `size_max`. It
+    /// ignores errors, because the lookup meets them again.
     fn learn_names(&mut self, directory: Location, size_max: u64) {
         let metadata = self.filesystem.metadata(directory);
         if !metadata.is_ok_and(|metadata| metadata.size.get() <= size_max) {

@@ -1,11 +1,11 @@
 //! Owner, mode, times, flags and extended attributes.
 //!
-//! The order matters to the receiver: changing the owner takes away set-user-id bits and capabilities, writing
-//! takes away capabilities, and every change of names or content spoils times. So it is content, owner, mode,
-//! capabilities, times.
+//! The order matters to the receiver. Changing the owner clears set-user-id bits and removes
+//! capabilities. Writing removes capabilities. Every change of names or content changes times. The
+//! order is therefore content, owner, mode, capabilities, times.
 //!
-//! Version 2 has the flags of inodes, too. The flags that content depends on come before the content of a new file. The
-//! other flags come after it, since they may forbid writing.
+//! Version 2 also sends inode flags. Flags that affect content come before the content of a new
+//! file. The other flags come after it, since they may forbid writing.
 
 use crate::command::Command;
 use crate::send::error::Result;
@@ -13,13 +13,14 @@ use crate::send::inode::{Attribute, InodeState};
 use crate::send::output::Output;
 use buttress_format::{InodeFlags, InodeItem, Timestamp};
 
-/// The attribute that changes of owner and content take away.
+/// Extended attribute that a change of owner or content removes.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// What the receiver sets on an attribute of this name when it has no value: the header of an empty access list.
+/// Value that the receiver sets for an access list attribute without value: the header of an empty
+/// access list.
 const EMPTY_ACCESS_LIST: [u8; 4] = [2, 0, 0, 0];
 
-/// The flags of a new inode that are sent.
+/// Flags of a new inode that a stream contains.
 const SENT_FLAGS: InodeFlags = InodeFlags::OF_CONTENT.union(InodeFlags::OF_CHATTR);
 
 const KIND: u32 = 0o170_000;
@@ -57,8 +58,8 @@ impl Times {
     }
 }
 
-/// Sends the extended attributes that differ; capabilities are left to [`send_owner_and_mode`] where those are
-/// sent anyway.
+/// Sends the extended attributes that differ, without capabilities that [`send_owner_and_mode`]
+/// will send.
 pub(crate) fn send_xattrs(
     inode: &InodeState,
     path: &[u8],
@@ -95,12 +96,12 @@ pub(crate) fn send_xattr(attribute: &Attribute, path: &[u8], output: &mut Output
     })
 }
 
-/// Whether the owner has to be sent.
+/// Returns whether the stream must set the owner.
 pub(crate) fn owner_differs(old: Option<&InodeItem>, new: &InodeItem) -> bool {
     old.is_none_or(|old| old.uid != new.uid || old.gid != new.gid)
 }
 
-/// Sends owner, mode and flags where they differ from `old` (`None`: all of them).
+/// Sends owner, mode and flags that differ from `old`; all of them if `old` is `None`.
 pub(crate) fn send_owner_and_mode(
     old: Option<&InodeItem>,
     new: &InodeItem,
@@ -144,7 +145,7 @@ pub(crate) fn send_owner_and_mode(
     }
 }
 
-/// Sends the flags of a new file that its content must be written with.
+/// Sends the flags of a new file that its content requires.
 pub(crate) fn send_content_flags(new: &InodeItem, path: &[u8], output: &mut Output<'_>) -> Result<()> {
     let flags = new.flags & InodeFlags::OF_CONTENT;
     if flags.is_empty() || new.mode & KIND != REGULAR || !output.is_version_2() {
@@ -156,7 +157,7 @@ pub(crate) fn send_content_flags(new: &InodeItem, path: &[u8], output: &mut Outp
     })
 }
 
-/// The flags of a new file that a stream must set before its content.
+/// Returns the flags of a new file that a stream must set before its content.
 pub(crate) fn content_flags(flags: u64) -> Option<u64> {
     let flags = InodeFlags::from_bits_truncate(flags) & InodeFlags::OF_CONTENT;
     (!flags.is_empty()).then_some(flags.bits())

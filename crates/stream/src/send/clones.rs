@@ -1,15 +1,17 @@
-//! Where the receiver can clone an extent from, instead of getting its data again.
+//! Clone sources: extents that the receiver can clone instead of getting their data again.
 //!
-//! Two places are known without searching or by one search:
-//! - *This send*: extents of files that were sent already are remembered by address, with the first ranges that
-//!   used each. A bounded memory: above its limit the older half is forgotten, and sent as data if met again.
-//! - *The parent and the clone sources*, which the receiver has whole: an extent that is older than such a snapshot
-//!   can be in it, and its back references tell where.
+//! Two kinds of sources need at most one search:
+//! - *This send*: a bounded memory holds the extents of files already sent, by address, with the
+//!   first ranges that used each extent. Above its limit it drops the older half; the send then
+//!   repeats the data of dropped extents.
+//! - *The parent and the clone sources*, which the receiver has completely. An extent that is older
+//!   than such a snapshot may belong to it, and its back references show where.
 //!
-//! A receiver clones whole sectors, or up to the end of the source file where that becomes the end of the target.
+//! A receiver clones whole sectors. It clones a partial sector only from the end of the source file
+//! to the end of the target file.
 //!
-//! An extent can be written in one file and still preallocated, so that it reads as zeros, in another: only ranges of
-//! one kind are clones of each other.
+//! One file may have written an extent that is still preallocated, and so reads as zeros, in
+//! another file. Only ranges of the same kind are clones of each other.
 
 use crate::send::error::{Error, Result};
 use crate::send::snapshot::Snapshot;
@@ -20,69 +22,70 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many extents are remembered in each half: about 72 bytes each.
+/// Number of extents in each half of the memory; an extent takes about 72 bytes.
 const SEEN_MAX: usize = 1 << 17;
 
-/// How many ranges of one extent are remembered.
+/// Largest number of ranges per remembered extent.
 const RANGES_MAX: usize = 16;
 
-/// How many paths in other snapshots are remembered.
+/// Largest number of remembered paths in other snapshots.
 const PATHS_MAX: usize = 1 << 10;
 
-/// How many ranges of other snapshots are considered for one extent.
+/// Largest number of ranges of other snapshots considered per extent.
 const CANDIDATES_MAX: usize = 64;
 
 type Ranges = SmallVec<[Seen; 1]>;
 
-/// A range of an extent, and the file that it is in.
+/// A range of an extent in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     inode: InodeNumber,
-    /// Where the range begins in the file.
+    /// Offset of the range in the file.
     offset: FileOffset,
-    /// Where it begins in the extent (counted after decompression), and how long it is.
+    /// Offset of the range in the decompressed extent; the next field is its length.
     inside: ByteCount,
     length: ByteCount,
-    /// The size of the file.
+    /// Size of the file.
     file_bytes: ByteCount,
-    /// Whether it was not written: it reads as zeros.
+    /// True if the range is preallocated and reads as zeros.
     preallocated: bool,
 }
 
-/// Where a part of a range can be cloned from.
+/// A clone source for a part of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// Which snapshot: `None` for the one that is being sent, else a number of [`Clones::snapshots`].
+    /// Snapshot of the source: `None` for the snapshot being sent, else an index into
+    /// [`Clones::snapshots`].
     pub(crate) snapshot: Option<usize>,
     pub(crate) inode: InodeNumber,
-    /// Where it begins in the source.
+    /// Offset of the part in the source file.
     pub(crate) source_offset: FileOffset,
-    /// Where it begins in the target, and how long it is.
+    /// Offset of the part in the target file; the next field is its length.
     pub(crate) offset: FileOffset,
     pub(crate) length: ByteCount,
 }
 
-/// A range that may serve as a source, and the snapshot that it is in: see [`Source::snapshot`].
+/// A range that may serve as a source, with its snapshot (see [`Source::snapshot`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     snapshot: Option<usize>,
     seen: Seen,
 }
 
-/// What may be cloned from.
+/// The clone sources of a send.
 #[derive(Debug)]
 pub(crate) struct Clones<'a> {
     seen: HashMap<Logical, Ranges>,
-    /// What was seen before the last time that `seen` was full.
+    /// Extents remembered before `seen` was last full.
     seen_before: HashMap<Logical, Ranges>,
-    /// The parent and the clone sources, those of the same volume.
+    /// The parent and the clone sources that belong to the same volume.
     snapshots: Vec<&'a Snapshot>,
     sector_bytes: u64,
-    /// Paths of sources in those.
+    /// Paths of source files in these snapshots.
     paths: HashMap<(usize, InodeNumber), Arc<[u8]>>,
 }
 
-/// The extent of a range, and whether it was not written.
+/// Returns the extent of a range, and whether the range is preallocated.
 const fn extent_of(range: &FileRange) -> Option<(&DiskExtent, bool)> {
     match &range.kind {
         RangeKind::Data(extent) => Some((extent, false)),
@@ -102,7 +105,7 @@ impl<'a> Clones<'a> {
         }
     }
 
-    /// The snapshot `number`, see [`Source::snapshot`], and a path of one of its inodes.
+    /// Returns the snapshot `number` (see [`Source::snapshot`]), and a path of one of its inodes.
     pub(crate) fn path(&mut self, number: usize, inode: InodeNumber) -> Result<(&'a Snapshot, Arc<[u8]>)> {
         let snapshot = self
             .snapshot(number)
@@ -119,12 +122,12 @@ impl<'a> Clones<'a> {
         Ok((snapshot, path))
     }
 
-    /// The snapshot that a source is in.
+    /// Returns the snapshot of a source.
     fn snapshot(&self, number: usize) -> Option<&'a Snapshot> {
         self.snapshots.get(number).copied()
     }
 
-    /// Takes note of a range that the receiver has from now on.
+    /// Remembers a range that the receiver now has.
     pub(crate) fn remember(&mut self, inode: InodeNumber, range: &FileRange, file_bytes: ByteCount) {
         let Some((extent, preallocated)) = extent_of(range) else {
             return;
@@ -146,7 +149,7 @@ impl<'a> Clones<'a> {
         add(self.seen.entry(extent.logical).or_default(), seen);
     }
 
-    /// All that a range may be cloned from.
+    /// Lists all ranges that may be clone sources of a range.
     pub(crate) fn candidates(&self, range: &FileRange) -> Result<Vec<Candidate>> {
         let Some((extent, _)) = extent_of(range) else {
             return Ok(Vec::new());
@@ -171,7 +174,8 @@ impl<'a> Clones<'a> {
         Ok(candidates)
     }
 
-    /// The source for the earliest part of a range of a file of `file_bytes`; among equals the longest.
+    /// Chooses the source that covers the earliest part of a range; among equals the longest. The
+    /// target file has `file_bytes` bytes.
     pub(crate) fn choose(
         &self,
         candidates: &[Candidate],
@@ -186,7 +190,7 @@ impl<'a> Clones<'a> {
             .min_by_key(|source| (source.offset, core::cmp::Reverse(source.length)))
     }
 
-    /// Looks for users of the extent in the snapshots that the receiver has.
+    /// Searches the receiver's snapshots for references to the extent.
     fn search(&self, extent: &DiskExtent, candidates: &mut Vec<Candidate>) -> Result<()> {
         let Some(first) = self.snapshots.first() else {
             return Ok(());
@@ -214,7 +218,7 @@ impl<'a> Clones<'a> {
         Ok(())
     }
 
-    /// The range at `offset` of a file of a snapshot, if it uses the extent.
+    /// Returns the range at `offset` of a file of a snapshot, if it refers to the extent.
     fn range_of(
         &self,
         snapshot: &Snapshot,
@@ -250,7 +254,7 @@ impl<'a> Clones<'a> {
         }))
     }
 
-    /// The part of `range` that a candidate has too, as far as it can be cloned.
+    /// Returns the part of `range` that a candidate shares and that the receiver can clone.
     fn overlap(
         &self,
         candidate: &Candidate,
@@ -272,7 +276,7 @@ impl<'a> Clones<'a> {
         let offset = range.offset.checked_add(start.checked_sub(extent.offset)?)?;
         let source_left = FileOffset::new(seen.file_bytes.get()).checked_distance_from(source_offset)?;
         let target_left = FileOffset::new(file_bytes.get()).checked_distance_from(offset)?;
-        // Up to the common end of both files a part of a sector can be cloned, elsewhere only whole ones.
+        // A clone may include a partial sector only at the common end of both files.
         let length = length.min(source_left).min(target_left);
         let to_both_ends = length == source_left && length == target_left;
         let length = if to_both_ends {
@@ -290,7 +294,7 @@ impl<'a> Clones<'a> {
     }
 }
 
-/// Adds a range of an extent, unless there are enough.
+/// Adds a range of an extent, up to a fixed number of ranges.
 fn add(ranges: &mut Ranges, seen: Seen) {
     if ranges.len() < RANGES_MAX {
         ranges.push(seen);

@@ -1,15 +1,17 @@
-//! The content of files: which ranges the receiver has to get, and how it gets them.
+//! The content of files: the ranges that the receiver needs, and the commands for them.
 //!
-//! Of a new file, every range that holds data. Of a file of both snapshots, only what its extent items that
-//! differ cover, and of that only where the two really use different bytes: an item may have been cut in two, or
-//! merely be described anew. Each range goes out in the cheapest way that keeps what is shared shared: as a
-//! clone, as a stored (compressed) extent, or as plain writes. What became a hole is punched (version 2) or
-//! overwritten by zeros (version 1, which has nothing else); a hole up to the end of the file is cut off.
+//! A new file needs every range with data. A file of both snapshots needs only the ranges of extent
+//! items that differ, and only where the two files really use different bytes: an extent item may
+//! have been split, or rewritten with the same meaning. Each range takes the cheapest form that
+//! preserves sharing: a clone, a stored (compressed) extent, or plain writes. New holes are punched
+//! (version 2) or overwritten with zeros (version 1 cannot punch). A hole up to the end of the file
+//! is truncated.
 //!
-//! Preallocated ranges are holes here. Only version 1 has a use for them: where the receiver has the same extent in
-//! another file, it reads as zeros there, and cloning it is cheaper than writing zeros. The kernel does so too.
+//! Preallocated ranges count as holes here. Only version 1 uses them: if the receiver has the same
+//! extent in another file, the range reads as zeros there, and cloning it is cheaper than writing
+//! zeros. The kernel does the same.
 //!
-//! `compare` finds what differs, over two `map`s; `transmit` has the ways to send a range.
+//! `compare` finds the differences with two `map`s; `transmit` sends a range.
 
 mod compare;
 mod map;
@@ -28,47 +30,47 @@ use core::ops::Range;
 use map::{Known, align_up};
 use std::sync::Arc;
 
-/// The file whose content is sent now.
+/// State of the file that is being sent.
 #[derive(Debug)]
 pub(crate) struct Content {
     number: InodeNumber,
     path: Arc<[u8]>,
     metadata: Metadata,
     size: FileOffset,
-    /// For a file of both snapshots, its inode in the parent.
+    /// Inode of the file in the parent, for a file of both snapshots.
     old: Option<Metadata>,
-    /// Ranges of data that lie side by side, to be read at once.
+    /// Adjacent ranges of data, to be read together.
     run: Vec<FileRange>,
-    /// Up to where the receiver's file reaches.
+    /// Size of the receiver's file so far.
     receiver_size: FileOffset,
-    /// The range that items which differ cover, as far as they are known to join.
+    /// Range that differing items cover, as far as they are adjacent.
     dirty: Option<Range<FileOffset>>,
-    /// What those items said.
+    /// Ranges that these items describe.
     known: Known,
-    /// The receiver's last sector, where it ends inside it and the file grows. Both snapshots may have the same bytes
-    /// behind that end on disk, while a receiver knows nothing of what lies behind the end of a file; and growing from
-    /// there makes a block of zeros of a hole.
+    /// The receiver's last sector, if its file ends inside this sector and grows. Both snapshots
+    /// may have the same bytes on disk after the old end, but a receiver never gets bytes after the
+    /// end of a file. Growing the file also turns a hole in this sector into a block of zeros.
     spoilt: Option<Range<FileOffset>>,
-    /// Where the receiver's file ended when it was begun.
+    /// Initial end of the receiver's file.
     old_end: FileOffset,
     spoilt_is_due: bool,
-    /// Whether any of its data was sent.
+    /// True if any data of the file was sent.
     wrote: bool,
 }
 
-/// What all files share.
+/// State shared by all files.
 #[derive(Debug)]
 pub(crate) struct Sources<'a> {
     pub(crate) new: &'a Snapshot,
     pub(crate) old: Option<&'a Snapshot>,
-    /// Whether addresses mean the same in both.
+    /// True if both snapshots are in one volume, so that extent addresses are comparable.
     pub(crate) one_volume: bool,
     pub(crate) clones: Clones<'a>,
     pub(crate) stored: StoredReader,
     pub(crate) compressed_data: bool,
 }
 
-/// What content needs on its way out.
+/// Output and sources for content.
 pub(crate) struct Stream<'s, 'a> {
     pub(crate) sources: &'s mut Sources<'a>,
     pub(crate) names: &'s mut Names<'a>,
@@ -76,13 +78,14 @@ pub(crate) struct Stream<'s, 'a> {
 }
 
 impl Stream<'_, '_> {
-    /// Whether a hole is best cloned: where it could only be written as zeros else.
+    /// Returns whether a hole should be cloned, because the stream could otherwise only write
+    /// zeros.
     fn clones_holes(&self) -> bool {
         !self.output.is_version_2() && !self.output.no_data()
     }
 
-    /// The extent of a range that goes out as it is stored: where that is no longer than what the file of `size` has
-    /// of it.
+    /// Returns the extent of a range that should go out in stored form: if it is no longer than the
+    /// range's bytes within the file of `size`.
     fn stored_extent<'r>(&self, range: &'r FileRange, size: FileOffset) -> Option<&'r DiskExtent> {
         let RangeKind::Data(extent) = &range.kind else {
             return None;
@@ -92,7 +95,8 @@ impl Stream<'_, '_> {
         (wanted && extent.disk_bytes <= bytes).then_some(extent)
     }
 
-    /// Takes note of a preallocated range that reads as zeros on the receiver, where that is of use.
+    /// Remembers a preallocated range that reads as zeros on the receiver, if such ranges are
+    /// useful.
     fn remember_preallocated(&mut self, inode: InodeNumber, range: &FileRange, file_bytes: ByteCount) {
         if matches!(range.kind, RangeKind::Preallocated(_)) && self.clones_holes() {
             self.sources.clones.remember(inode, range, file_bytes);
@@ -101,7 +105,8 @@ impl Stream<'_, '_> {
 }
 
 impl Content {
-    /// The content of the file `number`, which the receiver has at `path`: empty, or as `old` has it.
+    /// Begins the content of the file `number`. The receiver has it at `path`, either empty or with
+    /// the content of `old`.
     pub(crate) fn new(
         number: InodeNumber,
         path: Arc<[u8]>,
@@ -115,7 +120,8 @@ impl Content {
         let mut receiver_size = old.map_or(FileOffset::MIN, |old| FileOffset::new(old.size.get()));
         let cut = size < receiver_size;
         if cut {
-            // First of all, so that what is cloned to the end of the file ends there on the receiver too.
+            // Truncate first, so that clones up to the end of the file also end at the receiver's
+            // end of file.
             stream.output.command(&Command::Truncate {
                 path: &path,
                 size: new.size,
@@ -145,7 +151,7 @@ impl Content {
         })
     }
 
-    /// An extent item that differs.
+    /// Processes an extent item that differs.
     pub(crate) fn extent(&mut self, change: ExtentChange, stream: &mut Stream<'_, '_>) -> Result<()> {
         let ExtentChange { old, new } = change;
         if self.old.is_none() {
@@ -169,7 +175,8 @@ impl Content {
         Ok(())
     }
 
-    /// Takes note of a range to compare, and compares the one before it if they do not join. In order of offset.
+    /// Adds a range to compare, in offset order. If it is not adjacent to the previous range, it
+    /// compares that one first.
     fn add_dirty(&mut self, range: Range<FileOffset>, stream: &mut Stream<'_, '_>) -> Result<()> {
         match &mut self.dirty {
             Some(dirty) if range.start <= dirty.end => dirty.end = dirty.end.max(range.end),
@@ -182,7 +189,8 @@ impl Content {
         Ok(())
     }
 
-    /// All of a file's content, in place of the items that differ: where addresses say nothing.
+    /// Compares the whole file instead of the differing items, because extent addresses are not
+    /// comparable.
     pub(crate) fn everything(&mut self) {
         let end = self
             .old
@@ -192,7 +200,7 @@ impl Content {
         self.known.spoil();
     }
 
-    /// The file has no more items that differ. Returns whether any content was sent.
+    /// Ends the file's differing items. Returns whether any content was sent.
     pub(crate) fn finish(mut self, stream: &mut Stream<'_, '_>) -> Result<bool> {
         if let Some(spoilt) = self.spoilt.clone()
             && !self.spoilt_is_due

@@ -1,4 +1,4 @@
-//! What can stop a send.
+//! Errors of sending.
 
 use crate::trail::Trail;
 use buttress_format::printable::Printable;
@@ -8,22 +8,22 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// Why nothing, or not all, was sent.
+/// Reason why a send failed, or stopped early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The volume could not be read, or the caller cancelled.
+    /// The volume failed, or the caller cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
-    /// The stream could not be written out.
+    /// The output failed.
     #[error("the stream could not be written at byte {offset}: {error}")]
     Output {
-        /// How many bytes of the stream were written before.
+        /// Number of stream bytes written before the failure.
         offset: u64,
-        /// What the output said.
+        /// Error of the output.
         error: io::Error,
     },
-    /// A subvolume that is to be sent, or that others are compared with, can change.
+    /// A subvolume to send or to compare with is writable.
     #[error("subvolume {subvolume} ({}) is not read-only: make a read-only snapshot and send that", Printable(.path.as_os_str().as_bytes()))]
     NotReadOnly {
         /// The subvolume.
@@ -31,26 +31,26 @@ pub enum Error {
         /// Its path from the top level.
         path: PathBuf,
     },
-    /// A subvolume is deleted, or half dropped.
+    /// A subvolume is deleted, perhaps partly dropped.
     #[error("subvolume {subvolume} was deleted and cannot be sent")]
     Deleted {
         /// The subvolume.
         subvolume: SubvolumeId,
     },
-    /// A subvolume has no UUID, so that a receiver could not find it again.
+    /// A subvolume has no UUID, so a receiver could not identify it later.
     #[error("subvolume {subvolume} has no UUID, so it cannot be sent")]
     NoUuid {
         /// The subvolume.
         subvolume: SubvolumeId,
     },
-    /// What the tree of the snapshot says of its names cannot be.
+    /// The snapshot's tree contradicts itself about the names of an inode.
     #[error("subvolume {subvolume}, inode {inode}: {problem}")]
     Names {
         /// The subvolume.
         subvolume: SubvolumeId,
         /// The inode.
         inode: InodeNumber,
-        /// What is wrong with its names.
+        /// Problem with the inode's names.
         problem: NamesProblem,
     },
     /// A path is longer than a stream can hold.
@@ -60,20 +60,20 @@ pub enum Error {
         subvolume: SubvolumeId,
         /// The inode.
         inode: InodeNumber,
-        /// The longest path.
+        /// Largest length of a path in bytes.
         limit_bytes: usize,
     },
-    /// The commands are not those that the receiver has.
+    /// The output does not match the receiver's trail.
     #[error(
         "the receiver has the beginning of another stream: {wanted} of it, which does not fit what would be sent up to byte {bytes}"
     )]
     OtherStream {
-        /// How far the receiver came.
+        /// Trail of the receiver.
         wanted: Trail,
-        /// Where that was seen.
+        /// Output position at which the mismatch was found, in bytes.
         bytes: u64,
     },
-    /// A command does not fit into the stream.
+    /// A command does not fit the format of the stream.
     #[error(transparent)]
     Encode(#[from] crate::error::Error),
     /// The options contradict each other.
@@ -81,16 +81,16 @@ pub enum Error {
     Options(&'static str),
 }
 
-/// What can be wrong with the names of an inode.
+/// Problem with the names of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamesProblem {
-    /// It is linked, but the tree holds no name of it.
+    /// The inode has links, but the tree holds no name of it.
     None,
-    /// It is a directory with several names.
+    /// A directory has several names.
     Several,
-    /// Its parents lead back to itself.
+    /// The parent chain of a directory leads back to it.
     Loop,
-    /// A symbolic link without a target.
+    /// A symbolic link has no target.
     NoTarget,
     /// The directory that holds a name does not exist.
     NoParent,
@@ -109,7 +109,7 @@ impl fmt::Display for NamesProblem {
 }
 
 impl Error {
-    /// Which of the four kinds this is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -121,5 +121,5 @@ impl Error {
     }
 }
 
-/// The result of a step of sending.
+/// The result of a part of a send.
 pub type Result<T, E = Error> = core::result::Result<T, E>;

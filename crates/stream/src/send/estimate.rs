@@ -1,8 +1,8 @@
-//! How long a stream will be, before it is made.
+//! Estimates of a stream's length before it is made.
 //!
-//! [`exact`] makes the whole stream but for its data, in one walk over the metadata. [`sample`] looks at leaves
-//! here and there, as many as it takes until the figures are good to about two percent (twice the standard
-//! error), and counts the others by the nodes above them; small trees it goes over whole.
+//! [`exact`] makes the whole stream without its data, in one walk over the metadata. [`sample`]
+//! reads individual leaves until the estimate has an error of about two percent (twice the standard
+//! error), and counts the other leaves by the nodes above them. It walks small trees completely.
 
 use crate::command::Command;
 use crate::encoder::Encoder;
@@ -22,33 +22,33 @@ use buttress_fs::{Error as FsError, Progress};
 use buttress_tree::{BlockOrder, BlockPointer, ReadAhead};
 use std::collections::HashMap;
 
-/// Trees with at most so many leaves are gone over whole.
+/// Largest number of leaves at which `sample` walks a tree completely.
 const LEAVES_WHOLE_MAX: u64 = 512;
 
-/// How many leaves are looked at first.
+/// Number of leaves in the first sample.
 const LEAVES_FIRST: u64 = 512;
 
-/// How large twice the standard error may be, as a part of the figure.
+/// Target for twice the standard error, relative to the estimate.
 const ERROR_MAX: f64 = 0.02;
 
-/// How many paths of directories are kept.
+/// Largest number of cached directory paths.
 const PATHS_MAX: usize = 1 << 14;
 
-/// What a stream will be.
+/// Estimate of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Bytes of the stream.
     pub stream_bytes: ByteCount,
-    /// Inodes.
+    /// Number of inodes.
     pub inodes: u64,
-    /// Twice the standard error of the bytes, as a part of them; 0 where nothing was guessed.
+    /// Twice the standard error of the bytes, relative to them; 0 for an exact count.
     pub uncertainty: f64,
 }
 
-/// Counts what [`crate::send::send`] would write, without reading data.
+/// Computes the length of the stream that [`crate::send::send`] would write, without reading data.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`crate::send::send`].
 pub fn exact(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Result<Estimate> {
     let (mut output, drain) = Output::new(options, u64::MAX, progress);
     let inodes = make_stream(snapshot, options, &mut output, progress)?;
@@ -61,10 +61,11 @@ pub fn exact(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Res
     })
 }
 
-/// Guesses what a full send would write from a part of the leaves; with a parent, and for small trees, it counts.
+/// Estimates the length of a full send from a sample of the leaves. For incremental sends and small
+/// trees it counts exactly.
 ///
 /// # Errors
-/// As [`exact`].
+/// The errors of [`exact`].
 pub fn sample(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Result<Estimate> {
     let leaves = leaf_count(snapshot, progress)?;
     if options.parent.is_some() || leaves <= LEAVES_WHOLE_MAX {
@@ -78,7 +79,7 @@ pub fn sample(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Re
         scratch: Vec::new(),
         sums: Sums::default(),
     };
-    // Each round looks at the leaves half way between those of the rounds before.
+    // Each round reads the leaves midway between those of earlier rounds.
     let mut stride = leaves
         .checked_div(LEAVES_FIRST)
         .unwrap_or(1)
@@ -94,14 +95,14 @@ pub fn sample(snapshot: &Snapshot, options: &Options, progress: &Progress) -> Re
     }
 }
 
-/// How many leaves a send goes over, by the nodes above them.
+/// Counts the leaves that a send reads, by the nodes above them.
 fn leaf_count(snapshot: &Snapshot, progress: &Progress) -> Result<u64> {
     let mut leaves = 0_u64;
     for_each_leaf(snapshot, progress, &mut |_| leaves = leaves.saturating_add(1))?;
     Ok(leaves)
 }
 
-/// Hands over the pointers to all leaves that a send goes over. Reads nodes only.
+/// Passes the pointers to all leaves that a send reads to `each`. It reads only nodes.
 fn for_each_leaf(snapshot: &Snapshot, progress: &Progress, each: &mut dyn FnMut(BlockPointer)) -> Result<()> {
     let tree = snapshot.tree();
     if tree.root().level == 0 {
@@ -127,7 +128,7 @@ fn for_each_leaf(snapshot: &Snapshot, progress: &Progress, each: &mut dyn FnMut(
     Ok(())
 }
 
-/// Sums over the leaves that were looked at.
+/// Sums over the sampled leaves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     leaves: f64,
@@ -159,19 +160,19 @@ impl Sums {
     }
 }
 
-/// Looks at leaves.
+/// Sampler of leaves.
 struct Sampler<'a> {
     snapshot: &'a Snapshot,
     options: &'a Options,
     encoder: Encoder,
-    /// How long the paths of directories are.
+    /// Lengths of directory paths.
     paths: HashMap<InodeNumber, usize>,
     scratch: Vec<u8>,
     sums: Sums,
 }
 
 impl Sampler<'_> {
-    /// Looks at the leaves number `offset`, `offset + stride`, and so on.
+    /// Samples the leaves number `offset`, `offset + stride`, and so on.
     fn look(&mut self, stride: u64, offset: u64, progress: &Progress) -> Result<()> {
         let mut chosen = Vec::new();
         let mut number = 0_u64;
@@ -249,7 +250,7 @@ impl Sampler<'_> {
                 length
             }
         };
-        // Only its length matters.
+        // Only the length of this path matters.
         let mut path = vec![b'/'; length.saturating_add(usize::from(length > 0))];
         path.extend_from_slice(&link.name);
         Ok(path)
@@ -261,7 +262,8 @@ impl Sampler<'_> {
         Ok(ByteCount::of(self.scratch.len()).get())
     }
 
-    /// What an inode costs by one of its names: with the first come owner, mode and times.
+    /// Returns the stream bytes of one name of an inode. The first name also accounts for owner,
+    /// mode and times.
     fn names_bytes(&mut self, inode: InodeNumber, path: &[u8], first: bool) -> Result<u64> {
         if !first {
             return self.size_of(&Command::Link { path, target: path });
@@ -287,7 +289,7 @@ impl Sampler<'_> {
             .saturating_add(utimes))
     }
 
-    /// What an extent item costs.
+    /// Returns the stream bytes of an extent item.
     fn data_bytes(&mut self, key: &Key, data: &[u8], path: &[u8]) -> Result<u64> {
         let sector_bytes = self.snapshot.filesystem().sector_bytes();
         let extent =

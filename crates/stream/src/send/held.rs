@@ -1,10 +1,12 @@
-//! What the first look at the differences finds, held for the sending that follows it.
+//! The differences that the planning pass finds, held in memory for the sending pass.
 //!
-//! An incremental send must know the names that go away before its first command (`plan`), and they may belong to any
-//! inode of the parent snapshot. So it goes over the inodes up to the parent's last one before it sends anything. What
-//! it reads there is held, so that one walk does: sending begins with what is held, and goes on where the walk stopped.
+//! An incremental send must know all removed names before its first command (`plan`), and these
+//! names may belong to any inode of the parent snapshot. It therefore walks the inodes up to the
+//! parent's last one before it sends anything. It holds the result of this walk, so that one walk
+//! suffices: sending replays the held inodes, then continues the walk.
 //!
-//! Memory is bounded by [`HELD_BYTES_MAX`]. Where more differs, what was held is let go, and the walk is made twice.
+//! Memory is bounded by [`HELD_BYTES_MAX`]. If more differs, the send drops the held inodes and
+//! repeats the walk.
 
 use crate::send::error::Result;
 use crate::send::inode::InodeState;
@@ -13,44 +15,44 @@ use crate::send::plan::Plan;
 use buttress_fs::RangeKind;
 use bytes::Bytes;
 
-/// How much is held at most.
+/// Largest memory of held inodes in bytes.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// What an inode takes beside what it refers to.
+/// Memory of an inode without its referenced data, in bytes.
 const INODE_BYTES: usize = size_of::<InodeState>() + size_of::<HeldInode>() + 64;
 
-/// What one link or attribute takes beside its bytes.
+/// Memory of one link or attribute without its bytes.
 const ENTRY_BYTES: usize = 64;
 
-/// An inode that differs, and its extents.
+/// An inode that differs, with its extents.
 #[derive(Debug)]
 struct HeldInode {
     inode: Box<InodeState>,
     extents: Vec<ExtentChange>,
 }
 
-/// What was found. See the module.
+/// The differences that the planning pass found.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     inodes: Vec<HeldInode>,
     bytes: usize,
-    /// How many inodes there were, those that are not held among them.
+    /// Number of inodes found, including those that are not held.
     count: u64,
     overflowed: bool,
 }
 
 impl Held {
-    /// How many inodes were found.
+    /// Returns the number of inodes found.
     pub(crate) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether all of them are held.
+    /// Returns whether all found inodes are held.
     pub(crate) const fn is_whole(&self) -> bool {
         !self.overflowed
     }
 
-    /// Hands all on.
+    /// Passes all held inodes to `visitor`.
     pub(crate) fn replay(self, visitor: &mut dyn Visitor) -> Result<()> {
         for HeldInode { inode, extents } in self.inodes {
             visitor.begin(&inode)?;
@@ -62,7 +64,7 @@ impl Held {
         Ok(())
     }
 
-    /// Counts `bytes` more. False when that is too much.
+    /// Accounts for `bytes` more bytes. Returns false if they exceed the limit.
     fn take(&mut self, bytes: usize) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > HELD_BYTES_MAX && !self.overflowed {
@@ -73,7 +75,7 @@ impl Held {
     }
 }
 
-/// Finds out what must be known before the first command, and holds what it sees.
+/// Visitor that fills the plan and holds the inodes it sees.
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) plan: Plan,
@@ -94,14 +96,14 @@ impl Visitor for Planner {
     }
 
     fn extent(&mut self, mut change: ExtentChange) -> Result<()> {
-        // Of the old content it is enough to know that it differs.
+        // For the old content, the fact that it differs is enough.
         if let Some(old) = &mut change.old
             && let RangeKind::Inline(inline) = &mut old.kind
             && change.new.is_some()
         {
             inline.stored = Bytes::new();
         }
-        // A leaf is much larger than what one file has in it.
+        // Copy the content, because keeping its leaf would take much more memory.
         if let Some(new) = &mut change.new
             && let RangeKind::Inline(inline) = &mut new.kind
         {

@@ -1,8 +1,9 @@
-//! Which directories pass attributes on to what is made in them.
+//! Directories that pass attributes on to new entries.
 //!
-//! A default access list becomes the access list of every new file, and a compression property becomes theirs too.
-//! The snapshot says what each file has; so what does not have the attribute itself must not be made inside such
-//! a directory. (Nothing can be done where it is the root, as in the kernel's send: all is made in there.)
+//! A default access list becomes the access list of every new file, and a compression property is
+//! inherited too. A new file must have exactly the snapshot's attributes. A file without the
+//! attribute must therefore not be created inside such a directory. (If the directory is the root,
+//! nothing helps, as in the kernel's send: everything is created there.)
 
 use crate::send::error::Result;
 use crate::send::inode::Attribute;
@@ -10,7 +11,8 @@ use crate::send::snapshot::Snapshot;
 use buttress_format::InodeNumber;
 use std::collections::HashMap;
 
-/// The attributes that directories pass on, and what they become: of every new inode, and of new directories.
+/// Inherited attributes: the attribute of the directory, then of each new inode, then of new
+/// directories.
 const PASSED_ON: [(&[u8], &[u8], &[u8]); 2] = [
     (
         b"system.posix_acl_default",
@@ -20,20 +22,20 @@ const PASSED_ON: [(&[u8], &[u8], &[u8]); 2] = [
     (b"btrfs.compression", b"btrfs.compression", b"btrfs.compression"),
 ];
 
-/// Which of [`PASSED_ON`] a directory has.
+/// Flags for the attributes of [`PASSED_ON`] that a directory has.
 type Has = [bool; PASSED_ON.len()];
 
-/// How many directories are remembered; above that the memory starts afresh.
+/// Largest number of cached directories; above it the cache starts empty again.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// What is known of directories.
+/// Cache of directories and their inherited attributes.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedAttributes {
     known: HashMap<InodeNumber, Has>,
 }
 
 impl InheritedAttributes {
-    /// Takes note of the attributes of a directory that the receiver did not have before.
+    /// Records the attributes of a directory that is new to the receiver.
     pub(crate) fn remember(&mut self, directory: InodeNumber, xattrs: &[Attribute]) {
         let has = PASSED_ON.map(|(name, _, _)| has(xattrs, name));
         self.insert(directory, has);
@@ -46,8 +48,8 @@ impl InheritedAttributes {
         self.known.insert(directory, has);
     }
 
-    /// Whether a directory of `new`, as it is or as the receiver may still have it, would pass on what the inode
-    /// with `xattrs` is not to have.
+    /// Returns whether a directory of `new` would pass on an attribute that `xattrs` of the inode
+    /// lacks. The directory may have its new attributes or still its old ones.
     pub(crate) fn would_inherit(
         &mut self,
         directory: InodeNumber,
@@ -80,7 +82,7 @@ fn has(xattrs: &[Attribute], name: &[u8]) -> bool {
     xattrs.iter().any(|xattr| xattr.name == name)
 }
 
-/// Which attributes a directory passes on, in either snapshot.
+/// Reads the attributes that a directory passes on, in either snapshot.
 fn look_up(directory: InodeNumber, new: &Snapshot, old: Option<&Snapshot>) -> Result<Has> {
     let mut found = Has::default();
     for snapshot in [Some(new), old].into_iter().flatten() {

@@ -1,54 +1,55 @@
-//! One inode and what became of it between two snapshots.
+//! One inode, and its change between two snapshots.
 
 use crate::send::plan::is_directory;
 use crate::send::snapshot::Link;
 use buttress_format::{InodeItem, InodeNumber};
 
-/// What the items of one inode say, as far as they differ; with no parent snapshot, all of them.
+/// The items of one inode, as far as they differ; without a parent snapshot, all items.
 #[derive(Clone, Debug)]
 pub(crate) struct InodeState {
     pub(crate) number: InodeNumber,
     pub(crate) old: Option<InodeItem>,
     pub(crate) new: Option<InodeItem>,
-    /// Its names, as far as their items differ; in pairs of equals where an item holds other names as well.
+    /// Names of the inode whose items differ. If an item holds several names, unchanged names
+    /// appear in both lists.
     pub(crate) old_links: Vec<Link>,
     pub(crate) new_links: Vec<Link>,
-    /// Its extended attributes, likewise.
+    /// Extended attributes of the inode whose items differ.
     pub(crate) old_xattrs: Vec<Attribute>,
     pub(crate) new_xattrs: Vec<Attribute>,
-    /// The target of a symbolic link.
+    /// Target of a symbolic link.
     pub(crate) target: Option<Vec<u8>>,
-    /// What lies beside its items that differ.
+    /// Items next to the inode item, whether they differ or not.
     pub(crate) beside: Beside,
 }
 
-/// What the leaf of a new inode item says of the inode's other items, whether they differ or not: it is at hand, and
-/// saves looking them up.
+/// Facts about an inode's other items from the leaf of its new inode item. They apply to differing
+/// and equal items, and save lookups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Beside {
-    /// The inode's first name in the new snapshot; `None` where the leaf ends before it.
+    /// First name of the inode in the new snapshot; `None` if the leaf ends before it.
     pub(crate) first_link: Option<Link>,
-    /// Whether it is certain that the new snapshot has no attributes of the inode.
+    /// True if the new snapshot certainly has no extended attributes of the inode.
     pub(crate) no_xattrs: bool,
 }
 
-/// One extended attribute.
+/// One extended attribute, with name and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attribute {
     pub(crate) name: Vec<u8>,
     pub(crate) value: Vec<u8>,
 }
 
-/// What became of an inode.
+/// Change of an inode between two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It is in neither snapshot, or has no name in either.
+    /// The inode is in neither snapshot, or has no name in either.
     Absent,
     Created,
     Removed,
-    /// It is in both.
+    /// The inode is in both snapshots.
     Kept,
-    /// Its number stands for another inode now.
+    /// Another inode has the same number in the new snapshot.
     Replaced,
 }
 
@@ -70,12 +71,13 @@ impl InodeState {
         }
     }
 
-    /// The inode in the parent snapshot, if it had a name there: one that was open and unlinked was not sent.
+    /// Returns the inode item of the parent snapshot if the inode had a name there. An unlinked
+    /// open inode was not sent.
     pub(crate) fn old_present(&self) -> Option<&InodeItem> {
         self.old.as_ref().filter(|item| item.nlink > 0)
     }
 
-    /// The inode in the new snapshot, if it has a name there.
+    /// Returns the inode item of the new snapshot if the inode has a name there.
     pub(crate) fn new_present(&self) -> Option<&InodeItem> {
         self.new.as_ref().filter(|item| item.nlink > 0)
     }
@@ -97,7 +99,8 @@ impl InodeState {
         }
     }
 
-    /// Whether what differs is not enough, since items that are equal belong to different inodes.
+    /// Returns whether the differing items are insufficient, because equal items belong to
+    /// different inodes.
     pub(crate) fn needs_all_items(&self) -> bool {
         match self.state() {
             State::Replaced => true,
@@ -107,7 +110,7 @@ impl InodeState {
         }
     }
 
-    /// The names that go away.
+    /// Lists the removed names.
     pub(crate) fn removed_links(&self) -> Vec<&Link> {
         let all = self.state() != State::Kept;
         let kept: std::collections::BTreeSet<&Link> = self.new_links.iter().collect();
@@ -117,7 +120,7 @@ impl InodeState {
             .collect()
     }
 
-    /// The names that are new.
+    /// Lists the new names.
     pub(crate) fn added_links(&self) -> Vec<Link> {
         let all = self.state() != State::Kept;
         let kept: std::collections::BTreeSet<&Link> = self.old_links.iter().collect();

@@ -1,10 +1,13 @@
-//! From items to inodes: gathers what the items of each inode say and hands it on, inode by inode.
+//! From items to inodes: the gatherer collects the items of each inode and passes them on, inode by
+//! inode.
 //!
-//! The items of one inode lie side by side: first its inode item, then its names, its attributes, and last its
-//! extents. Names and attributes are gathered; extents, of which there can be millions, are handed on one by one.
+//! The items of one inode are adjacent: first its inode item, then its names, its attributes, and
+//! last its extents. The gatherer collects names and attributes. It passes extents on one by one,
+//! because a file may have millions.
 //!
-//! An inode whose inode item did not change did not change: every call that changes an inode sets its change
-//! time. (Relocation of block groups does change addresses in extent items, and nothing that a receiver sees.)
+//! An inode with an unchanged inode item is unchanged: every operation that changes an inode sets
+//! its change time. (Relocation of block groups changes addresses in extent items, but nothing that
+//! a receiver sees.)
 
 use crate::send::error::{NamesProblem, Result};
 use crate::send::inode::{Attribute, InodeState};
@@ -16,25 +19,25 @@ use buttress_format::{
 use buttress_fs::{Error as FsError, FileRange, FileRangeBuilder, Progress, RangeKind};
 use buttress_tree::{Changes, ReadAhead};
 
-/// Extended attributes of one inode that are held at once.
+/// Largest memory for the extended attributes of one inode, in bytes.
 const ATTRIBUTES_LIMIT: usize = 16 << 20;
 
-/// How much is asked for before what is held is sent, which takes about as long as reading this. (A quarter of what the
-/// usual budget lets be read ahead is left to others.)
+/// Bytes of readahead to request before sending the held inodes, which takes about as long as these
+/// reads. The remaining quarter of the usual readahead budget stays available to other readers.
 const AHEAD_BYTES: ByteCount = ByteCount::new(48 << 20);
 
-/// An item that both snapshots may have, in different forms.
+/// An item of either snapshot, or both versions of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Difference<'a> {
     pub(crate) key: Key,
     pub(crate) old: Option<&'a [u8]>,
     pub(crate) new: Option<&'a [u8]>,
-    /// The leaf that `new` lies in, where it may be kept for a while.
+    /// The leaf that holds `new`, if the visitor may keep it.
     pub(crate) new_leaf: Option<&'a TreeBlock>,
 }
 
-/// A range of a file that an item describes in either snapshot, or in both at one offset. Content of the new one that lies
-/// in the tree may keep the leaf around it in memory.
+/// A file range that an extent item describes in one snapshot, or in both at one offset. Inline
+/// content of the new range may keep its whole leaf in memory.
 #[derive(Debug)]
 pub(crate) struct ExtentChange {
     pub(crate) old: Option<FileRange>,
@@ -42,7 +45,7 @@ pub(crate) struct ExtentChange {
 }
 
 impl ExtentChange {
-    /// How much memory it takes, roughly.
+    /// Returns its approximate memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let inline = |range: &FileRange| match &range.kind {
             RangeKind::Inline(inline) => inline.stored.len(),
@@ -55,30 +58,30 @@ impl ExtentChange {
     }
 }
 
-/// Who is told.
+/// Receiver of inodes and their extents.
 pub(crate) trait Visitor {
-    /// An inode: all but its extents.
+    /// Begins an inode; `inode` has everything but its extents.
     fn begin(&mut self, inode: &InodeState) -> Result<()>;
-    /// An extent item of the inode that was begun last.
+    /// Processes an extent item of the current inode.
     fn extent(&mut self, change: ExtentChange) -> Result<()>;
-    /// That inode has no more items.
+    /// Ends the current inode.
     fn end(&mut self) -> Result<()>;
 }
 
-/// The inode that items are gathered for.
+/// The inode whose items are being gathered.
 struct Gathering {
     inode: InodeState,
     begun: bool,
     attribute_bytes: usize,
-    /// Items that differ do not tell enough: see [`InodeState::needs_all_items`].
+    /// True if the differing items are insufficient: see [`InodeState::needs_all_items`].
     needs_all: bool,
-    /// The first key of the next leaf of the new snapshot, where that has more of what lies beside the inode item.
+    /// First key of the new snapshot's next leaf, if it continues the items next to the inode item.
     beside_goes_on: Option<Key>,
-    /// Ranges of the old file and of the new one.
+    /// Builders of file ranges for the old file and the new file.
     ranges: [FileRangeBuilder; 2],
 }
 
-/// Gathers; see the module.
+/// State of the gathering.
 pub(crate) struct Gatherer<'a> {
     new: &'a Snapshot,
     old: Option<&'a Snapshot>,
@@ -86,34 +89,35 @@ pub(crate) struct Gatherer<'a> {
     current: Option<Gathering>,
 }
 
-/// A walk over what differs, which can stop in between.
+/// A walk over the differences, which can pause.
 pub(crate) struct Walk {
     changes: Changes,
-    /// The item that comes next, where the walk stopped before it.
+    /// The next item, if the walk paused before it.
     next: Option<OwnDifference>,
 }
 
-/// A [`Difference`] with bytes of its own.
+/// A [`Difference`] that owns its bytes.
 struct OwnDifference {
     key: Key,
     old: Option<Vec<u8>>,
     new: Option<Vec<u8>>,
 }
 
-/// Whether a subtree with keys of `[first, end)` can hold anything that sending needs: entries of directories say
-/// nothing that the names at the inodes do not say as well.
+/// Returns whether a subtree with keys of `[first, end)` can hold items that sending needs.
+/// Directory entries are not needed, because the names at the inodes hold the same information.
 pub(crate) fn is_wanted(first: &Key, end: Option<&Key>) -> bool {
     let entries = |key: &Key| matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
     !(entries(first) && end.is_some_and(|end| first.objectid == end.objectid && entries(end)))
 }
 
-/// Whether an item with this key, behind the inode item of `inode`, lies behind its attributes as well.
+/// Returns whether `key`, which follows the inode item of `inode`, also follows all attributes of
+/// this inode.
 fn ends_attributes(inode: InodeNumber, key: &Key) -> bool {
     key.objectid != inode.object_id() || key.item_type > ItemType::XATTR_ITEM
 }
 
 impl Walk {
-    /// A walk over what differs between two snapshots.
+    /// Creates a walk over the differences between two snapshots.
     pub(crate) fn new(old: &Snapshot, new: &Snapshot, read_ahead: ReadAhead) -> Self {
         Self {
             changes: buttress_tree::changes_where(old.tree(), new.tree(), read_ahead, is_wanted),
@@ -121,7 +125,7 @@ impl Walk {
         }
     }
 
-    /// Lets leaves be read while something else is done.
+    /// Starts readahead of the next leaves.
     pub(crate) fn look_ahead(&mut self) {
         self.changes.look_ahead(AHEAD_BYTES);
     }
@@ -137,7 +141,7 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    /// Goes over all inodes of the one snapshot.
+    /// Walks all inodes of a single snapshot.
     pub(crate) fn run(mut self, read_ahead: ReadAhead, visitor: &mut dyn Visitor) -> Result<()> {
         self.all_items(read_ahead, visitor)?;
         self.finish(visitor)
@@ -163,7 +167,7 @@ impl<'a> Gatherer<'a> {
         Ok(())
     }
 
-    /// Goes over what differs, up to inode `last` or from there on.
+    /// Continues the walk over the differences up to inode `last`, or to the end if `last` is `None`.
     pub(crate) fn go_on(
         &mut self,
         walk: &mut Walk,
@@ -219,8 +223,8 @@ impl<'a> Gatherer<'a> {
         self.finish(visitor)
     }
 
-    /// Takes what is at hand of the items behind an inode item. Returns whether that is all there is up to the
-    /// attributes.
+    /// Collects the items after an inode item that its leaf holds. Returns whether these are all
+    /// items up to the end of the attributes.
     fn look_beside<'i>(
         new: &Snapshot,
         inode: &mut InodeState,
@@ -244,7 +248,7 @@ impl<'a> Gatherer<'a> {
         Ok(false)
     }
 
-    /// Goes on with that in the leaf behind the one of the inode item, once the walk has come there.
+    /// Continues this collection in the next leaf, once the walk has reached it.
     fn look_on(&mut self, difference: &Difference<'_>) -> Result<()> {
         if let Some(current) = &mut self.current
             && current.beside_goes_on.is_some()
@@ -258,7 +262,7 @@ impl<'a> Gatherer<'a> {
         Ok(())
     }
 
-    /// Takes one item.
+    /// Processes one item.
     fn item(&mut self, difference: &Difference<'_>, visitor: &mut dyn Visitor) -> Result<()> {
         let key = &difference.key;
         let number = InodeNumber::new(key.objectid.get());
@@ -298,7 +302,7 @@ impl<'a> Gatherer<'a> {
         Self::part(self.new, self.old, current, difference, visitor)
     }
 
-    /// Takes an item that is not the inode item.
+    /// Processes an item other than the inode item.
     fn part(
         new: &Snapshot,
         old: Option<&Snapshot>,
@@ -365,7 +369,7 @@ impl<'a> Gatherer<'a> {
         [of(self.old.unwrap_or(self.new)), of(self.new)]
     }
 
-    /// The current inode has no more items.
+    /// Ends the current inode.
     fn finish(&mut self, visitor: &mut dyn Visitor) -> Result<()> {
         let Some(mut current) = self.current.take() else {
             return Ok(());
@@ -379,7 +383,7 @@ impl<'a> Gatherer<'a> {
         visitor.end()
     }
 
-    /// Reads all items of an inode whose number stands for something else in each snapshot.
+    /// Reads all items of an inode whose number belongs to different inodes in the two snapshots.
     fn take_all(&self, current: &mut Gathering, visitor: &mut dyn Visitor) -> Result<()> {
         let number = current.inode.number;
         let mut fresh = InodeState::new(number);
@@ -421,7 +425,7 @@ fn parse_xattrs(of: &Snapshot, key: &Key, data: Option<&[u8]>, xattrs: &mut Vec<
     Ok(())
 }
 
-/// The target that the extent item of a symbolic link holds.
+/// Returns the target that the extent item of a symbolic link holds.
 fn link_target(of: &Snapshot, key: &Key, data: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
     let Some(data) = data else { return Ok(None) };
     let sector_bytes = of.filesystem().sector_bytes();

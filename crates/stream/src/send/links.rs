@@ -1,14 +1,15 @@
-//! A bounded memory of where directories are linked.
+//! A bounded cache of directory links.
 
 use crate::send::error::Result;
 use crate::send::names::Directory;
 use crate::send::snapshot::{Link, Snapshot};
 use std::collections::HashMap;
 
-/// How many directories are remembered; above that the memory starts afresh.
+/// Largest number of cached links; above it the cache starts empty again.
 const LINKS_MAX: usize = 1 << 16;
 
-/// Where directories are linked: in the parent snapshot until they move, in the new one after that.
+/// Cached links of directories: those of the parent snapshot until a directory moves, then those of
+/// the new one.
 #[derive(Debug, Default)]
 pub(crate) struct LinkCache {
     links: HashMap<Directory, Link>,
@@ -26,7 +27,7 @@ impl LinkCache {
         self.links.insert(directory, link);
     }
 
-    /// The name of a directory in a snapshot, remembered.
+    /// Returns the name of a directory in a snapshot, from the cache if possible.
     pub(crate) fn look_up(&mut self, snapshot: &Snapshot, directory: Directory) -> Result<Link> {
         let link = snapshot.first_link(directory.number)?;
         self.insert(directory, link.clone());

@@ -1,21 +1,22 @@
-//! The names as the receiver has them while the stream is on its way, and the commands that change them.
+//! The receiver's names during a send, and the commands that change them.
 //!
-//! The receiver begins with a snapshot of the parent (or with nothing) and must end with the new snapshot's
-//! names. Commands name files by paths, so every path must be the one that the receiver has at that moment.
-//! Inodes come in the order of their numbers, as in the kernel; each gets its names when it comes. Three things
-//! can stand in the way, and each has one answer:
+//! The receiver begins with a snapshot of the parent (or with nothing) and must end with the new
+//! snapshot's names. Commands name files by paths, so every path must be the receiver's path at
+//! that moment. As in the kernel, inodes come in the order of their numbers; each gets its names at
+//! its turn. Three obstacles can occur, each with one solution:
 //!
-//! - *The directory does not exist yet* (its number is higher): it is made ahead.
-//! - *The name is taken* by somebody whose own turn comes later. A file that goes away is removed then and there;
-//!   everybody else steps aside under a name of its own in the root, `o<inode>-<generation>-<n>`, and leaves
-//!   from there when its turn comes.
-//! - *A directory would move below itself*, as one on the way from its new parent up to it moves only later: that
-//!   one is moved first.
+//! - *The directory does not exist yet* (its number is higher): the send creates it ahead of its
+//!   turn.
+//! - *The name is taken* by an inode with a later turn. If this inode is a removed file, the send
+//!   removes the name at once. Any other inode moves out of the way to a unique name in the root,
+//!   `o<inode>-<generation>-<n>`, and gets its new name at its own turn.
+//! - *A directory would move below itself*, because a directory on the path to its new parent moves
+//!   only later: the send moves this other directory first.
 //!
-//! A directory that goes away is removed when its turn has come and its last name has gone.
+//! A removed directory disappears at its turn or, if later, with its last entry.
 //!
-//! Invariant: at any moment the path of an inode is made of links that each are its old one (not moved yet), its
-//! new one (moved, made, or never changed), or the one in `displaced`.
+//! Invariant: at any moment the path of an inode consists of links that are each its old link (not
+//! moved yet), its new link (moved, created, or never changed), or the link in `displaced`.
 
 mod change;
 mod orphanize;
@@ -32,24 +33,24 @@ use buttress_format::{Generation, InodeNumber};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The longest path that fits into an attribute of a stream.
+/// Largest length of a path in a stream attribute, in bytes.
 const PATH_BYTES_MAX: usize = 65_535;
 
-/// How many steps up a path may take: more than names fit into the longest path.
+/// Largest number of directories on a path, more than the longest path has names.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// How many paths of directories are kept.
+/// Largest number of cached directory paths.
 const PATHS_MAX: usize = 4096;
 
-/// A directory, of the parent snapshot only or (also) of the new one.
+/// A directory of the new snapshot, or of the parent snapshot only.
 ///
-/// A number that both snapshots use for directories is one directory here, even if it was used again: the
-/// receiver ends with the same names and attributes. A number that was used again for something else is told
-/// apart by `gone`.
+/// A number that both snapshots use for directories counts as one directory, even if the number was
+/// reused: the receiver ends with the same names and attributes. `gone` marks a number that was
+/// reused for another kind of inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Directory {
     pub(crate) number: InodeNumber,
-    /// Whether only the parent snapshot has it.
+    /// True if only the parent snapshot has this directory.
     pub(crate) gone: bool,
 }
 
@@ -59,7 +60,7 @@ impl Directory {
     }
 }
 
-/// An inode that the receiver does not have yet.
+/// An inode that the receiver lacks so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh<'i> {
     pub(crate) number: InodeNumber,
@@ -67,25 +68,27 @@ pub(crate) struct Fresh<'i> {
     pub(crate) xattrs: &'i [Attribute],
 }
 
-/// The receiver's names. See the module.
+/// The receiver's names.
 #[derive(Debug)]
 pub(crate) struct Names<'a> {
     new: &'a Snapshot,
     old: Option<&'a Snapshot>,
     plan: Plan,
-    /// Directories at neither their old nor their new place: their name in the root.
+    /// Directories that are at neither their old nor their new place, with their temporary name in
+    /// the root.
     displaced: HashMap<Directory, Arc<[u8]>>,
-    /// Files of both snapshots that stepped aside: their name in the root.
+    /// Files of both snapshots that were moved out of the way, with their temporary name in the
+    /// root.
     displaced_files: HashMap<InodeNumber, Arc<[u8]>>,
-    /// Directories that were made before their turn.
+    /// Directories that were created ahead of their turn.
     ahead: HashSet<InodeNumber>,
-    /// New inodes up to this number exist, if the new snapshot has them.
+    /// Highest inode number whose turn has come: the receiver has all new inodes up to it.
     created_to: InodeNumber,
-    /// Directories whose turn to go away has come, but which are not empty.
+    /// Removed directories whose turn has come, but which still have entries.
     doomed: HashSet<InodeNumber>,
     links: LinkCache,
     inherited: InheritedAttributes,
-    /// Paths of directories; they hold as long as no directory moves.
+    /// Cached paths of directories; any move of a directory invalidates them.
     paths: HashMap<Directory, Arc<[u8]>>,
     pub(crate) times: DirectoryTimes,
 }
@@ -108,20 +111,20 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Remembers the name of a new directory that was met, and whether it passes attributes on, which saves
-    /// looking them up.
+    /// Caches the name of a new directory, and whether it passes attributes on, which saves
+    /// lookups.
     pub(crate) fn remember(&mut self, directory: InodeNumber, link: &Link, xattrs: &[Attribute]) {
         self.links.insert(Directory::new(directory), link.clone());
         self.inherited.remember(directory, xattrs);
     }
 
-    /// Whether the receiver has a directory of the new snapshot.
+    /// Returns whether the receiver has a directory of the new snapshot.
     fn exists(&self, directory: InodeNumber) -> bool {
         let created = self.old.is_none() || self.plan.is_created(directory);
         !created || directory <= self.created_to || self.ahead.contains(&directory)
     }
 
-    /// The directory that holds a name of the parent snapshot.
+    /// Returns the directory that holds a name of the parent snapshot.
     fn old_directory(&self, number: InodeNumber) -> Directory {
         Directory {
             number,
@@ -129,7 +132,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Where the receiver has a directory now, and what kind of directory holds it; `None` for the root.
+    /// Returns the receiver's current parent and name of a directory; `None` for the root.
     fn place(&mut self, directory: Directory) -> Result<Option<(Directory, Arc<[u8]>)>> {
         if directory.number == InodeNumber::ROOT_DIRECTORY {
             return Ok(None);
@@ -154,7 +157,7 @@ impl<'a> Names<'a> {
         Ok(Some((parent, link.name)))
     }
 
-    /// The path of a directory as the receiver has it; empty for the root.
+    /// Returns the receiver's current path of a directory; empty for the root.
     pub(crate) fn directory_path(&mut self, directory: Directory) -> Result<Arc<[u8]>> {
         if let Some(path) = self.paths.get(&directory) {
             return Ok(Arc::clone(path));
@@ -194,7 +197,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// The path of a name in a directory.
+    /// Returns the receiver's current path of a name in a directory.
     fn path_in(&mut self, directory: Directory, name: &[u8]) -> Result<Vec<u8>> {
         let above = self.directory_path(directory)?;
         let bytes = above.len().saturating_add(name.len()).saturating_add(1);
@@ -205,12 +208,12 @@ impl<'a> Names<'a> {
         Ok(path)
     }
 
-    /// The path of a name that the new snapshot has, and the receiver by now as well.
+    /// Returns the path of a name of the new snapshot that the receiver already has.
     pub(crate) fn new_path(&mut self, link: &Link) -> Result<Vec<u8>> {
         self.path_in(Directory::new(link.parent), &link.name)
     }
 
-    /// The path of any inode of the new snapshot whose names are settled.
+    /// Returns the path of an inode of the new snapshot whose names are final.
     pub(crate) fn settled_path(&mut self, inode: InodeNumber) -> Result<Vec<u8>> {
         if inode == InodeNumber::ROOT_DIRECTORY {
             return Ok(Vec::new());
@@ -225,7 +228,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// A name in the root that nobody has, before or after.
+    /// Returns a temporary name in the root that neither snapshot has.
     fn free_name(&self, inode: InodeNumber, generation: Generation) -> Result<Arc<[u8]>> {
         let root = InodeNumber::ROOT_DIRECTORY;
         let mut number = 0_u64;

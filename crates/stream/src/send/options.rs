@@ -1,46 +1,49 @@
-//! How to send.
+//! Options of a send.
 
 use crate::send::snapshot::Snapshot;
 use crate::trail::Trail;
 use buttress_format::send::Version;
 use buttress_tree::ReadAhead;
 
-/// How to send a snapshot.
+/// Options of a send.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The snapshot that the receiver has already: only what differs is sent. It may be in another volume.
+    /// Snapshot that the receiver already has: the send contains only the differences. It may be in
+    /// another volume.
     pub parent: Option<Snapshot>,
-    /// Snapshots that the receiver has too, whose extents may be cloned.
+    /// Further snapshots that the receiver has, whose extents it may clone.
     pub clone_sources: Vec<Snapshot>,
     /// The version of the stream.
     pub version: Version,
-    /// Send the places of data instead of data (the receiver cannot use such a stream; `receive --dump` can).
+    /// Send ranges of data instead of the data itself. A receiver refuses such a stream; `receive
+    /// --dump` prints it.
     pub no_data: bool,
-    /// Send compressed extents as they are stored. Needs version 2.
+    /// Send compressed extents in stored form. Needs version 2.
     pub compressed_data: bool,
-    /// How the trees are read ahead.
+    /// Readahead of the trees.
     pub read_ahead: ReadAhead,
-    /// Leave out the stream header: for all but the first of several snapshots in one stream.
+    /// Omit the stream header. Use it for all but the first of several snapshots in one stream.
     pub omit_header: bool,
-    /// Leave out the end command: for all but the last of several snapshots in one stream.
+    /// Omit the end command. Use it for all but the last of several snapshots in one stream.
     pub omit_end: bool,
-    /// How many bytes of the stream to leave out, from its start: for going on where an earlier send was cut off.
+    /// Number of bytes to omit from the start of the stream, to resume an interrupted transfer.
     pub skip_bytes: u64,
-    /// How far a receiver came: the commands that are left out must be those that it has.
+    /// Trail of the receiver: the omitted commands must match it.
     pub following: Option<Following>,
 }
 
-/// A receiver's trail, and how far along it the sends before this one went.
+/// A receiver's trail, and the progress of earlier sends along it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Following {
-    /// How far what is sent before comes.
+    /// Trail of the earlier sends of this output.
     pub so_far: Trail,
-    /// How far the receiver came.
+    /// Trail of the receiver.
     pub wanted: Trail,
 }
 
 impl Default for Options {
-    /// Version 1, as btrfs-progs', with everything, read by sweeps.
+    /// Returns the options of a version 1 stream, as btrfs-progs sends it, with data and with
+    /// readahead in sweeps.
     fn default() -> Self {
         Self {
             parent: None,

@@ -1,13 +1,14 @@
-//! From commands to bytes, in order, while data is still on its way from the disk.
+//! From commands to bytes, in order, while reads of data are in flight.
 //!
-//! Commands that carry file data wait in a queue for their reads, which are all under way at once; what follows
-//! them waits behind them, encoded already. What is finished goes to a thread that writes it out, in large pieces.
+//! Commands with file data enter a queue, and all their reads are in flight together. Later
+//! commands follow in the queue, already encoded. A separate thread writes finished bytes in large
+//! pieces.
 //!
-//! How long a command is, is known before its data is read. So a stream can be measured without reading any, and
-//! one that goes on where an earlier one was cut off reads only what it writes.
+//! The length of a command is known before its data is read. A stream can therefore be measured
+//! without reading data. A resumed stream reads only the data that it writes.
 //!
-//! Bounds: [`QUEUE_BYTES_MAX`] of data under way and commands behind it, and [`QUEUE_SEGMENTS_MAX`] reads;
-//! [`PIECES_MAX`] pieces of [`PIECE_BYTES`] on their way out.
+//! Bounds: [`QUEUE_BYTES_MAX`] for data in flight and the commands after it, [`QUEUE_SEGMENTS_MAX`]
+//! for reads, and [`PIECES_MAX`] pieces of [`PIECE_BYTES`] for the writing thread.
 
 use crate::command::Command;
 use crate::encoder::Encoder;
@@ -24,35 +25,35 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// How much file data may be under way.
+/// Largest amount of file data in flight, in bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
-/// How many reads of files may be under way.
+/// Largest number of file reads in flight.
 const QUEUE_SEGMENTS_MAX: usize = 256;
 
-/// Size of the pieces that are written out.
+/// Size of an output piece in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How much is written out at once: after each write it is seen whether the job was cancelled.
+/// Size of one write in bytes; the writing thread checks for cancellation after each write.
 const WRITE_BYTES_MAX: usize = 128 << 10;
 
-/// How many pieces may wait to be written out.
+/// Largest number of queued output pieces.
 const PIECES_MAX: usize = 4;
 
-/// The longest hole that a range of data may have inside: what content in the tree leaves of its sector.
+/// Longest hole inside a range of data: the part of a sector after inline content, in bytes.
 const ZEROS_MAX: usize = 1 << 20;
 
 /// A part of the stream.
 enum Segment {
     /// Finished commands.
     Bytes(Vec<u8>),
-    /// Content of a file, to be sent as writes.
+    /// Content of a file, to be sent as write commands.
     Content {
         path: Arc<[u8]>,
         range: Range<FileOffset>,
         reader: Box<FileReader>,
     },
-    /// A compressed extent, to be sent as it is stored.
+    /// A compressed extent, to be sent in stored form.
     Stored {
         path: Arc<[u8]>,
         write: StoredWrite,
@@ -61,7 +62,7 @@ enum Segment {
     },
 }
 
-/// What an encoded write says besides its data.
+/// Attributes of an encoded write, without its data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredWrite {
     pub(crate) offset: FileOffset,
@@ -71,29 +72,29 @@ pub(crate) struct StoredWrite {
     pub(crate) compression: u32,
 }
 
-/// The stream on its way out.
+/// The output of a send.
 pub(crate) struct Output<'a> {
     encoder: Encoder,
     version: Version,
     no_data: bool,
     progress: &'a Progress,
-    /// Finished bytes that no piece was made of yet.
+    /// Finished bytes that are not part of a piece yet.
     finished: Vec<u8>,
     queue: VecDeque<Segment>,
     queued_bytes: usize,
     pieces: Sender<Vec<u8>>,
     used: Receiver<Vec<u8>>,
-    /// Commands so far.
+    /// Number of commands so far.
     commands: u64,
-    /// Bytes of the stream so far, those of the queue and those left out among them.
+    /// Stream position in bytes, including queued and omitted bytes.
     position: u64,
-    /// Bytes of the stream to leave out; all of them when it is only measured.
+    /// Number of stream bytes to omit; all of them if the stream is only measured.
     skip: u64,
-    /// How many of the next finished bytes belong to those.
+    /// Number of the next finished bytes that are to be omitted.
     cut: usize,
-    /// For commands that are only measured.
+    /// Buffer for commands that are only measured.
     scratch: Vec<u8>,
-    /// What is left out must be what the receiver has.
+    /// Trail that the omitted commands must match.
     following: Option<Following>,
 }
 
@@ -103,25 +104,25 @@ impl core::fmt::Debug for Output<'_> {
     }
 }
 
-/// The writing thread's end.
+/// State of the writing thread.
 pub(crate) struct Drain<'a> {
     pieces: Receiver<Vec<u8>>,
     used: Sender<Vec<u8>>,
     progress: &'a Progress,
-    /// Where in the stream the first byte lies.
+    /// Stream position of the next byte to write.
     offset: u64,
 }
 
 impl Drain<'_> {
-    /// Writes pieces until there are no more.
+    /// Writes pieces until the queue closes.
     ///
     /// # Errors
-    /// What the sink says, with how far it got.
+    /// The error of the sink, with the stream position.
     pub(crate) fn run(mut self, sink: &mut (dyn Write + Send)) -> Result<(), Error> {
         while let Ok(mut piece) = self.pieces.recv() {
             self.write(&piece, sink)?;
             piece.clear();
-            // The other side may be done and gone.
+            // If the other thread has ended, it needs no buffer.
             drop(self.used.try_send(piece));
         }
         sink.flush().map_err(|error| Error::Output {
@@ -130,10 +131,11 @@ impl Drain<'_> {
         })
     }
 
-    /// Writes a piece, in as many parts as the sink takes.
+    /// Writes a piece, in as many parts as the sink accepts.
     fn write(&mut self, mut rest: &[u8], sink: &mut (dyn Write + Send)) -> Result<(), Error> {
         while !rest.is_empty() {
-            // All may be made, and still wait for a slow reader.
+            // All pieces may be queued while a slow reader delays them, so check for cancellation
+            // here too.
             self.progress.check()?;
             let part = rest.get(..WRITE_BYTES_MAX).unwrap_or(rest);
             let written = match sink.write(part) {
@@ -157,7 +159,8 @@ impl Drain<'_> {
 }
 
 impl<'a> Output<'a> {
-    /// A stream, and the end that writes it out. What is before `skip` is left out.
+    /// Creates an output and the state of its writing thread. The output omits the first `skip`
+    /// bytes.
     pub(crate) fn new(options: &Options, skip: u64, progress: &'a Progress) -> (Self, Drain<'a>) {
         let (pieces, received) = crossbeam_channel::bounded(PIECES_MAX);
         let (returned, used) = crossbeam_channel::bounded(PIECES_MAX);
@@ -189,42 +192,44 @@ impl<'a> Output<'a> {
         (output, drain)
     }
 
-    /// Whether encoded writes, large writes and the commands of version 2 may be used.
+    /// Returns whether the stream may use encoded writes, large writes and other commands of
+    /// version 2.
     pub(crate) fn is_version_2(&self) -> bool {
         self.version >= Version::V2
     }
 
-    /// Whether the places of data are sent instead of data.
+    /// Returns whether the stream contains ranges of data instead of the data itself.
     pub(crate) const fn no_data(&self) -> bool {
         self.no_data
     }
 
-    /// How many commands there were.
+    /// Returns the number of commands so far.
     pub(crate) const fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// How much data one write command carries at most.
+    /// Returns the largest data length of one write command.
     pub(crate) const fn write_bytes_max(&self) -> usize {
         self.version.write_bytes_max()
     }
 
-    /// Bytes of the stream so far.
+    /// Returns the stream position in bytes.
     pub(crate) const fn position(&self) -> u64 {
         self.position
     }
 
-    /// How far along the receiver's trail this came; `None` where there is none, or all that the receiver has was left out.
+    /// Returns the progress along the receiver's trail; `None` without a trail, or once everything
+    /// that the receiver has is omitted.
     pub(crate) const fn following(&self) -> Option<Following> {
         self.following
     }
 
-    /// How much of the stream is left out at its start.
+    /// Returns the number of bytes to omit at the start of the stream.
     pub(crate) const fn skipped(&self) -> u64 {
         self.skip
     }
 
-    /// The stream's header.
+    /// Appends the stream header.
     pub(crate) fn header(&mut self) -> Result<()> {
         let mut header = Vec::new();
         self.encoder.header(&mut header);
@@ -237,7 +242,8 @@ impl<'a> Output<'a> {
         self.compare_trails()
     }
 
-    /// Whether the commands so far may be the beginning of what the receiver has. Asked after each of them.
+    /// Checks after each command that the commands so far can be the beginning of the receiver's
+    /// trail.
     fn compare_trails(&mut self) -> Result<()> {
         let Some(Following { so_far, wanted }) = self.following else {
             return Ok(());
@@ -255,7 +261,7 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// Goes along the receiver's trail by commands with data, `data_bytes` in all.
+    /// Advances along the receiver's trail by commands with `data_bytes` bytes of data in total.
     fn follow_data(&mut self, kind: CommandKind, overhead_bytes: usize, data_bytes: usize) -> Result<()> {
         let mut left = data_bytes;
         while left > 0
@@ -274,7 +280,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Counts the next `bytes` of the stream. Returns whether any of them are to be written.
+    /// Advances the position by `bytes`. Returns whether any of these bytes are to be written.
     fn admit(&mut self, bytes: usize) -> bool {
         let start = self.position;
         self.position = start.saturating_add(ByteCount::of(bytes).get());
@@ -284,7 +290,7 @@ impl<'a> Output<'a> {
         self.position > self.skip
     }
 
-    /// How many bytes a command with data has beside its data.
+    /// Returns the length of a command without its data.
     fn overhead_bytes(&mut self, command: &Command<'_>) -> Result<usize> {
         self.scratch.clear();
         self.encoder.encode(command, &mut self.scratch)?;
@@ -325,12 +331,12 @@ impl<'a> Output<'a> {
         if self.queue.is_empty() {
             return self.flush_full();
         }
-        // What waits behind a read takes memory as well.
+        // Bytes queued after a read take memory as well.
         self.queued_bytes = self.queued_bytes.saturating_add(bytes);
         self.make_room()
     }
 
-    /// Appends writes for a range of a file that is all data, whose reads begin now.
+    /// Appends writes for a file range that is all data, and starts their reads.
     pub(crate) fn content(&mut self, path: Arc<[u8]>, file: &File, range: Range<FileOffset>) -> Result<()> {
         let Some(length) = range
             .end
@@ -361,7 +367,7 @@ impl<'a> Output<'a> {
         self.make_room()
     }
 
-    /// Appends an encoded write of `bytes` of data, whose read `start` begins.
+    /// Appends an encoded write with `bytes` bytes of data; `start` starts the read.
     pub(crate) fn stored(
         &mut self,
         path: Arc<[u8]>,
@@ -422,7 +428,8 @@ impl<'a> Output<'a> {
         self.flush_full()
     }
 
-    /// Finishes the writes of a range of a file. They are as long as may be, wherever the extents end.
+    /// Finishes the writes of a file range. Each write is as long as possible, regardless of extent
+    /// boundaries.
     fn finish_content(
         &mut self,
         path: &[u8],
@@ -461,7 +468,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Hands finished bytes over once there are enough for a piece.
+    /// Passes finished bytes to the writing thread once they fill a piece.
     fn flush_full(&mut self) -> Result<()> {
         if self.finished.len() >= PIECE_BYTES {
             self.flush()?;
@@ -486,14 +493,15 @@ impl<'a> Output<'a> {
             piece.drain(..cut);
             self.cut = self.cut.saturating_sub(cut);
         }
-        // The writing thread ends early only by an error of its own, which says more than this one.
+        // The writing thread ends early only after an error of its own, which is more precise than
+        // this one.
         self.pieces.send(piece).map_err(|_| Error::Output {
             offset: self.skip,
             error: io::ErrorKind::BrokenPipe.into(),
         })
     }
 
-    /// Finishes all that is in the queue and hands it over.
+    /// Finishes all queued segments and passes them to the writing thread.
     pub(crate) fn finish(&mut self) -> Result<()> {
         while !self.queue.is_empty() {
             self.finish_first()?;
@@ -517,7 +525,7 @@ impl StoredWrite {
     }
 }
 
-/// The next bytes of a range that is all data; zeros for what turns out to be none.
+/// Returns the next bytes of a file range that should be all data. Holes in it read as zeros.
 fn next_data(reader: &mut FileReader) -> Result<Option<Bytes>> {
     while let Some(chunk) = reader.next_chunk()? {
         match chunk.content {
@@ -544,7 +552,7 @@ mod tests {
         let mut sink = Vec::new();
         let position = std::thread::scope(|scope| {
             let writing = scope.spawn(|| drain.run(&mut sink));
-            // Stands for a read that is not finished.
+            // This segment stands for an unfinished read.
             output.queue.push_back(Segment::Bytes(Vec::new()));
             let data = vec![0x5a; 32 << 10];
             for number in 0..2048_u64 {

@@ -1,13 +1,14 @@
-//! What an incremental send must know before its first command: which names go away, and which directories move.
+//! Facts that an incremental send needs before its first command: removed names, and moved
+//! directories.
 //!
-//! From the items that differ, no data, up to the last inode of the parent snapshot: those after it are
-//! all new. It finds
-//! - every name that the parent snapshot has and the new one has not: what stands in the way of new names, and
-//!   what keeps a directory from being empty;
-//! - the directories that are made, that go away, and that get another name or parent.
+//! The plan comes from the differing items without data, up to the last inode of the parent
+//! snapshot; later inodes are all new. It contains
+//! - every name that the parent snapshot has and the new one lacks. Such a name blocks a new name,
+//!   and keeps a directory from being empty;
+//! - the directories that are created, that are removed, and that get another name or parent.
 //!
-//! New files need no entry, and neither do inodes whose names stay as they are, so memory grows with what was
-//! removed or renamed: about 32 bytes a name, and the name.
+//! New files and inodes with unchanged names need no entry. Memory therefore grows with the removed
+//! and renamed names: about 32 bytes per name, and the name itself.
 
 use crate::send::error::Result;
 use crate::send::inode::{InodeState, State};
@@ -15,26 +16,26 @@ use crate::send::snapshot::Link;
 use buttress_format::InodeNumber;
 use std::collections::{HashMap, HashSet};
 
-/// What is known before the first command.
+/// The plan of an incremental send.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The names that go away, by directory and name once sorted.
+    /// Removed names; `finish` sorts them by directory and name.
     names: Vec<RemovedName>,
-    /// The bytes of the names.
+    /// Bytes of the removed names.
     bytes: Vec<u8>,
-    /// How many names still have to go from each directory of the parent snapshot.
+    /// Number of names still to be removed, by directory of the parent snapshot.
     remaining: HashMap<InodeNumber, u64>,
-    /// Directories of both snapshots whose name or parent changes, and which were not moved yet.
+    /// Directories of both snapshots with a new name or parent that have not moved yet.
     moving: HashSet<InodeNumber>,
-    /// Directories that only the new snapshot has, up to `last_old`.
+    /// Directories with inode numbers up to `last_old` that only the new snapshot has.
     created: HashSet<InodeNumber>,
     /// The highest inode number of the parent snapshot.
     last_old: InodeNumber,
-    /// Directories that only the parent snapshot has, those among them whose number is used again.
+    /// Directories that only the parent snapshot has, including those with a reused inode number.
     gone: HashSet<InodeNumber>,
 }
 
-/// A name that goes away, and who has it.
+/// A removed name, and the inode that has it.
 #[derive(Clone, Copy, Debug)]
 struct RemovedName {
     parent: InodeNumber,
@@ -44,17 +45,17 @@ struct RemovedName {
     vacated: bool,
 }
 
-/// Who has a name.
+/// An inode that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Occupant {
     pub(crate) inode: InodeNumber,
     pub(crate) directory: bool,
-    /// Whether the new snapshot does not have this inode.
+    /// True if the new snapshot lacks this inode.
     pub(crate) gone: bool,
 }
 
 impl Plan {
-    /// For a parent snapshot whose highest inode number is `last_old`.
+    /// Creates a plan for a parent snapshot whose highest inode number is `last_old`.
     pub(crate) fn new(last_old: InodeNumber) -> Self {
         Self {
             last_old,
@@ -62,7 +63,7 @@ impl Plan {
         }
     }
 
-    /// Takes note of one inode that differs.
+    /// Adds a differing inode to the plan.
     pub(crate) fn add(&mut self, inode: &InodeState) -> Result<()> {
         let (old, new) = (inode.old_present(), inode.new_present());
         let replaced = inode.state() == State::Replaced;
@@ -105,7 +106,7 @@ impl Plan {
         self.bytes.extend_from_slice(&link.name);
     }
 
-    /// Ends the pass.
+    /// Sorts the plan after the last inode.
     pub(crate) fn finish(&mut self) {
         let mut names = core::mem::take(&mut self.names);
         names.sort_unstable_by(|a, b| (a.parent, self.name(a)).cmp(&(b.parent, self.name(b))));
@@ -125,14 +126,15 @@ impl Plan {
             .ok()
     }
 
-    /// Who has a name that goes away, and still has it. `parent` is a directory of the parent snapshot.
+    /// Returns the inode that still has a removed name. `parent` is a directory of the parent
+    /// snapshot.
     pub(crate) fn occupant(&self, parent: InodeNumber, name: &[u8]) -> Option<Occupant> {
         let removed = self.names.get(self.find(parent, name)?)?;
         (!removed.vacated).then_some(removed.occupant)
     }
 
-    /// The name is free now. Returns whether it was the last one that had to go from that directory, or `None`
-    /// when it was free already.
+    /// Marks a name as free. Returns whether it was the last name to be removed from that
+    /// directory, or `None` if the name was free already.
     pub(crate) fn vacate(&mut self, parent: InodeNumber, name: &[u8]) -> Option<bool> {
         let index = self.find(parent, name)?;
         let removed = self.names.get_mut(index)?;
@@ -144,33 +146,34 @@ impl Plan {
         Some(*remaining == 0)
     }
 
-    /// Whether names still have to go from a directory of the parent snapshot.
+    /// Returns whether a directory of the parent snapshot still has names to be removed.
     pub(crate) fn holds_names(&self, directory: InodeNumber) -> bool {
         self.remaining.get(&directory).is_some_and(|&names| names > 0)
     }
 
-    /// Whether a directory of both snapshots has not got its new place yet.
+    /// Returns whether a directory of both snapshots is not at its new place yet.
     pub(crate) fn is_moving(&self, directory: InodeNumber) -> bool {
         self.moving.contains(&directory)
     }
 
-    /// The directory has got its new place.
+    /// Marks a directory as moved to its new place.
     pub(crate) fn moved(&mut self, directory: InodeNumber) {
         self.moving.remove(&directory);
     }
 
-    /// Whether only the new snapshot has the directory.
+    /// Returns whether only the new snapshot has the directory.
     pub(crate) fn is_created(&self, directory: InodeNumber) -> bool {
         directory > self.last_old || self.created.contains(&directory)
     }
 
-    /// Whether only the parent snapshot has the directory (the new one may use its number for another inode).
+    /// Returns whether only the parent snapshot has the directory. The new one may use its number
+    /// for another inode.
     pub(crate) fn is_gone(&self, directory: InodeNumber) -> bool {
         self.gone.contains(&directory)
     }
 }
 
-/// Whether a mode is that of a directory.
+/// Returns whether a mode has the directory type.
 pub(crate) const fn is_directory(mode: u32) -> bool {
     mode & 0o170_000 == 0o040_000
 }

@@ -1,9 +1,9 @@
-//! Going on with a stream that was cut off.
+//! Resuming an interrupted send.
 //!
-//! The same snapshots and options always give the same bytes. So a transfer that broke goes on by making the
-//! stream again from the byte at which it ended: the metadata before that is walked again, data is not read. A
-//! [`Token`] names that byte, and holds a digest of all that decides about the bytes, so that nobody goes on with
-//! another stream.
+//! The same snapshots and options always give the same bytes. A resumed transfer therefore makes
+//! the stream again and starts its output at the byte where the transfer ended. It walks earlier
+//! metadata again, but reads no earlier data. A [`Token`] names this byte and holds a digest of all
+//! inputs of the stream, so that a resume cannot continue another stream.
 
 use crate::send::options::Options;
 use crate::send::snapshot::Snapshot;
@@ -12,13 +12,14 @@ use buttress_format::ChecksumType;
 use core::fmt;
 use core::str::FromStr;
 
-/// Raised whenever the same snapshots and options would give other bytes than before.
+/// Revision of the output. Every change of the bytes for the same snapshots and options must
+/// increment it.
 const STREAM_REVISION: u32 = 2;
 
-/// What the text of a token begins with.
+/// Prefix of a token's text.
 const PREFIX: &str = "send1";
 
-/// Where to go on, and with which stream. As text: `send1-<digest>-<byte>`.
+/// Resume position of a stream. Text form: `send1-<digest>-<byte>`.
 ///
 /// ```
 /// use buttress_stream::send::resume::Token;
@@ -30,24 +31,24 @@ const PREFIX: &str = "send1";
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Of the snapshots and options.
+    /// Digest of the snapshots and options.
     pub digest: Digest,
-    /// How many bytes of the output the receiver has.
+    /// Number of output bytes that the receiver has.
     pub offset: u64,
 }
 
-/// A digest of all that decides about the bytes of an output.
+/// Digest of all inputs that determine the bytes of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u8; 16]);
 
-/// Why a text is no token.
+/// Reason why a text is not a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a token: those look like {PREFIX}-<32 hexadecimal digits>-<bytes>")]
 pub struct TokenError {
     text: String,
 }
 
-/// As in a token.
+/// Formats the digest as in a token.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -55,7 +56,7 @@ impl fmt::Display for Digest {
 }
 
 impl Digest {
-    /// The digest of an output that sends these snapshots one after the other, each with its options.
+    /// Computes the digest of an output that sends these snapshots in order, each with its options.
     #[must_use]
     pub fn of<'a>(sends: impl IntoIterator<Item = (&'a Snapshot, &'a Options)>) -> Self {
         let mut bytes = Vec::from(STREAM_REVISION.to_le_bytes());
@@ -91,7 +92,7 @@ impl Digest {
     }
 }
 
-/// What tells one state of a subvolume from all others.
+/// Appends the values that distinguish one state of a subvolume from all others.
 fn add_snapshot(bytes: &mut Vec<u8>, snapshot: &Snapshot) {
     let item = &snapshot.info().root_item;
     bytes.extend(snapshot.filesystem().superblock().fsid.as_bytes());

@@ -1,7 +1,7 @@
-//! One send: inode by inode, in the order of their numbers.
+//! A single send: inode by inode, in the order of their numbers.
 //!
-//! For each inode: its names, its extended attributes, its content, then owner, mode, capabilities and times, as
-//! in the kernel. Times of directories come at the end, see [`crate::send::times`].
+//! As in the kernel, each inode sends its names, its extended attributes, its content, then owner,
+//! mode, capabilities and times. Times of directories come at the end, see [`crate::send::times`].
 
 use crate::command::Command;
 use crate::send::attributes::{self, CAPABILITY, Times};
@@ -20,7 +20,7 @@ use buttress_format::{ByteCount, InodeItem, InodeNumber};
 use buttress_fs::{Progress, StoredReader};
 use std::sync::Arc;
 
-/// How often it is told how long an incremental stream will be.
+/// Number of inodes between two updates of an incremental stream's expected length.
 const EXPECT_EVERY_INODES: u64 = 256;
 
 const KIND: u32 = 0o170_000;
@@ -29,7 +29,7 @@ const SYMLINK: u32 = 0o120_000;
 const SOCKET: u32 = 0o140_000;
 const PIPE: u32 = 0o010_000;
 
-/// What is being sent. See the module.
+/// State of a send.
 pub(crate) struct Sender<'a, 'o> {
     sources: Sources<'a>,
     names: Names<'a>,
@@ -37,24 +37,25 @@ pub(crate) struct Sender<'a, 'o> {
     progress: &'a Progress,
     current: Option<Current>,
     inodes: u64,
-    /// How many there will be; zero where that is not known, or the whole length of the stream is.
+    /// Expected number of inodes; zero if it is unknown, or if the length of the stream is known
+    /// exactly.
     expected_inodes: u64,
 }
 
-/// The inode whose extents are on their way.
+/// The inode whose extents are being sent.
 struct Current {
     number: InodeNumber,
     path: Arc<[u8]>,
-    /// The inode in the parent snapshot, if it is the same one.
+    /// Inode item in the parent snapshot, if both snapshots have the same inode.
     old: Option<InodeItem>,
     new: InodeItem,
     capability: Option<Attribute>,
-    /// Whether it is certain that it has no other attributes in the new snapshot.
+    /// True if the inode certainly has no other attributes in the new snapshot.
     no_xattrs: bool,
     content: Option<Content>,
 }
 
-/// Sends `new`, or what differs between it and the parent, as commands.
+/// Sends `new`, or its differences from the parent, as commands.
 pub(crate) fn send_commands<'a>(
     new: &'a Snapshot,
     options: &'a Options,
@@ -103,16 +104,16 @@ pub(crate) fn send_commands<'a>(
     Ok(inodes)
 }
 
-/// What is known when sending begins.
+/// Results of the planning pass.
 struct Ahead {
     held: Held,
-    /// From where that ends.
+    /// Walk that continues after the held inodes.
     walk: Walk,
-    /// How many inodes there will be, or somewhat fewer.
+    /// Expected number of inodes; a lower bound.
     inodes: u64,
 }
 
-/// Looks at the inodes that the parent snapshot may have.
+/// Plans an incremental send: walks the inodes that the parent snapshot may have.
 fn plan(new: &Snapshot, old: &Snapshot, options: &Options, progress: &Progress) -> Result<(Plan, Ahead)> {
     let last = old.last_inode()?;
     let mut planner = Planner {
@@ -123,7 +124,7 @@ fn plan(new: &Snapshot, old: &Snapshot, options: &Options, progress: &Progress) 
     Gatherer::new(new, Some(old), progress).go_on(&mut walk, Some(last), &mut planner)?;
     let Planner { mut plan, held } = planner;
     plan.finish();
-    // All inodes after the last one of the parent are new.
+    // All inodes with higher numbers than the parent's last one are new.
     let after = new.last_inode()?.get().saturating_sub(last.get());
     let inodes = held.count().saturating_add(after);
     if !held.is_whole() {
@@ -132,7 +133,7 @@ fn plan(new: &Snapshot, old: &Snapshot, options: &Options, progress: &Progress) 
     Ok((plan, Ahead { held, walk, inodes }))
 }
 
-/// The command that makes the subvolume.
+/// Sends the command that creates the subvolume.
 fn begin(new: &Snapshot, old: Option<&Snapshot>, output: &mut Output<'_>) -> Result<()> {
     let (path, uuid, transid) = (new.name(), new.stream_uuid(), new.stream_transid());
     match old {
@@ -226,7 +227,7 @@ impl Visitor for Sender<'_, '_> {
         attributes::send_owner_and_mode(old, &current.new, &current.path, self.output)?;
         self.send_capability(&current, wrote)?;
         let times = Times::of(&current.new);
-        // An empty directory gets no names that would spoil its times.
+        // A new empty directory gets no entries later, so its times stay valid.
         let empty = current.new.size == ByteCount::ZERO && current.old.is_none();
         if is_directory(current.new.mode) && !empty {
             self.names.times.set(current.number, times);
@@ -248,7 +249,7 @@ impl<'a> Sender<'a, '_> {
         }
     }
 
-    /// Tells how long the stream will be, by what the inodes until now took.
+    /// Updates the expected length of the stream from the average length per inode so far.
     fn expect(&self) {
         if self.expected_inodes == 0 || !self.inodes.is_multiple_of(EXPECT_EVERY_INODES) {
             return;
@@ -261,7 +262,7 @@ impl<'a> Sender<'a, '_> {
             .expect(ByteCount::new(bytes.saturating_sub(self.output.skipped())));
     }
 
-    /// Makes a new inode, and returns its path.
+    /// Creates a new inode, and returns its path.
     fn create(&mut self, inode: &InodeState, new: &InodeItem) -> Result<Vec<u8>> {
         let number = inode.number;
         if number == InodeNumber::ROOT_DIRECTORY {
@@ -300,7 +301,7 @@ impl<'a> Sender<'a, '_> {
         Err(self.sources.new.names_error(inode.number, problem))
     }
 
-    /// Gives an inode of both snapshots its new names, and returns its path.
+    /// Sends the new names of an inode of both snapshots, and returns its path.
     fn change_names(&mut self, inode: &InodeState, new: &InodeItem) -> Result<Vec<u8>> {
         let number = inode.number;
         if number == InodeNumber::ROOT_DIRECTORY {
@@ -324,7 +325,7 @@ impl<'a> Sender<'a, '_> {
         }
     }
 
-    /// Sends capabilities again where something before took them away.
+    /// Sends capabilities again if an earlier command removed them.
     fn send_capability(&mut self, current: &Current, wrote: bool) -> Result<()> {
         let owner = attributes::owner_differs(current.old.as_ref(), &current.new);
         if let Some(capability) = &current.capability
@@ -346,7 +347,7 @@ impl<'a> Sender<'a, '_> {
         Ok(())
     }
 
-    /// Sends the times of all directories that wait for that.
+    /// Sends the times of all pending directories.
     fn directory_times(&mut self) -> Result<()> {
         for (number, times) in self.names.times.take() {
             let times = match times {
@@ -365,7 +366,7 @@ impl<'a> Sender<'a, '_> {
     }
 }
 
-/// The command that makes an inode that is no directory.
+/// Sends the command that creates an inode other than a directory.
 fn make(
     number: InodeNumber,
     new: &InodeItem,
@@ -400,7 +401,8 @@ fn make(
     })
 }
 
-/// The device number of an inode item in the form that streams have: minor in bits 0-7 and 20-31, major between.
+/// Converts the device number of an inode item to the form in streams: minor in bits 0-7 and 20-31,
+/// major between.
 fn wide_device(raw: u64) -> u64 {
     let device = buttress_fs::DeviceNumber::from_raw(raw);
     let (major, minor) = (u64::from(device.major), u64::from(device.minor));

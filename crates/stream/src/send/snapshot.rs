@@ -1,4 +1,4 @@
-//! The subvolumes that a send is about: what is sent, what it is compared with, what it may clone from.
+//! The subvolumes of a send: the one to send, its parent, and its clone sources.
 
 use crate::send::error::{Error, NamesProblem, Result};
 use buttress_format::{
@@ -18,7 +18,7 @@ pub struct Snapshot {
     tree: Tree,
 }
 
-/// One name of an inode: the directory that holds it, and the name.
+/// A name of an inode, with the directory that holds the name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Link {
     pub(crate) parent: InodeNumber,
@@ -35,10 +35,11 @@ impl Link {
 }
 
 impl Snapshot {
-    /// The subvolume `id`, which must be read-only: what could change while it is read is refused.
+    /// Opens the subvolume `id`, which must be read-only: a subvolume that could change during the
+    /// send is refused.
     ///
     /// # Errors
-    /// [`Error::NotReadOnly`], [`Error::Deleted`], [`Error::NoUuid`], or that it cannot be read.
+    /// [`Error::NotReadOnly`], [`Error::Deleted`], [`Error::NoUuid`], or an error of the volume.
     pub fn open(filesystem: &Filesystem, id: SubvolumeId) -> Result<Self> {
         let info = filesystem.subvolume(id)?;
         if info.is_deleted() || info.is_half_dropped() {
@@ -62,31 +63,32 @@ impl Snapshot {
         })
     }
 
-    /// The volume that it is in.
+    /// Returns the volume of the snapshot.
     #[must_use]
     pub const fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
 
-    /// What is known of it.
+    /// Returns the subvolume's properties.
     #[must_use]
     pub const fn info(&self) -> &SubvolumeInfo {
         &self.info
     }
 
-    /// Its tree.
+    /// Returns the subvolume's tree.
     #[must_use]
     pub const fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Its id.
+    /// Returns the subvolume's id.
     #[must_use]
     pub const fn id(&self) -> SubvolumeId {
         self.info.id
     }
 
-    /// The UUID by which receivers know it: that of the subvolume it was received from, else its own.
+    /// Returns the UUID by which receivers know the subvolume: its received UUID if it has one,
+    /// else its own.
     #[must_use]
     pub fn stream_uuid(&self) -> Uuid {
         self.info
@@ -97,19 +99,20 @@ impl Snapshot {
             })
     }
 
-    /// The transaction that last changed it, as streams state it.
+    /// Returns the generation that last changed the subvolume, as streams state it.
     #[must_use]
     pub const fn stream_transid(&self) -> Generation {
         self.info.root_item.ctransid
     }
 
-    /// Its last name, under which a receiver makes it; empty for the top level.
+    /// Returns the last component of the subvolume's path, which is its name at the receiver; empty
+    /// for the top level.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.info.place.as_ref().map_or(&[], |place| &place.name)
     }
 
-    /// Whether `other` is in the same volume, so that addresses mean the same in both.
+    /// Returns whether `other` is in the same volume, so that extent addresses are comparable.
     pub(crate) fn shares_volume_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.filesystem.volume(), other.filesystem.volume())
     }
@@ -134,7 +137,7 @@ impl Snapshot {
         }
     }
 
-    /// An inode item, if there is one.
+    /// Returns an inode item, if it exists.
     pub(crate) fn inode(&self, inode: InodeNumber) -> Result<Option<InodeItem>> {
         let key = Key::new(inode.object_id(), ItemType::INODE_ITEM, 0);
         let Some(item) = self.tree.get(&key).map_err(buttress_fs::Error::from)? else {
@@ -145,7 +148,7 @@ impl Snapshot {
             .map_err(|error| self.corrupt(error))
     }
 
-    /// The highest inode number in use: all higher ones were given out later.
+    /// Returns the highest inode number in use; inodes created later have higher numbers.
     pub(crate) fn last_inode(&self) -> Result<InodeNumber> {
         let end = Key::new(ObjectId::LAST_FREE, ItemType(u8::MAX), u64::MAX);
         let mut cursor = self.tree.cursor(ReadAhead::None);
@@ -155,7 +158,7 @@ impl Snapshot {
             .map_or(InodeNumber::MIN, |key| InodeNumber::new(key.objectid.get())))
     }
 
-    /// All names of an inode, in the order of its items.
+    /// Lists all names of an inode, in the order of its items.
     pub(crate) fn links(&self, inode: InodeNumber) -> Result<Vec<Link>> {
         let first = Key::new(inode.object_id(), ItemType::INODE_REF, 0);
         let last = Key::new(inode.object_id(), ItemType::INODE_EXTREF, u64::MAX);
@@ -167,7 +170,7 @@ impl Snapshot {
         Ok(links)
     }
 
-    /// The first name of an inode, in the order of its items.
+    /// Returns the first name of an inode, in the order of its items.
     pub(crate) fn first_link(&self, inode: InodeNumber) -> Result<Link> {
         let first = Key::new(inode.object_id(), ItemType::INODE_REF, 0);
         let last = Key::new(inode.object_id(), ItemType::INODE_EXTREF, u64::MAX);
@@ -182,7 +185,7 @@ impl Snapshot {
             .ok_or_else(|| self.names_error(inode, NamesProblem::None))
     }
 
-    /// Appends the names that an `INODE_REF` or `INODE_EXTREF` holds.
+    /// Appends the names in an `INODE_REF` or `INODE_EXTREF` item.
     pub(crate) fn parse_links(&self, key: &Key, data: &[u8], links: &mut Vec<Link>) -> Result<()> {
         let mut push = |name: buttress_format::InodeName<'_>| links.push(Link::new(name.parent, name.name));
         if key.item_type == ItemType::INODE_REF {
@@ -197,7 +200,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Whether a directory may hold this name: false is certain, true may be another name of the same hash.
+    /// Returns whether a directory may hold this name. True may be another name with the same hash.
     pub(crate) fn may_hold(&self, directory: InodeNumber, name: &[u8]) -> Result<bool> {
         let key = Key::new(directory.object_id(), ItemType::DIR_ITEM, name_hash(name));
         Ok(self.tree.get(&key).map_err(buttress_fs::Error::from)?.is_some())

@@ -1,39 +1,40 @@
-//! The times of directories, which every new name in them spoils on the receiver.
+//! Times of directories, which every new entry changes on the receiver.
 //!
-//! A directory's times are therefore sent once, when all its names are right: at the end, or earlier when too many
-//! directories wait; then those that change again are sent again.
+//! A send therefore sets the times of a directory once, after its last change: at the end of the
+//! stream, or earlier when too many directories are pending. A directory that changes after that
+//! gets its times again.
 
 use crate::send::attributes::Times;
 use buttress_format::InodeNumber;
 use std::collections::BTreeMap;
 
-/// How many directories may wait: a few MiB.
+/// Largest number of pending directories; they take a few MiB.
 const WAITING_MAX: usize = 1 << 16;
 
-/// The directories whose times have to be sent.
+/// Directories whose times are pending.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryTimes {
-    /// The times where they are known already.
+    /// Pending directories, with their times if these are already known.
     waiting: BTreeMap<InodeNumber, Option<Times>>,
 }
 
 impl DirectoryTimes {
-    /// The receiver's times of this directory are wrong now.
+    /// Marks the receiver's times of a directory as wrong.
     pub(crate) fn touch(&mut self, directory: InodeNumber) {
         self.waiting.entry(directory).or_default();
     }
 
-    /// These are the times that the directory must have in the end.
+    /// Sets the final times of a directory.
     pub(crate) fn set(&mut self, directory: InodeNumber, times: Times) {
         self.waiting.insert(directory, Some(times));
     }
 
-    /// Whether so many wait that they should be sent.
+    /// Returns whether the pending directories reached their limit and should be sent.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() >= WAITING_MAX
     }
 
-    /// All that wait, by number; none wait afterwards.
+    /// Takes all pending directories, sorted by number.
     pub(crate) fn take(&mut self) -> BTreeMap<InodeNumber, Option<Times>> {
         core::mem::take(&mut self.waiting)
     }

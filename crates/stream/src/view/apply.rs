@@ -1,8 +1,9 @@
-//! Carrying out commands on a tree, as a receiver does on a subvolume.
+//! Execution of commands on a tree, with the effects that they have at a receiver.
 //!
-//! What a receiver's system refuses is refused here, before anything is changed. What it does by the way is done
-//! too: changing the owner takes set-user-id and set-group-id away, and, as any change of content, file
-//! capabilities. What it does from its own clock, or from default ACLs of directories, is not.
+//! The view refuses a command that a receiver's system would refuse, before it changes anything. It
+//! applies the system's side effects: changing the owner clears set-user-id and set-group-id.
+//! Changes of owner or content also remove file capabilities. It applies neither the receiver's
+//! clock nor default ACLs of directories.
 
 mod content;
 mod names;
@@ -13,39 +14,40 @@ use super::tree::{Inode, Node, NodeId, Times, Tree};
 use crate::command::Command;
 use buttress_format::{Decompressor, Timestamp, Uuid};
 
-/// The attribute that is taken away when content or owner change.
+/// Extended attribute that a change of content or owner removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Nanoseconds in a second.
 const SECOND: u32 = 1_000_000_000;
 
-/// A tree that commands are carried out on, with what they may refer to.
+/// A tree that commands change, with the context that they may refer to.
 pub(super) struct Target<'a> {
     pub(super) tree: &'a mut Tree,
-    /// Of the subvolume that is being made.
+    /// UUID of the subvolume under construction.
     pub(super) uuid: Uuid,
-    /// The snapshots that may be cloned from.
+    /// Snapshots that commands may clone from.
     pub(super) earlier: &'a dyn Earlier,
     pub(super) budget: &'a mut CopyBudget,
-    /// Where the data of the command begins in its input.
+    /// Offset of the command's data in its input.
     pub(super) data_position: u64,
-    /// The number of that input.
+    /// Number of the input.
     pub(super) file: u32,
-    /// Where encoded data is to be decoded, to see whether it can be.
+    /// Decompressor for encoded data, if the caller asked to verify it.
     pub(super) decode: Option<&'a mut Decompressor>,
 }
 
-/// Finds snapshots of earlier streams.
+/// Lookup of snapshots from earlier streams.
 pub(super) trait Earlier {
-    /// The newest with this uuid.
+    /// Returns the newest snapshot with this uuid.
     fn tree(&self, uuid: Uuid) -> Option<&Tree>;
 
-    /// The uuids of all.
+    /// Lists the uuids of all snapshots.
     fn uuids(&self) -> Vec<Uuid>;
 }
 
 impl Target<'_> {
-    /// Carries out one command; `Subvolume`, `Snapshot` and `End` are not for a tree, and do nothing.
+    /// Executes one command. `Subvolume`, `Snapshot` and `End` do not concern a tree and have no
+    /// effect.
     pub(super) fn apply(&mut self, command: &Command<'_>) -> Result<(), Problem> {
         match *command {
             Command::Subvolume { .. } | Command::Snapshot { .. } | Command::End => Ok(()),
@@ -88,7 +90,7 @@ impl Target<'_> {
         }
     }
 
-    /// The inode at `path`.
+    /// Returns the inode at `path`.
     fn inode(&mut self, path: &[u8]) -> Result<&mut Inode, Problem> {
         let id = self.tree.find(path)?;
         self.inode_of(id, path)
@@ -123,7 +125,7 @@ impl Target<'_> {
     fn change_mode(&mut self, path: &[u8], mode: u64) -> Result<(), Problem> {
         let inode = self.inode(path)?;
         if let Node::Symlink { .. } = inode.node {
-            // It would be followed, to anywhere.
+            // A symbolic link would redirect the command to any other file.
             return Err(Problem::WrongKind {
                 path: path.to_vec(),
                 found: inode.node.kind_name(),

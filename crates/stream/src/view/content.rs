@@ -1,7 +1,7 @@
-//! Reading the content of a file out of the streams.
+//! A reader of file content in the streams.
 //!
-//! Memory: one buffer of at most 1 MiB, and one decoded extent, which may have 128 KiB, or, where an encoded write
-//! is not compressed, is not held at all.
+//! Memory: one buffer of at most 1 MiB, and one decoded extent of at most 128 KiB. A reader copies
+//! no data of an uncompressed encoded write into the second buffer.
 
 use super::error::{Error, Result};
 use super::extents::{Encoded, Piece, Pieces, Source};
@@ -12,40 +12,42 @@ use buttress_format::{ByteCount, Compression, CompressionError, Decompressor, Fi
 use core::ops::Range;
 use std::sync::Arc;
 
-/// How much is read at once.
+/// Largest length of one read in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What compressed data may have, encoded and decoded.
+/// Largest length of compressed data in bytes, both encoded and decoded.
 pub(crate) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
-/// The next part of a file.
+/// A part of a file.
 #[derive(Debug)]
 pub struct Chunk<'a> {
-    /// Where it begins; chunks follow each other without gaps.
+    /// Offset of the chunk in the file; chunks follow each other without gaps.
     pub offset: FileOffset,
-    /// How long it is; not zero.
+    /// Length of the chunk in bytes, never zero.
     pub length: ByteCount,
-    /// What it holds.
+    /// Content of the chunk.
     pub content: Content<'a>,
 }
 
-/// What a part of a file holds.
+/// Content of a part of a file.
 #[derive(Debug)]
 pub enum Content<'a> {
-    /// These bytes.
+    /// Bytes of data.
     Data(&'a [u8]),
-    /// Zeros, without data.
+    /// A hole, which reads as zeros.
     Hole,
-    /// What the stream does not give back, and why. Reading can go on behind it.
+    /// A range that the reader cannot read from the stream, with the error. Reading may continue
+    /// after it.
     Damaged(Error),
 }
 
-/// Reads a file from its beginning to its end. From [`Series::content`](super::Series::content).
+/// Reader of a file from its beginning to its end, from
+/// [`Series::content`](super::Series::content).
 #[derive(Debug)]
 pub struct ContentReader<'a> {
     inputs: &'a [Input],
     pieces: Pieces,
-    /// What is left of the last piece.
+    /// Unread rest of the last piece.
     rest: Option<Piece>,
     buffer: Vec<u8>,
     decoder: Decoder,
@@ -62,7 +64,7 @@ impl<'a> ContentReader<'a> {
         }
     }
 
-    /// The next part; `None` at the end of the file.
+    /// Returns the next chunk; `None` at the end of the file.
     pub fn next_chunk(&mut self) -> Option<Chunk<'_>> {
         let mut piece = self.rest.take().or_else(|| self.pieces.next())?;
         let whole = piece.length;
@@ -92,7 +94,7 @@ impl<'a> ContentReader<'a> {
         })
     }
 
-    /// Fills the buffer with `length` bytes from `skip` on.
+    /// Reads `length` bytes into the buffer, starting `skip` bytes into the source.
     fn read(&mut self, skip: u64, source: &Source, length: u64) -> Result<()> {
         self.buffer.clear();
         match source {
@@ -135,7 +137,7 @@ fn input(inputs: &[Input], number: u32) -> Result<&Input> {
     Ok(input.ok_or_else(|| Defect::new("content is in no file of the streams").with("number", number))?)
 }
 
-/// Decodes data of encoded writes, and keeps the last.
+/// Decoder of encoded writes that caches the last decoded data.
 #[derive(Debug, Default)]
 struct Decoder {
     decompressor: Decompressor,
@@ -145,7 +147,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// All that `encoded` decodes to.
+    /// Returns the decoded form of `encoded`.
     fn decode(&mut self, inputs: &[Input], encoded: &Arc<Encoded>) -> Result<&[u8]> {
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, encoded)) {
             return Ok(&self.decoded);
@@ -172,7 +174,7 @@ impl Decoder {
     }
 }
 
-/// Fills `out` with what `encoded` decodes to; where that is shorter, with zeros.
+/// Decodes `encoded` into `out`, and fills the rest of `out` with zeros.
 pub(crate) fn decompress(
     decompressor: &mut Decompressor,
     compression: EncodedCompression,

@@ -1,4 +1,4 @@
-//! What can stop a stream from being looked into.
+//! Errors of a view.
 
 use crate::command::Command;
 use crate::error::Place;
@@ -11,76 +11,77 @@ use std::io;
 /// The result of a call on a view.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a stream, or a part of it, cannot be shown.
+/// Reason why a view cannot show a stream, or a part of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not a whole stream.
+    /// The bytes are not a complete stream.
     #[error("{file}: {error}")]
     Stream {
         /// Name of the file.
         file: String,
-        /// What the decoder found, with its place.
+        /// Error of the decoder, with its position.
         #[source]
         error: crate::Error,
     },
-    /// A command cannot be carried out: a receiver would stop here.
+    /// The view refuses a command; a receiver would stop here.
     #[error("{file}: {place}: {command}: {problem}")]
     Refused {
         /// Name of the file.
         file: String,
-        /// Where in it.
+        /// Position of the command in the file.
         place: Place,
-        /// Which command.
+        /// Kind of the command.
         command: CommandKind,
-        /// Why.
+        /// Reason for the refusal.
         problem: Problem,
     },
-    /// File data cannot be read again from the file of the stream.
+    /// The view cannot read file data from the stream file again.
     #[error("{file}: cannot read {length_bytes} bytes of file data at byte {offset}: {error}")]
     Read {
         /// Name of the file.
         file: String,
-        /// Where in it.
+        /// Offset of the data in the file.
         offset: u64,
-        /// How much was wanted.
+        /// Number of bytes to read.
         length_bytes: u64,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         error: io::Error,
     },
-    /// File data of an encoded write cannot be decoded.
+    /// The data of an encoded write does not decode.
     #[error("{file}: the encoded data at byte {offset} cannot be decoded: {error}")]
     Decode {
         /// Name of the file.
         file: String,
-        /// Where the encoded data begins in it.
+        /// Offset of the encoded data in the file.
         offset: u64,
-        /// What is wrong with it.
+        /// Error of the decompressor.
         #[source]
         error: CompressionError,
     },
-    /// A path that the caller gave leads nowhere.
+    /// A path from the caller does not exist.
     #[error("{}: {problem}", Shown(path))]
     Path {
-        /// The path.
+        /// Path from the caller.
         path: Vec<u8>,
-        /// What is wrong with it.
+        /// Problem with the path.
         problem: Problem,
     },
-    /// The content of a file is not in the streams.
+    /// The streams do not contain the content of a file.
     #[error(
         "{}: its content is not in the stream, which was made without file data (--no-data)",
         Shown(path)
     )]
     NoData {
-        /// The file.
+        /// Path of the file.
         path: Vec<u8>,
     },
     /// The caller cancelled.
     #[error(transparent)]
     Cancelled(buttress_fs::Error),
-    /// An invariant of this program is broken: reported instead of content that may be wrong.
+    /// An invariant of this program is broken. The view reports it instead of possibly wrong
+    /// content.
     #[error(transparent)]
     Defect(#[from] Box<Defect>),
 }
@@ -92,7 +93,7 @@ impl From<Defect> for Error {
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -104,7 +105,7 @@ impl Error {
         }
     }
 
-    /// The error of a command that cannot be carried out.
+    /// Builds the error of a refused command.
     pub(super) fn refused(file: &str, place: Place, command: &Command<'_>, problem: Problem) -> Self {
         Self::Refused {
             file: file.to_owned(),
@@ -115,202 +116,202 @@ impl Error {
     }
 }
 
-/// What is wrong with a path in a stream.
+/// Problem with the form of a path in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathProblem {
-    /// It begins with a slash.
+    /// The path begins with a slash.
     #[error("it is absolute")]
     Absolute,
-    /// Two slashes follow each other, or one ends it.
+    /// The path has two consecutive slashes, or ends with a slash.
     #[error("a name in it is empty")]
     EmptyName,
-    /// One of its names is `.` or `..`.
+    /// A component of the path is `.` or `..`.
     #[error("it holds `.` or `..`")]
     Dots,
-    /// One of its names holds a zero byte.
+    /// A component of the path contains a zero byte.
     #[error("a name in it holds a zero byte")]
     ZeroByte,
-    /// One of its names is too long.
+    /// A component of the path is too long.
     #[error("a name in it has {name_bytes} bytes, at most 255 can be")]
     NameTooLong {
-        /// How long it is.
+        /// Length of the component in bytes.
         name_bytes: usize,
     },
-    /// It is the empty path, which names the subvolume itself.
+    /// The path is empty and so names the subvolume itself.
     #[error("it names the subvolume itself")]
     Root,
 }
 
-/// Why a command cannot be carried out.
+/// Reason why the view refuses a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// No subvolume was begun before it.
+    /// No subvolume began before the command.
     #[error("no subvolume was begun before it")]
     NoSubvolume,
-    /// A path is not one that a stream may hold.
+    /// A path has a form that streams do not allow.
     #[error("path {}: {problem}", Shown(path))]
     PathInvalid {
-        /// The path.
+        /// Path in the command.
         path: Vec<u8>,
-        /// What is wrong with it.
+        /// Problem with the path.
         problem: PathProblem,
     },
-    /// A path leads nowhere.
+    /// A path does not exist.
     #[error("{}: there is nothing of this name", Shown(path))]
     NotFound {
-        /// The path, up to the name that is missing.
+        /// The path, up to the missing component.
         path: Vec<u8>,
     },
-    /// Something that a path goes through, or that must be a directory, is none.
+    /// A component of a path, or a required directory, is not a directory.
     #[error("{}: this is a {found}, not a directory", Shown(path))]
     NotDirectory {
-        /// The path, up to what is no directory.
+        /// The path, up to the component that is not a directory.
         path: Vec<u8>,
-        /// What it is.
+        /// Kind of the inode found there.
         found: &'static str,
     },
-    /// Something is there already.
+    /// The path already exists.
     #[error("{}: it exists already, and is a {found}", Shown(path))]
     Exists {
-        /// The path.
+        /// Path in the command.
         path: Vec<u8>,
-        /// What is there.
+        /// Kind of the inode found there.
         found: &'static str,
     },
-    /// A directory that is to go, or to be replaced, holds something.
+    /// A directory to be removed or replaced is not empty.
     #[error("{}: the directory is not empty, it holds {names} names", Shown(path))]
     NotEmpty {
-        /// The path.
+        /// Path of the directory.
         path: Vec<u8>,
-        /// How many.
+        /// Number of names in the directory.
         names: usize,
     },
-    /// The command does not work on this kind of file.
+    /// The command does not apply to this kind of file.
     #[error("{}: this is a {found}; {wanted} is needed", Shown(path))]
     WrongKind {
-        /// The path.
+        /// Path of the file.
         path: Vec<u8>,
-        /// What it is.
+        /// Kind of the file.
         found: &'static str,
-        /// What the command works on.
+        /// Kind of file that the command needs.
         wanted: &'static str,
     },
     /// A directory would be moved below itself.
     #[error("{} would be moved into itself, to {}", Shown(from), Shown(to))]
     IntoItself {
-        /// What would be moved.
+        /// Path of the directory.
         from: Vec<u8>,
-        /// Where to.
+        /// Target of the move.
         to: Vec<u8>,
     },
-    /// There is no attribute of this name.
+    /// The inode has no extended attribute of this name.
     #[error("{}: there is no extended attribute {}", Shown(path), Shown(name))]
     XattrMissing {
-        /// The path.
+        /// Path of the inode.
         path: Vec<u8>,
-        /// The name.
+        /// Name of the extended attribute.
         name: Vec<u8>,
     },
-    /// The name of an attribute is empty or too long.
+    /// The name of an extended attribute is empty or too long.
     #[error("the name of an extended attribute has {name_bytes} bytes; 1 to 255 can be")]
     XattrName {
-        /// How long it is.
+        /// Length of the name in bytes.
         name_bytes: usize,
     },
-    /// A range ends beyond what a file can have.
+    /// A range ends after the largest possible end of file.
     #[error("a range of {length} bytes at {offset} ends beyond the largest file, of 2^63 - 1 bytes")]
     RangeTooLarge {
-        /// Where it begins.
+        /// Offset of the range in the file.
         offset: u64,
-        /// How long it is.
+        /// Length of the range in bytes.
         length: u64,
     },
     /// A number is larger than its field in an inode.
     #[error("{field} {value} is out of range")]
     OutOfRange {
-        /// Which.
+        /// Name of the inode's field.
         field: &'static str,
-        /// Its value.
+        /// Value in the command.
         value: u64,
     },
-    /// The type in the mode of a node is none that the command can make.
+    /// The command cannot create a node of the type in the mode.
     #[error("mode {mode:o} is not that of a device, pipe or socket")]
     NodeMode {
-        /// The mode.
+        /// Mode in the command.
         mode: u64,
     },
-    /// A bit of the mode of fallocate has no meaning in a stream.
+    /// The mode of fallocate has a bit that streams do not define.
     #[error("fallocate mode {mode:#x} is not supported")]
     FallocateMode {
-        /// The mode.
+        /// Mode in the command.
         mode: u32,
     },
-    /// The earlier snapshot that a stream builds on is not among the given ones.
+    /// The series lacks the parent snapshot of a stream.
     #[error(
         "it builds on the snapshot with uuid {wanted}, which no stream before it makes; {}",
         Given(given)
     )]
     ParentUnknown {
-        /// The uuid that is named.
+        /// UUID of the parent snapshot.
         wanted: Uuid,
-        /// Those of the streams so far.
+        /// UUIDs of the earlier streams.
         given: Vec<Uuid>,
     },
-    /// The snapshot that is cloned from is not among the given ones.
+    /// The series lacks the clone source snapshot.
     #[error(
         "it clones from the snapshot with uuid {wanted}, which no stream before it makes; {}",
         Given(given)
     )]
     CloneSourceUnknown {
-        /// The uuid that is named.
+        /// UUID of the clone source snapshot.
         wanted: Uuid,
-        /// Those of the streams so far, the present one first.
+        /// UUIDs of the streams so far, the current one first.
         given: Vec<Uuid>,
     },
-    /// The range to clone is not in its source.
+    /// The range to clone exceeds its source file.
     #[error(
         "{length} bytes at {offset} of {} are beyond its size of {size} bytes",
         Shown(path)
     )]
     CloneRange {
-        /// The source.
+        /// Path of the source file.
         path: Vec<u8>,
-        /// Where the range begins.
+        /// Offset of the range in the source file.
         offset: u64,
-        /// How long it is.
+        /// Length of the range in bytes.
         length: u64,
-        /// How long the source is.
+        /// Size of the source file in bytes.
         size: u64,
     },
-    /// A file's range is cloned over itself.
+    /// A clone overlaps its own source range in the same file.
     #[error(
         "{length} bytes are cloned from {source_offset} to {offset} of the same file, where they overlap"
     )]
     CloneOverlap {
-        /// Where from.
+        /// Offset of the source range.
         source_offset: u64,
-        /// Where to.
+        /// Offset of the target range.
         offset: u64,
-        /// How much.
+        /// Length of both ranges in bytes.
         length: u64,
     },
-    /// Clones of clones are nested so deeply, and of so many pieces, that memory for them would not be bounded.
+    /// Nested clones have so many pieces that their memory would be unbounded.
     #[error("clones of clones are nested too deeply, in too many pieces: more than {pieces_max}")]
     ClonesTooDeep {
-        /// How many pieces all such clones may copy.
+        /// Largest total number of pieces that such clones may copy.
         pieces_max: u64,
     },
-    /// Encoded data uses an unknown compression.
+    /// Encoded data has an unknown compression.
     #[error("compression number {number} is not known")]
     CompressionUnknown {
-        /// Its number.
+        /// Number of the compression.
         number: u32,
     },
     /// Encoded data is encrypted.
     #[error("encryption number {number} is not supported")]
     Encrypted {
-        /// Its number.
+        /// Number of the encryption.
         number: u32,
     },
     /// The sizes of an encoded write contradict each other.
@@ -319,22 +320,22 @@ pub enum Problem {
          compressed data has at most 128 KiB both ways"
     )]
     EncodedSizes {
-        /// How much is the file's.
+        /// Number of decoded bytes that belong to the file.
         file_bytes: u64,
-        /// Where that begins in the decoded data.
+        /// Offset of these bytes in the decoded data.
         skip: u64,
-        /// How much decodes.
+        /// Length of the decoded data in bytes.
         unencoded: u64,
-        /// From how much.
+        /// Length of the encoded data in bytes.
         encoded: u64,
     },
-    /// Encoded data does not decode. Found only where decoding was asked for.
+    /// Encoded data does not decode. The view detects this only if the caller asked to decode.
     #[error("the encoded data cannot be decoded: {0}")]
     Encoded(CompressionError),
 }
 
 impl Problem {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         if self.is_unsupported() {
@@ -358,7 +359,7 @@ impl Problem {
     }
 }
 
-/// A path or name in messages, from the subvolume's root.
+/// Formats a path or name in messages, from the subvolume's root.
 struct Shown<'a>(&'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -371,10 +372,10 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The uuids of the streams that were given.
+/// Formats the uuids of the given streams.
 struct Given<'a>(&'a [Uuid]);
 
-/// How many uuids a message lists.
+/// Largest number of uuids in a message.
 const GIVEN_SHOWN: usize = 8;
 
 impl fmt::Display for Given<'_> {

@@ -1,67 +1,70 @@
 //! The content of a file as ranges that point into stream files.
 //!
-//! [`ExtentMap`] is a persistent map: a clone of it is a pointer, and shares with its original what neither
-//! changes. So a snapshot costs nothing, and a range that was cloned from another file is, where it is made of
-//! many pieces, one extent that holds the other file's map as it was then ([`Source::Shared`]).
+//! [`ExtentMap`] is a persistent map: a copy is a pointer, and shares with its original everything
+//! that neither changes. A snapshot therefore costs nothing. A range cloned from many pieces of
+//! another file is one extent that holds the other file's map at the time of the clone
+//! ([`Source::Shared`]).
 //!
 //! Invariants:
-//! - extents of a map do not overlap, none is empty, and none ends beyond 2^63 - 1;
-//! - maps in maps are nested at most [`DEPTH_MAX`] deep. A range that would go deeper is copied piece by piece,
-//!   and [`CopyBudget`] bounds how much of that all streams together can ask for: memory is bounded by the
-//!   number of commands, however often a stream clones its clones;
-//! - walking the pieces of a range ([`Pieces`]) needs no recursion and no more memory than the depth.
+//! - Extents of a map do not overlap, none is empty, and none ends beyond 2^63 - 1.
+//! - Maps nest at most [`DEPTH_MAX`] deep. A range that would nest deeper is copied piece by piece.
+//!   [`CopyBudget`] bounds these copies for all streams together, so memory is bounded by the
+//!   number of commands, however often a stream clones its clones.
+//! - Walking the pieces of a range ([`Pieces`]) needs no recursion, and memory only for the nesting
+//!   depth.
 
 use super::error::Problem;
 use buttress_format::send::EncodedCompression;
 use rpds::RedBlackTreeMapSync;
 use std::sync::Arc;
 
-/// How deep maps may be nested in maps. A file that takes itself twice is at its largest size before.
+/// Largest nesting depth of maps. A file that repeatedly appends itself reaches its largest size
+/// earlier.
 const DEPTH_MAX: u32 = 64;
 
-/// Up to this many pieces a clone copies; a range of more is shared.
+/// Largest number of pieces that a clone copies; a range of more pieces is shared.
 const PIECES_COPIED_MAX: usize = 16;
 
-/// How many pieces all clones that are nested too deeply may copy together.
+/// Largest total number of pieces that all too deeply nested clones may copy.
 const DEEP_PIECES_MAX: u64 = 1 << 20;
 
-/// The largest size of a file.
+/// Largest size of a file in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Data of an encoded write, whole.
+/// The whole data of an encoded write.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    /// Which input.
+    /// Number of the input.
     pub(crate) file: u32,
-    /// Where the encoded bytes begin in it.
+    /// Offset of the encoded bytes in the input.
     pub(crate) position: u64,
     pub(crate) encoded_bytes: u64,
     pub(crate) unencoded_bytes: u64,
     pub(crate) compression: EncodedCompression,
 }
 
-/// Where the bytes of an extent are.
+/// Source of an extent's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// As they are, in an input from `position` on.
+    /// Plain bytes of an input, starting at `position`.
     Stored { file: u32, position: u64 },
-    /// In what these data decode to.
+    /// Decoded bytes of an encoded write.
     Encoded(Arc<Encoded>),
-    /// In another map.
+    /// Bytes of another map.
     Shared(Arc<ExtentMap>),
 }
 
-/// A range of a file that is not a hole, or not wholly.
+/// A file range that is not entirely a hole.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
     pub(super) length: u64,
-    /// How far from the beginning of the source it begins.
+    /// Offset of the extent in its source.
     pub(super) skip: u64,
     pub(super) source: Source,
 }
 
 impl Extent {
-    /// The part `[from, from + length)` of it.
+    /// Returns the part `[from, from + length)` of the extent.
     fn part(&self, from: u64, length: u64) -> Self {
         Self {
             length,
@@ -71,7 +74,7 @@ impl Extent {
     }
 }
 
-/// What is left of the copies that deeply nested clones may make.
+/// Remaining number of pieces that too deeply nested clones may copy.
 #[derive(Debug)]
 pub(super) struct CopyBudget(u64);
 
@@ -81,16 +84,16 @@ impl Default for CopyBudget {
     }
 }
 
-/// The extents of a file by their offsets in it.
+/// The extents of a file by their file offsets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentMap {
     extents: RedBlackTreeMapSync<u64, Extent>,
-    /// How deep maps are nested in it, at most.
+    /// Largest nesting depth of maps in this map.
     depth: u32,
 }
 
 impl ExtentMap {
-    /// Puts `extent` at `offset`, in place of what was there.
+    /// Inserts `extent` at `offset`, and replaces overlapping extents.
     pub(super) fn insert(&mut self, offset: u64, extent: Extent) {
         self.remove(offset, offset.saturating_add(extent.length));
         self.put(offset, extent);
@@ -106,7 +109,7 @@ impl ExtentMap {
         self.extents.insert_mut(offset, extent);
     }
 
-    /// Makes a hole of `[start, end)`.
+    /// Turns `[start, end)` into a hole.
     pub(super) fn remove(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -122,7 +125,7 @@ impl ExtentMap {
         }
     }
 
-    /// Makes an extent that goes over `position` two.
+    /// Splits the extent that crosses `position`.
     fn split(&mut self, position: u64) {
         let Some((offset, extent)) = self.covering(position) else {
             return;
@@ -137,13 +140,13 @@ impl ExtentMap {
         self.extents.insert_mut(position, after);
     }
 
-    /// The extent that holds `position`, with its offset.
+    /// Returns the extent that contains `position`, with its offset.
     fn covering(&self, position: u64) -> Option<(u64, &Extent)> {
         let (offset, extent) = self.extents.range(..=position).next_back()?;
         (offset.saturating_add(extent.length) > position).then_some((*offset, extent))
     }
 
-    /// The first extent that holds `position` or lies behind it.
+    /// Returns the first extent that contains or follows `position`.
     fn at_or_after(&self, position: u64) -> Option<(u64, &Extent)> {
         self.covering(position).or_else(|| {
             let (offset, extent) = self.extents.range(position..).next()?;
@@ -151,7 +154,8 @@ impl ExtentMap {
         })
     }
 
-    /// The parts of its extents that lie in `[start, end)`, with their offsets, without looking into shared ones.
+    /// Returns the extents clipped to `[start, end)`, with their offsets, without resolving shared
+    /// extents.
     fn parts(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> {
         let mut position = start;
         core::iter::from_fn(move || {
@@ -164,7 +168,7 @@ impl ExtentMap {
         })
     }
 
-    /// Makes `[offset, offset + length)` what `[source_offset, source_offset + length)` of `source` is.
+    /// Clones `[source_offset, source_offset + length)` of `source` to `[offset, offset + length)`.
     ///
     /// # Errors
     /// [`Problem::ClonesTooDeep`].
@@ -203,7 +207,7 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// How many bytes below `size` its extents cover; holes in shared ones are counted in.
+    /// Returns the number of bytes below `size` in extents, including holes in shared extents.
     pub(super) fn covered_bytes(&self, size: u64) -> u64 {
         self.extents.range(..size).fold(0, |sum: u64, (offset, extent)| {
             let end = offset.saturating_add(extent.length).min(size);
@@ -212,31 +216,31 @@ impl ExtentMap {
     }
 }
 
-/// A range of a file whose bytes lie in one place.
+/// A file range whose bytes have one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
-    /// Where in the file.
+    /// Offset of the piece in the file.
     pub(crate) offset: u64,
     pub(crate) length: u64,
-    /// How far into the source, and the source; `None` is a hole.
+    /// Offset in the source, and the source; `None` is a hole.
     pub(crate) data: Option<(u64, Source)>,
 }
 
-/// A map that is being walked.
+/// State of the walk in one map.
 #[derive(Debug)]
 struct Level {
     map: Arc<ExtentMap>,
-    /// From here on, in offsets of this map.
+    /// Next position of the walk, in offsets of this map.
     position: u64,
     end: u64,
 }
 
-/// The pieces of a file from its beginning to its size, holes too, in order. Pieces that follow each other may be
-/// of the same kind.
+/// Iterator over the pieces of a file from its beginning to its size, in order, with holes.
+/// Consecutive pieces may have the same source.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     stack: Vec<Level>,
-    /// In the file.
+    /// Next offset in the file.
     offset: u64,
 }
 

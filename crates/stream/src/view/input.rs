@@ -1,4 +1,4 @@
-//! The files that hold streams: read once in order, and then wherever the content of a file lies.
+//! Stream files: read once in order, then at the offsets of file content.
 
 use super::error::{Error, Result};
 use buttress_exact::Exact as _;
@@ -6,12 +6,12 @@ use core::fmt;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-/// A file, or something like it, that holds one or several streams and stays as it is.
+/// An unchanging file, or a similar object, that holds one or more streams.
 pub trait StreamFile: Send + Sync {
-    /// Reads at `offset` bytes from the beginning; 0 only at the end.
+    /// Reads bytes at `offset`; returns 0 only at the end of the file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -33,7 +33,7 @@ impl StreamFile for Vec<u8> {
     }
 }
 
-/// A file with the name that messages give it.
+/// A stream file with its name for messages.
 pub(super) struct Input {
     pub(super) name: String,
     pub(super) file: Box<dyn StreamFile>,
@@ -46,7 +46,7 @@ impl fmt::Debug for Input {
 }
 
 impl Input {
-    /// Fills `buffer` from `offset` on.
+    /// Fills `buffer` with the bytes at `offset`.
     pub(super) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let length_bytes = buffer.len() as u64;
         let failed = |error| Error::Read {
@@ -72,7 +72,7 @@ impl Input {
     }
 }
 
-/// Reads a file from its beginning to its end.
+/// Reader of a file from its beginning to its end.
 pub(super) struct InOrder<'a> {
     file: &'a dyn StreamFile,
     position: u64,

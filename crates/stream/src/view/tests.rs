@@ -1,4 +1,4 @@
-//! Streams of the encoder's, looked into.
+//! View tests on encoder output.
 
 mod applied;
 mod damaged;

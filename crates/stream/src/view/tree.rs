@@ -1,11 +1,16 @@
-//! A tree of inodes: what a subvolume holds after a stream.
+//! A tree of inodes: the state of a subvolume after a stream.
 //!
-//! All maps are persistent: a clone of a [`Tree`] costs nothing, and shares with its original what neither
-//! changes. So the state after every stream is kept, for later streams to build on and to clone from.
+//! All maps are persistent: a copy of a [`Tree`] costs nothing, and shares with its original
+//! everything that neither changes. The series therefore keeps the tree of every stream, as parent
+//! and clone source of later streams.
 //!
-//! Invariants: every name leads to an inode that is there; directories form a tree; [`Inode::links`] is the number
-//! of names of anything but a directory, and an inode without a name is gone. Paths are followed name by name,
-//! through directories only: never through a symbolic link, never upwards.
+//! Invariants:
+//! - Every name leads to an existing inode.
+//! - Directories form a tree.
+//! - [`Inode::links`] is the number of names of an inode other than a directory; an inode without
+//!   names does not exist.
+//! - Path resolution goes through directories only, never through a symbolic link and never
+//!   upwards.
 
 mod inode;
 mod path;
@@ -19,7 +24,7 @@ use rpds::RedBlackTreeMapSync;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// An inode of a [`Tree`]: a number of the view's own, which stays the same from snapshot to snapshot.
+/// Number of an inode in a [`Tree`], assigned by the view and stable across snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u64);
 
@@ -28,10 +33,10 @@ impl NodeId {
     pub const ROOT: Self = Self(0);
 }
 
-/// The names of a directory, sorted by their bytes.
+/// The entries of a directory, sorted by the bytes of their names.
 pub(super) type Entries = RedBlackTreeMapSync<Arc<[u8]>, NodeId>;
 
-/// What a subvolume holds. A clone shares everything with its original.
+/// State of a subvolume. A copy shares everything with its original.
 #[derive(Clone, Debug)]
 pub struct Tree {
     inodes: RedBlackTreeMapSync<NodeId, Inode>,
@@ -47,7 +52,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// The inode.
+    /// Returns the inode with this number.
     #[must_use]
     pub fn inode(&self, id: NodeId) -> Option<&Inode> {
         self.inodes.get(&id)
@@ -57,18 +62,19 @@ impl Tree {
         self.inodes.get_mut(&id)
     }
 
-    /// How many inodes there are, the root directory included.
+    /// Returns the number of inodes, including the root directory.
     #[must_use]
     pub fn inode_count(&self) -> usize {
         self.inodes.size()
     }
 
-    /// All inodes, in the order in which the streams made them.
+    /// Returns all inodes, in creation order.
     pub fn inodes(&self) -> impl Iterator<Item = &Inode> {
         self.inodes.values()
     }
 
-    /// What lies in a directory, sorted by the bytes of the names; of anything else nothing.
+    /// Returns the entries of a directory, sorted by the bytes of their names. Other inodes have
+    /// none.
     pub fn entries(&self, directory: NodeId) -> impl Iterator<Item = (&[u8], NodeId)> {
         let entries = self.inode(directory).and_then(|inode| match &inode.node {
             Node::Directory(entries) => Some(entries.0.iter()),
@@ -80,16 +86,17 @@ impl Tree {
             .map(|(name, id)| (name.as_ref(), *id))
     }
 
-    /// Everything in and below a directory, each directory before what it holds.
+    /// Walks everything in and below a directory; each directory comes before its entries.
     #[must_use]
     pub fn walk(&self, start: NodeId) -> Walk<'_> {
         Walk::new(self, start)
     }
 
-    /// The inode at `path`, as commands name it: relative, without symbolic links.
+    /// Resolves `path`, which is relative, as in commands. Resolution does not follow symbolic
+    /// links.
     ///
     /// # Errors
-    /// The path is not one that a stream may hold, or it leads nowhere.
+    /// The path has a form that streams do not allow, or does not exist.
     pub fn find(&self, path: &[u8]) -> Result<NodeId, Problem> {
         let mut found = NodeId::ROOT;
         for (name, end) in names(path)? {
@@ -99,7 +106,8 @@ impl Tree {
         Ok(found)
     }
 
-    /// What `name` in a directory leads to. `path` is the whole path up to it, `above` that of the directory.
+    /// Resolves `name` in a directory. `path` is the whole path up to the name, `above` is the path
+    /// of the directory.
     fn child(&self, directory: NodeId, name: &[u8], path: &[u8], above: &[u8]) -> Result<NodeId, Problem> {
         let entries = self.entries_of(directory, above)?;
         entries
@@ -118,7 +126,8 @@ impl Tree {
         }
     }
 
-    /// The directory that `path` is a name in, and the name. `forbidden` may not be on the way to it.
+    /// Returns the parent directory of `path`, and the last name. Reports whether the walk passed
+    /// `forbidden`.
     pub(super) fn place<'a>(&self, path: &'a [u8], forbidden: Option<NodeId>) -> Result<Place<'a>, Problem> {
         let mut directory = NodeId::ROOT;
         let mut within_forbidden = false;
@@ -140,7 +149,7 @@ impl Tree {
         Err(path::root(path))
     }
 
-    /// Adds an inode under a name that is free.
+    /// Adds an inode under a free name.
     pub(super) fn add(&mut self, place: &Place<'_>, inode: Inode) {
         let id = NodeId(self.next);
         self.next = self.next.saturating_add(1);
@@ -148,21 +157,21 @@ impl Tree {
         self.set_name(place, id);
     }
 
-    /// Makes the name lead to `id`, whatever it led to.
+    /// Makes the name lead to `id`, and replaces its old target.
     pub(super) fn set_name(&mut self, place: &Place<'_>, id: NodeId) {
         if let Some(Node::Directory(entries)) = self.inode_mut(place.directory).map(|inode| &mut inode.node) {
             entries.0.insert_mut(place.name.into(), id);
         }
     }
 
-    /// Takes the name away, and leaves the inode.
+    /// Removes the name, and keeps the inode.
     pub(super) fn clear_name(&mut self, place: &Place<'_>) {
         if let Some(Node::Directory(entries)) = self.inode_mut(place.directory).map(|inode| &mut inode.node) {
             entries.0.remove_mut(place.name);
         }
     }
 
-    /// One name of the inode is gone; the last takes it along.
+    /// Decrements the link count of an inode, and removes the inode with its last link.
     pub(super) fn drop_link(&mut self, id: NodeId) {
         let gone = self.inode_mut(id).is_none_or(|inode| {
             inode.links = inode.links.saturating_sub(1);
@@ -174,26 +183,27 @@ impl Tree {
     }
 }
 
-/// Something that [`Tree::walk`] met.
+/// An entry that [`Tree::walk`] visits.
 #[derive(Clone, Debug)]
 pub struct WalkEntry {
-    /// Its path from the start; that of the start is empty.
+    /// Path relative to the start of the walk; empty for the start itself.
     pub path: Vec<u8>,
-    /// The inode.
+    /// Number of the inode.
     pub id: NodeId,
-    /// Where `path` has the name: it begins here.
+    /// Offset in `path` at which the name begins.
     pub name_start: usize,
 }
 
-/// See [`Tree::walk`]. Directories are met before what is in them, and names in the order of their bytes.
+/// Iterator of [`Tree::walk`]. A directory comes before its entries, which are sorted by the bytes
+/// of their names.
 #[derive(Debug)]
 pub struct Walk<'a> {
     tree: &'a Tree,
     start: Option<NodeId>,
-    /// For each open directory the length of its path, and the name after which to go on.
+    /// Open directories, each with the length of its path and the last visited name.
     stack: Vec<Open>,
     path: Vec<u8>,
-    /// Directories form a tree; this holds if they ever did not.
+    /// Visited inodes. They stop the walk if directories ever fail to form a tree.
     met: HashSet<NodeId>,
 }
 
@@ -229,7 +239,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next name in the innermost open directory.
+    /// Returns the next entry of the innermost open directory.
     fn next_name(&mut self) -> Option<(Arc<[u8]>, NodeId)> {
         use core::ops::Bound;
         let open = self.stack.last_mut()?;

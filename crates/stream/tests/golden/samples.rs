@@ -1,9 +1,10 @@
-//! A command of each kind, with values that tell apart fields that could be mixed up.
+//! A sample command of each kind, with values that reveal swapped fields.
 
 use buttress_format::{ByteCount, FileOffset, Generation, InodeNumber, Timestamp, Uuid};
 use buttress_stream::Command;
 
-/// How the streams of all samples begin that do not begin a subvolume themselves.
+/// Returns the first command of the streams of all samples that do not begin a subvolume
+/// themselves.
 pub(crate) fn begin() -> Command<'static> {
     Command::Subvolume {
         path: b"s",
@@ -24,7 +25,7 @@ const fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
     Timestamp { seconds, nanoseconds }
 }
 
-/// One of each kind, in the order of their numbers.
+/// Returns one command of each kind, in the order of their numbers.
 pub(crate) fn samples() -> Vec<Command<'static>> {
     let inode = Some(InodeNumber::new(257));
     let mut samples = making(inode);

@@ -1,4 +1,4 @@
-//! Streams of other senders: attributes that do not belong to their command, and unknown commands.
+//! Decoder tests on streams of other senders: attributes of other commands, and unknown commands.
 
 use super::super::*;
 use super::raw;
@@ -6,7 +6,7 @@ use crate::encoder::Encoder;
 use buttress_format::ErrorKind;
 use buttress_format::send::AttributeKind;
 
-/// A version 1 stream of these commands, with its end.
+/// Builds a version 1 stream of these commands, with its end command.
 fn streamed(commands: &[(u16, &[u8])]) -> Vec<u8> {
     let mut stream = Vec::new();
     Encoder::new(Version::V1).header(&mut stream);
@@ -85,7 +85,7 @@ fn unknown_commands_are_skipped_if_asked_and_without_content() {
         decoder.skip_unknown();
         let error = decoder.next_command().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        // A damaged one is not passed over.
+        // The decoder does not skip a damaged command.
         let mut damaged = stream.clone();
         let last = damaged.len() - 11;
         damaged[last] ^= 1;

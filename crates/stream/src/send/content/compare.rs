@@ -1,11 +1,11 @@
-//! What two snapshots do not share of a file's content.
+//! The parts of a file's content that two snapshots do not share.
 //!
-//! Items that differ say where to look; there the maps of both files are gone through side by side, in pieces that
-//! are one range in each. A piece goes out where the new file uses other bytes than the old one. What reads as
-//! zeros in the new file and did not in the old one is joined to holes.
+//! Differing items select ranges of the file. For such a range, this module walks the maps of both
+//! files in parallel, in pieces that are one range in each map. It sends a piece if the new file
+//! uses other bytes than the old one. Pieces that newly read as zeros are joined to holes.
 //!
-//! Invariant: before a piece is looked at, the receiver's file has all that lies before it, except for what
-//! [`Pending`] holds.
+//! Invariant: before this module inspects a piece, the receiver's file has everything before the
+//! piece, except for the range in [`Pending`].
 
 use crate::send::content::map::{Map, align_up, continues, part_of, same_bytes};
 use crate::send::content::{Content, Stream};
@@ -14,37 +14,37 @@ use buttress_format::FileOffset;
 use buttress_fs::{FileRange, Metadata, RangeKind};
 use core::ops::Range;
 
-/// A part of the file that is one range in both snapshots.
+/// A part of the file that is one range in both maps.
 struct Piece {
-    /// The part of the new file's range.
+    /// The new file's range, cut to this piece.
     range: FileRange,
-    /// Up to where the row of zeros goes that it is a part of, if it is.
+    /// End of the run of zeros that includes the piece, if it reads as zeros.
     zeros_end: FileOffset,
-    /// Whether the receiver has the same bytes.
+    /// True if the receiver has the same bytes.
     same: bool,
-    /// Whether the bytes on disk are the same, but those of the receiver are zeros.
+    /// True if the bytes on disk are equal, but the receiver's bytes are zeros.
     spoilt: bool,
-    /// Whether the receiver must be told to have zeros here.
+    /// True if the stream must zero this piece on the receiver.
     erased: bool,
 }
 
-/// What was found last and not sent yet: what joins it goes out with it.
+/// The newest range that is not sent yet; adjacent pieces extend it.
 enum Pending {
     Nothing,
     Data(FileRange),
     Zeros(Range<FileOffset>),
 }
 
-/// The maps of the file in both snapshots.
+/// Maps of the file in both snapshots.
 struct Maps {
     old: Map,
     new: Map,
-    /// Where the range to compare ends.
+    /// End of the range to compare.
     end: FileOffset,
 }
 
 impl Content {
-    /// Sends what the two snapshots do not share of the range that differs.
+    /// Sends the unshared parts of the pending range.
     pub(super) fn compare_dirty(&mut self, stream: &mut Stream<'_, '_>) -> Result<()> {
         let (Some(dirty), Some(old)) = (self.dirty.take(), self.old.clone()) else {
             return Ok(());
@@ -78,19 +78,20 @@ impl Content {
         })
     }
 
-    /// The piece that begins at `position`.
+    /// Returns the piece that begins at `position`.
     fn piece(&self, maps: &mut Maps, position: FileOffset, stream: &Stream<'_, '_>) -> Result<Option<Piece>> {
         let Some(is) = maps.new.at(position)? else {
             return Ok(None);
         };
         let was = maps.old.at(position)?;
         let sector_bytes = u64::from(stream.sources.new.filesystem().sector_bytes());
-        // A hole up to the end of the file ends inside a sector, items never do.
+        // A hole up to the end of the file ends inside a sector, but items end at sector
+        // boundaries.
         let was_end = was
             .as_ref()
             .map_or(FileOffset::MAX, |was| align_up(was.end(), sector_bytes));
         let mut stop = was_end.min(is.end()).min(maps.end);
-        // Cut at both ends of what the receiver has of its last sector.
+        // Cut the piece at both ends of the receiver's incomplete last sector.
         let spoilt = self.spoilt.clone().unwrap_or(FileOffset::MAX..FileOffset::MAX);
         for edge in [spoilt.start, self.old_end] {
             if position < edge && !spoilt.is_empty() {
@@ -98,7 +99,7 @@ impl Content {
             }
         }
         let in_last_sector = spoilt.contains(&position);
-        // Content inside the tree is one piece.
+        // Inline content is one piece.
         let stop = if matches!(is.kind, RangeKind::Inline(_)) {
             is.end()
         } else {
@@ -121,7 +122,7 @@ impl Content {
         }))
     }
 
-    /// Joins a piece to what is pending, or sends that first.
+    /// Extends the pending range by a piece, or sends the pending range first.
     fn take_piece(&mut self, piece: Piece, pending: Pending, stream: &mut Stream<'_, '_>) -> Result<Pending> {
         let range = piece.range;
         if piece.spoilt {
@@ -154,7 +155,7 @@ impl Content {
             }
         };
         if piece.zeros_end >= self.receiver_size {
-            // Nothing else follows in the receiver's file.
+            // The receiver's file has nothing after these zeros.
             self.zero(start..piece.zeros_end, stream)?;
             stream.remember_preallocated(self.number, &range, self.metadata.size);
             return Ok(Pending::Nothing);

@@ -1,22 +1,22 @@
-//! The map of a file, asked for one place after the other, and what is compared in it.
+//! The map of a file for ascending lookups, and helpers to compare ranges.
 
 use crate::send::error::Result;
 use buttress_format::{ByteCount, FileOffset};
 use buttress_fs::{FileExtents, FileRange, RangeKind};
 use std::collections::VecDeque;
 
-/// How many ranges that items describe are kept, for a file that is compared.
+/// Largest number of item ranges that are kept for the comparison of a file.
 const KNOWN_MAX: usize = 64;
 
-/// How many ranges are looked at to find the end of a row of ranges that read as zeros.
+/// Largest number of ranges read to find the end of a run of zeros.
 const ZEROS_AHEAD_MAX: usize = 64;
 
-/// The ranges of a part of a file, as the items that differ told them.
+/// Ranges of a part of a file, collected from the differing items.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     old: Vec<FileRange>,
     new: Vec<FileRange>,
-    /// Whether there are others, or too many.
+    /// True if ranges are missing, or are too many.
     partial: bool,
 }
 
@@ -29,13 +29,13 @@ impl Known {
         }
     }
 
-    /// The part is not only what these ranges cover.
+    /// Marks the collected ranges as incomplete.
     pub(super) const fn spoil(&mut self) {
         self.partial = true;
     }
 
-    /// The maps of `[start, end)` in both files, if these ranges say all of it: if the new ones are data without a
-    /// gap, since how far a hole goes is not known here.
+    /// Returns the maps of `[start, end)` in both files, if the collected ranges suffice: the new
+    /// ranges must be data without a gap, because the length of a hole is unknown here.
     pub(super) fn maps(self, start: FileOffset, end: FileOffset) -> Option<(Map, Map)> {
         let covered = self.new.iter().try_fold(start, |position, range| {
             (range.offset <= position && !range.is_zero()).then(|| range.end())
@@ -45,10 +45,10 @@ impl Known {
     }
 }
 
-/// Where a map's ranges come from.
+/// Source of a map's ranges.
 enum Ranges {
     Tree(FileExtents),
-    /// What lies between them and before `next` is a hole.
+    /// Collected ranges; gaps between them and before `next` are holes.
     Known {
         ranges: VecDeque<FileRange>,
         next: FileOffset,
@@ -80,11 +80,11 @@ impl Ranges {
     }
 }
 
-/// A map of a file that is asked for one place after the other.
+/// Map of a file for ascending lookups.
 pub(super) struct Map {
     ranges: Ranges,
     current: Option<FileRange>,
-    /// The ranges after the current one, where they had to be known.
+    /// Ranges after the current one that an earlier call had to read.
     following: VecDeque<FileRange>,
 }
 
@@ -108,7 +108,8 @@ impl Map {
         }
     }
 
-    /// The range that covers `position`, which never goes back; `None` after the last one.
+    /// Returns the range that covers `position`, or `None` after the last range. Positions must not
+    /// decrease.
     pub(super) fn at(&mut self, position: FileOffset) -> Result<Option<FileRange>> {
         loop {
             if let Some(range) = &self.current
@@ -126,8 +127,9 @@ impl Map {
         }
     }
 
-    /// Up to where all reads as zeros, from the range of the last call of [`Self::at`] on: at least the end of that
-    /// range, though more of many small ranges may.
+    /// Returns the end of the run of zeros that begins with the range of the last [`Self::at`]
+    /// call. The result is at least the end of that range. A run of many small ranges may be longer
+    /// than the result.
     pub(super) fn zeros_end(&mut self) -> Result<FileOffset> {
         let Some(current) = &self.current else {
             return Ok(FileOffset::MAX);
@@ -151,7 +153,7 @@ impl Map {
     }
 }
 
-/// The part `[from, to)` of a range, cut off at the range's ends.
+/// Returns the part `[from, to)` of a range, clipped to the range.
 pub(super) fn part_of(range: &FileRange, from: FileOffset, to: FileOffset) -> FileRange {
     let from = from.max(range.offset);
     let to = to.min(range.end());
@@ -168,13 +170,13 @@ pub(super) fn part_of(range: &FileRange, from: FileOffset, to: FileOffset) -> Fi
     part
 }
 
-/// The end of the sector that `offset` lies in, or itself where one ends there.
+/// Rounds `offset` up to a sector boundary.
 pub(super) fn align_up(offset: FileOffset, sector_bytes: u64) -> FileOffset {
     let length = ByteCount::new(offset.get()).checked_align_up(sector_bytes);
     length.map_or(offset, |length| FileOffset::new(length.get()))
 }
 
-/// Whether a part of a range of data goes on where the part before it ended.
+/// Returns whether a piece of a data range directly continues the piece before it.
 pub(super) fn continues(before: &FileRange, piece: &FileRange) -> bool {
     match (&before.kind, &piece.kind) {
         (RangeKind::Data(a), RangeKind::Data(b)) => {
@@ -184,7 +186,8 @@ pub(super) fn continues(before: &FileRange, piece: &FileRange) -> bool {
     }
 }
 
-/// Whether two ranges at the same place of a file of one volume use the same bytes of the same extent.
+/// Returns whether two ranges at the same offset of a file use the same bytes of the same extent.
+/// Both must be in one volume.
 pub(super) fn same_bytes(a: &FileRange, b: &FileRange) -> bool {
     match (&a.kind, &b.kind) {
         (RangeKind::Data(a), RangeKind::Data(b)) => {

@@ -1,4 +1,4 @@
-//! How ranges of a file go out: as clones, as stored extents, as content of the tree, as writes, as holes.
+//! Commands for file ranges: clones, stored extents, inline content, writes, holes.
 
 use crate::command::Command;
 use crate::send::clones::{Candidate, Source};
@@ -13,18 +13,18 @@ use buttress_fs::{Content as Chunk, FileRange, InlineContent, RangeKind};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// How many ranges are read as one run: what is kept of a file's map at a time.
+/// Largest number of ranges in one run, which bounds the memory for a file's map.
 const RUN_RANGES_MAX: usize = 128;
 
-/// What `fallocate(2)` calls punching a hole without changing the size.
+/// Mode of fallocate(2) that punches a hole and keeps the file size.
 const PUNCH_HOLE: u32 = 0x2 | 0x1;
 
-/// Zeros for ranges that became holes.
+/// Zeros to overwrite new holes.
 static ZEROS: [u8; 48 << 10] = [0; 48 << 10];
 
 impl Content {
-    /// Makes a range of the receiver's file read as zeros. With nothing else behind it, it is cut off: the file
-    /// gets its size back later.
+    /// Makes a range of the receiver's file read as zeros. If no data follows the range, it
+    /// truncates the file, which gets its size back later.
     pub(super) fn zero(&mut self, range: Range<FileOffset>, stream: &mut Stream<'_, '_>) -> Result<()> {
         if buttress_faults::on("send-holes-unsent") {
             return Ok(());
@@ -79,8 +79,8 @@ impl Content {
         Ok(())
     }
 
-    /// Makes a preallocated range of the receiver's file read as zeros: as clones where the receiver has the
-    /// extent already, else by zeros.
+    /// Makes a preallocated range of the receiver's file read as zeros: by clones if the receiver
+    /// has the extent already, else by writing zeros.
     pub(super) fn preallocated(&mut self, range: &FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         self.part_by_part(range, stream, |content, part, stream| {
             content.zero(part.offset..part.end(), stream)
@@ -92,7 +92,7 @@ impl Content {
         Ok(())
     }
 
-    /// Sends a range of the new file, if it holds anything.
+    /// Sends a range of the new file, unless it is a hole.
     pub(super) fn range(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         let file_bytes = self.metadata.size;
         if range.offset >= self.size {
@@ -116,8 +116,8 @@ impl Content {
         Ok(())
     }
 
-    /// Sends what lies behind the end of the receiver's file in a sector that is the same on disk. The receiver makes
-    /// zeros of it, which is often right.
+    /// Sends the bytes after the old end of the receiver's file in a sector that is equal on disk.
+    /// The receiver has zeros there, which are often correct.
     pub(super) fn behind_the_end(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         let wanted = range.offset..range.end().min(self.size);
         if stream.output.no_data() || wanted.is_empty() {
@@ -127,7 +127,7 @@ impl Content {
         if !self.reads_as_zeros(&range, wanted, stream)? {
             self.last_sector(range, &sector, stream)?;
         }
-        // The pieces before and behind the old end are no sources, and the whole is.
+        // The pieces before and after the old end are not clone sources, but the whole sector is.
         stream
             .sources
             .clones
@@ -155,8 +155,8 @@ impl Content {
         Ok(true)
     }
 
-    /// A range behind the end of the receiver's file together with what lies before that end in its sector: both are
-    /// of one extent, since extents begin and end with sectors.
+    /// Joins a range after the old end of the receiver's file with the bytes before that end in the
+    /// same sector. Both belong to one extent, because extents begin and end at sector boundaries.
     fn whole_sector(&self, range: &FileRange) -> FileRange {
         let start = self.spoilt.as_ref().map_or(range.offset, |spoilt| spoilt.start);
         let before = range
@@ -174,8 +174,8 @@ impl Content {
         sector
     }
 
-    /// Sends a range behind the end of the receiver's file: by cloning the whole sector from a file that has all of
-    /// it, if there is one.
+    /// Sends a range after the old end of the receiver's file: by a clone of the whole sector from
+    /// a file that has it completely, if there is one.
     fn last_sector(
         &mut self,
         range: FileRange,
@@ -217,7 +217,8 @@ impl Content {
         self.receiver_size = self.receiver_size.max(end.min(self.size));
     }
 
-    /// Sends a range part by part: as clones where the receiver has the extent already, else as `other` does.
+    /// Sends a range in parts: as clones if the receiver has the extent already, and with `other`
+    /// elsewhere.
     fn part_by_part(
         &mut self,
         range: &FileRange,
@@ -226,7 +227,7 @@ impl Content {
     ) -> Result<()> {
         let mut candidates = stream.sources.clones.candidates(range)?;
         if self.is_cheaper_whole(range, &candidates, stream) {
-            // What does not help from the start on only cuts the extent in two.
+            // A source that does not cover the start only splits the extent in two.
             let clones = &stream.sources.clones;
             candidates.retain(|candidate| {
                 let source = clones.choose(std::slice::from_ref(candidate), range, self.metadata.size);
@@ -253,8 +254,8 @@ impl Content {
         Ok(())
     }
 
-    /// Whether a compressed extent that goes out as it is stored takes less in one piece than its parts do around
-    /// what can be cloned: each part goes out with the whole extent.
+    /// Returns whether a compressed extent is shorter in one stored piece than in parts around
+    /// cloneable ranges. Each part would contain the whole stored extent.
     fn is_cheaper_whole(&self, range: &FileRange, candidates: &[Candidate], stream: &Stream<'_, '_>) -> bool {
         let Some(extent) = stream.stored_extent(range, self.size) else {
             return false;
@@ -303,7 +304,7 @@ impl Content {
         })
     }
 
-    /// Sends a range of data as such.
+    /// Sends a range of data as writes or in stored form.
     fn data(&mut self, range: FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         if range.offset >= self.size || range.length == ByteCount::ZERO {
             return Ok(());
@@ -320,7 +321,7 @@ impl Content {
         Ok(())
     }
 
-    /// Sends a compressed extent as it is stored.
+    /// Sends a compressed extent in stored form.
     fn stored(&mut self, range: &FileRange, stream: &mut Stream<'_, '_>) -> Result<()> {
         let RangeKind::Data(extent) = &range.kind else {
             return Ok(());
@@ -342,7 +343,7 @@ impl Content {
         })
     }
 
-    /// Sends content that lies in the tree.
+    /// Sends inline content.
     fn inline(
         &mut self,
         offset: FileOffset,
@@ -350,7 +351,8 @@ impl Content {
         stream: &mut Stream<'_, '_>,
     ) -> Result<()> {
         let content_end = offset.saturating_add(inline.ram_bytes).min(self.size);
-        // Behind the content, to the end of its sector, are zeros; the receiver may have other bytes there.
+        // Zeros follow the content up to the end of its sector; the receiver may have other bytes
+        // there.
         let sector_bytes = u64::from(stream.sources.new.filesystem().sector_bytes());
         let end = if content_end < self.receiver_size {
             align_up(content_end, sector_bytes).min(self.size)
@@ -363,7 +365,8 @@ impl Content {
             .unwrap_or(ByteCount::ZERO);
         self.written_to(end);
         if inline.compression == Compression::None && !padded {
-            // The content can be cut by the end of the file. Plain content is as long as it says.
+            // The end of the file may truncate the content. The length of plain content is its
+            // stored length.
             let wanted = file_bytes.at_most(inline.stored.len());
             // Clamp: at most as many were taken.
             return self.write(offset, inline.stored.get(..wanted).unwrap_or_default(), stream);
@@ -408,7 +411,7 @@ impl Content {
         Ok(())
     }
 
-    /// Puts the run under way.
+    /// Starts the reads of the gathered run.
     pub(super) fn flush_run(&mut self, stream: &mut Stream<'_, '_>) -> Result<()> {
         let run = core::mem::take(&mut self.run);
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
@@ -425,7 +428,7 @@ impl Content {
     }
 }
 
-/// How a stream calls a compression.
+/// Returns the stream's number of a compression.
 fn encoding(compression: Compression, of: &Snapshot) -> u32 {
     let encoded = match compression {
         Compression::None => EncodedCompression::None,

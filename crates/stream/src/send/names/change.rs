@@ -1,4 +1,4 @@
-//! Inodes that come or stay: made, moved, linked, renamed.
+//! Inodes that are new or stay: creation, moves, links, renames.
 
 use crate::command::Command;
 use crate::send::error::{NamesProblem, Result};
@@ -9,7 +9,7 @@ use buttress_format::InodeNumber;
 use std::sync::Arc;
 
 impl Names<'_> {
-    /// Makes sure that the receiver has the directory that is to hold a name.
+    /// Ensures that the receiver has the parent directory of a name.
     pub(super) fn ensure_parent(&mut self, link: &Link, output: &mut Output<'_>) -> Result<()> {
         if self.exists(link.parent) {
             return Ok(());
@@ -21,7 +21,8 @@ impl Names<'_> {
         if !crate::send::plan::is_directory(item.mode) {
             return Err(self.new.names_error(number, NamesProblem::NoParent));
         }
-        // As in the kernel, under a short name of its own: its turn brings it to its place.
+        // As in the kernel, the directory gets a temporary short name; its own turn moves it to its
+        // place.
         let name = self.free_name(number, item.generation)?;
         self.displaced.insert(Directory::new(number), Arc::clone(&name));
         self.times.touch(InodeNumber::ROOT_DIRECTORY);
@@ -32,7 +33,7 @@ impl Names<'_> {
         })
     }
 
-    /// The turn of a directory that is new.
+    /// Handles the turn of a new directory.
     pub(crate) fn create_directory(
         &mut self,
         inode: &Fresh<'_>,
@@ -52,8 +53,8 @@ impl Names<'_> {
         })
     }
 
-    /// Makes a new inode at its place. Where the directory would pass attributes on to it, it is made in the root
-    /// and moved, as the kernel's send does with everything.
+    /// Creates a new inode at its place. If the directory would pass attributes on to it, creates
+    /// it in the root and moves it, as the kernel's send does with every inode.
     pub(super) fn make(
         &mut self,
         inode: &Fresh<'_>,
@@ -79,7 +80,7 @@ impl Names<'_> {
         })
     }
 
-    /// The turn of a directory whose name or parent changed.
+    /// Handles the turn of a directory with a new name or parent.
     pub(crate) fn move_directory(&mut self, number: InodeNumber, output: &mut Output<'_>) -> Result<()> {
         if self.plan.is_moving(number) {
             self.settle(number, output)?;
@@ -87,7 +88,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Brings a directory to its new place; before it, those that stand between.
+    /// Moves a directory to its new place, after moving the directories that block it.
     pub(super) fn settle(&mut self, number: InodeNumber, output: &mut Output<'_>) -> Result<()> {
         let mut waiting = vec![number];
         while let Some(&next) = waiting.last() {
@@ -132,7 +133,7 @@ impl Names<'_> {
         }
     }
 
-    /// A directory between `parent` and `directory`, which is above it now, that has yet to move away.
+    /// Returns a directory between `parent` and its ancestor `directory` that has yet to move away.
     pub(super) fn blocker(
         &mut self,
         directory: InodeNumber,
@@ -161,8 +162,8 @@ impl Names<'_> {
         }
     }
 
-    /// The turn of a new inode that is no directory: `make` writes the command for its first name, the others are
-    /// links. Returns its path.
+    /// Handles the turn of a new inode other than a directory: `make` sends the command for its
+    /// first name, links add the other names. Returns its path.
     pub(crate) fn create_file(
         &mut self,
         inode: &Fresh<'_>,
@@ -209,7 +210,7 @@ impl Names<'_> {
         })
     }
 
-    /// The turn of a file of both snapshots whose names differ.
+    /// Handles the turn of a file of both snapshots whose names differ.
     pub(crate) fn rename_file(
         &mut self,
         number: InodeNumber,
@@ -217,7 +218,7 @@ impl Names<'_> {
         added: &[Link],
         output: &mut Output<'_>,
     ) -> Result<()> {
-        // A name that the file has all along, or has got by now.
+        // A name that the file keeps, or already has.
         let mut settled: Option<Link> = None;
         for link in added {
             self.ensure_parent(link, output)?;
@@ -256,7 +257,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// The first of the names that go away which is still there.
+    /// Returns the first of the removed names that the receiver still has.
     pub(super) fn held_name(&self, removed: &[Link]) -> Option<Link> {
         removed
             .iter()
@@ -264,7 +265,7 @@ impl Names<'_> {
             .cloned()
     }
 
-    /// A name that both snapshots have.
+    /// Returns a name that both snapshots have.
     pub(super) fn kept_name(&self, number: InodeNumber, added: &[Link]) -> Result<Link> {
         self.new
             .links(number)?

@@ -1,5 +1,5 @@
-//! Makes names free for their new owners: what has such a name is orphanized (renamed out of the way, until its own turn
-//! comes) or removed; and what a name that is free again sets off.
+//! Freeing names for their new owners: the inode with such a name is orphanized (renamed out of the
+//! way until its own turn) or removed. A freed name may also allow the removal of a directory.
 
 use crate::command::Command;
 use crate::send::error::Result;
@@ -11,7 +11,7 @@ use buttress_format::{Generation, InodeNumber};
 use std::sync::Arc;
 
 impl Names<'_> {
-    /// Who still has a name that somebody else is to have.
+    /// Returns the inode that still has a name that belongs to another inode.
     pub(super) fn occupant(&self, link: &Link) -> Option<Occupant> {
         if self.old.is_none() || self.plan.is_created(link.parent) {
             return None;
@@ -19,7 +19,7 @@ impl Names<'_> {
         self.plan.occupant(link.parent, &link.name)
     }
 
-    /// Makes a name free for its new owner.
+    /// Frees a name for its new owner.
     pub(super) fn orphanize(&mut self, link: &Link, output: &mut Output<'_>) -> Result<()> {
         let Some(occupant) = self.occupant(link) else {
             return Ok(());
@@ -61,7 +61,7 @@ impl Names<'_> {
         if occupant.gone && !self.plan.holds_names(occupant.inode) {
             self.doomed.remove(&occupant.inode);
             output.command(&Command::Rmdir { path: &path })?;
-            // Its own turn must find nothing to do.
+            // The directory's own turn must find no remaining work.
             self.displaced.insert(directory, Arc::from(&b""[..]));
         } else {
             let generation = self.old_generation(occupant.inode)?;
@@ -82,7 +82,7 @@ impl Names<'_> {
         Ok(item.map_or(Generation::MIN, |item| item.generation))
     }
 
-    /// Notes that a name of the parent snapshot is gone, and removes directories that were waiting for that.
+    /// Marks a name of the parent snapshot as removed, and removes directories that became empty.
     pub(super) fn vacate(&mut self, parent: Directory, name: &[u8], output: &mut Output<'_>) -> Result<()> {
         self.touch(parent);
         let mut emptied = self.plan.vacate(parent.number, name);
@@ -99,8 +99,8 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Removes an empty directory. Returns the directory that held it at its old place, and whether it was the
-    /// last name that had to go from there.
+    /// Removes an empty directory. Returns its parent at its old place, and whether it was the last
+    /// name to be removed from there.
     pub(super) fn remove_directory(
         &mut self,
         directory: Directory,

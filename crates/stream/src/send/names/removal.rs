@@ -1,4 +1,4 @@
-//! Inodes that go away: files lose their names, directories wait until they are empty.
+//! Removed inodes: files lose their names, directories stay until they are empty.
 
 use crate::command::Command;
 use crate::send::error::Result;
@@ -9,7 +9,7 @@ use crate::send::snapshot::Link;
 use buttress_format::InodeNumber;
 
 impl Names<'_> {
-    /// The turn of an inode that goes away.
+    /// Handles the turn of a removed inode.
     pub(crate) fn remove(
         &mut self,
         inode: InodeNumber,
@@ -27,7 +27,8 @@ impl Names<'_> {
             }
             if self.plan.holds_names(inode) {
                 self.doomed.insert(inode);
-                // As in the kernel: what is left in it gets shorter paths.
+                // Move the directory to the root, as in the kernel, so that its remaining entries
+                // get shorter paths.
                 return self.step_aside(directory, output);
             }
             if let Some((parent, Some(true))) = self.remove_directory(directory, output)?
@@ -50,7 +51,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Moves a directory that is to go, but is not empty yet, out of the way.
+    /// Moves a removed directory that is not empty yet out of the way.
     pub(super) fn step_aside(&mut self, directory: Directory, output: &mut Output<'_>) -> Result<()> {
         if self.displaced.contains_key(&directory) {
             return Ok(());
@@ -66,7 +67,7 @@ impl Names<'_> {
         self.displace_directory(parent, &name, occupant, output)
     }
 
-    /// Removes a directory that became empty, and those above it that this empties.
+    /// Removes an empty directory, and its ancestors that become empty and are to be removed.
     pub(super) fn remove_upwards(&mut self, mut directory: Directory, output: &mut Output<'_>) -> Result<()> {
         while let Some((parent, Some(true))) = self.remove_directory(directory, output)? {
             if !parent.gone || !self.doomed.remove(&parent.number) {

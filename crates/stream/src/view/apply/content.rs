@@ -1,4 +1,4 @@
-//! Commands that change the content of files.
+//! Commands that change file content.
 
 use super::{CAPABILITY, Target};
 use crate::command::Command;
@@ -11,14 +11,14 @@ use buttress_format::Uuid;
 use buttress_format::send::EncodedCompression;
 use std::sync::Arc;
 
-/// fallocate(2): the size stays.
+/// Mode bit of fallocate(2): keep the file size.
 const KEEP_SIZE: u32 = 0x01;
-/// fallocate(2): make a hole.
+/// Mode bit of fallocate(2): punch a hole.
 const PUNCH_HOLE: u32 = 0x02;
-/// fallocate(2): make the range read as zeros.
+/// Mode bit of fallocate(2): make the range read as zeros.
 const ZERO_RANGE: u32 = 0x10;
 
-/// A range that is cloned: where from and where to.
+/// Source and target of a cloned range.
 struct CloneRange<'a> {
     path: &'a [u8],
     offset: u64,
@@ -28,7 +28,7 @@ struct CloneRange<'a> {
     source_offset: u64,
 }
 
-/// An encoded write.
+/// The range of an encoded write.
 struct EncodedRange<'a> {
     path: &'a [u8],
     offset: u64,
@@ -103,7 +103,7 @@ impl Target<'_> {
         }
     }
 
-    /// The regular file at `path`.
+    /// Returns the regular file at `path`.
     fn file(&mut self, path: &[u8]) -> Result<(NodeId, &mut File), Problem> {
         let id = self.tree.find(path)?;
         let inode = self.inode_of(id, path)?;
@@ -114,7 +114,8 @@ impl Target<'_> {
         }
     }
 
-    /// The regular file at `path`, which is about to be changed: that takes capabilities away.
+    /// Returns the regular file at `path` for a change of its content, and removes its
+    /// capabilities.
     fn change_content(&mut self, path: &[u8]) -> Result<&mut File, Problem> {
         let (id, _) = self.file(path)?;
         let inode = self.inode_of(id, path)?;
@@ -152,7 +153,8 @@ impl Target<'_> {
         let end = range_end(offset, length)?;
         let empties = match mode & !KEEP_SIZE {
             0 => false,
-            // A hole leaves the size alone, and the system wants that said.
+            // Punching a hole keeps the file size, and fallocate(2) requires the `KEEP_SIZE` bit
+            // for this.
             PUNCH_HOLE if mode & KEEP_SIZE != 0 => true,
             ZERO_RANGE => true,
             _ => return Err(Problem::FallocateMode { mode }),
@@ -228,7 +230,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// What is cloned: the extents of the source, and whether content of it is missing.
+    /// Returns the extents of the clone source, and whether content of the source is missing.
     fn clone_source(&self, range: &CloneRange<'_>, target: NodeId) -> Result<(ExtentMap, bool), Problem> {
         let own = range.source_uuid == self.uuid;
         let tree: &Tree = if own {
@@ -289,7 +291,7 @@ impl EncodedRange<'_> {
     }
 }
 
-/// The end of a range, which must be in the largest file.
+/// Returns the end of a range, if the largest file includes it.
 fn range_end(offset: u64, length: u64) -> Result<u64, Problem> {
     offset
         .checked_add(length)

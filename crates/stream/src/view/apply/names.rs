@@ -1,4 +1,4 @@
-//! Commands that make, move and take away names.
+//! Commands that create, move and remove names.
 
 use super::Target;
 use crate::view::error::Problem;
@@ -6,7 +6,7 @@ use crate::view::tree::{Inode, Node, NodeId, Place};
 use buttress_format::InodeNumber;
 
 impl Target<'_> {
-    /// Adds an inode at a path where there is nothing.
+    /// Adds an inode at a path that does not exist yet.
     pub(super) fn create(&mut self, path: &[u8], inode: Inode) -> Result<(), Problem> {
         let place = self.free_place(path)?;
         self.tree.add(&place, inode);
@@ -37,7 +37,8 @@ impl Target<'_> {
         mode: u64,
         device: u64,
     ) -> Result<(), Problem> {
-        // The wide form of the kernel: the low 8 bits of the minor, 12 of the major, the rest of the minor.
+        // The kernel's wide form: the low 8 bits of the minor, 12 bits of the major, the rest of
+        // the minor.
         let low = |bits: u64| u32::try_from(bits).unwrap_or(0);
         let block = match mode & 0o170_000 {
             0o020_000 => false,
@@ -54,7 +55,7 @@ impl Target<'_> {
         self.create(path, Inode::new(node, permissions(mode), number))
     }
 
-    /// What a path leads to that must be there, with its place.
+    /// Resolves a path that must exist, and returns its place and inode.
     fn existing<'p>(&self, path: &'p [u8]) -> Result<(Place<'p>, NodeId), Problem> {
         let place = self.tree.place(path, None)?;
         match place.existing {
@@ -63,7 +64,7 @@ impl Target<'_> {
         }
     }
 
-    /// How many names a directory holds; `None` for anything else.
+    /// Returns the number of names in a directory; `None` for any other inode.
     fn names_in(&self, id: NodeId) -> Option<usize> {
         match &self.tree.inode(id)?.node {
             Node::Directory(directory) => Some(directory.len()),
@@ -90,7 +91,7 @@ impl Target<'_> {
         }
         if let Some(replaced) = new.existing {
             if replaced == id {
-                // Two names of one file: rename(2) does nothing.
+                // If both names belong to one file, rename(2) has no effect.
                 return Ok(());
             }
             match (self.names_in(id), self.names_in(replaced)) {

@@ -1,4 +1,4 @@
-//! The map against a vector of bytes, and clones of clones.
+//! Tests of the extent map against a vector of bytes, and of clones of clones.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn at(offset: u64) -> usize {
     usize::try_from(offset).unwrap()
 }
 
-/// Extents whose byte at `position + n` is that number.
+/// Extent whose byte at `position + n` has that number as value.
 fn stored(position: u64, length: u64) -> Extent {
     Extent {
         length,
@@ -18,7 +18,8 @@ fn stored(position: u64, length: u64) -> Extent {
     }
 }
 
-/// What each byte of the file comes from; `None` in holes. Pieces must follow each other up to the size.
+/// Returns the source position of each byte of the file; `None` in holes. Asserts that the pieces
+/// cover the file up to the size.
 fn bytes(map: &ExtentMap, size: u64) -> Vec<Option<u64>> {
     let mut found = Vec::new();
     for piece in Pieces::new(map, size) {
@@ -60,7 +61,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    /// Many small writes first, so that clones are shared and not copied.
+    /// Many small writes come first, so that clones are shared and not copied.
     #[test]
     fn any_changes_do_what_they_do_to_bytes(
         pieces in 0..SIZE,
@@ -106,7 +107,7 @@ fn a_file_that_doubles_itself_by_clones_stays_small() {
     }
     let mut budget = CopyBudget::default();
     let mut size = 80;
-    // Each clone takes all that is there: a copy of pieces would be 2^40 of them.
+    // Each clone takes the whole file: a copy of pieces would have 2^40 pieces.
     for _ in 0..40 {
         let source = map.clone();
         map.clone_range(size, &source, 0, size, &mut budget).unwrap();
@@ -123,7 +124,7 @@ fn a_file_that_doubles_itself_by_clones_stays_small() {
 
 #[test]
 fn clones_that_nest_too_deeply_in_too_many_pieces_are_refused() {
-    // Each level writes between the pieces of the one below, so that nothing can be joined.
+    // Each level writes between the pieces of the level below, so that no pieces are adjacent.
     let mut map = ExtentMap::default();
     let mut budget = CopyBudget(1000);
     let mut refused = false;

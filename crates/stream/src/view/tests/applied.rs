@@ -1,4 +1,4 @@
-//! What the other commands do: content, attributes, clones, and streams that build on each other.
+//! Tests of content, attributes and clones, and of streams that build on each other.
 
 use super::support::*;
 use crate::command::Command;
@@ -71,7 +71,8 @@ fn ranges_beyond_the_largest_file_are_refused() {
     assert!(reader.next_chunk().is_none());
 }
 
-/// `frame` stored in the stream, of which `[skip, skip + file_bytes)` decoded goes to the file.
+/// Encoded write that stores `data`; its decoded range `[skip, skip + file_bytes)` belongs to the
+/// file.
 fn encoded<'a>(compression: u32, data: &'a [u8], unencoded: u64, skip: u64, file_bytes: u64) -> Command<'a> {
     Command::EncodedWrite {
         path: b"f",
@@ -238,7 +239,7 @@ fn nodes_have_their_kind_and_number() {
     ]);
     let tree = &last(&series).tree;
     let inode = |path: &str| tree.inode(tree.find(path.as_bytes()).unwrap()).unwrap();
-    // 0x3456789a: minor 0x9a and 0x345 above it, major 0x678.
+    // The number is 0x3456789a: minor 0x9a and 0x345 above it, major 0x678.
     assert!(matches!(
         inode("c").node,
         Node::Device {
@@ -280,7 +281,7 @@ fn successors_build_on_and_clone_from_what_came_before() {
                 clone(("d/g", 1), 5, 1, ("f", 0)),
             ],
         ),
-        // It builds on the first, and takes from the second, under another name.
+        // The third stream builds on the first, renames a file, and clones from the second.
         stream(
             3,
             Some(1),
@@ -305,7 +306,7 @@ fn successors_build_on_and_clone_from_what_came_before() {
         assert_eq!((three.parent, three.uuid), (Some(uuid(1)), uuid(3)));
     };
     check(&series(&streams).unwrap());
-    // All in one file.
+    // One file holds all streams.
     let series = series(&[streams.concat()]).unwrap();
     check(&series);
     let numbers: Vec<_> = series
@@ -322,7 +323,7 @@ fn several_subvolumes_may_share_one_end() {
         stream(1, None, &[mkfile("a")]),
         stream(2, Some(1), &[mkfile("b")]),
     );
-    // As `send -e` does: no end command (10 bytes) between them, no header (17 bytes).
+    // `send -e` omits the end command (10 bytes) and the header (17 bytes) between the streams.
     let joined = [&one[..one.len() - 10], &two[17..]].concat();
     let series = series(&[joined]).unwrap();
     let names: Vec<_> = series

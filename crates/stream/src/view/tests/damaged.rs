@@ -1,4 +1,4 @@
-//! Streams that are cut, changed, or made to take memory.
+//! Tests of streams that are cut, changed, or built to exhaust memory.
 
 use super::support::*;
 use crate::command::Command;
@@ -6,7 +6,7 @@ use crate::encoder::Encoder;
 use crate::view::{Error, Options, Problem, Series};
 use buttress_format::send::Version;
 
-/// A small chain with a command of most kinds.
+/// Builds a small chain with most kinds of commands.
 fn chain() -> Vec<u8> {
     let first = stream(
         1,
@@ -65,7 +65,7 @@ fn any_changed_bit_is_an_error() {
         for bit in [0, 3, 7] {
             let mut changed = whole.clone();
             changed[place] ^= 1 << bit;
-            // Only the version of the header is not under a checksum.
+            // The version in the header is the only part without a checksum.
             let is_version = changed[..17] != whole[..17] && (13..17).contains(&place);
             let refused = series(&[changed]).is_err();
             assert!(
@@ -76,7 +76,7 @@ fn any_changed_bit_is_an_error() {
     }
 }
 
-/// Where the header of the second stream begins; its version is not under a checksum either.
+/// Returns the offset of the second stream's header, whose version has no checksum either.
 fn first_header_of_second(whole: &[u8]) -> usize {
     let magic = buttress_format::send::MAGIC;
     let mut places = whole.windows(magic.len()).enumerate();
@@ -141,7 +141,7 @@ fn a_chain_of_many_snapshots_of_a_large_directory_shares_it() {
     let names: Vec<String> = (0..2000).map(|number| format!("file-{number}")).collect();
     let made: Vec<_> = names.iter().map(|name| mkfile(name)).collect();
     let mut streams = vec![stream(1, None, &made)];
-    // 100,000 states of 2,000 names: as copies they would not fit into memory.
+    // The series holds 100,000 states of 2,000 names; copies would not fit into memory.
     for number in 0..1000u32 {
         let parent = if number == 0 { 1 } else { 2 };
         let names = [&names[number as usize], "moved"];

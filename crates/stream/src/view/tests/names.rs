@@ -1,4 +1,4 @@
-//! Names: what is made, moved, linked and taken away, and what is refused.
+//! Tests of names: creation, moves, links, removal, and refusals.
 
 use super::support::*;
 use crate::view::{PathProblem, Problem};
@@ -24,11 +24,11 @@ fn names_are_made_moved_linked_and_taken_away() {
         rmdir("gone"),
         mkfile("gone"),
         unlink("gone"),
-        // An empty directory is replaced by another, a file by a file.
+        // A directory replaces an empty directory, and a file replaces a file.
         rename("d", "e"),
         mkfile("h"),
         rename("h", "e/f"),
-        // Two names of one file: nothing happens.
+        // Both names belong to one file, so the rename has no effect.
         link("k", "g"),
         rename("k", "g"),
     ]);
@@ -78,7 +78,7 @@ fn what_a_receiver_could_not_do_is_refused() {
         (mkfile("no/such/f"), not_found("no")),
         (mkfile("d/no/f"), not_found("d/no")),
         (mkfile("d/f/g"), not_directory("d/f", "regular file")),
-        // A symbolic link is never followed, wherever it points.
+        // The view never follows a symbolic link.
         (mkfile("l/g"), not_directory("l", "symbolic link")),
         (unlink("no"), not_found("no")),
         (rmdir("d"), not_empty("d", 1)),
@@ -118,7 +118,7 @@ fn what_a_receiver_could_not_do_is_refused() {
     ] {
         let commands: Vec<_> = made.into_iter().chain([command]).collect();
         let problem = refusal(&commands);
-        // d/f lies in d, which is found first.
+        // d/f is in d, and the check for d comes first.
         let expected = matches!(problem, Problem::WrongKind { .. } | Problem::IntoItself { .. });
         assert!(expected, "{command:?}: {problem}");
     }
@@ -172,7 +172,7 @@ fn paths_that_no_stream_may_hold_are_refused() {
 fn a_very_deep_tree_is_walked_without_recursion() {
     let depth = 20_000;
     let mut commands = vec![mkdir("a"), mkdir("b")];
-    // One level a command, from the bottom: a moves into b, which is then called a.
+    // Each command adds one level from the bottom: a moves into b, and b is renamed to a.
     for _ in 0..depth {
         commands.extend([rename("a", "b/a"), rename("b", "a"), mkdir("b")]);
     }

@@ -1,4 +1,4 @@
-//! Making streams, and asking what they hold.
+//! Helpers to build streams and to query views.
 
 use crate::command::Command;
 use crate::encoder::Encoder;
@@ -6,12 +6,13 @@ use crate::view::{Content, Error, Node, Options, Problem, Result, Series, Snapsh
 use buttress_format::send::Version;
 use buttress_format::{ByteCount, FileOffset, Generation, Timestamp, Uuid};
 
-/// The uuid of the snapshot with this number.
+/// Returns the uuid of the snapshot with this number.
 pub(super) const fn uuid(number: u8) -> Uuid {
     Uuid::from_bytes([number; 16])
 }
 
-/// A stream with these commands between the first and the end; on top of `parent` where there is one.
+/// Builds a stream with these commands between its first and last command, on top of `parent` if
+/// given.
 pub(super) fn stream(number: u8, parent: Option<u8>, commands: &[Command<'_>]) -> Vec<u8> {
     let encoder = Encoder::new(Version::V3);
     let mut bytes = Vec::new();
@@ -37,7 +38,7 @@ pub(super) fn stream(number: u8, parent: Option<u8>, commands: &[Command<'_>]) -
     bytes
 }
 
-/// The series of these streams, each in a file of its own.
+/// Builds a series of these streams, each in a separate file.
 pub(super) fn series(streams: &[Vec<u8>]) -> Result<Series> {
     let mut series = Series::new(Options {
         decode_data: true,
@@ -49,12 +50,12 @@ pub(super) fn series(streams: &[Vec<u8>]) -> Result<Series> {
     Ok(series)
 }
 
-/// The series of one full stream.
+/// Builds a series of one full stream.
 pub(super) fn full(commands: &[Command<'_>]) -> Series {
     series(&[stream(1, None, commands)]).unwrap()
 }
 
-/// Why the last of the commands is refused; the others are not.
+/// Returns why the view refuses the last command; the earlier ones must succeed.
 pub(super) fn refusal(commands: &[Command<'_>]) -> Problem {
     let error = series(&[stream(1, None, commands)]).unwrap_err();
     let Error::Refused {
@@ -77,12 +78,12 @@ pub(super) fn refusal(commands: &[Command<'_>]) -> Problem {
     problem
 }
 
-/// The last snapshot.
+/// Returns the last snapshot.
 pub(super) fn last(series: &Series) -> &Snapshot {
     series.snapshots().last().unwrap()
 }
 
-/// What a file holds; panics at damage.
+/// Returns the content of a file; panics at damage.
 pub(super) fn content(series: &Series, tree: &Tree, path: &str) -> Vec<u8> {
     let id = tree.find(path.as_bytes()).unwrap();
     let mut reader = series.content(tree, id, path.as_bytes()).unwrap();
@@ -99,7 +100,7 @@ pub(super) fn content(series: &Series, tree: &Tree, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// The ranges of a file that hold data, joined.
+/// Lists the file ranges that hold data, with adjacent ranges joined.
 pub(super) fn data_ranges(tree: &Tree, path: &str) -> Vec<(u64, u64)> {
     let Node::File(file) = &tree.inode(tree.find(path.as_bytes()).unwrap()).unwrap().node else {
         panic!("{path} is no file");
@@ -114,7 +115,7 @@ pub(super) fn data_ranges(tree: &Tree, path: &str) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// All paths, with the number of names each has.
+/// Lists all paths with their numbers of names.
 pub(super) fn paths(tree: &Tree) -> Vec<(String, u32)> {
     tree.walk(crate::view::NodeId::ROOT)
         .map(|entry| {
@@ -214,7 +215,7 @@ pub(super) fn fallocate(path: &str, mode: u32, offset: u64, length: u64) -> Comm
     }
 }
 
-/// Sets the times to this second and the ones after it.
+/// Builds a command that sets the times to this second and the following ones.
 pub(super) fn utimes(path: &str, seconds: i64, nanoseconds: u32) -> Command<'_> {
     let time = |more| Timestamp {
         seconds: seconds + more,

@@ -1,4 +1,4 @@
-//! One inode.
+//! Inodes of a view's tree.
 
 use super::Entries;
 use crate::view::extents::{ExtentMap, FILE_BYTES_MAX, Pieces};
@@ -6,24 +6,26 @@ use buttress_format::{ByteCount, FileKind, FileOffset, InodeNumber, Timestamp, n
 use rpds::RedBlackTreeMapSync;
 use std::sync::Arc;
 
-/// A file of any kind, as the streams so far made it. A clone is cheap: it shares names, content and attributes.
+/// An inode of any kind, in its state after the streams so far. A copy is cheap: it shares names,
+/// content and attributes.
 #[derive(Clone, Debug)]
 pub struct Inode {
-    /// What it is, with what only that has.
+    /// Kind of the inode, with its kind-specific data.
     pub node: Node,
-    /// Inode number at the sender, where the stream says it.
+    /// Inode number at the sender, if the stream contains it.
     pub number: Option<InodeNumber>,
     /// Permission bits with set-user-id, set-group-id and sticky.
     pub permissions: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Times, as the stream sets them. Where it does not, a receiver's clock would: here they are zero.
+    /// Times from the stream. Times that the stream does not set are zero here; a receiver would
+    /// use its clock.
     pub times: Times,
-    /// Names; 1 for directories.
+    /// Number of names; 1 for directories.
     pub links: u32,
-    /// Inode flags, where the stream sets them.
+    /// Inode flags, if the stream sets them.
     pub flags: Option<u64>,
     xattrs: RedBlackTreeMapSync<Arc<[u8]>, Arc<[u8]>>,
 }
@@ -31,35 +33,35 @@ pub struct Inode {
 /// The times of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Last access.
+    /// Time of the last access.
     pub accessed: Timestamp,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub modified: Timestamp,
-    /// Last change of anything, at the sender.
+    /// Time of the last change of the inode at the sender.
     pub changed: Timestamp,
-    /// When it was made at the sender; from version 2 of the stream on.
+    /// Creation time at the sender; present from stream version 2 on.
     pub created: Option<Timestamp>,
 }
 
-/// What an inode is.
+/// Kind of an inode, with its kind-specific data.
 #[derive(Clone, Debug)]
 pub enum Node {
-    /// A directory: [`Tree::entries`](super::Tree::entries).
+    /// A directory; see [`Tree::entries`](super::Tree::entries).
     Directory(Directory),
     /// A regular file.
     File(File),
     /// A symbolic link.
     Symlink {
-        /// Where it points, unchecked.
+        /// Target path, unchecked.
         target: Arc<[u8]>,
     },
-    /// A device.
+    /// A device node.
     Device {
-        /// Whether a block device; else a character device.
+        /// True for a block device, false for a character device.
         block: bool,
-        /// The driver.
+        /// Major device number.
         major: u32,
-        /// The device.
+        /// Minor device number.
         minor: u32,
     },
     /// A named pipe.
@@ -73,13 +75,13 @@ pub enum Node {
 pub struct Directory(pub(in crate::view) Entries);
 
 impl Directory {
-    /// How many names it holds.
+    /// Returns the number of names in the directory.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.size()
     }
 
-    /// Whether it holds none.
+    /// Returns whether the directory is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -91,31 +93,31 @@ impl Directory {
 pub struct File {
     pub(in crate::view) size: u64,
     pub(in crate::view) extents: ExtentMap,
-    /// Ranges of it changed, but the stream does not say to what.
+    /// True if ranges of the file changed to content that the stream omits.
     pub(in crate::view) lacks_data: bool,
     pub(in crate::view) has_verity: bool,
 }
 
 impl File {
-    /// Its size.
+    /// Returns the size of the file.
     #[must_use]
     pub const fn size(&self) -> ByteCount {
         ByteCount::new(self.size)
     }
 
-    /// Whether content of it was not sent (`--no-data`).
+    /// Returns whether a stream omitted content of the file (`--no-data`).
     #[must_use]
     pub const fn lacks_data(&self) -> bool {
         self.lacks_data
     }
 
-    /// Whether fs-verity is on.
+    /// Returns whether fs-verity is enabled.
     #[must_use]
     pub const fn has_verity(&self) -> bool {
         self.has_verity
     }
 
-    /// The ranges that hold data, `[start, end)`, in order. One may begin where the one before ends.
+    /// Returns the ranges that hold data, `[start, end)`, in order. Ranges may be adjacent.
     pub fn data_ranges(&self) -> impl Iterator<Item = (FileOffset, FileOffset)> {
         self.pieces().filter(|piece| piece.data.is_some()).map(|piece| {
             let end = piece.offset.saturating_add(piece.length);
@@ -123,7 +125,8 @@ impl File {
         })
     }
 
-    /// How much of it is not a hole, roughly: holes in what was cloned count.
+    /// Returns the approximate number of bytes that are not in holes. Holes in cloned ranges count
+    /// as data.
     #[must_use]
     pub fn data_bytes(&self) -> ByteCount {
         ByteCount::new(self.extents.covered_bytes(self.size))
@@ -133,7 +136,7 @@ impl File {
         Pieces::new(&self.extents, self.size)
     }
 
-    /// Makes it at least this long.
+    /// Grows the file to at least `size` bytes.
     pub(in crate::view) fn grow_to(&mut self, size: u64) {
         self.size = self.size.max(size);
     }
@@ -150,12 +153,12 @@ impl File {
 }
 
 impl Node {
-    /// An empty directory.
+    /// Creates an empty directory.
     pub(in crate::view) fn directory() -> Self {
         Self::Directory(Directory::default())
     }
 
-    /// What it is, in words.
+    /// Returns the kind of the inode in words.
     #[must_use]
     pub const fn kind_name(&self) -> &'static str {
         match self {
@@ -168,7 +171,7 @@ impl Node {
         }
     }
 
-    /// What it is, as directory items say it.
+    /// Returns the kind of the inode as the file type of directory items.
     #[must_use]
     pub const fn kind(&self) -> FileKind {
         match self {
@@ -198,7 +201,7 @@ impl Inode {
         }
     }
 
-    /// Type and permission bits, as `st_mode` has them.
+    /// Returns type and permission bits, as in `st_mode`.
     #[must_use]
     pub const fn mode(&self) -> u32 {
         let kind = match self.node.kind() {
@@ -213,8 +216,8 @@ impl Inode {
         kind | self.permissions
     }
 
-    /// `st_size`: of a file its content, of a symbolic link its target, of a directory twice the length of its
-    /// names, as btrfs has it.
+    /// Returns `st_size`: the content length of a file, the target length of a symbolic link and,
+    /// as in btrfs, twice the length of a directory's names.
     #[must_use]
     pub fn size(&self) -> ByteCount {
         ByteCount::new(match &self.node {
@@ -227,8 +230,8 @@ impl Inode {
         })
     }
 
-    /// Extended attributes, name and value, in the order in which btrfs keeps and lists them: that of the hashes
-    /// of their names.
+    /// Returns names and values of the extended attributes, in the order in which btrfs stores and
+    /// lists them: by the hashes of their names.
     #[must_use]
     pub fn xattrs(&self) -> Vec<(&[u8], &[u8])> {
         let all = self.xattrs.iter();
@@ -241,7 +244,7 @@ impl Inode {
         self.xattrs.insert_mut(name.into(), value.into());
     }
 
-    /// Returns whether it was there.
+    /// Removes an extended attribute. Returns whether it existed.
     pub(in crate::view) fn remove_xattr(&mut self, name: &[u8]) -> bool {
         self.xattrs.remove_mut(name)
     }

@@ -1,21 +1,21 @@
-//! Paths as commands hold them: checked, and taken apart.
+//! Paths in commands: checks, and splitting into names.
 
 use super::NodeId;
 use crate::view::error::{PathProblem, Problem};
 use buttress_format::NAME_BYTES_MAX;
 
-/// A name in a directory.
+/// A place for a name: a directory and the name in it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::view) struct Place<'a> {
     pub(in crate::view) directory: NodeId,
     pub(in crate::view) name: &'a [u8],
-    /// What the name leads to now.
+    /// Inode that the name leads to now.
     pub(in crate::view) existing: Option<NodeId>,
-    /// Whether the way here leads through the directory that was forbidden.
+    /// True if the path passes through the forbidden directory.
     pub(in crate::view) within_forbidden: bool,
 }
 
-/// The names of a path, each with where it ends. The empty path has none.
+/// Returns the names of a path, each with its end offset in the path. The empty path has none.
 pub(crate) fn names(path: &[u8]) -> Result<impl Iterator<Item = (&[u8], usize)>, Problem> {
     check(path)?;
     let mut start = 0usize;
@@ -59,7 +59,7 @@ fn check(path: &[u8]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The beginning of `path` up to the end of `name`, and up to before it.
+/// Returns the beginning of `path` up to and including `name`, and the part before `name`.
 pub(super) fn up_to<'a>(path: &'a [u8], name: &[u8], end: usize) -> (&'a [u8], &'a [u8]) {
     let above = end.saturating_sub(name.len()).saturating_sub(1);
     (
@@ -68,7 +68,7 @@ pub(super) fn up_to<'a>(path: &'a [u8], name: &[u8], end: usize) -> (&'a [u8], &
     )
 }
 
-/// The error of a command that cannot work on the subvolume itself.
+/// Builds the error of a command that does not apply to the subvolume itself.
 pub(super) fn root(path: &[u8]) -> Problem {
     Problem::PathInvalid {
         path: path.to_vec(),
