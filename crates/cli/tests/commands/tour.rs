@@ -92,10 +92,10 @@ fn tour_of_the_folder_for_temporary_files_leaves_its_own_image_out() {
     assert!(output.status.success() && !text.contains("FAILED"), "{text}");
 }
 
-/// The table in the README has the steps of the tour, in their order.
+/// The table in `docs/tour.md` has the steps of the tour, in their order.
 #[test]
-fn readme_shows_every_step_of_the_tour() {
-    let page = include_str!("../../../../README.md");
+fn page_shows_every_step_of_the_tour() {
+    let page = include_str!("../../../../docs/tour.md");
     let table = page.split_once("$ buttress tour --keep\n").unwrap().1;
     let table = table.split_once("\n\n").unwrap().0;
     let shown: Vec<&str> = table

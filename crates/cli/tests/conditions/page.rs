@@ -1,4 +1,4 @@
-//! `docs/exit-codes.md`: what the tests expect, as a table. With `BUTTRESS_WRITE_DOCS` set it is written anew.
+//! `docs/exit-codes.md`: what the tests expect, as a table. With `BUTTRESS_WRITE_DOCS` set, the test writes the page.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,30 +10,42 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exit-codes.m
 const HEAD: &str = "\
 # Exit codes
 
-Made by the test `conditions` of the command, which runs every cell; `BUTTRESS_WRITE_DOCS=1 cargo test -p buttress-cli --test
-conditions` writes it anew.
+The test `conditions` of the command makes this page and runs every cell. `BUTTRESS_WRITE_DOCS=1 cargo test -p buttress-cli --test
+conditions` writes it again.
 
 | code | meaning |
 |---|---|
-| 0 | all of it was done; also where the reader of the output closed the pipe |
-| 1 | it failed, or something was lost on the way; `diff`: there are differences; `check`: something was found; `replace`: data is lost, or metadata is and the replacement was given up |
-| 2 | the command line is wrong; `diff`: it could not compare; `check`: it could not check; `scrub`, `replace`: there is nothing to resume or to cancel |
+| 0 | the command did everything that it was asked to do. A reader that closes the pipe is no failure |
+| 1 | the command failed, or something was lost. `diff`: there are differences. `check`: there are findings. `replace`: data was lost, or metadata was lost and the replacement was cancelled |
+| 2 | the command line is wrong. `diff`: the sides could not be compared. `check`: the check could not run. `scrub`, `replace`: there is nothing to resume or cancel |
 | 3 | `scrub`: there are uncorrectable errors |
-| by a signal | SIGINT, SIGTERM or SIGHUP ended it; what it changed in a volume is whole or not there |
+| by a signal | SIGINT, SIGTERM or SIGHUP ended the command. Each of its changes to a volume is complete or absent |
 
-What holds in every cell: a failure is told on standard error with what it is about; standard output holds results and nothing
-else; no output is left half-made (`send -f` keeps what there is beside the file, to go on with); a command that only looks does not touch the image. With `--progress json` standard error
-holds JSON lines and nothing else, one event a line ([`event`] is `progress`, `done`, `stopped`, `step`, `note`, `warning` or
-`error`), and the last of a job that came to its end is `done`, at 100 percent. With `--format json` standard output
-is one document in any case: a command that fails without one prints a document with `error` (`message`, `help`, `exit_code`), and one
-that fails within an array closes the array and adds `error`.
+These rules hold in every cell:
 
-`closed`: standard output is closed (`>&-`). `full`: it is `/dev/full`. `pipe`: nobody reads it; a stream is then
-cut off, which is told with how to go on. `terminal`: it is one. `JSON`:
-`--format json`; the name of the document, or the code of a refusal. `SIGINT`: it comes while the command waits for its reader:
-`signal`, or the code of an end in order. `wrong`: an option that is not there. `missing`: the image, stream or folder does not
-exist. `path`: the path is not in the volume. `denied`: an ordinary user may not read the source, or write the image or the
-folder for outputs. `no space`: the disk for outputs is full. `-`: the command has no such thing.
+- A failure is reported on standard error and names the object that failed. Standard output contains only results.
+- No output file is left incomplete. `send -f` keeps its partial output in a file beside the output, to resume from.
+- A command that reads never writes to the image.
+- With `--progress json`, standard error contains only JSON lines, one event a line. `event` is `progress`, `done`, `stopped`, `step`,
+  `note`, `warning` or `error`. The last event of a complete job is `done`, at 100 percent.
+- With `--format json`, standard output is always one document. A command that fails before its document prints a document with `error`
+  (`message`, `help`, `exit_code`). A command that fails within an array closes the array and adds `error`.
+
+| column | condition |
+|---|---|
+| `closed` | standard output is closed (`>&-`) |
+| `full` | standard output is `/dev/full` |
+| `pipe` | standard output is a pipe without a reader. A stream is cut off, and the message says how to resume |
+| `terminal` | standard output is a terminal |
+| `JSON` | `--format json` is given. The cell has the name of the document, or the exit code of a refusal |
+| `SIGINT` | the signal arrives while the command writes to a slow reader. The cell has `signal`, or the exit code of an orderly end |
+| `wrong` | an unknown option is given |
+| `missing` | the image, stream or directory does not exist |
+| `path` | the path does not exist in the volume |
+| `denied` | the user has no permission to read the source, or to write the image or the output directory |
+| `no space` | the disk for outputs is full |
+
+A dash means that the condition does not apply to the command.
 
 ";
 
@@ -55,7 +67,7 @@ pub(crate) fn compare() {
 }
 
 fn page() -> String {
-    let mut page = HEAD.replace("[`event`]", "`event`");
+    let mut page = HEAD.to_owned();
     writeln!(page, "| {} |", COLUMNS.join(" | ")).unwrap();
     writeln!(page, "|{}", "---|".repeat(COLUMNS.len())).unwrap();
     for case in cases() {

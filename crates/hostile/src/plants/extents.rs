@@ -108,7 +108,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "reference-total",
         "kinds",
-        "an extent says one reference more",
+        "the reference count of an extent is one too large",
         &["reference-total"],
         |editor| {
             let (key, _) = data_extent(editor, |_| true);
@@ -118,7 +118,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "reference-without-extent",
         "kinds",
-        "a reference to an extent that there is not",
+        "a back reference of an extent that does not exist",
         &["reference-without-extent"],
         |editor| {
             let at = key(free_sector(editor), ItemType::TREE_BLOCK_REF, 5);
@@ -146,7 +146,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "extent-unused",
         "kinds",
-        "the item of a data extent added that nothing uses",
+        "a data extent item added that nothing uses",
         &[
             "extent-unused",
             "block-group-used",
@@ -162,7 +162,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "extent-outside-block-group",
         "kinds",
-        "the item of an extent behind all block groups",
+        "an extent item after all block groups",
         &["extent-outside-block-group", "extent-unused", "bytes-used"],
         |editor| {
             let data = one_reference(editor);
@@ -172,7 +172,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "reference-surplus",
         "kinds",
-        "a reference is recorded once too often",
+        "a back reference is counted once too often",
         &["reference-surplus"],
         |editor| {
             // One inline reference: head 24, type 1, root 8, inode 8, offset 8, count 4.
@@ -188,7 +188,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "reference-missing",
         "kinds",
-        "a reference is recorded for another inode",
+        "a back reference names another inode",
         &["reference-missing", "reference-surplus"],
         |editor| {
             let (key, _) = data_extent(editor, |extent| {
@@ -200,7 +200,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "extent-length",
         "kinds",
-        "a file extent item says that its extent is longer",
+        "a file extent item says that its extent is longer than it is",
         &["extent-length"],
         |editor| {
             let (key, _) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
@@ -213,7 +213,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "block-differs",
         "kinds",
-        "the extent item of a tree block is of a later generation than the block",
+        "the extent item of a tree block has a later generation than the block",
         &["block-differs"],
         |editor| {
             let limit = editor.open().superblock().generation.get();
@@ -226,7 +226,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "block-older-item",
         "kinds",
-        "the extent item of a tree block is of an earlier generation than the block",
+        "the extent item of a tree block has an earlier generation than the block",
         &["block-differs"],
         |editor| {
             let (key, _) = editor.find(TreeId::EXTENT, ItemType::METADATA_ITEM, |_, _| true);
@@ -236,7 +236,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "block-level",
         "kinds",
-        "the extent item of a tree block says another level",
+        "the extent item of a tree block has another level than the block",
         &["block-differs"],
         |editor| {
             let (last, _) = editor.find(TreeId::EXTENT, ItemType::METADATA_ITEM, |key, _| {
@@ -251,7 +251,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "owner-without-block",
         "kinds",
-        "a leaf is made for a tree that does not hold it",
+        "the owner of a leaf is a tree that does not contain the leaf",
         &["owner-without-block"],
         |editor| {
             let (place, _) = editor.find(TreeId::ROOT, ItemType::ROOT_REF, |_, _| true);
@@ -262,7 +262,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "back-reference-flags-own",
         "kinds",
-        "a leaf has full back references although its tree holds it",
+        "a leaf has full back references although its owner contains it",
         &["back-reference-flags"],
         |editor| {
             let (_, logical) = leaf_without_data(editor);
@@ -284,7 +284,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "back-reference-flags-relocated",
         "kinds",
-        "the header of a leaf without full back references says that a relocation made it",
+        "a leaf without full back references has the relocation flag",
         &["back-reference-flags"],
         |editor| {
             let (first, _) = leaf_without_data(editor);
@@ -295,7 +295,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "item-of-no-type",
         "kinds",
-        "an item of a type without a name in the top level",
+        "an item of an unknown type in the top level",
         &["item-unexpected"],
         |editor| {
             let (last, _) = editor.items(TreeId::FS).pop().expect("it has items");
@@ -317,7 +317,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "extent-kind",
         "kinds",
-        "a data block group and its chunk become ones of metadata",
+        "a data block group and its chunk become metadata",
         &["extent-kind"],
         |editor| {
             let (group, _) = editor.find(TreeId::EXTENT, ItemType::BLOCK_GROUP_ITEM, |_, data| {
@@ -331,7 +331,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "block-group-used",
         "kinds",
-        "a block group counts its extents wrongly",
+        "the used bytes of a block group are wrong",
         &["block-group-used"],
         |editor| {
             let (group, _) = block_group(editor);
@@ -341,7 +341,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "block-group-flags",
         "kinds",
-        "a block group is of another profile than its chunk",
+        "a block group has another profile than its chunk",
         &["block-group-flags"],
         |editor| {
             let (group, _) = block_group(editor);
@@ -362,7 +362,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "chunk-missing-in-tree",
         "quota-xxhash",
-        "a block group without a chunk, in a tree of their own",
+        "a block group without a chunk, in a block group tree",
         &["chunk-missing", "free-space-info-missing"],
         |editor| {
             let (_, mut data) = editor.find(TreeId::BLOCK_GROUP, ItemType::BLOCK_GROUP_ITEM, |_, _| true);
@@ -391,14 +391,14 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "free-space-used",
         "kinds",
-        "a free extent made longer, over an extent",
+        "a free extent made longer, so that it overlaps an extent",
         &["free-space-used"],
         |editor| move_free_extent(editor, -4096),
     ),
     Plant::new(
         "free-space-count",
         "kinds",
-        "a block group counts its free extents wrongly",
+        "the number of free extents of a block group is wrong",
         &["free-space-count"],
         |editor| {
             let info = free_space_info(editor);
@@ -418,7 +418,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "free-space-without-block-group",
         "kinds",
-        "a free extent behind all block groups",
+        "a free extent after all block groups",
         &["free-space-without-block-group"],
         |editor| {
             let at = key(1 << 40, ItemType::FREE_SPACE_EXTENT, 4096);
@@ -428,7 +428,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "free-space-of-old-mkfs",
         "quota-xxhash",
-        "no damage: mkfs.btrfs left free space information of the chunk that it begins with",
+        "no damage: mkfs.btrfs left free space information of its temporary chunk",
         &[],
         |editor| {
             let (first, _) = editor.items(TreeId::FREE_SPACE).remove(0);
@@ -440,7 +440,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "copy-damaged",
         "quota-xxhash",
-        "one copy of a tree block overwritten",
+        "a single copy of a tree block overwritten",
         &["copy-damaged"],
         |editor| {
             let filesystem = editor.open();
@@ -462,7 +462,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "qgroup-count",
         "quota-xxhash",
-        "a quota group counts wrongly",
+        "the counts of a quota group are wrong",
         &["qgroup-count"],
         |editor| {
             let info = qgroup_info(editor);
@@ -482,7 +482,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "qgroup-relation",
         "quota-xxhash",
-        "a relation of quota groups known to one of them",
+        "a relation of quota groups recorded for only one of them",
         &["qgroup-relation"],
         |editor| {
             let info = qgroup_info(editor);
@@ -493,7 +493,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "qgroup-count-simple",
         "squota",
-        "a simple quota counts wrongly",
+        "the count of a simple quota is wrong",
         &["qgroup-count"],
         |editor| {
             let info = qgroup_info(editor);
@@ -503,7 +503,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "quotas-inconsistent",
         "quota-xxhash",
-        "no damage: a quota group counts wrongly, and quotas are marked as inconsistent",
+        "no damage: the counts of a quota group are wrong, and quotas are marked as inconsistent",
         &[],
         |editor| {
             let info = qgroup_info(editor);

@@ -43,18 +43,18 @@ fn move_extent(editor: &mut Editor, to: u64) {
 }
 
 pub(super) const PLANTS: &[Plant] = &[
-    Plant::new("log", "log", "no damage: a log waits for replay", &[], |_| {}).noting(&["pending-log"]),
+    Plant::new("log", "log", "no damage: a log is pending replay", &[], |_| {}).noting(&["pending-log"]),
     Plant::new(
         "log-outside-block-group",
         "log",
-        "an extent of a logged file behind all block groups",
+        "an extent of a logged file after all block groups",
         &["log-outside-block-group", "log-checksum-missing"],
         |editor| move_extent(editor, 1 << 40),
     ),
     Plant::new(
         "log-collision",
         "log",
-        "an extent of a logged file where a tree block lies",
+        "an extent of a logged file overlaps a tree block",
         &["log-collision", "log-outside-block-group", "log-checksum-missing"],
         |editor| {
             let (block, _) = editor.find(TreeId::EXTENT, ItemType::METADATA_ITEM, |_, _| true);
@@ -80,7 +80,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "log-item-unexpected",
         "log",
-        "an item of a type without a name in the log",
+        "an item of an unknown type in the log",
         &["item-unexpected"],
         |editor| {
             let (last, _) = items(editor).pop().expect("the log has items");

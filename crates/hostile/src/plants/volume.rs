@@ -73,21 +73,21 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "header-flags",
         "kinds",
-        "a flag without a meaning in the header of a leaf",
+        "the header of a leaf has an unknown flag",
         &["header-flags"],
         |editor| header(editor, TreeId::FS, |header| header[HEADER_FLAGS + 1] |= 1),
     ),
     Plant::new(
         "header-flags-of-relocation",
         "kinds",
-        "the flag of a relocation in the header of a leaf of the extent tree",
+        "the header of an extent tree leaf has the relocation flag",
         &["header-flags"],
         |editor| header(editor, TreeId::EXTENT, |header| header[HEADER_FLAGS] |= 2),
     ),
     Plant::new(
         "header-revision",
         "kinds",
-        "a revision of back references that is not known, in the header of a leaf",
+        "the header of a leaf has an unknown back reference revision",
         &["header-flags"],
         |editor| header(editor, TreeId::FS, |header| header[HEADER_REVISION] = 2),
     ),
@@ -117,21 +117,21 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "superblock-damaged",
         "kinds",
-        "bytes of a copy of the superblock changed",
+        "bytes of a superblock copy changed",
         &["superblock-damaged"],
         |editor| editor.write_raw(0, COPY + 500, &[0x5a; 8]),
     ),
     Plant::new(
         "superblock-differs",
         "kinds",
-        "bytes_used in a copy of the superblock is another",
+        "a superblock copy has another bytes_used",
         &["superblock-differs"],
         |editor| editor.superblocks(None, only_copies, |bytes| add(bytes, BYTES_USED, 4096)),
     ),
     Plant::new(
         "superblock-behind",
         "kinds",
-        "no damage: a copy of the superblock is of the commit before",
+        "no damage: a superblock copy is from the commit before",
         &[],
         |editor| editor.superblocks(None, only_copies, |bytes| add(bytes, GENERATION, -1)),
     )
@@ -139,7 +139,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "superblock-not-written",
         "kinds",
-        "no damage: a copy of the superblock was never written",
+        "no damage: a superblock copy was never written",
         &[],
         |editor| editor.write_raw(0, COPY, &[0; 4096]),
     )
@@ -147,42 +147,42 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "bytes-used",
         "kinds",
-        "the superblock counts extents wrongly",
+        "bytes_used in the superblock is wrong",
         &["bytes-used"],
         |editor| editor.superblocks(None, all, |bytes| add(bytes, BYTES_USED, 4096)),
     ),
     Plant::new(
         "total-bytes-more",
         "kinds",
-        "the superblock adds more to the sizes of devices",
+        "the sum of device sizes in the superblock is too large",
         &["total-bytes"],
         |editor| editor.superblocks(None, all, |bytes| add(bytes, TOTAL_BYTES, 4096)),
     ),
     Plant::new(
         "total-bytes-less",
         "kinds",
-        "the superblock says less than the sizes of devices",
+        "the sum of device sizes in the superblock is too small",
         &["total-bytes"],
         |editor| editor.superblocks(None, all, |bytes| add(bytes, TOTAL_BYTES, -4096)),
     ),
     Plant::new(
         "device-count",
         "kinds",
-        "the superblock counts devices wrongly",
+        "the number of devices in the superblock is wrong",
         &["device-count"],
         |editor| editor.superblocks(None, all, |bytes| add(bytes, DEVICES, 1)),
     ),
     Plant::new(
         "device-behind",
         "raid1",
-        "the superblocks of one device are of the commit before",
+        "the superblocks of one device are from the commit before",
         &["device-behind"],
         |editor| editor.superblocks(Some(1), all, |bytes| add(bytes, GENERATION, -1)),
     ),
     Plant::new(
         "device-missing",
         "raid1",
-        "one of two devices is gone",
+        "the second of two devices is missing",
         &["device-missing"],
         |editor| editor.remove_device(1),
     ),
@@ -196,21 +196,21 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "device-item-differs",
         "kinds",
-        "the device's size in its superblock is another",
+        "the superblock has another size of the device than the chunk tree",
         &["device-item-differs"],
         |editor| editor.superblocks(None, all, |bytes| add(bytes, DEVICE_TOTAL_BYTES, 4096)),
     ),
     Plant::new(
         "device-item-uses-more",
         "kinds",
-        "no damage: the superblock was written when the device used more than in the commit",
+        "no damage: the superblock says that the device uses more than in the commit",
         &[],
         |editor| editor.superblocks(None, all, |bytes| add(bytes, DEVICE_BYTES_USED, 1 << 20)),
     ),
     Plant::new(
         "device-bytes-used",
         "kinds",
-        "the device item counts its extents wrongly",
+        "the used bytes in a device item are wrong",
         &["device-bytes-used"],
         |editor| {
             editor.superblocks(None, all, |bytes| add(bytes, DEVICE_BYTES_USED, 4096));
@@ -222,7 +222,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "system-chunk-differs",
         "kinds",
-        "a system chunk's alignment is another in the chunk tree than in the superblock",
+        "the alignment of a system chunk differs between the chunk tree and the superblock",
         &["system-chunk-differs"],
         |editor| {
             let (chunk, _) = editor.find(TreeId::CHUNK, ItemType::CHUNK_ITEM, |_, data| data[24] & 2 != 0);
@@ -242,21 +242,21 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "stripe-missing",
         "kinds",
-        "a device extent added that no chunk has",
+        "a device extent added that belongs to no chunk",
         &["stripe-missing", "device-bytes-used"],
         |editor| insert_extent(editor, 1, 120 << 20),
     ),
     Plant::new(
         "device-extent-past-end",
         "kinds",
-        "a device extent added behind the device's end",
+        "a device extent added past the end of the device",
         &["stripe-missing", "device-extent-past-end", "device-bytes-used"],
         |editor| insert_extent(editor, 1, 1 << 30),
     ),
     Plant::new(
         "device-unknown",
         "kinds",
-        "an extent of a device that there is not",
+        "a device extent of a device that does not exist",
         &["stripe-missing", "device-unknown"],
         |editor| insert_extent(editor, 9, 120 << 20),
     ),
@@ -270,7 +270,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "default-subvolume-missing",
         "kinds",
-        "the default subvolume is one that there is not",
+        "the default subvolume does not exist",
         &["default-subvolume-missing"],
         |editor| {
             let default = key(6, ItemType::DIR_ITEM, name_hash(b"default"));
@@ -315,7 +315,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "root-orphan-item-missing",
         "kinds",
-        "a subvolume has no references, and no orphan item",
+        "a subvolume has no references and no orphan item",
         &["root-orphan-item-missing", "root-reference"],
         |editor| {
             let root = subvolume(editor);
@@ -327,7 +327,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "deleted-subvolume-with-place",
         "kinds",
-        "a subvolume that is being deleted lies in a directory",
+        "a subvolume that is being deleted is in a directory",
         &["root-reference"],
         |editor| {
             let root = subvolume(editor);
@@ -353,7 +353,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "root-reference-differs",
         "kinds",
-        "the two sides of a subvolume's place differ",
+        "the parent and the child record different places of a subvolume",
         &["root-reference"],
         |editor| {
             let (_, back, _) = place(editor);
@@ -363,7 +363,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "root-reference-half",
         "kinds",
-        "only the subvolume knows its place",
+        "only the child records the place of a subvolume",
         &["root-reference"],
         |editor| {
             let (forth, ..) = place(editor);
@@ -373,7 +373,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "root-reference-other-half",
         "kinds",
-        "only the parent knows a subvolume's place",
+        "only the parent records the place of a subvolume",
         &["root-reference", "subvolume-unreachable"],
         |editor| {
             let (_, back, _) = place(editor);
@@ -383,7 +383,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "subvolume-unreachable",
         "kinds",
-        "a subvolume's place is known to nobody",
+        "no item records the place of a subvolume",
         &["subvolume-unreachable"],
         |editor| {
             let (forth, back, _) = place(editor);
@@ -394,7 +394,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "subvolume-missing",
         "kinds",
-        "a place of a subvolume that there is not",
+        "a place is recorded for a subvolume that does not exist",
         &["root-reference", "subvolume-missing", "subvolume-entry-missing"],
         |editor| {
             let (forth, _, data) = place(editor);
@@ -405,7 +405,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "subvolume-entry-missing",
         "kinds",
-        "a subvolume's DIR_INDEX removed, and the directory made smaller",
+        "a subvolume's DIR_INDEX removed, and the size of the directory adjusted",
         &["subvolume-entry-missing", "files-unexplained"],
         |editor| {
             let (index, data) = editor.find(TreeId::FS, ItemType::DIR_INDEX, |key, data| {
@@ -434,7 +434,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "uuid-wrong",
         "kinds",
-        "another uuid leads to a subvolume",
+        "another uuid points to a subvolume",
         &["uuid-wrong"],
         |editor| {
             let (item, data) = uuid_item(editor);

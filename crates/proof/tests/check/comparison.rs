@@ -22,10 +22,12 @@ const VERSIONS: [&str; 2] = ["6.2", "6.14"];
 const HEAD: &str = "\
 # Check against `btrfs check`
 
-Made by the test `check` of the crate `proof` (`comparison`; `BUTTRESS_BLESS=1` writes it anew), which fails when this table
-is not what comes out. Each row is a small volume of the kernel with one damage planted behind right checksums
-(`crates/hostile/src/plants`); the columns are what `buttress check` finds and what `btrfs check` 6.2 and 6.14 say in their two
-modes (`error`, or a dash where they are silent). Rows whose codes are in brackets are no damage to us: these are notes.
+The test `comparison` of `buttress-proof` (`--test check`) makes this table, and fails if the table differs. `BUTTRESS_BLESS=1` writes
+it again.
+
+Each row is a small volume that the kernel made, with one damage planted behind valid checksums (`crates/hostile/src/plants`). Column
+`ours` has the findings of `buttress check`. The other columns have the verdicts of `btrfs check` 6.2 and 6.14 in their two modes: `error`, or a
+dash if they report nothing. Codes in brackets are notes: Buttress regards these volumes as undamaged.
 
 ";
 
@@ -91,7 +93,7 @@ fn table(judges: &[Judge]) -> Result<String> {
     }
     writeln!(
         text,
-        "\n{rows} volumes. Ours alone finds something in {alone} of them; one of the others alone in {missed}."
+        "\n{rows} volumes. Only `buttress check` reports {alone} of them; only `btrfs check` reports {missed}."
     )?;
     Ok(text)
 }

@@ -14,12 +14,12 @@ pub(super) enum Meaning {
 
 use Meaning::{Note, Nothing};
 
-const NO_LOG_CHOICE: &str = "fsync writes a log tree in any case";
-const BARRIERS: &str = "devices are flushed in any case";
-const SYSTEM: &str = "the kernel's own file system is meant";
-const SPACE: &str = "the free-space tree is kept as the volume has it";
-const DEBUG: &str = "it is for debugging the kernel";
-const LABELS: &str = "contexts are those of the system's policy for fuse";
+const NO_LOG_CHOICE: &str = "fsync always writes a log tree";
+const BARRIERS: &str = "Buttress always flushes devices";
+const SYSTEM: &str = "the option configures the kernel's btrfs";
+const SPACE: &str = "the volume keeps its kind of free-space tracking";
+const DEBUG: &str = "the option debugs the kernel's btrfs";
+const LABELS: &str = "the system's policy for FUSE sets security contexts";
 
 /// The table; docs/mount.md has it, too.
 pub(super) const KNOWN: &[(&str, Meaning)] = &[
@@ -49,14 +49,14 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("max_read=", Nothing),
     ("blksize=", Nothing),
     ("comment=", Nothing),
-    ("sync", Note("writes are durable after fsync, or with O_SYNC")),
+    ("sync", Note("a write is durable only after fsync or with O_SYNC")),
     (
         "dirsync",
-        Note("changes of directories are durable after fsync of the directory"),
+        Note("a change of a directory is durable only after fsync of the directory"),
     ),
-    ("nosymfollow", Note("symbolic links are followed")),
-    ("iversion", Note("fuse has no inode versions")),
-    ("mand", Note("Linux has no mandatory locks any more")),
+    ("nosymfollow", Note("the mount follows symbolic links")),
+    ("iversion", Note("FUSE has no inode versions")),
+    ("mand", Note("Linux no longer has mandatory locks")),
     ("context=", Note(LABELS)),
     ("fscontext=", Note(LABELS)),
     ("defcontext=", Note(LABELS)),
@@ -76,24 +76,21 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("nospace_cache", Note(SPACE)),
     ("clear_cache", Note(SPACE)),
     ("noinode_cache", Nothing),
-    (
-        "inode_cache",
-        Note("inode numbers are not kept in a cache on disk"),
-    ),
+    ("inode_cache", Note("Buttress stores no cache of inode numbers")),
     ("nobarrier", Note(BARRIERS)),
-    ("noacl", Note("access lists hold")),
+    ("noacl", Note("access lists always apply")),
     ("notreelog", Note(NO_LOG_CHOICE)),
-    ("autodefrag", Note("files are not defragmented on the way")),
     (
-        "flushoncommit",
-        Note("a commit writes the data back that is dirty"),
+        "autodefrag",
+        Note("Buttress does not defragment files automatically"),
     ),
-    ("skip_balance", Note("a mount continues no balance")),
+    ("flushoncommit", Note("every commit writes dirty data back")),
+    ("skip_balance", Note("a mount never continues a balance")),
     (
         "user_subvol_rm_allowed",
-        Note("who may remove a directory may remove a subvolume only as root or the server's user"),
+        Note("only root and the server's user can remove a subvolume"),
     ),
-    ("rescan_uuid_tree", Note("the uuid tree is not rebuilt")),
+    ("rescan_uuid_tree", Note("a mount does not rebuild the uuid tree")),
     ("enospc_debug", Note(DEBUG)),
     ("check_int", Note(DEBUG)),
     ("check_int_data", Note(DEBUG)),
@@ -101,21 +98,15 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("fragment=", Note(DEBUG)),
     (
         "fatal_errors=",
-        Note("an error of a device that matters stops writing, and never the system"),
+        Note("a device error can stop writes to the volume, never the system"),
     ),
     ("thread_pool=", Note(SYSTEM)),
     (
         "metadata_ratio=",
-        Note("metadata block groups are made as they are needed"),
+        Note("Buttress allocates metadata block groups on demand"),
     ),
-    (
-        "alloc_start=",
-        Note("the option has no meaning in Linux any more"),
-    ),
-    (
-        "subvolrootid=",
-        Note("the option has no meaning in Linux any more"),
-    ),
+    ("alloc_start=", Note("Linux no longer has this option")),
+    ("subvolrootid=", Note("Linux no longer has this option")),
 ];
 
 /// Returns the effect of an option that changes nothing here.

@@ -124,7 +124,7 @@ impl MountWishes {
         match known::meaning(text) {
             Some(Meaning::Nothing) => return Ok(()),
             Some(Meaning::Note(note)) => {
-                self.notes.push(format!("-o {text} means nothing here: {note}"));
+                self.notes.push(format!("-o {text} has no effect: {note}"));
                 return Ok(());
             }
             None => {}

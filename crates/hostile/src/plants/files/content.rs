@@ -66,7 +66,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "hole-item-missing",
         "old",
-        "a file larger than its extents, on a volume whose holes are items",
+        "a file is larger than its extents, on a volume without the NO_HOLES feature",
         &["hole-item-missing"],
         |editor| {
             let (key, _) = inode(editor, FileKind::Regular);
@@ -76,7 +76,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-generation",
         "kinds",
-        "a file extent is of a transaction that has not been",
+        "a file extent has a future generation",
         &["file-extent-generation"],
         |editor| {
             let (at, _) = extent(editor, |_| true);
@@ -86,7 +86,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-generation-of-relocation",
         "kinds",
-        "a file extent of the data relocation tree is of a transaction that has not been",
+        "a file extent of the data relocation tree has a future generation",
         &["file-extent-generation"],
         |editor| {
             let tree = TreeId::DATA_RELOCATION;
@@ -115,7 +115,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-lengths-zero",
         "mixed",
-        "a compressed extent of no length on disk",
+        "a compressed extent has no length on disk",
         &["file-extent-lengths", "extent-length"],
         |editor| {
             let (at, _) = extent(editor, |extent| extent.compression != Compression::None);
@@ -125,7 +125,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-lengths-compressed",
         "mixed",
-        "a compressed extent that is longer than its content",
+        "a compressed extent is longer than its content",
         &["file-extent-lengths", "extent-length", "checksum-missing"],
         |editor| {
             let (at, _) = extent(editor, |extent| extent.compression != Compression::None);
@@ -138,7 +138,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-lengths-plain",
         "kinds",
-        "a plain extent that is shorter than its content",
+        "an uncompressed extent is shorter than its content",
         &["file-extent-lengths"],
         |editor| {
             let (at, _) = extent(editor, |extent| extent.compression == Compression::None);
@@ -148,7 +148,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-lengths-inline",
         "kinds",
-        "inline content with a compression that cannot be so short",
+        "inline content is too short for its compression",
         &["file-extent-lengths"],
         |editor| {
             let (at, data) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
@@ -164,7 +164,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-extent-lengths-hole",
         "old",
-        "a hole with a length on disk",
+        "a hole has a length on disk",
         &["file-extent-lengths"],
         |editor| {
             let (at, _) = editor.find(TreeId::FS, ItemType::EXTENT_DATA, |key, data| {
@@ -201,7 +201,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "checksum-unexpected",
         "kinds",
-        "a file with checksums gets the flag that it has none",
+        "a file with checksums gets the nodatasum flag",
         &["checksum-unexpected"],
         |editor| {
             let (_, inode) = extent(editor, |extent| extent.compression == Compression::None);
@@ -211,7 +211,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "checksum-of-preallocated",
         "kinds",
-        "an extent with checksums becomes a preallocated one",
+        "an extent with checksums becomes preallocated",
         &["checksum-unexpected"],
         |editor| {
             let (at, _) = extent(editor, |extent| extent.compression == Compression::None);
@@ -221,7 +221,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "compressed-without-checksums",
         "mixed",
-        "a compressed file gets the flag that it has no checksums, and they are removed",
+        "a compressed file gets the nodatasum flag, and its checksums are removed",
         &["compressed-without-checksums"],
         |editor| {
             let (at, inode) = extent(editor, |extent| extent.compression != Compression::None);
@@ -244,7 +244,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "data-copy-damaged",
         "raid1",
-        "one copy of data overwritten",
+        "a single copy of data overwritten",
         &["data-copy-damaged"],
         |editor| damage_data(editor, Some(1)),
     )

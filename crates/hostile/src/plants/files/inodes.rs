@@ -29,7 +29,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "directory-size",
         "kinds",
-        "a directory's size is another",
+        "the size of a directory is wrong",
         &["directory-size"],
         |editor| {
             let (key, _) = inode(editor, FileKind::Directory);
@@ -39,7 +39,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "file-bytes",
         "kinds",
-        "a file counts its bytes wrongly",
+        "the byte count of a file is wrong",
         &["file-bytes"],
         |editor| {
             let (key, _) = inode(editor, FileKind::Regular);
@@ -71,7 +71,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "orphan",
         "kinds",
-        "no damage: an inode that waits for deletion, and is half gone",
+        "no damage: an inode is pending deletion, and half of its items are gone",
         &[],
         |editor| {
             insert_unlinked(editor, 1 << 40);
@@ -82,7 +82,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "orphan-directory",
         "quota-xxhash",
-        "no damage: a directory and its child that wait for deletion, with the name between them",
+        "no damage: a directory and its child are pending deletion, and the name still connects them",
         &[],
         |editor| {
             let (directory, child) = (1 << 40, (1 << 40) + 1);
@@ -138,7 +138,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "inode-flags-inherited",
         "kinds",
-        "no damage: a symlink has the flag of a directory without copy-on-write",
+        "no damage: a symlink has the nodatacow flag of its directory",
         &[],
         |editor| {
             let (link, _) = inode(editor, FileKind::Symlink);

@@ -51,7 +51,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "link-missing",
         "kinds",
-        "one of several names removed from an inode",
+        "a name removed from an inode with several names",
         &["link-missing"],
         |editor| {
             let (at, data) = editor.find(TreeId::FS, ItemType::INODE_REF, |key, data| {
@@ -66,7 +66,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "entry-without-inode",
         "kinds",
-        "an entry leads to a missing inode",
+        "an entry points to a missing inode",
         &["entry-without-inode", "entry-missing"],
         |editor| {
             let (index, hash, _) = both_forms(editor, is_of_inode);
@@ -80,7 +80,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "entry-kind",
         "kinds",
-        "an entry has the kind of a pipe for a file",
+        "the entry of a file has the type of a pipe",
         &["entry-kind"],
         |editor| {
             let (index, hash, _) = both_forms(editor, |key, data| {
@@ -94,7 +94,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "entries-differ",
         "kinds",
-        "the DIR_ITEM of a subvolume leads to another one",
+        "the DIR_ITEM of a subvolume points to another subvolume",
         &["entries-differ", "subvolume-entry-missing"],
         |editor| {
             let (_, hash, _) = both_forms(editor, |key, data| !is_of_inode(key, data));
@@ -170,7 +170,7 @@ pub(super) const PLANTS: &[Plant] = &[
     Plant::new(
         "root-directory-name",
         "kinds",
-        "the root directory names itself otherwise",
+        "the root directory has another name in itself than `..`",
         &["root-directory-name"],
         |editor| {
             let at = key(256, ItemType::INODE_REF, 256);
