@@ -1,14 +1,16 @@
-//! A walk over the blocks of a tree, for jobs that look at trees rather than at items.
+//! A walk over the blocks of a tree, for jobs that inspect trees rather than items.
 //!
-//! Parents come before their children, children in order of their keys. A block that cannot be had is reported
-//! in its place as an error that names its pointer, and the walk goes on with its right neighbour.
+//! The walk visits parents before their children, and children in key order. For a block that
+//! cannot be read, the walk returns an error that names its pointer, and continues with the block's
+//! right neighbour.
 //!
 //! # Bounds
 //!
-//! Depth is bounded by the root's level. The number of visits is bounded by the number of blocks: two places of
-//! one level have disjoint ranges of keys, and a block is accepted only at the place whose range begins with
-//! its first key and holds all its keys. So a tree that shares one child between many parents, which would have
-//! exponentially many paths, gets errors for all places but one. Memory is one block a level, and read-ahead.
+//! The root's level bounds the depth. The number of blocks bounds the number of visits. Two places
+//! of one level have disjoint ranges of keys. The walk accepts a block only at the place whose
+//! range begins with the block's first key and holds all its keys. If a hostile tree shares one
+//! child between many parents, it has exponentially many paths, but the walk returns errors for all
+//! places except one. Memory is one block for each level, plus read-ahead.
 
 use crate::error::Result;
 use crate::path::{Path, Step};
@@ -20,24 +22,25 @@ use buttress_exact::Exact as _;
 use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
 
-/// In which order blocks are visited.
+/// The order in which the walk visits blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockOrder {
-    /// A block, then everything below its first child, and so on.
+    /// Depth first: a block, then all blocks below its first child, then below the next child.
     Depth,
-    /// As [`BlockOrder::Depth`], but nothing below this level is read.
+    /// Depth first, but the walk reads no block below this level.
     DepthDownTo(u8),
-    /// All blocks of the root's level, then all of the next one, down to the leaves. Upper levels are walked
-    /// again for each lower one; they come from the cache. A damaged node is reported once, at its own level.
+    /// All blocks of the root's level, then all of the next level, down to the leaves. The walk
+    /// visits the upper levels again for each lower level, from the cache. It reports a damaged
+    /// node once, at the node's own level.
     Breadth,
 }
 
-/// A block and what led to it.
+/// A visited block and its pointer.
 #[derive(Clone, Debug)]
 pub struct Visit {
-    /// The pointer.
+    /// The pointer to the block.
     pub pointer: BlockPointer,
-    /// The block.
+    /// The block's content.
     pub block: TreeBlock,
 }
 
@@ -66,12 +69,12 @@ impl Blocks {
         }
     }
 
-    /// The block that came last, with its links to children in memory.
+    /// Returns the step of the last visited block, with its links to children in memory.
     pub(crate) fn last_step(&self) -> Option<&Step> {
         self.walk.as_ref()?.path.last()
     }
 
-    /// Does not go below the block that came last: its children are left out.
+    /// Skips the children of the last visited block.
     pub fn skip_children(&mut self) {
         if let Some(walk) = &mut self.walk {
             walk.skip_children();
@@ -108,7 +111,7 @@ impl Iterator for Blocks {
 
 impl FusedIterator for Blocks {}
 
-/// One walk in order of depth.
+/// One depth-first walk.
 #[derive(Debug)]
 struct Walk {
     path: Path,
@@ -141,7 +144,7 @@ impl Walk {
             }
             return self.last_visit();
         }
-        // A step's slot is the child to go to next; it moves on when that child is done.
+        // A step's slot is the next child to visit. It advances when that child is done.
         while let Some(step) = self.path.last() {
             if step.pointer.level > self.floor && step.slot < step.block.item_count() {
                 match self.path.enter(tree.forest(), &mut self.ahead, Toward::Higher) {

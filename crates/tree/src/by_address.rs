@@ -1,12 +1,14 @@
-//! A walk over the blocks of a tree for jobs that need no order of keys: leaves come in order of their address.
+//! A walk over the blocks of a tree in address order, for jobs that need no key order.
 //!
-//! On a disk whose head moves, leaves that were written at different times lie far apart, and a walk in order of
-//! keys crosses the disk again and again. Nodes of level 1 name all leaves, so their addresses are known after
-//! reading less than a hundredth of the tree; the rest is one pass over the disk.
+//! On a spinning disk, leaves that were written at different times lie far apart. A walk in key
+//! order crosses the disk again and again. Nodes of level 1 name all leaves, so the walk knows the
+//! leaves' addresses after it has read less than a hundredth of the tree. It reads the leaves in
+//! one pass over the disk.
 //!
-//! Nodes are visited first, parents before children; then, when as many leaves are known as the budget has room
-//! for (about a million for each gigabyte of it), those leaves in order of address; then the next nodes. What
-//! cannot be had is reported in its place, and the walk goes on, as in [`crate::blocks`], with the same bounds.
+//! The walk visits nodes first, parents before children. Its budget limits the known leaves, to
+//! about a million for each gigabyte of budget. At the limit, the walk visits the known leaves in
+//! address order, then more nodes. It returns an error for each unreadable block and continues, as
+//! in [`crate::blocks`], with the same bounds.
 
 use crate::blocks::{BlockOrder, Blocks, Visit};
 use crate::cache::Reservation;
@@ -21,10 +23,10 @@ use core::iter::FusedIterator;
 use std::collections::VecDeque;
 use std::vec;
 
-/// This part of what can be read ahead holds the addresses of leaves.
+/// The part of the read-ahead budget that holds the addresses of leaves.
 const POINTER_PARTS: u64 = 2;
 
-/// The queue is refilled when it holds less than this part of the window.
+/// The walk refills the queue when it holds less than this part of the window.
 const REFILL_PARTS: u64 = 4;
 
 /// Iterator over the blocks of a tree; see the module's documentation.
@@ -32,15 +34,15 @@ const REFILL_PARTS: u64 = 4;
 pub struct BlocksByAddress {
     tree: Tree,
     nodes: Blocks,
-    /// Leaves whose parents were visited, before they are put in order.
+    /// Leaves of visited parents, before the walk sorts them.
     known: Vec<BlockPointer>,
-    /// Leaves that are in memory because a transaction changed them: they come before all others.
+    /// Leaves in memory that a transaction changed. The walk visits them first.
     linked: VecDeque<Visit>,
-    /// Leaves in order of address that are not yet asked for.
+    /// Leaves in address order whose reads have not started.
     ordered: vec::IntoIter<BlockPointer>,
-    /// Leaves on their way.
+    /// Leaves whose reads are in flight.
     queue: Queue,
-    /// The memory of the pointers.
+    /// The reservation for the memory of the pointers.
     reservation: Option<Reservation>,
     known_max: usize,
 }
@@ -52,7 +54,7 @@ impl BlocksByAddress {
         let bytes = pool.capacity().get().quotient(POINTER_PARTS);
         let reservation = pool.reserve(bytes);
         let pointer_bytes = u64_of(size_of::<BlockPointer>());
-        // Without room, the leaves of one node at a time.
+        // Without a reservation, the walk visits the leaves of one node at a time.
         let known_max = reservation
             .as_ref()
             .and_then(|_| bytes.checked_div(pointer_bytes));
@@ -68,7 +70,7 @@ impl BlocksByAddress {
         }
     }
 
-    /// Visits the next node and remembers its leaves.
+    /// Visits the next node and stores its leaves' pointers.
     fn next_node(&mut self) -> Option<Result<Visit>> {
         if !self.known.is_empty() && self.known.len() >= self.known_max {
             return None;
@@ -78,7 +80,8 @@ impl BlocksByAddress {
             && pointer.level == 1
         {
             if self.known.is_empty() {
-                // All at once: growing would need old and new memory together. What is not used is not touched.
+                // The vector is allocated at once, because growing would need old and new memory
+                // together. Unused pages of it are never touched.
                 self.known
                     .reserve_exact(self.known_max.exact_add(block.item_count()));
             }
@@ -98,7 +101,7 @@ impl BlocksByAddress {
         Some(visit)
     }
 
-    /// Takes the next leaf in order of address.
+    /// Returns the next leaf in address order.
     fn next_leaf(&mut self) -> Option<Result<Visit>> {
         let forest = self.tree.forest();
         let node_bytes = u64::from(forest.reader().node_bytes());

@@ -1,17 +1,17 @@
 //! The node cache: checked blocks by address and generation.
 //!
-//! Who has which part of the budget is in `shares`. What is not counted is what callers hold on to: a block
-//! that was evicted stays in memory while a cursor or an item refers to it.
+//! The module `shares` divides the budget. The budget does not count blocks that callers hold: an
+//! evicted block stays in memory while a cursor or an item refers to it.
 //!
-//! The key is address *and* generation: an address is used again after its block was freed, and the generation
-//! tells the new block from the old one. Blocks in the cache are clean and immutable, so a hit needs no check
-//! of its bytes; but the same block can be reached through another pointer, which promises something else (a
-//! hostile tree can do that), so a hit is compared with its pointer, and one that does not fit counts as a miss:
-//! reading it again gives the exact error.
+//! The key is address *and* generation. An address is reused after its block was freed, and the
+//! generation distinguishes the new block from the old one. Blocks in the cache are clean and
+//! immutable, so a hit needs no check of its bytes. In a hostile tree, another pointer with other
+//! expectations can lead to the same block. The cache therefore compares a hit with its pointer. A
+//! hit that does not match counts as a miss, and reading the block again yields the exact error.
 //!
-//! Eviction is quick_cache's S3-FIFO: blocks touched once leave first, so a walk over a large tree does not push
-//! out the blocks that are in constant use. Two readers that miss the same block read it once. Hashes have fixed
-//! keys, so that a run on a simulated device can be repeated.
+//! Eviction is quick_cache's S3-FIFO. It evicts blocks touched once first, so a walk over a large
+//! tree does not evict the blocks in constant use. If two readers miss the same block, one of them
+//! reads it for both. Hashes have fixed keys, so a run on a simulated device can be repeated.
 
 mod shares;
 
@@ -32,13 +32,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 lock_class!(SharesLock, "shares", Rank::LEAF);
 
-/// What a cached block takes beside its bytes: header, reference counts, the cache's own records.
+/// The memory of a cached block beyond its bytes: header, reference counts, the cache's own
+/// records.
 const BLOCK_OVERHEAD_BYTES: u64 = 320;
 
-/// Each shard of the cache holds at least this much, so that a small budget is not split into useless parts.
+/// The minimum size of a cache shard. It keeps a small budget from being split into useless parts.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
-/// More shards than this gain nothing: a hit holds its shard's lock for some tens of nanoseconds.
+/// The maximum number of shards. More shards gain nothing: a hit holds its shard's lock for some
+/// tens of nanoseconds.
 const SHARDS_MAX: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,41 +73,41 @@ fn weight_bytes(block_bytes: usize) -> u64 {
 
 type Blocks = Cache<BlockId, TreeBlock, BlockWeight, BuildHasherDefault<DefaultHasher>>;
 
-/// Checked blocks within a byte budget.
+/// The cache of checked blocks within a byte budget.
 #[derive(Debug)]
 pub(crate) struct NodeCache {
     blocks: Blocks,
     shares: Mutex<Shares, SharesLock>,
-    /// Up to here blocks are taken in that nobody asked for.
+    /// The cache accepts blocks that no reader has requested up to this number of bytes.
     uninvited_bytes: u64,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-/// What the cache did since the forest was made.
+/// Statistics of the cache since the forest was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Blocks that were asked for and found.
+    /// Requested blocks that the cache held.
     pub hits: u64,
-    /// Blocks that were asked for and had to be read, read-ahead included.
+    /// Requested blocks that had to be read, including read-ahead.
     pub misses: u64,
     /// Blocks in the cache now.
     pub blocks: usize,
-    /// Bytes that they take.
+    /// The bytes of the cached blocks.
     pub block_bytes: ByteCount,
-    /// Bytes read ahead and not yet asked for.
+    /// Bytes read ahead and not yet requested.
     pub ahead_bytes: ByteCount,
-    /// The most that the two together may take.
+    /// The limit on the bytes of cached blocks and read-ahead together.
     pub budget_bytes: ByteCount,
 }
 
 impl NodeCache {
-    /// A cache of at most `capacity` bytes for blocks of `node_bytes`.
+    /// Makes a cache of at most `capacity` bytes for blocks of `node_bytes`.
     pub(crate) fn new(capacity: ByteCount, node_bytes: u32) -> Self {
         let node_weight = u64::from(node_bytes).exact_add(BLOCK_OVERHEAD_BYTES);
         let items = capacity.get().quotient(node_weight).max(1);
         let shards = capacity.get().quotient(SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
-        // The largest power of two that is not larger.
+        // The largest power of two that does not exceed the number of shards.
         let shards = shards.exact_add(1).div_ceil(2).next_power_of_two();
         let mut builder = OptionsBuilder::new();
         builder
@@ -119,7 +121,8 @@ impl NodeCache {
                 BuildHasherDefault::default(),
                 DefaultLifecycle::default(),
             ),
-            // Both capacities are given, so the builder has what it wants; this is the same without shards.
+            // The builder cannot fail, because both capacities are given. The fallback is the same
+            // cache without shards.
             Err(_) => Cache::with(
                 items.narrow::<usize>(),
                 capacity.get(),
@@ -137,7 +140,7 @@ impl NodeCache {
         }
     }
 
-    /// The block, if it is here and is what `pointer` promises. Counts a hit, but no miss.
+    /// Returns the block if the cache holds it and it matches `pointer`. Counts a hit, but no miss.
     pub(crate) fn get(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
         let block = self
             .blocks
@@ -147,17 +150,18 @@ impl NodeCache {
         Some(block)
     }
 
-    /// Has the block look used, if it is here.
+    /// Marks the block as used, if the cache holds it.
     pub(crate) fn count_use(&self, pointer: &BlockPointer) {
         drop(self.blocks.get(&BlockId::of(pointer)));
     }
 
-    /// Whether the block is here. Neither counts nor makes the block look used.
+    /// Returns true if the cache holds the block. Neither counts a hit nor marks the block as used.
     pub(crate) fn contains(&self, pointer: &BlockPointer) -> bool {
         self.blocks.contains_key(&BlockId::of(pointer))
     }
 
-    /// The block from here, or from `read`, which is called by one thread at a time for one block.
+    /// Returns the cached block, or the block from `read`. For each block, only one thread calls
+    /// `read` at a time.
     pub(crate) fn get_or_read(
         &self,
         pointer: &BlockPointer,
@@ -175,42 +179,45 @@ impl NodeCache {
             GuardResult::Guard(guard) => {
                 self.count_miss();
                 let block = read()?;
-                // Refused when the entry was removed meanwhile; the block is as good without it.
+                // The cache refuses the block if the entry was removed during the read. The block
+                // itself is still valid.
                 let _ = guard.insert(block.clone());
                 Ok(block)
             }
         }
     }
 
-    /// Puts a block in that was read on another way.
+    /// Inserts a block that was read outside the cache.
     pub(crate) fn insert(&self, pointer: &BlockPointer, block: TreeBlock) {
         self.blocks.insert(BlockId::of(pointer), block);
     }
 
-    /// How much can be put in before something must go.
+    /// Returns the bytes that the cache can accept before it must evict.
     pub(crate) fn room(&self) -> ByteCount {
-        // Clamp: blocks come and go meanwhile.
+        // Clamp: other threads insert and remove blocks concurrently.
         ByteCount::new(self.blocks.capacity().saturating_sub(self.blocks.weight()))
     }
 
-    /// Whether the cache holds so little that a block goes in that nobody has asked for: within an eighth of the budget.
-    /// The rest is for those that somebody did ask for.
+    /// Returns true if the cache accepts a block that no reader has requested. Such blocks may fill
+    /// an eighth of the budget. The rest is for requested blocks.
     pub(crate) fn has_space_for(&self, block_bytes: usize) -> bool {
         let filled = self.blocks.weight().exact_add(weight_bytes(block_bytes));
         filled <= self.blocks.capacity().min(self.uninvited_bytes)
     }
 
-    /// Forgets a block that its tree left. Readers of an earlier state read it again.
+    /// Removes a block that its tree no longer refers to. Readers of an earlier state read it
+    /// again.
     pub(crate) fn forget(&self, pointer: &BlockPointer) {
         self.blocks.remove(&BlockId::of(pointer));
     }
 
-    /// Says how many bytes a writer may hold outside of the cache, which has that much less from now on.
+    /// Sets the number of bytes that a writer may hold outside the cache. The cache's budget
+    /// shrinks by this number.
     pub(crate) fn hold_outside(&self, bytes: u64) {
         self.change_shares(|shares| shares.held_bytes = bytes);
     }
 
-    /// Changes who has which part of the budget. What the cache may no longer hold leaves it.
+    /// Changes the shares of the budget. The cache evicts the bytes that exceed its new share.
     fn change_shares(&self, change: impl FnOnce(&mut Shares)) {
         let mut shares = self.shares.lock();
         change(&mut shares);
@@ -232,7 +239,8 @@ impl NodeCache {
     }
 }
 
-/// Whether a checked block is what a pointer promises. Address and generation are those it was found by.
+/// Returns true if a checked block matches a pointer. Address and generation match already, because
+/// they are its key.
 fn fits(pointer: &BlockPointer, block: &TreeBlock) -> bool {
     block.matches(&pointer.expectation()).is_ok() && pointer.key_past_end(block).is_none()
 }

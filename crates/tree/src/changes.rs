@@ -1,17 +1,19 @@
-//! What differs between two trees, without reading what they share.
+//! The differences between two trees, found without reading the blocks that both share.
 //!
-//! Snapshots of one history share all blocks that no transaction has touched since: same address, same
-//! generation, same bytes. So two trees are compared as two rows of pointers are merged: at each level those
-//! that are in both rows are dropped, what is left is read, and its children are the rows of the next level. At
-//! the leaves, the rows are items, and those with equal keys and equal bytes are dropped.
+//! Snapshots of one history share all blocks that no transaction has changed since. Such blocks
+//! have the same address, generation and bytes. The comparison merges two rows of pointers at each
+//! level. It drops pointers that occur in both rows, reads the remaining blocks, and merges their
+//! children as the rows of the next level. At the leaves, the rows are items. The comparison drops
+//! items with equal keys and equal bytes.
 //!
-//! The trees may differ in height: a root joins the row of its own level. Blocks that differ are known one level
-//! ahead, so they are fetched in windows, in order of address, both trees' in one plug, and are checked on the
-//! forest's threads: `stage` has that. Memory is one window of blocks, and one block a level and tree.
+//! The trees may differ in height: a root joins the row of its own level. Differing blocks are
+//! known one level ahead. The module `stage` fetches them in windows in address order, both trees'
+//! blocks in one plug, and checks them on the forest's threads. Memory is one window of blocks,
+//! plus one block for each level and tree.
 //!
-//! Trees of two volumes may be compared too (another image of the same history). There an address and a
-//! generation prove nothing, since copies of an image that were both written to number their transactions alike:
-//! nothing is skipped then, and both trees are read whole.
+//! The two trees may also belong to two volumes, such as two images of the same history. There, an
+//! equal address and generation prove nothing, because copies that were both written to number
+//! their transactions alike. The comparison then skips nothing and reads both trees completely.
 
 mod stage;
 
@@ -27,45 +29,47 @@ use core::cmp::Ordering;
 use stage::Stages;
 use std::sync::Arc;
 
-/// An item that differs: its bytes in the two trees, `None` where there is none with this key.
+/// An item that differs between two trees. The bytes are `None` for a tree without an item of this
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {
     /// The item's key.
     pub key: Key,
-    /// Its bytes in the old tree.
+    /// The item's bytes in the old tree.
     pub old: Option<&'a [u8]>,
-    /// Its bytes in the new tree.
+    /// The item's bytes in the new tree.
     pub new: Option<&'a [u8]>,
-    /// The leaf that those lie in: [`TreeBlock::shared`] keeps them without a copy.
+    /// The leaf that holds the new bytes. [`TreeBlock::shared`] keeps the bytes without a copy.
     pub new_leaf: Option<&'a TreeBlock>,
 }
 
-/// A walk over what differs between two trees; see the module's documentation.
+/// A walk over the differences between two trees; see the module's documentation.
 #[derive(Debug)]
 pub struct Changes {
     stages: Stages,
-    /// The leaves that the walk is in, and the first item of each that it has not looked at.
+    /// The current leaf of each tree, at its first item that the walk has not compared.
     leaves: [Option<Step>; 2],
-    /// The first key of the leaf that comes next.
+    /// The first key of the next leaf.
     front: Option<Key>,
     started: bool,
     failure: Option<Error>,
 }
 
-/// The items that differ between `old` and `new`, in order of their keys.
+/// Returns a walk over the items that differ between `old` and `new`, in key order.
 ///
-/// Every mode gives the same items. [`ReadAhead::Sweep`] fetches differing blocks in windows of the given size;
-/// the kernel's modes mean small windows here, of as many bytes as they fetch at most.
+/// Every mode yields the same items. [`ReadAhead::Sweep`] fetches differing blocks in windows of
+/// the given size. For the kernel's modes, the windows are small: as many bytes as the mode fetches
+/// at most.
 #[must_use]
 pub fn changes(old: &Tree, new: &Tree, read_ahead: ReadAhead) -> Changes {
     changes_where(old, new, read_ahead, |_, _| true)
 }
 
-/// [`changes`] for a caller who has no use for some items: `wanted` is asked of every subtree with the first key that
-/// it may have and the first behind it (`None`: there is none), and what it refuses is not read.
+/// Like [`changes`], but skips subtrees that `wanted` refuses. `wanted` receives the first key that
+/// a subtree may have, and the exclusive end of its keys, or `None` if its keys have no end.
 ///
-/// Items that the caller has no use for may still be given, and since the trees' blocks need not end at the same
-/// keys, even where they do not differ.
+/// The walk may still return items outside the wanted subtrees. Blocks of the two trees need not
+/// end at the same keys, so these items may even be equal in both trees.
 #[must_use]
 pub fn changes_where(
     old: &Tree,
@@ -95,11 +99,11 @@ impl Changes {
         self
     }
 
-    /// Lends the next item that differs; `None` when there is none.
+    /// Lends the next item that differs, or returns `None` at the end.
     ///
     /// # Errors
-    /// When a block that differs cannot be had. That ends the walk, since items of one tree could not be told
-    /// from changes: all later calls return the same error.
+    /// Fails if a differing block cannot be read. The walk then ends, because it could not tell
+    /// items of one tree from changes. All later calls return the same error.
     #[expect(
         clippy::should_implement_trait,
         reason = "a walk that lends its items; an iterator cannot"
@@ -121,30 +125,33 @@ impl Changes {
         }
     }
 
-    /// The items of the new tree behind the change that [`Changes::next`] gave last, where the new tree has that item:
-    /// those that lie in the same leaf, whether they differ or not. The first of them is the next item of the tree; that
-    /// there are none says nothing.
+    /// Returns the items of the new tree after the last change that [`Changes::next`] returned, if
+    /// the new tree has that item. The items lie in the same leaf, and may be equal in both trees.
+    /// The first of them is the next item of the tree. An empty result does not mean that the tree
+    /// has no further items.
     pub fn following(&self) -> impl Iterator<Item = Item<'_>> {
         let [_, new] = &self.leaves;
         new.iter().flat_map(|leaf| leaf.block.items().skip(leaf.slot))
     }
 
-    /// The first key that the new tree may have behind all of [`Changes::following`]; `None` where it has none.
+    /// Returns the first key that the new tree may have after all of [`Changes::following`], or
+    /// `None` if it has none.
     #[must_use]
     pub fn following_end(&self) -> Option<Key> {
         let [_, new] = &self.leaves;
         new.as_ref()?.pointer.end_key
     }
 
-    /// Asks for up to `ahead` of the leaves that come next, without waiting for any: for a caller who is going to do
-    /// something else for a while. Modes other than [`ReadAhead::Sweep`] stay as they are.
+    /// Starts reads of up to `ahead` bytes of the next leaves, and waits for none of them. A caller
+    /// uses this before other work. Only [`ReadAhead::Sweep`] supports it; in other modes, the call
+    /// does nothing.
     pub fn look_ahead(&mut self, ahead: ByteCount) {
         if self.failure.is_none() {
             self.stages.look_ahead(ahead.get());
         }
     }
 
-    /// Goes on to the next item that differs: its slots in the two leaves.
+    /// Advances to the next item that differs. Returns its slots in the two leaves.
     fn advance(&mut self) -> Result<Option<[Option<usize>; 2]>> {
         loop {
             let [old, new] = &mut self.leaves;
@@ -156,7 +163,8 @@ impl Changes {
             {
                 if let Some(pulled) = self.stages.pull(0) {
                     let (side, leaf) = pulled?;
-                    // The side's leaf before has no items left: they are below the first key of this one.
+                    // The previous leaf of this tree has no items left: all its keys are below the
+                    // first key of this leaf.
                     *side.of_mut(&mut self.leaves) = Some(leaf);
                 }
                 self.front = self.stages.front(0);
@@ -195,12 +203,12 @@ impl Changes {
     }
 }
 
-/// The key in a step's slot.
+/// Returns the key in a step's slot.
 fn key_of(step: &Option<Step>) -> Option<Key> {
     step.as_ref().and_then(|step| step.block.key(step.slot))
 }
 
-/// Goes on to the next slot; gives back the one before.
+/// Advances to the next slot, and returns the previous one.
 fn step(step: &mut Option<Step>) -> Option<usize> {
     let step = step.as_mut()?;
     let slot = step.slot;
@@ -212,7 +220,7 @@ fn data_of(step: &Option<Step>, slot: Option<usize>) -> Option<&[u8]> {
     Some(step.as_ref()?.block.item(slot?)?.data)
 }
 
-/// The smaller of two keys, where there are any.
+/// Returns the smaller of two optional keys.
 fn smallest(one: Option<Key>, other: Option<Key>) -> Option<Key> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -220,7 +228,7 @@ fn smallest(one: Option<Key>, other: Option<Key>) -> Option<Key> {
     }
 }
 
-/// Whether the blocks of two forests are the same when their addresses and generations are.
+/// Returns true if equal addresses and generations in both forests mean equal blocks.
 fn is_one_volume(old: &Forest, new: &Forest) -> bool {
     Arc::ptr_eq(old.volume(), new.volume())
 }

@@ -1,14 +1,15 @@
-//! A place in a tree.
+//! A cursor: a position in a tree.
 //!
-//! A cursor stands before the first item, at an item, or after the last. It holds the blocks of its path, one a
-//! level, so that a step to the next item reads nothing, and a step to the next leaf reads that leaf alone. A
-//! seek goes up only as far as it must: looking for keys that lie close together is cheap.
+//! A cursor is before the first item, at an item, or after the last item. It holds the blocks of
+//! its path, one for each level. Moving to the next item reads nothing, and moving to the next leaf
+//! reads only that leaf. A seek ascends only as far as it must, so seeks to nearby keys are cheap.
 //!
 //! # Damaged blocks
 //!
-//! When a block cannot be had, the method returns the error, and the cursor stands in the gap where the block's
-//! items would be. [`Cursor::next`] then goes on behind the gap, [`Cursor::previous`] before it: a caller that
-//! wants what can still be read calls again, and ends after finitely many errors.
+//! If a block cannot be read, the method returns the error, and the cursor stays in the gap that
+//! the block's items would fill. [`Cursor::next`] then continues after the gap, and
+//! [`Cursor::previous`] before it. A caller that wants all readable items calls again, and reaches
+//! the end after finitely many errors.
 
 use crate::error::Result;
 use crate::items::OwnedItem;
@@ -24,12 +25,12 @@ use buttress_format::node::{Item, TreeBlock};
 enum Place {
     Before,
     Item,
-    /// Where the items of a block that could not be had would be.
+    /// In the gap that the items of an unreadable block would fill.
     Gap,
     After,
 }
 
-/// A place in one tree; see the module's documentation.
+/// A position in one tree; see the module's documentation.
 #[derive(Debug)]
 pub struct Cursor {
     tree: Tree,
@@ -39,7 +40,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// A cursor before the first item. Nothing at `end` and after it is read ahead.
+    /// Makes a cursor before the first item. Read-ahead stops before the key `end`.
     pub(crate) fn new(tree: Tree, read_ahead: ReadAhead, end: Option<Key>) -> Self {
         let ahead = Ahead::new(read_ahead, 0, Scope::below(end));
         Self {
@@ -50,62 +51,64 @@ impl Cursor {
         }
     }
 
-    /// The tree.
+    /// Returns the tree.
     #[must_use]
     pub const fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// The item that the cursor stands at.
+    /// Returns the item at the cursor.
     #[must_use]
     pub fn current(&self) -> Option<Item<'_>> {
         let leaf = self.current_step()?;
         leaf.block.item(leaf.slot)
     }
 
-    /// The key of the item that the cursor stands at.
+    /// Returns the key of the item at the cursor.
     #[must_use]
     pub fn key(&self) -> Option<Key> {
         let leaf = self.current_step()?;
         leaf.block.key(leaf.slot)
     }
 
-    /// The item that the cursor stands at, to be kept: it shares the leaf's memory.
+    /// Returns the item at the cursor in a form to keep. It shares the leaf's memory.
     #[must_use]
     pub fn owned(&self) -> Option<OwnedItem> {
         let leaf = self.current_step()?;
         OwnedItem::new(&leaf.block, leaf.slot)
     }
 
-    /// The leaf that holds the current item.
+    /// Returns the leaf that holds the current item.
     #[must_use]
     pub fn current_leaf(&self) -> Option<&TreeBlock> {
         self.current_step().map(|leaf| &leaf.block)
     }
 
-    /// The current item's number in its leaf.
+    /// Returns the slot of the current item in its leaf.
     #[must_use]
     pub fn current_slot(&self) -> Option<usize> {
         self.current_step().map(|leaf| leaf.slot)
     }
 
-    /// The current leaf's pointer.
+    /// Returns the pointer to the current leaf.
     #[must_use]
     pub fn current_pointer(&self) -> Option<&BlockPointer> {
         self.current_step().map(|leaf| &leaf.pointer)
     }
 
-    /// The blocks on the way to the current item, the root first and the leaf last; without those that the running
-    /// transaction made: they have no address yet, and nothing else refers to them.
+    /// Returns the blocks on the path to the current item, from the root to the leaf. Skips blocks
+    /// that the running transaction made: they have no address yet, and nothing else refers to
+    /// them.
     pub fn path(&self) -> impl Iterator<Item = BlockPointer> + '_ {
         let stands = self.current_step().is_some();
         self.path.blocks().filter(move |_| stands)
     }
 
-    /// Goes to the first item whose key is not below `key`, or after the last item. True when it is `key`'s.
+    /// Moves to the first item whose key is not below `key`, or after the last item. Returns true
+    /// if the key is `key`.
     ///
     /// # Errors
-    /// When a block cannot be had.
+    /// Fails if a block cannot be read.
     pub fn seek(&mut self, key: &Key) -> Result<bool> {
         self.approach(key, Toward::Higher)?;
         let Some(leaf) = self.path.leaf_mut() else {
@@ -129,10 +132,11 @@ impl Cursor {
         }
     }
 
-    /// Goes to the last item whose key is not above `key`, or before the first item. True when it is `key`'s.
+    /// Moves to the last item whose key is not above `key`, or before the first item. Returns true
+    /// if the key is `key`.
     ///
     /// # Errors
-    /// When a block cannot be had.
+    /// Fails if a block cannot be read.
     pub fn seek_at_or_before(&mut self, key: &Key) -> Result<bool> {
         self.approach(key, Toward::Lower)?;
         let Some(leaf) = self.path.leaf_mut() else {
@@ -147,32 +151,33 @@ impl Cursor {
                 leaf.slot = slot;
                 self.place = Place::Item;
             }
-            // A leaf's first key is its lower bound, so this is left of the whole tree.
+            // A leaf's first key is its lower bound, so `key` is below all keys of the tree.
             None => self.place = Place::Before,
         }
         Ok(found)
     }
 
-    /// Goes to the first item. False when the tree is empty.
+    /// Moves to the first item. Returns false if the tree is empty.
     ///
     /// # Errors
-    /// When a block cannot be had.
+    /// Fails if a block cannot be read.
     pub fn seek_first(&mut self) -> Result<bool> {
         self.arrive(Toward::Higher, Aim::First)
     }
 
-    /// Goes to the last item. False when the tree is empty.
+    /// Moves to the last item. Returns false if the tree is empty.
     ///
     /// # Errors
-    /// When a block cannot be had.
+    /// Fails if a block cannot be read.
     pub fn seek_last(&mut self) -> Result<bool> {
         self.arrive(Toward::Lower, Aim::Last)
     }
 
-    /// Goes to the next item. False when there is none: the cursor stands after the last item, and stays there.
+    /// Moves to the next item. If there is no next item, the cursor stays after the last item and
+    /// the method returns false.
     ///
     /// # Errors
-    /// When the next leaf cannot be had; calling again goes on after it.
+    /// Fails if the next leaf cannot be read. The next call continues after that leaf.
     #[expect(
         clippy::should_implement_trait,
         reason = "a cursor lends its items, an iterator cannot"
@@ -194,10 +199,11 @@ impl Cursor {
         }
     }
 
-    /// Goes to the previous item. False when there is none: the cursor stands before the first item.
+    /// Moves to the previous item. If there is no previous item, the cursor stays before the first
+    /// item and the method returns false.
     ///
     /// # Errors
-    /// When the previous leaf cannot be had; calling again goes on before it.
+    /// Fails if the previous leaf cannot be read. The next call continues before that leaf.
     pub fn previous(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => Ok(false),
@@ -215,10 +221,11 @@ impl Cursor {
         }
     }
 
-    /// Goes to the first item of the next leaf. False when there is none: the cursor stands after the last item.
+    /// Moves to the first item of the next leaf. If there is no next leaf, the cursor stays after
+    /// the last item and the method returns false.
     ///
     /// # Errors
-    /// When the next leaf cannot be had; calling again goes on after it.
+    /// Fails if the next leaf cannot be read. The next call continues after that leaf.
     pub fn next_leaf(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => return self.seek_first(),
@@ -240,11 +247,11 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Goes to the last item of the previous leaf. False when there is none: the cursor stands before the first
-    /// item.
+    /// Moves to the last item of the previous leaf. If there is no previous leaf, the cursor stays
+    /// before the first item and the method returns false.
     ///
     /// # Errors
-    /// When the previous leaf cannot be had; calling again goes on before it.
+    /// Fails if the previous leaf cannot be read. The next call continues before that leaf.
     pub fn previous_leaf(&mut self) -> Result<bool> {
         match self.place {
             Place::Before => return Ok(false),
@@ -273,7 +280,8 @@ impl Cursor {
         }
     }
 
-    /// Takes the leaf off the path. False when the leaf is the root, which has no neighbours.
+    /// Removes the leaf from the path. Returns false if the leaf is the root, which has no
+    /// neighbours.
     fn leave_leaf(&mut self) -> bool {
         if self.path.leaf().is_some() {
             if self.path.at_root() {
@@ -284,14 +292,14 @@ impl Cursor {
         true
     }
 
-    /// Reads the root. A root that cannot be had leaves nothing to go on with.
+    /// Reads the root. If the root cannot be read, the cursor cannot continue.
     fn load_root(&mut self) -> Result<()> {
         self.path
             .load_root(&self.tree)
             .inspect_err(|_| self.place = Place::After)
     }
 
-    /// Brings the path to the leaf that `key` belongs in.
+    /// Moves the path to the leaf that covers `key`.
     fn approach(&mut self, key: &Key, toward: Toward) -> Result<()> {
         self.load_root()?;
         self.path.ascend_to(key);
@@ -316,7 +324,7 @@ impl Cursor {
         Ok(self.settle(toward))
     }
 
-    /// Goes down from the last step's slot to a leaf.
+    /// Descends from the last step's slot to a leaf.
     fn enter(&mut self, toward: Toward, aim: Aim<'_>) -> Result<bool> {
         self.place = Place::Gap;
         self.path.enter(self.tree.forest(), &mut self.ahead, toward)?;
@@ -325,7 +333,7 @@ impl Cursor {
         Ok(self.settle(toward))
     }
 
-    /// Says where a finished descent led: to an item, or past the end of an empty tree.
+    /// Sets the cursor's place after a descent: at an item, or beyond the end of an empty tree.
     fn settle(&mut self, toward: Toward) -> bool {
         let found = self
             .path

@@ -1,47 +1,53 @@
-//! Changing trees: copy-on-write in memory.
+//! Edits of trees: copy-on-write in memory.
 //!
-//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on its way once into
-//! memory, tells the [`EditContext`], and changes the copy there, in the on-disk layout; the copy is linked from its
-//! parent, which was copied before it. Nothing has an address until the commit gives it one.
+//! An [`EditableTree`] is the newest version of one tree. An edit copies each committed block on
+//! its path into memory once, and reports the copy to the [`EditContext`]. It then changes the copy
+//! in its on-disk layout. The parent, which was copied first, links the copy. A copy has no address
+//! until the commit assigns one.
 //!
-//! | module | has |
+//! | module | holds |
 //! |---|---|
 //! | `node` | a block in memory with links to its children in memory |
-//! | `route` | the way to a leaf, looked up before anything is changed; look-ups |
-//! | `editor` | copying what is on the way, and the account of blocks that come and go |
+//! | `route` | the path to a leaf, looked up before any change; lookups |
+//! | `editor` | copies of the blocks on a path, and the accounting of blocks that join and leave the tree |
 //! | `insert`, `remove` | splitting and pushing; merging, whole leaves |
-//! | `freeze` | addresses, freezing, sealing, letting go |
+//! | `freeze` | addresses, freezing, sealing, releasing memory |
 //!
 //! # Readers
 //!
-//! [`EditableTree::view`] holds the tree as it is now: a [`Tree`], with which everything works that works with a
-//! committed one. A later edit finds out from the root down whether a block on its way is held by a view, and if so
-//! changes a copy. Blocks that were only read from (an [`OwnedItem`](crate::OwnedItem)) keep their bytes in the same
-//! way. So views cost the next edits copies of what they touch; they are best let go of soon.
+//! [`EditableTree::view`] returns the current state as a [`Tree`], which supports all that a
+//! committed tree supports. A later edit checks from the root down if a view holds a block on its
+//! path. If so, the edit changes a copy. In the same way, a block whose items a reader keeps (an
+//! [`OwnedItem`](crate::OwnedItem)) keeps its bytes. A view therefore makes the next edits copy
+//! blocks, so callers should release it soon.
 //!
 //! # A commit
 //!
-//! 1. [`EditableTree::for_each_unassigned`], and again after every edit of this tree that followed, until
-//!    [`EditableTree::unassigned_nodes`] is zero.
-//! 2. [`EditableTree::freeze`]. The next edit may come at once; it copies what it touches, with the context's next
-//!    generation. (Frozen blocks may also be written in the middle of a transaction to free memory; a block that was
-//!    is copied to a new address when it is changed again, and its old one must not be used again by the same
-//!    transaction, since the cache knows blocks by address and generation.)
-//! 3. [`Frozen::blocks`], [`FrozenBlock::seal`] on any thread, writing, [`Forest::keep_written`].
-//! 4. [`EditableTree::forget_written`], and the [`Frozen`] is dropped; or [`EditableTree::keep_written`]: then an edit changes
-//!    a block in place that was written and that nobody else has, and the context is told as if it had copied it.
+//! 1. [`EditableTree::for_each_unassigned`] assigns addresses. It runs again after every later edit
+//!   of this tree, until [`EditableTree::unassigned_nodes`] is zero.
+//! 2. [`EditableTree::freeze`] fixes the state. The next edit may follow at once; it copies the
+//!   blocks that it changes, with the context's next generation. Frozen blocks may also be written
+//!   during a transaction to free memory. An edit that changes such a block copies it to a new
+//!   address. The same transaction must not reuse the old address, because the cache identifies
+//!   blocks by address and generation.
+//! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
+//!   caller writes them, and [`Forest::keep_written`] caches them.
+//! 4. [`EditableTree::forget_written`] releases the blocks, and the caller drops the [`Frozen`].
+//!   Instead, [`EditableTree::keep_written`] keeps them: an edit then changes a written block in
+//!   place if nothing else holds it. The context is notified as if the edit had copied the block.
 //!
 //! # Memory
 //!
-//! Blocks changed since the last freeze and those frozen but not yet forgotten are in memory, outside of the cache's
-//! budget, beside what views hold. Clean blocks are not: a node links changed children only. [`EditableTree::unassigned_nodes`]
-//! and the sum of addresses given say how many there are.
+//! Memory outside the cache's budget holds three kinds of blocks: blocks changed since the last
+//! freeze, blocks frozen but not yet forgotten, and blocks that views hold. Clean blocks are not in
+//! this memory, because a node links changed children only. Their number is
+//! [`EditableTree::unassigned_nodes`] plus the number of assigned addresses.
 //!
 //! # Errors
 //!
-//! The way of an edit is read before anything is changed, so a block that cannot be had leaves the tree as it was.
-//! After an error of the context, or one of the kind [`Cause::Broken`](crate::error::Cause), the tree must not be
-//! committed any more.
+//! An edit reads its whole path before any change, so an unreadable block leaves the tree
+//! unchanged. After an error of the context, or of the kind [`Cause::Broken`](crate::error::Cause),
+//! the tree must not be committed.
 
 mod editor;
 mod freeze;
@@ -71,25 +77,25 @@ use route::Route;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Keeps account of blocks while a tree is edited.
+/// Accounts for blocks while a tree is edited.
 pub trait EditContext {
-    /// The running transaction: the generation of all that is made.
+    /// Returns the generation of the running transaction, which all new blocks carry.
     fn generation(&self) -> Generation;
 
-    /// A committed (or frozen) block was left by this tree; its content goes on in memory, in a copy or in a
-    /// neighbour that it was merged with, or its items are reported to the caller of
-    /// [`EditableTree::remove_range`] after this. Called once for each such block, parents before their children,
-    /// when the tree no longer has it.
+    /// A committed or frozen block left this tree, and its content continues in memory. The content
+    /// is in a copy, in a neighbour that absorbed it, or in items that
+    /// [`EditableTree::remove_range`] will report to its caller. Called once for each such block,
+    /// parents before their children, after the tree has lost the block.
     ///
     /// # Errors
-    /// Any; the edit ends with it, and the tree must not be committed any more.
+    /// Any error. The edit fails with it, and the tree must not be committed.
     fn copied(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 
-    /// A block in memory that had been given an address, and was not frozen, left the tree: what it held was taken
-    /// over or removed before. Blocks that never had an address go without a word.
+    /// A block in memory left the tree. It had an address and was not frozen, and its content was
+    /// moved or removed before. Blocks without an address leave without this call.
     ///
     /// # Errors
-    /// As for [`EditContext::copied`].
+    /// Any error, as for [`EditContext::copied`].
     fn dropped(&mut self, tree: TreeId, old: &BlockPointer, block: &TreeBlock) -> Result<(), ContextError>;
 }
 
@@ -99,29 +105,30 @@ pub struct EditableTree {
     forest: Arc<Forest>,
     tree: TreeId,
     root: Root,
-    /// Moves on with each freeze; blocks of earlier epochs are not changed.
+    /// The epoch, which increases with each freeze. Edits never change blocks of earlier epochs.
     epoch: u64,
-    /// How many blocks in memory have no address.
+    /// The number of blocks in memory without an address.
     unassigned: u64,
-    /// How many were given addresses since the last freeze.
+    /// The number of blocks that were given addresses since the last freeze.
     assigned: u64,
-    /// How many were written and [kept](Self::keep_written) since all were let go of.
+    /// The number of blocks that were written and [kept](Self::keep_written) since all were
+    /// released.
     kept: u64,
-    /// Blocks that were let go of and whose memory the next new ones get.
+    /// Released blocks whose memory the next new blocks reuse.
     recycled: Vec<TreeBlock>,
 }
 
-/// Where the tree begins.
+/// The root of the tree, on disk and in memory.
 #[derive(Debug)]
 struct Root {
-    /// The committed root; out of date while there is a node.
+    /// The committed root. It is out of date while a node is in memory.
     pointer: RootPointer,
-    /// The root in memory.
+    /// The root block in memory.
     node: Option<Arc<Node>>,
 }
 
 impl EditableTree {
-    /// A committed tree, to be changed. Nothing is read yet.
+    /// Opens a committed tree for edits. Reads nothing yet.
     #[must_use]
     pub fn open(tree: &Tree) -> Self {
         let node = tree.node().cloned();
@@ -140,7 +147,7 @@ impl EditableTree {
         }
     }
 
-    /// A new tree: one leaf without items, in memory.
+    /// Makes a new tree of one empty leaf in memory.
     #[must_use]
     pub fn new_empty(
         forest: &Arc<Forest>,
@@ -161,11 +168,12 @@ impl EditableTree {
         Self::of_root(forest, tree, Node::new(block, Vec::new(), 1))
     }
 
-    /// A new tree with the content of another, committed one: its root is a copy in memory under the new tree's id,
-    /// and shares everything below it. The references to what is below are the caller's to add.
+    /// Makes a new tree with the content of a committed tree. Its root is a copy in memory under
+    /// the new tree's id, and shares all blocks below. The caller adds the references to these
+    /// blocks.
     ///
     /// # Errors
-    /// When the root cannot be read, or has no address yet.
+    /// Fails if the root cannot be read, or has no address yet.
     pub fn from_copied_root(source: &Tree, tree: TreeId, generation: Generation) -> Result<Self> {
         let forest = source.forest();
         let node = match source.node() {
@@ -206,26 +214,26 @@ impl EditableTree {
         }
     }
 
-    /// The tree as it is now, to be held and read.
+    /// Returns a view of the tree's current state, to hold and read.
     #[must_use]
     pub fn view(&self) -> Tree {
         let root = self.root.pointer(self.tree, self.epoch);
         Tree::in_memory(Arc::clone(&self.forest), root, self.root.node.clone())
     }
 
-    /// The tree's id.
+    /// Returns the tree's id.
     #[must_use]
     pub const fn id(&self) -> TreeId {
         self.tree
     }
 
-    /// The forest that the tree is read through.
+    /// Returns the forest through which the tree is read.
     #[must_use]
     pub const fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
 
-    /// Whether the tree was changed since the last freeze.
+    /// Returns true if the tree was changed since the last freeze.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.root
@@ -234,14 +242,14 @@ impl EditableTree {
             .is_some_and(|node| node.epoch == self.epoch)
     }
 
-    /// Whether the root is a block in memory: one that changed, or that was frozen and not yet
+    /// Returns true if the root block is in memory: changed, or frozen and not yet
     /// [forgotten](Self::forget_written).
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         self.root.node.is_some()
     }
 
-    /// The root's level.
+    /// Returns the root's level.
     #[must_use]
     pub fn level(&self) -> u8 {
         self.root
@@ -250,7 +258,7 @@ impl EditableTree {
             .map_or(self.root.pointer.level, |node| node.level())
     }
 
-    /// The root's address; `None` while it has none.
+    /// Returns the root's address, or `None` if it has none yet.
     #[must_use]
     pub fn root_logical(&self) -> Option<Logical> {
         match &self.root.node {
@@ -259,7 +267,7 @@ impl EditableTree {
         }
     }
 
-    /// The generation of the root block.
+    /// Returns the generation of the root block.
     #[must_use]
     pub fn root_generation(&self) -> Generation {
         self.root
@@ -268,23 +276,24 @@ impl EditableTree {
             .map_or(self.root.pointer.generation, |node| node.generation())
     }
 
-    /// How many blocks in memory have no address yet.
+    /// Returns the number of blocks in memory without an address.
     #[must_use]
     pub const fn unassigned_nodes(&self) -> u64 {
         self.unassigned
     }
 
-    /// How many blocks in memory wait to be frozen, with or without an address.
+    /// Returns the number of blocks in memory that are not frozen, with or without an address.
     #[must_use]
     pub fn unfrozen_nodes(&self) -> u64 {
         self.unassigned.exact_add(self.assigned)
     }
 
-    /// Puts a new item in.
+    /// Inserts a new item.
     ///
     /// # Errors
-    /// [`Cause::ItemExists`](crate::error::Cause), [`Cause::ItemTooLarge`](crate::error::Cause), a block that cannot be
-    /// had, errors of the context.
+    /// Returns [`Cause::ItemExists`](crate::error::Cause) or
+    /// [`Cause::ItemTooLarge`](crate::error::Cause). Also fails if a block cannot be read, or with
+    /// an error of the context.
     pub fn insert(&mut self, context: &mut dyn EditContext, key: &Key, data: &[u8]) -> Result<()> {
         self.check_size(key, data)?;
         let route = self.route(key)?;
@@ -294,10 +303,12 @@ impl EditableTree {
         self.insert_at(context, route, key, data)
     }
 
-    /// Puts an item in, or gives the item with this key other data, of any size.
+    /// Inserts an item, or replaces the data of the item with this key. The new data may have any
+    /// size.
     ///
     /// # Errors
-    /// [`Cause::ItemTooLarge`](crate::error::Cause), a block that cannot be had, errors of the context.
+    /// Returns [`Cause::ItemTooLarge`](crate::error::Cause). Also fails if a block cannot be read,
+    /// or with an error of the context.
     pub fn put(&mut self, context: &mut dyn EditContext, key: &Key, data: &[u8]) -> Result<()> {
         self.check_size(key, data)?;
         let mut route = self.route(key)?;
@@ -328,10 +339,11 @@ impl EditableTree {
         Ok(())
     }
 
-    /// Changes the data of an item in place. False, and nothing is copied, when there is no such item.
+    /// Changes the data of an item in place. Returns false and copies nothing if the item does not
+    /// exist.
     ///
     /// # Errors
-    /// A block that cannot be had, errors of the context.
+    /// Fails if a block cannot be read, or with an error of the context.
     pub fn update(
         &mut self,
         context: &mut dyn EditContext,
@@ -351,10 +363,10 @@ impl EditableTree {
         }
     }
 
-    /// Removes an item. False, and nothing is copied, when there is no such item.
+    /// Removes an item. Returns false and copies nothing if the item does not exist.
     ///
     /// # Errors
-    /// A block that cannot be had, errors of the context.
+    /// Fails if a block cannot be read, or with an error of the context.
     pub fn remove(&mut self, context: &mut dyn EditContext, key: &Key) -> Result<bool> {
         let mut route = self.route(key)?;
         if !route.found {
@@ -375,10 +387,10 @@ impl EditableTree {
         Ok(true)
     }
 
-    /// Puts new items in, which are in order of their keys. Those that belong into one leaf cost one way down.
+    /// Inserts new items, which are in key order. Items of the same leaf share one descent.
     ///
     /// # Errors
-    /// As for [`EditableTree::insert`]; the items before the one that fails are in the tree.
+    /// Fails as [`EditableTree::insert`] does. Items before the failed one stay in the tree.
     pub fn insert_many(&mut self, context: &mut dyn EditContext, items: &[(Key, &[u8])]) -> Result<()> {
         match self.insert_many_new(context, items)?.first() {
             Some((key, _)) => Err(self.error(Cause::ItemExists(*key))),
@@ -386,10 +398,11 @@ impl EditableTree {
         }
     }
 
-    /// As [`EditableTree::insert_many`], up to the first item whose key the tree has already: gives that one and those behind it.
+    /// Like [`EditableTree::insert_many`], but stops at the first item whose key the tree already
+    /// has. Returns this item and all later ones.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`EditableTree::insert_many`] does.
     pub fn insert_many_new<'i, 'd>(
         &mut self,
         context: &mut dyn EditContext,
@@ -403,12 +416,13 @@ impl EditableTree {
                 break;
             }
             self.insert_at(context, route, key, data)?;
-            // Clamp: the first item was just put in.
+            // Clamp: the first item was just inserted.
             rest = rest.get(1..).unwrap_or_default();
             let Some((next, _)) = rest.first() else {
                 break;
             };
-            // The same leaf goes on taking items while there is room and the next leaf does not begin.
+            // The loop inserts into the same leaf while it has space and the next leaf does not
+            // begin.
             let mut route = self.route(next)?;
             let end = route.end_key;
             let (mut editor, root) = self.editor(context);
@@ -417,7 +431,8 @@ impl EditableTree {
                 let Err(slot) = leaf.block.search(key) else {
                     break;
                 };
-                // Before the first item of a leaf it is a matter of the blocks above.
+                // An insertion before a leaf's first item changes keys in the blocks above, so it
+                // takes the slow path.
                 let taken = match slot {
                     0 => 0,
                     _ => put_run(leaf, slot, run_before(rest, leaf.block.key(slot).or(end))),
@@ -425,14 +440,14 @@ impl EditableTree {
                 if taken == 0 {
                     break;
                 }
-                // Clamp: as many were just put in.
+                // Clamp: exactly these items were just inserted.
                 rest = rest.get(taken..).unwrap_or_default();
             }
         }
         Ok(rest)
     }
 
-    /// Puts an item in at the end of a route that did not find it.
+    /// Inserts an item at the end of a route whose search did not find its key.
     fn insert_at(
         &mut self,
         context: &mut dyn EditContext,
@@ -480,7 +495,7 @@ impl EditableTree {
     }
 }
 
-/// The items at the beginning of a row that come before a key, each after the one before it.
+/// Returns the items at the beginning of a row that lie below a key and in ascending order.
 fn run_before<'r, 'd>(items: &'r [(Key, &'d [u8])], end: Option<Key>) -> &'r [(Key, &'d [u8])] {
     let mut last = None;
     let count = items
@@ -490,6 +505,6 @@ fn run_before<'r, 'd>(items: &'r [(Key, &'d [u8])], end: Option<Key>) -> &'r [(K
             follows && end.is_none_or(|end| *key < end)
         })
         .count();
-    // Clamp: so many were just counted.
+    // Clamp: the loop just counted these items.
     items.get(..count).unwrap_or_default()
 }

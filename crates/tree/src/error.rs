@@ -1,4 +1,4 @@
-//! Errors of reading and changing trees. All of them name the block, by the pointer that led to it.
+//! Errors of reading and changing trees. Each error holds the pointer that led to the block.
 
 use crate::pointer::{BlockPointer, LEVELS_MAX};
 use buttress_format::Key;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The result of reading a tree.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// A block of a tree that could not be had.
+/// The error of a block of a tree that cannot be read or changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("tree {}: block {} (level {}, generation {}): {cause}", pointer.tree, pointer.logical, pointer.level, pointer.generation)]
 pub struct Error {
@@ -18,58 +18,60 @@ pub struct Error {
     cause: Cause,
 }
 
-/// Why a block could not be had.
+/// The reason why a block cannot be read or changed.
 #[derive(Clone, Debug)]
 pub enum Cause {
-    /// Every copy breaks a rule; the last one's failure is given.
+    /// Every copy of the block violates a rule. Holds the failure of the last copy.
     Damaged(Box<Failure>),
-    /// No copy could be read, or the address is not mapped.
+    /// No copy of the block can be read, or its address is not mapped.
     Unreadable(Box<buttress_volume::Error>),
-    /// It is not in the cache, and nothing was to be read ([`NonBlocking`](crate::NonBlocking)).
+    /// The block is not in the cache, and the thread must not read
+    /// ([`NonBlocking`](crate::NonBlocking)).
     WouldBlock,
-    /// An item with this key is there already.
+    /// The tree already has an item with this key.
     ItemExists(Key),
-    /// No leaf has room for an item of this size.
+    /// No leaf has space for an item of this size.
     ItemTooLarge {
         /// The item's key.
         key: Key,
-        /// The size of its data.
+        /// The size of the item's data in bytes.
         size_bytes: usize,
-        /// The most that a leaf can hold.
+        /// The largest size that a leaf can hold.
         most_bytes: usize,
     },
-    /// Whoever keeps account of blocks could not do so. The tree must not be committed any more.
+    /// The edit context failed to account for a block. The tree must not be committed.
     Context(Arc<ContextError>),
-    /// Something that the edits themselves keep true does not hold: a fault of this program. The tree must not be
-    /// committed any more.
+    /// A defect: an invariant of the edits does not hold. The tree must not be committed.
     Broken(&'static str),
-    /// A count of blocks in memory is not what they come to: a fault of this program, as above.
+    /// A defect: a count of blocks in memory differs from the number found. The tree must not be
+    /// committed.
     Miscounted {
-        /// Of what.
+        /// The kind of blocks that the count covers.
         what: &'static str,
-        /// What the count says.
+        /// The value of the count.
         count: u64,
-        /// What there is.
+        /// The number of blocks found.
         found: u64,
     },
 }
 
-/// What went wrong in an [`EditContext`](crate::EditContext).
+/// The error of an [`EditContext`](crate::EditContext).
 pub type ContextError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A rule that the bytes of a block break.
+/// The rule that a block violates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// The block itself is wrong, or is not the one that was pointed to.
+    /// The block fails its checks, or does not match its pointer.
     Block(BlockError),
-    /// The block's keys reach into those of its right neighbour.
+    /// The block's keys overlap those of its right neighbour.
     KeysPastEnd {
         /// The block's last key.
         last_key: Key,
-        /// The bound: the key of the parent's next pointer, or of the next one further up.
+        /// The exclusive end of the block's keys: the key of the next pointer in the parent or in a
+        /// higher node.
         end_key: Key,
     },
-    /// A root with a level that no tree can have.
+    /// The root's level exceeds the highest level that a tree can have.
     RootLevel,
 }
 
@@ -95,19 +97,19 @@ impl Error {
         }
     }
 
-    /// The pointer to the block.
+    /// Returns the pointer to the block.
     #[must_use]
     pub const fn pointer(&self) -> &BlockPointer {
         &self.pointer
     }
 
-    /// Why it could not be had.
+    /// Returns the reason for the error.
     #[must_use]
     pub const fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    /// The rule that the bytes break, where bytes could be read.
+    /// Returns the violated rule, if a copy of the block could be read.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         match &self.cause {
@@ -122,7 +124,7 @@ impl Error {
         }
     }
 
-    /// Returns whether an invariant of this program is broken, in this layer or the one below.
+    /// Returns true if an invariant of this program is broken, in this layer or a lower one.
     #[must_use]
     pub const fn is_defect(&self) -> bool {
         match &self.cause {
@@ -132,7 +134,7 @@ impl Error {
         }
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &self.cause {

@@ -1,7 +1,8 @@
-//! All trees of one volume: one node cache, one budget, one set of checking threads.
+//! The forest: all trees of one volume, with one node cache, one budget, and one set of checking
+//! threads.
 //!
-//! A [`Forest`] does not know which trees there are; whoever has a root pointer asks for its [`Tree`]. Readers
-//! on any number of threads share it.
+//! A [`Forest`] does not know which trees exist. A caller with a root pointer requests its
+//! [`Tree`]. Readers on any number of threads share the forest.
 
 use crate::cache::{CacheStatistics, Loan, NodeCache, ReadAheadPool, Reservation};
 use crate::error::{Error, Failure, Result};
@@ -26,22 +27,22 @@ pub struct Forest {
     reader: Arc<BlockReader>,
     cache: Arc<NodeCache>,
     ahead: Arc<ReadAheadPool>,
-    /// What the cache has lent.
+    /// The parts of the cache's budget that are lent to readers.
     lent: Arc<ReadAheadPool>,
     workers: Workers,
     budget: ByteCount,
 }
 
-/// A part of a forest's budget that a job takes for memory of its own ([`Forest::hold_unread`]).
+/// The part of a forest's budget that a job takes for memory of its own ([`Forest::hold_unread`]).
 #[derive(Debug)]
 pub struct HeldMemory {
-    /// None where somebody was reading ahead at that very moment.
+    /// The reservation. `None` if another reader was reading ahead at that moment.
     _reservation: Option<Reservation>,
 }
 
 impl Forest {
-    /// A forest over `volume` that keeps at most `cache_budget` bytes of blocks, those read ahead included, which may take
-    /// a quarter. With a budget of zero everything is read each time.
+    /// Makes a forest over `volume` that keeps at most `cache_budget` bytes of blocks. Read-ahead
+    /// may take a quarter of the budget. With a budget of zero, nothing is cached.
     #[must_use]
     pub fn new(volume: Arc<Volume>, cache_budget: ByteCount) -> Arc<Self> {
         let reader = Arc::new(BlockReader::new(volume));
@@ -58,29 +59,30 @@ impl Forest {
         })
     }
 
-    /// The volume underneath.
+    /// Returns the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         self.reader.volume()
     }
 
-    /// Size of blocks, checksum type and what else the checks of blocks need.
+    /// Returns the block format: the node size, checksum type and other fields that the checks of
+    /// blocks need.
     #[must_use]
     pub fn block_format(&self) -> &BlockFormat {
         self.reader.format()
     }
 
-    /// The tree that begins at `root`. Nothing is read yet.
+    /// Returns the tree with the root `root`. Reads nothing yet.
     #[must_use]
     pub fn tree(self: &Arc<Self>, root: RootPointer) -> Tree {
         Tree::new(Arc::clone(self), root)
     }
 
-    /// The block at `pointer`, from the cache or from the volume.
+    /// Returns the block at `pointer`, from the cache or from the volume.
     ///
     /// # Errors
-    /// When no copy of it can be read, or none is what the pointer promises; while the thread holds a [`NonBlocking`],
-    /// when it is not in the cache.
+    /// Fails if no copy of the block can be read, or if none matches the pointer. While the thread
+    /// holds a [`NonBlocking`], also fails if the block is not in the cache.
     pub fn read_block(&self, pointer: &BlockPointer) -> Result<TreeBlock> {
         if pointer.level >= LEVELS_MAX {
             return Err(Error::damaged(pointer, Failure::RootLevel));
@@ -91,11 +93,11 @@ impl Forest {
         self.cache.get_or_read(pointer, || self.reader.read(pointer))
     }
 
-    /// Takes what nobody reads ahead out of the budget for as long as it is held: for jobs that look at single blocks, and take
-    /// about as much memory of their own.
+    /// Takes the unused read-ahead budget until the result is dropped. It serves jobs that read
+    /// single blocks and use about as much memory of their own.
     #[must_use]
     pub fn hold_unread(&self) -> HeldMemory {
-        // Clamp: readers take and give back meanwhile.
+        // Clamp: readers take and return parts concurrently.
         let unused = self
             .ahead
             .capacity()
@@ -106,11 +108,12 @@ impl Forest {
         }
     }
 
-    /// Reads blocks that are not in the cache into it, those that lie side by side in one request, and gives them: a small
-    /// cache may not keep them. One that cannot be read is not among them; whoever asks for it is told why.
+    /// Reads blocks that are not in the cache into it, adjacent blocks in one request. Returns
+    /// them, because a small cache may not keep them. Skips unreadable blocks; a later read of such
+    /// a block returns the error.
     ///
-    /// They are going to be used soon, which the cache is told: of blocks that came in once, and that nobody asked for, it keeps
-    /// next to none beside those that are in use.
+    /// The cache counts these blocks as used, because the caller will use them soon. Otherwise it
+    /// would evict blocks that came in once and that no reader requested.
     pub fn fault_in(&self, pointers: &[BlockPointer]) -> Vec<TreeBlock> {
         let missing = pointers.iter().filter(|pointer| !self.cache.contains(pointer));
         let missing: Vec<&BlockPointer> = missing.collect();
@@ -127,11 +130,11 @@ impl Forest {
             .collect()
     }
 
-    /// The block at `pointer` with everything that is wrong with it, for jobs that look at damage: the first
-    /// copy that is in order, else the first that can be read.
+    /// Returns the block at `pointer` with all its failures, for jobs that inspect damage. The
+    /// result is the first valid copy, or else the first readable copy.
     ///
     /// # Errors
-    /// When no copy can be read at all.
+    /// Fails if no copy can be read.
     pub fn inspect_block(&self, pointer: &BlockPointer) -> Result<DamagedBlock> {
         let volume = self.reader.volume();
         let copies = volume
@@ -162,7 +165,7 @@ impl Forest {
         }
     }
 
-    /// Hits, misses and what the cache holds now.
+    /// Returns the cache's hits, misses and current content.
     #[must_use]
     pub fn cache_statistics(&self) -> CacheStatistics {
         CacheStatistics {
@@ -172,13 +175,15 @@ impl Forest {
         }
     }
 
-    /// Says how many bytes a writer may hold until they are committed: dirty blocks, file content, what it notes about both.
-    /// The cache has that much less of its budget, down to a twelfth.
+    /// Sets the number of bytes that a writer may hold until they are committed: dirty blocks, file
+    /// content, and its notes on both. The cache's budget shrinks by this number, but not below a
+    /// twelfth.
     pub fn hold_outside(&self, bytes: ByteCount) {
         self.cache.hold_outside(bytes.get());
     }
 
-    /// Forgets blocks that their tree left, and whose addresses others may get in the same transaction.
+    /// Removes blocks from the cache that their tree no longer refers to. The same transaction may
+    /// reuse their addresses.
     pub fn forget_blocks(&self, pointers: &[BlockPointer]) {
         for pointer in pointers {
             self.cache.forget(pointer);
@@ -189,7 +194,7 @@ impl Forest {
         &self.reader
     }
 
-    /// A part of the cache's budget, unless somebody else has it.
+    /// Borrows a part of the cache's budget, unless it is already lent.
     pub(crate) fn borrow_cache(&self) -> Option<Loan> {
         Loan::new(&self.cache, &self.lent)
     }
@@ -202,7 +207,7 @@ impl Forest {
         &self.ahead
     }
 
-    /// Has blocks that are on their way checked by another thread, where there is one to spare.
+    /// Offers a batch of blocks in flight to an idle thread, which checks them.
     pub(crate) fn offer_check(&self, batch: Arc<Batch>) {
         if !self.reader.is_simulated() {
             let reader = Arc::clone(&self.reader);

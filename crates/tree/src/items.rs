@@ -1,4 +1,4 @@
-//! Items: kept ones, and iteration over a range of keys.
+//! Items to keep, and iteration over the items of a key range.
 
 use crate::cursor::Cursor;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use buttress_format::node::TreeBlock;
 use core::iter::FusedIterator;
 use core::ops::Bound;
 
-/// An item that can be kept. It shares its leaf's memory, so the whole leaf stays in memory with it.
+/// An item to keep. It shares its leaf's memory, so the whole leaf stays in memory with it.
 #[derive(Clone, Debug)]
 pub struct OwnedItem {
     block: TreeBlock,
@@ -27,35 +27,36 @@ impl OwnedItem {
         })
     }
 
-    /// The item's key.
+    /// Returns the item's key.
     #[must_use]
     pub const fn key(&self) -> Key {
         self.key
     }
 
-    /// The item's bytes.
+    /// Returns the item's bytes.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         self.block.item(self.slot).map_or(&[], |item| item.data)
     }
 
-    /// The leaf that holds the item.
+    /// Returns the leaf that holds the item.
     #[must_use]
     pub const fn leaf(&self) -> &TreeBlock {
         &self.block
     }
 
-    /// The item's number in its leaf.
+    /// Returns the item's slot in its leaf.
     #[must_use]
     pub const fn slot(&self) -> usize {
         self.slot
     }
 }
 
-/// The items of a range of keys, in order.
+/// An iterator over the items of a key range, in order.
 ///
-/// An error stands for all items of the block that could not be had. After it the iterator goes on behind that
-/// block; there are no more errors than damaged blocks, so going on ends too.
+/// An error stands for all items of an unreadable block. The iterator then continues after that
+/// block. It returns at most one error for each damaged block, so a caller that ignores errors
+/// still reaches the end.
 #[derive(Debug)]
 pub struct Items {
     cursor: Cursor,
@@ -94,7 +95,7 @@ impl Items {
         }
     }
 
-    /// Moves to the next item of the range.
+    /// Advances to the next item of the range.
     fn advance(&mut self) -> Result<bool> {
         let fresh = self.state == State::Fresh;
         self.state = State::Running;

@@ -1,8 +1,8 @@
-//! A walk over a range of keys leaf by leaf, for jobs that look at millions of items.
+//! A walk over a key range leaf by leaf, for jobs that read millions of items.
 //!
-//! [`Leaves`] lends one leaf at a time, with the slots that lie in the range; its items are then read without any
-//! call into the walk, without reference counts and without copies. Subtrees that the job does not want are left
-//! out before they are read ([`Tree::leaves_where`]).
+//! [`Leaves`] lends one leaf at a time, with the slots that lie in the range. The job reads the
+//! items without calls into the walk, without reference counts, and without copies. The walk skips
+//! unwanted subtrees before it reads them ([`Tree::leaves_where`]).
 
 use crate::error::Result;
 use crate::path::{Path, Step};
@@ -15,28 +15,29 @@ use buttress_format::Key;
 use buttress_format::node::{Item, TreeBlock};
 use core::ops::{Bound, Range};
 
-/// A leaf of a walk, and which of its items belong to the walk's range.
+/// A leaf of a walk, and the slots of its items in the walk's range.
 #[derive(Clone, Debug)]
 pub struct Leaf<'a> {
-    /// What led to it.
+    /// The pointer to the leaf.
     pub pointer: &'a BlockPointer,
-    /// The leaf.
+    /// The block of the leaf.
     pub block: &'a TreeBlock,
     /// The slots of the items in the range; never empty.
     pub slots: Range<usize>,
 }
 
 impl<'a> Leaf<'a> {
-    /// The leaf's items in the range, in order.
+    /// Returns the leaf's items in the range, in order.
     pub fn items(&self) -> impl Iterator<Item = Item<'a>> + use<'a> {
         self.block.items().skip(self.slots.start).take(self.slots.len())
     }
 }
 
-/// A walk over the leaves of a range of keys; see the module's documentation.
+/// A walk over the leaves of a key range; see the module's documentation.
 ///
-/// An error stands for all items below the block that could not be had. After it the walk goes on behind that
-/// block; there are no more errors than damaged blocks, so going on ends too.
+/// An error stands for all items below an unreadable block. The walk then continues after that
+/// block. It returns at most one error for each damaged block, so a caller that ignores errors
+/// still reaches the end.
 #[derive(Debug)]
 pub struct Leaves {
     tree: Tree,
@@ -45,7 +46,7 @@ pub struct Leaves {
     scope: Scope,
     /// The first key of the range.
     start: Key,
-    /// The first key past the range.
+    /// The exclusive end of the range.
     end: Option<Key>,
     state: State,
 }
@@ -53,7 +54,7 @@ pub struct Leaves {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Fresh,
-    /// The path's last step is the child to go on with, or a leaf that was lent.
+    /// The last step of the path is the next child to visit, or a lent leaf.
     Running,
     Done,
 }
@@ -83,25 +84,25 @@ impl Leaves {
             path: Path::default(),
             ahead: Ahead::new(read_ahead, 0, scope.clone()),
             scope,
-            // Clamp: nothing follows the last key.
+            // Clamp: no key follows the last key.
             start: start.unwrap_or(Key::MAX),
             end,
             state: if empty { State::Done } else { State::Fresh },
         }
     }
 
-    /// The same walk for a job that looks at each leaf once: its leaves are not kept in the cache, where touching memory
-    /// for all of them would take longer than the walk gains.
+    /// Makes the walk bypass the cache for leaves. A job that visits each leaf once gains nothing
+    /// from caching, and filling the cache's memory would take longer than the walk saves.
     #[must_use]
     pub fn passing(mut self) -> Self {
         self.ahead.pass_leaves();
         self
     }
 
-    /// Lends the next leaf that has items in the range; `None` when there is none.
+    /// Lends the next leaf that has items in the range, or returns `None` at the end.
     ///
     /// # Errors
-    /// When the next block cannot be had; calling again goes on after it.
+    /// Fails if the next block cannot be read. The next call continues after that block.
     #[expect(
         clippy::should_implement_trait,
         reason = "a walk that lends its leaves; an iterator cannot"
@@ -118,12 +119,12 @@ impl Leaves {
         }))
     }
 
-    /// Goes to the next leaf with items in the range.
+    /// Advances to the next leaf with items in the range.
     fn advance(&mut self) -> Result<Option<Range<usize>>> {
         match self.state {
             State::Done => return Ok(None),
             State::Fresh => {
-                // A root that cannot be had leaves nothing to go on with.
+                // If the root cannot be read, the walk ends.
                 self.state = State::Done;
                 let root = BlockPointer::root(self.tree.root());
                 if !self.scope.admits(&root) {
@@ -171,19 +172,19 @@ impl Leaves {
         }
     }
 
-    /// Prepares the block that the path has come to: a node goes on with the child that holds the range's start,
-    /// a leaf gives the slots of the range, unless there are none.
+    /// Prepares the block at the end of the path. A node continues with the child that covers the
+    /// range's start. A leaf returns the slots of the range, if there are any.
     fn arrive(&mut self) -> Option<Range<usize>> {
         let Step {
             pointer, block, slot, ..
         } = self.path.last_mut()?;
         let count = block.item_count();
-        // The slot of the first key that is not below `key`, with a short way out for all but the outer blocks.
+        // Returns the slot of the first key that is not below `key`.
         let position = |key: &Key| block.search(key).unwrap_or_else(|position| position);
         if pointer.level > 0 {
             *slot = match block.search(&self.start) {
                 Ok(slot) => slot,
-                // Clamp: what is left of the first key belongs to the first child.
+                // Clamp: keys below the first key belong to the first child.
                 Err(slot) => slot.saturating_sub(1),
             };
             return None;

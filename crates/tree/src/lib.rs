@@ -1,39 +1,40 @@
-//! Trees: cursors, walks and edits over copy-on-write B-trees, the node cache under them, and read-ahead.
+//! B-trees: cursors, walks and edits over copy-on-write trees, with their node cache and
+//! read-ahead.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`forest`] | all trees of one volume: reads blocks through the cache, checked once |
 //! | [`cache`] | checked blocks by address and generation, within a byte budget |
-//! | [`mod@pointer`] | what a parent says about its child: address, generation, level, owner, range of keys |
-//! | [`tree`] | one held root, and what can be asked of it |
-//! | [`cursor`], [`items`] | a place in a tree: seek, next, previous; ranges of items |
-//! | [`leaves`] | a range of items leaf by leaf, without subtrees that nobody wants |
-//! | [`changes`](mod@changes) | what differs between two trees, without reading what they share |
-//! | [`blocks`] | a walk over nodes and leaves that goes on past damaged ones |
-//! | [`by_address`] | the same for jobs that need no order of keys: one pass over the disk |
-//! | [`edit`] | changing trees: copy-on-write in memory, until a commit freezes and writes it |
-//! | `non_blocking` | looking without reading, under a lock |
+//! | [`mod@pointer`] | the parent's facts about its child: address, generation, level, owner, range of keys |
+//! | [`tree`] | one held root, and the operations on it |
+//! | [`cursor`], [`items`] | a position in a tree: seek, next, previous; ranges of items |
+//! | [`leaves`] | a range of items leaf by leaf, which skips unwanted subtrees |
+//! | [`changes`](mod@changes) | the differences between two trees, found without reading shared blocks |
+//! | [`blocks`] | a walk over nodes and leaves that continues after damaged blocks |
+//! | [`by_address`] | a walk for jobs that need no key order: one pass over the disk |
+//! | [`edit`] | edits: copy-on-write in memory, until a commit freezes and writes the tree |
+//! | `non_blocking` | lookups that do not read, for callers that hold a lock |
 //! | [`scan`] | many trees at once, in no order, on all cores |
-//! | [`read_ahead`] | which blocks are fetched before they are asked for |
-//! | [`measure`] | what each read-ahead mode costs on a simulated disk |
+//! | [`read_ahead`] | the choice of blocks to fetch before a reader requests them |
+//! | [`measure`] | the cost of each read-ahead mode on a simulated disk |
 //! | `testing` | trees made in memory, for tests (feature `testing`) |
 //!
-//! The meaning of items belongs to the crates above; mirrors, parity and devices to the one below.
+//! The crates above interpret items. The crate below handles mirrors, parity and devices.
 //!
 //! # Invariants
 //!
 //! - A block is checked once, when it is read: checksum, file system, address, level, generation, owner, first
 //!   key, every item ([`buttress_format`]). After that, access to it cannot fail.
-//! - A descent goes down one level a step and a child's level is its parent's less one, so a cycle of pointers
-//!   ends at the leaves. The keys of a child lie in `[its pointer's key, the next pointer's key)`, so no two
-//!   places of one level can hold the same block: a walk visits each block at most once per level, however
-//!   hostile the pointers are.
-//! - Memory is bounded by the budget given to [`Forest::new`], plus what callers hold: a cursor holds one block
-//!   a level, an [`OwnedItem`] holds its leaf.
-//!
-//! - A tree that a transaction changes ([`edit`]) is in memory where it was changed. Such blocks are found through
-//!   their parent's link only and never through the cache, so that a view that a reader holds keeps its whole
-//!   version. The place where links are followed is `path`; read-ahead looks at them to pass over what is in memory.
+//! - A descent moves down one level with each step, and a child's level is one less than its
+//!   parent's. A cycle of pointers therefore ends at the leaves. The keys of a child lie in `[its
+//!   pointer's key, the next pointer's key)`, so two places of one level never hold the same block.
+//!   A walk visits each block at most once for each level, even in a hostile tree.
+//! - The budget given to [`Forest::new`] bounds memory, plus the blocks that callers hold. A cursor
+//!   holds one block for each level, and an [`OwnedItem`] holds its leaf.
+//! - A tree that a transaction changes ([`edit`]) keeps its changed blocks in memory. Readers find
+//!   such blocks only through their parent's link, never through the cache, so a reader's view
+//!   keeps its whole version. The module `path` follows the links. Read-ahead inspects them to skip
+//!   blocks in memory.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

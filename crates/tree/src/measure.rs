@@ -1,7 +1,9 @@
-//! What walking a tree costs under each read-ahead mode, beside reading the same blocks in order of address.
+//! The cost of a tree walk in each read-ahead mode, compared with reading the same blocks in
+//! address order.
 //!
-//! Meant for simulated devices, where the time is virtual and two runs give the same figures; on real devices
-//! it measures real time. Each walk gets a forest of its own, so it begins with an empty node cache.
+//! The measurement is meant for simulated devices: time is virtual there, and two runs yield the
+//! same numbers. On real devices, it measures real time. Each walk has a forest of its own, so it
+//! begins with an empty node cache.
 
 use crate::blocks::{BlockOrder, Visit};
 use crate::error::{Error, Result};
@@ -17,25 +19,25 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a walk over all nodes and leaves of a tree took.
+/// The cost of a walk over all nodes and leaves of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCost {
-    /// Nodes and leaves that could be read.
+    /// The number of readable nodes and leaves.
     pub blocks: u64,
-    /// Nodes and leaves that could not.
+    /// The number of unreadable nodes and leaves.
     pub damaged: u64,
-    /// Their bytes.
+    /// The size of the readable blocks in bytes.
     pub bytes: ByteCount,
-    /// How long it took, by the devices' clock: virtual for simulated ones.
+    /// The duration by the devices' clock, which is virtual for simulated devices.
     pub elapsed: Duration,
-    /// Requests that the devices got, after merging.
+    /// The number of requests to the devices after merging.
     pub requests: u64,
-    /// Bytes that those requests read.
+    /// The bytes that those requests read.
     pub request_bytes: ByteCount,
 }
 
 impl WalkCost {
-    /// The mean size of a request; zero when there was none.
+    /// Returns the mean size of a request, or zero if there was none.
     #[must_use]
     pub fn mean_request_bytes(&self) -> ByteCount {
         ByteCount::new(self.request_bytes.get().quotient(self.requests))
@@ -45,20 +47,20 @@ impl WalkCost {
 /// One row of the table that [`compare`] makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// The mode's name, or that of the yardstick.
+    /// The name of the mode or of the reference.
     pub name: &'static str,
-    /// What it cost.
+    /// The cost of the walk.
     pub cost: WalkCost,
 }
 
-/// Walks a tree in every mode, from [`ReadAhead::None`] to [`ReadAhead::sweep`], then by address, and then reads
-/// the same blocks in order of address without following the tree.
+/// Walks a tree in every mode, from [`ReadAhead::None`] to [`ReadAhead::sweep`], then by address.
+/// Finally reads the same blocks in address order without following the tree.
 ///
-/// `fresh` opens the volume for each row, so that what a drive keeps in its own cache does not help the next one.
+/// `fresh` opens the volume for each row, so that a drive's own cache does not help the next row.
 ///
 /// # Errors
-/// What `fresh` fails with, and an unreadable block when the list of blocks for the last row cannot be made;
-/// the walks count damaged blocks.
+/// Fails if `fresh` fails, or if an unreadable block hides the list of blocks for the last row. The
+/// walks count damaged blocks.
 pub fn compare<E: From<Error>>(
     mut fresh: impl FnMut() -> Result<Arc<Volume>, E>,
     root: RootPointer,
@@ -102,7 +104,8 @@ pub fn walk(
     count(volume, || tree.blocks(read_ahead))
 }
 
-/// As [`walk`], in the order of [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
+/// Walks a tree like [`walk`], in the order of
+/// [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
 #[must_use]
 pub fn walk_by_address(volume: &Arc<Volume>, root: RootPointer, cache_budget: ByteCount) -> WalkCost {
     let tree = Forest::new(Arc::clone(volume), cache_budget).tree(root);
@@ -121,10 +124,10 @@ fn count<Walk: Iterator<Item = Result<Visit>>>(volume: &Volume, start: impl FnOn
     meter.stop(volume, blocks, damaged)
 }
 
-/// The pointers to all nodes and leaves of a tree, in order of address.
+/// Returns the pointers to all nodes and leaves of a tree, in address order.
 ///
 /// # Errors
-/// When a block cannot be had: then its children's addresses are not known.
+/// Fails if a block cannot be read, because its children's addresses are then unknown.
 pub fn pointers_by_address(
     volume: &Arc<Volume>,
     root: RootPointer,
@@ -139,12 +142,12 @@ pub fn pointers_by_address(
     Ok(pointers)
 }
 
-/// Says whether a walk wants anything with a key of `[first, end)`; see
+/// A predicate: true if a walk wants any key of `[first, end)`; see
 /// [`Tree::leaves_where`](crate::Tree::leaves_where).
 pub type Wanted = fn(&Key, Option<&Key>) -> bool;
 
-/// Walks the leaves of a tree that are wanted, in order of keys, with an empty cache. Counts leaves only, and among
-/// the damaged blocks nodes too.
+/// Walks the wanted leaves of a tree in key order, with an empty cache. Counts only leaves as
+/// blocks, but counts damaged nodes too.
 #[must_use]
 pub fn walk_leaves(
     volume: &Arc<Volume>,
@@ -166,10 +169,10 @@ pub fn walk_leaves(
     }
 }
 
-/// The pointers to the leaves of a tree that are wanted, in order of address.
+/// Returns the pointers to the wanted leaves of a tree, in address order.
 ///
 /// # Errors
-/// When a node cannot be had: then its children's addresses are not known.
+/// Fails if a node cannot be read, because its children's addresses are then unknown.
 pub fn leaf_pointers_by_address(
     volume: &Arc<Volume>,
     root: RootPointer,
@@ -182,7 +185,7 @@ pub fn leaf_pointers_by_address(
         let Visit { pointer, block } = visit?;
         let children = (0..block.item_count()).filter_map(|slot| pointer.child(&block, slot));
         pointers.extend(children.filter(|child| {
-            // Clamp: a root begins left of everything.
+            // Clamp: a root begins before every key.
             let first = child.first_key.unwrap_or(Key::MIN);
             child.level == 0 && wanted(&first, child.end_key.as_ref())
         }));
@@ -191,11 +194,11 @@ pub fn leaf_pointers_by_address(
     Ok(pointers)
 }
 
-/// Reads and checks blocks in the order given, two windows of the size of a sweep's in flight. In order of
-/// address this is the yardstick, which nothing that follows the tree can beat.
+/// Reads and checks blocks in the given order, with two windows of a sweep's size in flight. In
+/// address order, this is the reference: no walk that follows the tree can be faster.
 ///
 /// # Errors
-/// When a block cannot be had.
+/// Fails if a block cannot be read.
 pub fn read_in_order(volume: &Arc<Volume>, pointers: &[BlockPointer]) -> Result<WalkCost> {
     let reader = BlockReader::new(Arc::clone(volume));
     let node_bytes = u64::from(reader.node_bytes());
@@ -217,7 +220,7 @@ pub fn read_in_order(volume: &Arc<Volume>, pointers: &[BlockPointer]) -> Result<
     Ok(meter.stop(volume, blocks, 0))
 }
 
-/// The devices' counters when the measurement began.
+/// The values of the devices' counters at the beginning of the measurement.
 struct Meter {
     before: Vec<QueueStatistics>,
 }

@@ -1,12 +1,12 @@
-//! Looking without reading: for callers that hold a lock which must not be held while a device is waited for.
+//! Non-blocking lookups, for callers with a lock that must not be held during device I/O.
 //!
-//! While a [`NonBlocking`] is held, reading a block on its thread gives blocks that are in the cache, and for others the
-//! error [`Cause::WouldBlock`] at once. Whoever gets it releases the lock, reads the block with
-//! [`Forest::read_block`](crate::Forest::read_block), and is retried.
+//! While a thread holds a [`NonBlocking`], reads on this thread return cached blocks only. For
+//! other blocks, they return the error [`Cause::WouldBlock`] at once. The caller then releases the
+//! lock, reads the block with [`Forest::read_block`](crate::Forest::read_block), and retries.
 //!
-//! Invariant: nothing is changed by a look that ends in that error; it is for look-ups and for
-//! [`EditableTree::reach`](crate::EditableTree::reach), not for edits: one of these that ended half-way with that error, and
-//! was retried, would have copied a block twice and let go of it once.
+//! Invariant: a lookup that ends with this error has changed nothing. Non-blocking mode is for
+//! lookups and for [`EditableTree::reach`](crate::EditableTree::reach), not for edits. An edit that
+//! failed half-way with this error and was retried would copy a block twice, and release it once.
 
 use crate::error::{Cause, Error, Result};
 use crate::pointer::BlockPointer;
@@ -15,19 +15,20 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 
 buttress_locks::thread_local! {
-    /// How many of them the thread holds.
+    /// The number of `NonBlocking` values that the thread holds.
     static HELD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it is held, the thread reads no blocks from devices. See the module.
+/// While a thread holds this value, it reads no blocks from devices; see the module's
+/// documentation.
 #[derive(Debug)]
 pub struct NonBlocking {
-    /// It counts for the thread that made it.
+    /// Keeps the value on the thread that made it.
     stays_on_its_thread: PhantomData<*const ()>,
 }
 
 impl NonBlocking {
-    /// From now on, until it is dropped, only blocks that are in the cache are given.
+    /// Makes this thread's reads return only cached blocks, until the result is dropped.
     #[must_use]
     pub fn hold() -> Self {
         HELD.with(|held| held.set(held.get().exact_add(1)));
@@ -36,19 +37,19 @@ impl NonBlocking {
         }
     }
 
-    /// Runs `body` as if none were held: for edits, which must not end half-way.
+    /// Runs `body` with blocking reads. Edits need this, because they must not end half-way.
     pub fn lifted<T>(body: impl FnOnce() -> T) -> T {
         let _restored = Self::lift();
         body()
     }
 
-    /// As if none were held, until what it gives is dropped.
+    /// Restores blocking reads, until the result is dropped.
     #[must_use]
     pub fn lift() -> Blocking {
         Blocking(HELD.with(|held| held.replace(0)))
     }
 
-    /// Whether the thread holds one.
+    /// Returns true if the thread holds a `NonBlocking`.
     #[must_use]
     pub fn is_held() -> bool {
         HELD.with(Cell::get) > 0
@@ -61,7 +62,7 @@ impl Drop for NonBlocking {
     }
 }
 
-/// Puts back how many are held, also when what runs meanwhile panics.
+/// Restores the thread's count of `NonBlocking` values when dropped, even after a panic.
 #[derive(Debug)]
 pub struct Blocking(usize);
 
@@ -71,13 +72,13 @@ impl Drop for Blocking {
     }
 }
 
-/// The answer for a block that is not in the cache.
+/// Returns the error for a block that is not in the cache.
 pub(crate) fn would_block<T>(pointer: &BlockPointer) -> Result<T> {
     Err(Error::new(pointer, Cause::WouldBlock))
 }
 
 impl Error {
-    /// The block that is to be read before a look that was to do without reading can be had.
+    /// Returns the block to read before a failed non-blocking lookup is retried.
     #[must_use]
     pub fn would_block(&self) -> Option<&BlockPointer> {
         matches!(self.cause(), Cause::WouldBlock).then(|| self.pointer())

@@ -1,8 +1,10 @@
-//! The way from a root down to a block: one step a level, and the one place where links are followed.
+//! The path from a root down to a block, with one step for each level. Only this module follows
+//! links.
 //!
-//! [`Path::enter`] is where a parent's link becomes a child's block: a parent in memory hands over the child that it
-//! holds in memory, and everything else comes from the cache or the volume. Everything above (cursors, walks) knows
-//! nothing of it. Steps hold their blocks, so a path stays readable whatever the cache evicts.
+//! [`Path::enter`] turns a parent's link into a child's block. A parent in memory returns a child
+//! that is also in memory. All other children come from the cache or the volume. Cursors and walks
+//! above do not see the difference. Steps hold their blocks, so a path stays readable even if the
+//! cache evicts them.
 
 use crate::edit::Node;
 use crate::error::Result;
@@ -17,19 +19,20 @@ use std::sync::Arc;
 /// One block on a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// What led here.
+    /// The pointer to the block.
     pub(crate) pointer: BlockPointer,
-    /// The block.
+    /// The block's content.
     pub(crate) block: TreeBlock,
-    /// The block's links to children in memory, where it is in memory itself.
+    /// The block's links to children in memory, if the block itself is in memory.
     pub(crate) node: Option<Arc<Node>>,
-    /// In a node, the child that the path goes on to, or would; in a leaf, the item.
+    /// In a node, the slot of the path's current or next child. In a leaf, the slot of the item.
     pub(crate) slot: usize,
 }
 
 impl Step {
-    /// The pointer to the child in `slot`; for one in memory, with the stand-in for its address. Every use of a
-    /// step's children goes through here: the bytes of a block in memory do not know where its children are.
+    /// Returns the pointer to the child in `slot`. For a child in memory, the pointer has the
+    /// placeholder address. All users of a step's children call this, because the bytes of a block
+    /// in memory do not hold its children's addresses.
     pub(crate) fn child(&self, slot: usize) -> Option<BlockPointer> {
         let pointer = self.pointer.child(&self.block, slot)?;
         Some(match self.link(slot) {
@@ -42,18 +45,18 @@ impl Step {
         })
     }
 
-    /// The child in `slot`, where it is in memory.
+    /// Returns the child in `slot`, if it is in memory.
     pub(crate) fn link(&self, slot: usize) -> Option<&Arc<Node>> {
         self.node.as_ref()?.link(slot)
     }
 
-    /// The number of the last slot; 0 in an empty block.
+    /// Returns the last slot, or 0 in an empty block.
     pub(crate) fn last_slot(&self) -> usize {
-        // Clamp: see above.
+        // Clamp: the result is 0 in an empty block.
         self.block.item_count().saturating_sub(1)
     }
 
-    /// The next slot, if there is one.
+    /// Returns the next slot, if it exists.
     pub(crate) fn next_slot(&self) -> Option<usize> {
         self.slot
             .checked_add(1)
@@ -61,7 +64,7 @@ impl Step {
     }
 }
 
-/// Which child to go on to.
+/// The choice of the child to descend to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Aim<'a> {
     First,
@@ -69,7 +72,7 @@ pub(crate) enum Aim<'a> {
     Key(&'a Key),
 }
 
-/// Steps from the root (first) down. Empty until the root is read.
+/// Steps from the root down. Empty until the root is read.
 #[derive(Debug, Default)]
 pub(crate) struct Path {
     steps: Vec<Step>,
@@ -84,7 +87,7 @@ impl Path {
         self.steps.last_mut()
     }
 
-    /// The leaf, where the path reaches one.
+    /// Returns the leaf, if the path reaches one.
     pub(crate) fn leaf(&self) -> Option<&Step> {
         self.steps.last().filter(|step| step.pointer.level == 0)
     }
@@ -93,7 +96,7 @@ impl Path {
         self.steps.last_mut().filter(|step| step.pointer.level == 0)
     }
 
-    /// The blocks of the path that have an address, the root first.
+    /// Returns the blocks of the path that have an address, from the root down.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockPointer> + '_ {
         self.steps.iter().filter_map(|step| match &step.node {
             Some(node) => node.address().map(|logical| BlockPointer {
@@ -112,7 +115,7 @@ impl Path {
         self.steps.pop()
     }
 
-    /// Reads the root, if that has not been done.
+    /// Reads the root, unless it is already read.
     pub(crate) fn load_root(&mut self, tree: &Tree) -> Result<()> {
         if self.steps.is_empty() {
             self.steps.push(tree.root_step()?);
@@ -120,14 +123,14 @@ impl Path {
         Ok(())
     }
 
-    /// Goes up to the lowest block that `key` belongs under.
+    /// Ascends to the lowest block that covers `key`.
     pub(crate) fn ascend_to(&mut self, key: &Key) {
         while !self.at_root() && self.last().is_some_and(|step| !step.pointer.covers(key)) {
             self.pop();
         }
     }
 
-    /// Follows the link in the last step's slot. False when there is none.
+    /// Follows the link in the last step's slot. Returns false if the slot has none.
     pub(crate) fn enter(&mut self, forest: &Forest, ahead: &mut Ahead, toward: Toward) -> Result<bool> {
         let Some((pointer, node)) = self
             .last()
@@ -148,7 +151,7 @@ impl Path {
         Ok(true)
     }
 
-    /// Goes on down to a leaf. On an error the path ends at the parent of the block that could not be had.
+    /// Descends to a leaf. On an error, the path ends at the parent of the unreadable block.
     pub(crate) fn descend(
         &mut self,
         forest: &Forest,
@@ -162,7 +165,7 @@ impl Path {
                 Aim::Last => step.last_slot(),
                 Aim::Key(key) => match step.block.search(key) {
                     Ok(slot) => slot,
-                    // Clamp: what is left of the first key belongs to the first child.
+                    // Clamp: keys below the first key belong to the first child.
                     Err(slot) => slot.saturating_sub(1),
                 },
             };

@@ -1,34 +1,35 @@
-//! What is known about a tree block before it is read.
+//! Pointers: the facts about a tree block that are known before it is read.
 //!
-//! A parent names its child by address and generation, and by its own shape promises more: the child's level is
-//! one less, its first key is the pointer's key, and all of its keys are below the next pointer's key. All of
-//! that is demanded of the block that is found there.
+//! A parent names its child by address and generation. Its own shape implies more: the child's
+//! level is one less, its first key is the pointer's key, and all its keys are below the next
+//! pointer's key. The block at that address must satisfy all of these.
 
 use buttress_format::node::{Expectation, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
 
-/// One more than the highest level that a block can have. Levels are 0 (leaves) to 7.
+/// The number of levels that a tree can have. Levels are 0 (leaves) to 7.
 ///
 /// Source: on-disk format documentation, section "Overview" of the B-tree.
 pub const LEVELS_MAX: u8 = 8;
 
-/// Where a tree begins, as its root item or the superblock says.
+/// The root block of a tree, as its root item or the superblock names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RootPointer {
-    /// The tree.
+    /// The id of the tree.
     pub tree: TreeId,
     /// Address of the root block.
     pub logical: Logical,
     /// The transaction that wrote the root block.
     pub generation: Generation,
-    /// Level of the root block; 0 when the tree is one leaf.
+    /// Level of the root block; 0 if the tree is one leaf.
     pub level: u8,
 }
 
-/// A pointer to a tree block, with everything that is promised about the block.
+/// A pointer to a tree block, with all facts that the parent implies about the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockPointer {
-    /// The tree that is being walked. Blocks shared with a snapshot may carry another subvolume's id.
+    /// The tree that the reader walks. A block shared with a snapshot may carry another subvolume's
+    /// id.
     pub tree: TreeId,
     /// Address of the block.
     pub logical: Logical,
@@ -36,14 +37,14 @@ pub struct BlockPointer {
     pub generation: Generation,
     /// The block's level.
     pub level: u8,
-    /// The block's first key; `None` for a root, whose first key nobody promises.
+    /// The block's first key; `None` for a root, whose first key is not known in advance.
     pub first_key: Option<Key>,
-    /// All keys of the block are below this one; `None` where there is no bound.
+    /// The exclusive end of the block's keys; `None` if they have no end.
     pub end_key: Option<Key>,
 }
 
 impl BlockPointer {
-    /// The pointer to a root.
+    /// Returns the pointer to a root.
     #[must_use]
     pub const fn root(root: &RootPointer) -> Self {
         let RootPointer {
@@ -62,8 +63,8 @@ impl BlockPointer {
         }
     }
 
-    /// The pointer to child number `slot` of `block`, which `self` points to; `None` past the last child, and
-    /// for leaves.
+    /// Returns the pointer to the child in `slot` of `block`, to which `self` points. Returns
+    /// `None` for leaves and beyond the last child.
     #[must_use]
     pub fn child(&self, block: &TreeBlock, slot: usize) -> Option<Self> {
         let level = self.level.checked_sub(1)?;
@@ -82,7 +83,7 @@ impl BlockPointer {
         })
     }
 
-    /// What the check of the block's bytes is to demand.
+    /// Returns the expectation that the check of the block's bytes enforces.
     #[must_use]
     pub const fn expectation(&self) -> Expectation {
         Expectation {
@@ -94,13 +95,14 @@ impl BlockPointer {
         }
     }
 
-    /// Whether `key` belongs to the block or to what is below it.
+    /// Returns true if `key` belongs to the block or to its descendants.
     #[must_use]
     pub fn covers(&self, key: &Key) -> bool {
         self.first_key.is_none_or(|first| first <= *key) && self.end_key.is_none_or(|end| *key < end)
     }
 
-    /// The block's last key, where it is not below the bound that the parent sets.
+    /// Returns the block's last key and the end that the parent sets, if the key is not below that
+    /// end.
     #[must_use]
     pub(crate) fn key_past_end(&self, block: &TreeBlock) -> Option<(Key, Key)> {
         let last = block
@@ -110,7 +112,7 @@ impl BlockPointer {
         self.end_key.filter(|end| last >= *end).map(|end| (last, end))
     }
 
-    /// Whether both name the same block: same address, same generation.
+    /// Returns true if both pointers have the same address and generation.
     #[must_use]
     pub(crate) fn same_block(&self, other: &Self) -> bool {
         self.logical == other.logical && self.generation == other.generation

@@ -1,19 +1,20 @@
-//! Read-ahead: which blocks are fetched before they are asked for.
+//! Read-ahead: the choice of blocks to fetch before a reader requests them.
 //!
-//! Read-ahead belongs to a cursor or a walk, and only ever makes it faster: which items and errors come, and in
-//! which order, is the same in all modes. What was fetched and is not yet looked at counts against the
-//! forest's budget; when that is used up, blocks are read when they are asked for.
+//! Read-ahead belongs to a cursor or a walk, and only makes it faster. All modes return the same
+//! items and errors in the same order. Fetched blocks that the reader has not used count against
+//! the forest's budget. When that budget is used up, blocks are read when the reader requests them.
 //!
 //! | mode | fetches | when |
 //! |---|---|---|
 //! | [`ReadAhead::None`] | nothing | |
-//! | [`ReadAhead::Backward`], [`ReadAhead::Forward`] | leaves whose address is within 64 KiB | the leaf asked for is not in memory |
-//! | [`ReadAhead::ForwardOnMiss`] | the next 128 KiB of leaves, two nodes | the block asked for is not in memory |
-//! | [`ReadAhead::ForwardAlways`] | the same | always |
-//! | [`ReadAhead::Sweep`] | a window of megabytes, in order of address, and the nodes above | always |
+//! | [`ReadAhead::Backward`], [`ReadAhead::Forward`] | leaves whose address is within 64 KiB | the requested leaf is not in memory |
+//! | [`ReadAhead::ForwardOnMiss`] | the next 128 KiB of leaves, two nodes | the requested block is not in memory |
+//! | [`ReadAhead::ForwardAlways`] | the next 128 KiB of leaves, two nodes | always |
+//! | [`ReadAhead::Sweep`] | a window of megabytes, in address order, and the nodes above | always |
 //!
-//! The first ones are those of Linux's btrfs, kept to compare with and for short walks; `near` has them.
-//! `sweep` is for walks that will see everything; on spinning disks it may become a `pass`.
+//! The first modes are those of Linux's btrfs. They serve for comparison and for short walks; the
+//! module `near` holds them. The module `sweep` is for walks that will visit all blocks. On
+//! spinning disks, a sweep may become a `pass`.
 
 pub(crate) mod batch;
 pub(crate) mod near;
@@ -36,11 +37,13 @@ use sweep::Sweep;
 /// The window of [`ReadAhead::sweep`].
 pub const SWEEP_WINDOW: ByteCount = ByteCount::new(16 << 20);
 
-/// The largest window of blocks that are in the page cache. No device waits there for more to do; what counts is that a
-/// block which was copied out and checked is still in the processor's cache when the walk comes to it.
+/// The largest window of blocks that are in the page cache. No device benefits from a larger
+/// window. With this size, a block that was copied and checked is still in the processor's cache
+/// when the walk visits it.
 const CACHED_WINDOW_BYTES: u64 = 4 << 20;
 
-/// The window after one of `window_bytes`, of whose blocks it is said whether they were in the page cache.
+/// Returns the size of the window after one of `window_bytes`. `cached` is true if its blocks were
+/// in the page cache.
 pub(crate) fn next_window(window_bytes: u64, largest_bytes: u64, cached: bool) -> u64 {
     let largest_bytes = if cached {
         largest_bytes.min(CACHED_WINDOW_BYTES)
@@ -50,32 +53,33 @@ pub(crate) fn next_window(window_bytes: u64, largest_bytes: u64, cached: bool) -
     window_bytes.exact_mul(2).min(largest_bytes)
 }
 
-/// How a cursor or a walk reads ahead.
+/// The read-ahead mode of a cursor or a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadAhead {
-    /// Not at all: for single look-ups.
+    /// No read-ahead, for single lookups.
     #[default]
     None,
-    /// When a leaf must be read: leaves before it of the same object that lie within 64 KiB of it, until more than
-    /// 64 KiB of them or more than 32 slots were gone through.
+    /// When a leaf must be read, fetches preceding leaves of the same object within 64 KiB of its
+    /// address. Stops after 64 KiB of leaves or 32 slots.
     Backward,
-    /// When a leaf must be read: leaves after it that lie within 64 KiB of it, until more than 64 KiB of them or more
-    /// than 32 slots were gone through.
+    /// When a leaf must be read, fetches following leaves within 64 KiB of its address. Stops after
+    /// 64 KiB of leaves or 32 slots.
     Forward,
-    /// When a leaf must be read: leaves after it, wherever they lie, until that is more than 128 KiB. When a node must
-    /// be read: the two nodes after it. What `ForwardAlways` was when it was first proposed for the kernel, to compare.
+    /// When a leaf must be read, fetches following leaves at any address, up to 128 KiB. When a
+    /// node must be read, fetches the two nodes after it. `ForwardAlways` had this form when it was
+    /// first proposed for the kernel; it serves for comparison.
     ForwardOnMiss,
-    /// The same, whenever a leaf or a node is visited.
+    /// Fetches the same blocks as `ForwardOnMiss`, at every visit of a leaf or a node.
     ForwardAlways,
-    /// For a walk to higher keys that will visit everything in its range.
+    /// Fetches a window of leaves, for a walk to higher keys that visits its whole range.
     Sweep {
-        /// How many bytes of leaves are fetched ahead.
+        /// The number of bytes of leaves to fetch ahead.
         window_bytes: ByteCount,
     },
 }
 
 impl ReadAhead {
-    /// A sweep with the usual window.
+    /// Returns a sweep with the default window.
     #[must_use]
     pub const fn sweep() -> Self {
         Self::Sweep {
@@ -84,7 +88,7 @@ impl ReadAhead {
     }
 }
 
-/// Which way a cursor moves.
+/// The direction in which a cursor moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Toward {
     Lower,
@@ -100,7 +104,8 @@ pub(crate) enum Ahead {
 }
 
 impl Ahead {
-    /// Read-ahead for a walk whose lowest blocks have level `floor`; nothing outside `scope` is fetched.
+    /// Makes the read-ahead for a walk whose lowest blocks have level `floor`. Fetches nothing
+    /// outside `scope`.
     pub(crate) fn new(mode: ReadAhead, floor: u8, scope: Scope) -> Self {
         let near = |reach| Self::Near(Near::new(reach, scope.clone()));
         match mode {
@@ -115,14 +120,16 @@ impl Ahead {
         }
     }
 
-    /// Says that the walk will not come back to its leaves: a sweep does not keep them in the cache.
+    /// Declares that the walk visits each leaf once. A sweep then does not put its leaves into the
+    /// cache.
     pub(crate) fn pass_leaves(&mut self) {
         if let Self::Sweep(sweep) = self {
             sweep.pass_leaves();
         }
     }
 
-    /// The block at `pointer`: the child in the last step's slot. `steps` lead to it from the root.
+    /// Returns the block at `pointer`, which is the child in the last step's slot. `steps` lead to
+    /// it from the root.
     pub(crate) fn fetch(
         &mut self,
         forest: &Forest,

@@ -1,6 +1,6 @@
-//! Reading blocks from the volume and checking them, without any cache.
+//! The block reader, which reads blocks from the volume and checks them, without a cache.
 //!
-//! Everything that takes a block from a device into memory goes through here, on whichever thread.
+//! All reads of tree blocks from devices pass through this module, on any thread.
 
 use crate::error::{Error, Failure, Result};
 use crate::pointer::BlockPointer;
@@ -12,14 +12,15 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What checking a block is taken to cost on a simulated device, for each 4 KiB of it.
+/// The simulated cost of checking 4 KiB of a block.
 ///
-/// 2 µs for 4 KiB, 8 µs for a block of 16 KiB: checksum at 10 GB/s, some 150 items at 20 ns each, and handing the
-/// block to a caller that looks at its items. It is an assumption, not a measurement of this machine, so that
-/// virtual times are the same everywhere.
+/// The cost is 2 µs for 4 KiB, so 8 µs for a block of 16 KiB. It covers the checksum at 10 GB/s,
+/// some 150 items at 20 ns each, and the delivery of the block to a caller that reads its items. It
+/// is an assumption, not a measurement of this machine, so that virtual times are the same
+/// everywhere.
 pub const CHECK_COST_PER_4_KIB: Duration = Duration::from_micros(2);
 
-/// How many of the blocks of a window are looked at to guess whether all of them are in memory.
+/// The number of blocks of a window that are sampled to predict if the window is in the page cache.
 const CACHED_SAMPLE: usize = 8;
 
 /// Reads and checks blocks of one volume.
@@ -37,7 +38,7 @@ impl BlockReader {
     pub(crate) fn new(volume: Arc<Volume>) -> Self {
         let format = volume.block_format().clone();
         let units = format.node_bytes.quotient(4096).max(1);
-        // Clamp: a simulated time.
+        // Clamp: the cost is a simulated time.
         let check_cost = CHECK_COST_PER_4_KIB.saturating_mul(units);
         let simulated = volume.virtual_clock().is_some();
         let devices = volume.devices();
@@ -66,17 +67,17 @@ impl BlockReader {
         self.format.node_bytes
     }
 
-    /// Whether everything is to run on the calling thread, because time is simulated.
+    /// Returns true if all work runs on the calling thread, because time is simulated.
     pub(crate) const fn is_simulated(&self) -> bool {
         self.simulated
     }
 
-    /// Whether a device of the volume is said to turn.
+    /// Returns true if a device of the volume is rotational.
     pub(crate) const fn is_rotational(&self) -> bool {
         self.rotational
     }
 
-    /// The time, on the devices' clock.
+    /// Returns the current time on the devices' clock.
     pub(crate) fn now(&self) -> Duration {
         match self.volume.virtual_clock() {
             Some(clock) => clock.now(),
@@ -84,20 +85,22 @@ impl BlockReader {
         }
     }
 
-    /// Checks a block that was checked before, and was out of sight since.
+    /// Checks again a block that was checked before, because its memory was outside this crate's
+    /// control since.
     pub(crate) fn check_again(&self, bytes: Bytes, pointer: &BlockPointer) -> Option<TreeBlock> {
         self.charge_cpu(self.check_cost);
         TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()
     }
 
-    /// Lets a simulated clock move on by computing time.
+    /// Advances a simulated clock by computing time.
     pub(crate) fn charge_cpu(&self, cost: Duration) {
         if self.simulated {
             self.volume.charge_cpu(cost);
         }
     }
 
-    /// Asks for blocks, all in one plug: the devices see them in order of address, neighbours merged.
+    /// Starts reads of blocks in one plug. The devices receive them in address order, with
+    /// neighbours merged.
     pub(crate) fn start<'a>(
         &self,
         pointers: impl IntoIterator<Item = &'a BlockPointer>,
@@ -106,16 +109,18 @@ impl BlockReader {
         self.volume.start_reads(&reads)
     }
 
-    /// The block, if it is in memory already (in the page cache) and is what it should be.
+    /// Returns the block, if the page cache holds it and it passes its checks.
     ///
-    /// A copy that is not is left to be read again, as any other block: that way tells, records and passes it over.
+    /// A copy that fails is read again like any other block. That read skips the copy, and reports
+    /// and records the failure.
     pub(crate) fn read_cached(&self, pointer: &BlockPointer) -> Option<TreeBlock> {
         let bytes = self.volume.read_cached(self.extent(pointer))?.into_bytes();
         let block = TreeBlock::check(bytes, &self.format, &pointer.expectation()).ok()?;
         pointer.key_past_end(&block).is_none().then_some(block)
     }
 
-    /// Whether a sample of these blocks, which are about to be read, is in memory already.
+    /// Returns true if a sample of these blocks is in the page cache. The caller is about to read
+    /// all of them.
     pub(crate) fn seem_cached<'a>(&self, pointers: impl ExactSizeIterator<Item = &'a BlockPointer>) -> bool {
         let step = pointers.len().div_ceil(CACHED_SAMPLE).max(1);
         pointers.step_by(step).all(|pointer| {
@@ -126,7 +131,7 @@ impl BlockReader {
         })
     }
 
-    /// Waits for a block that was asked for, and checks it; a copy that fails is passed over for the next one.
+    /// Waits for a started read, and checks the block. If a copy fails, reads the next copy.
     pub(crate) fn finish(&self, read: PendingExtent, pointer: &BlockPointer) -> Result<TreeBlock> {
         self.checked(pointer, |verify| read.wait_verified(&self.volume, verify))
     }
@@ -138,7 +143,7 @@ impl BlockReader {
         })
     }
 
-    /// The block's place.
+    /// Returns the extent to read for a block.
     pub(crate) fn extent(&self, pointer: &BlockPointer) -> ExtentRead {
         let length = usize_of(self.format.node_bytes);
         ExtentRead {
@@ -147,7 +152,7 @@ impl BlockReader {
         }
     }
 
-    /// Runs `read` with a verifier that checks the block, and keeps what was wrong with the last copy.
+    /// Runs `read` with a verifier that checks the block. Keeps the failure of the last copy.
     fn checked(
         &self,
         pointer: &BlockPointer,

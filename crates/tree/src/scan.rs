@@ -1,18 +1,20 @@
-//! A survey: the blocks of many trees, in no order, on all cores. For jobs that ask the same of every block, and
-//! add up what they find.
+//! A scan: the blocks of many trees, in no order, on all cores. It serves jobs that apply the same
+//! test to every block and sum up the results.
 //!
-//! Each thread takes batches of pointers, has some of them read in order of address while it looks at the one before,
-//! checks its blocks and hands them to the [`Scanner`], which is asked of every child whether it is wanted: a
-//! job that keeps book of addresses visits what trees share once. What leads from a block to its children is a
-//! tag of the surveyor's choice. Batches that seem to be in the page cache are not asked for: the thread that looks at a
-//! block copies it out itself, just before.
+//! Each thread takes batches of pointers. It starts reads of some batches in address order while it
+//! processes the batch before. It checks its blocks and passes them to the [`Scanner`]. The scanner
+//! also decides for every child if it is wanted. A job that records addresses can thus visit shared
+//! blocks once. A tag of the scanner's choice leads from a block to its children. A thread starts
+//! no reads for batches that seem to be in the page cache. It copies each of those blocks just
+//! before it processes the block.
 //!
 //! # Bounds
 //!
-//! A child's level is its parent's less one, and its keys must lie between its neighbours', so every tree ends
-//! and no block is visited twice from one root. Leaves go before more nodes once [`LEAVES_MAX`] are known, so that
-//! what waits is bounded, not by the volume. Blocks come from the devices, around the cache: what is looked at is
-//! what lies there now.
+//! A child's level is its parent's less one, and its keys must lie between its neighbours'. Every
+//! tree therefore ends, and no block is visited twice from one root. Once [`LEAVES_MAX`] leaves are
+//! known, they are read before more nodes. The queue is therefore bounded, whatever the size of the
+//! volume. Blocks come from the devices and bypass the cache, so a scan sees the current bytes on
+//! the devices.
 
 use crate::error::Error;
 use crate::forest::Forest;
@@ -27,51 +29,52 @@ use std::sync::Arc;
 
 lock_class!(ScanLock, "waiting", Rank::LEAF);
 
-/// When as many leaves are known, they are read before more nodes are.
+/// The number of known leaves from which leaves are read before more nodes.
 pub const LEAVES_MAX: usize = 1 << 16;
 
-/// How many bytes of blocks are asked for at once.
+/// The number of bytes of blocks that are read at once.
 const BATCH_BYTES: u32 = 1 << 20;
 
-/// How many batches a thread has under way while it looks at another: enough that the devices have something to do when all
-/// threads look at blocks.
+/// The number of batches in flight while a thread processes another batch. It keeps the devices
+/// busy even while all threads process blocks.
 const BATCHES_AHEAD: usize = 4;
 
-/// What a survey asks of its blocks.
+/// The operations of a scan on its blocks.
 pub trait Scanner: Sync {
-    /// What one thread adds up for itself.
+    /// The sums that one thread collects.
     type Tally: Send;
 
-    /// What leads from a block to its children.
+    /// The tag that leads from a block to its children.
     type Tag: Copy + Send;
 
-    /// A thread begins.
+    /// Begins the work of one thread.
     fn begin(&self) -> Self::Tally;
 
-    /// Whether the block at `pointer`, a child of one with `parent`, is to be read, and under which tag.
+    /// Decides if the block at `pointer`, a child of a block with tag `parent`, is wanted. Returns
+    /// its tag.
     fn wants(&self, tally: &mut Self::Tally, pointer: &BlockPointer, parent: Self::Tag) -> Option<Self::Tag>;
 
-    /// A block.
+    /// Processes one block.
     fn visit(&self, tally: &mut Self::Tally, pointer: &BlockPointer, block: &TreeBlock, tag: Self::Tag);
 
-    /// A block that cannot be had; what is below it is left out.
+    /// Records a block that cannot be read. The scan skips all blocks below it.
     fn failed(&self, tally: &mut Self::Tally, error: Error, tag: Self::Tag);
 
-    /// Asked before each batch: whether to stop here.
+    /// Returns true if the scan is to stop. Called before each batch.
     fn is_cancelled(&self) -> bool;
 }
 
-/// A block that is wanted.
+/// A wanted block and its tag.
 type Wanted<Tag> = (BlockPointer, Tag);
 
-/// What waits.
+/// The queue of blocks to process.
 struct Waiting<Tag> {
     nodes: Vec<Wanted<Tag>>,
-    /// Leaves in falling order of address: the next ones are at the end.
+    /// Leaves in descending order of address. The next leaves are at the end.
     ordered: Vec<Wanted<Tag>>,
-    /// Leaves that came since they were put in order.
+    /// Leaves that were added since the last sort.
     fresh: Vec<Wanted<Tag>>,
-    /// Blocks that a thread has taken and not finished.
+    /// The number of blocks that a thread has taken and not finished.
     taken: usize,
 }
 
@@ -83,17 +86,18 @@ struct Survey<'a, S: Scanner> {
     batch_blocks: usize,
 }
 
-/// Blocks that a thread will look at.
+/// A batch of blocks for one thread to process.
 enum Batch<Tag> {
-    /// Under way.
+    /// Blocks whose reads are in flight.
     Asked(Vec<(Wanted<Tag>, PendingExtent)>),
-    /// They seem to be in the page cache.
+    /// Blocks that seem to be in the page cache.
     Cached(Vec<Wanted<Tag>>),
 }
 
 impl Forest {
-    /// Surveys the trees at `roots`, each with the tag that its root is visited under, on as many threads as there
-    /// are cores; on a simulated device, on this one. What each thread added up comes back.
+    /// Scans the trees at `roots`, each with the tag of its root, on as many threads as the machine
+    /// has cores. On a simulated device, the scan runs on the calling thread. Returns each thread's
+    /// sums.
     pub fn survey<S: Scanner>(
         self: &Arc<Self>,
         roots: impl IntoIterator<Item = (RootPointer, S::Tag)>,
@@ -106,7 +110,7 @@ impl Forest {
         )
     }
 
-    /// As [`Forest::survey`], from any blocks on.
+    /// Scans like [`Forest::survey`], but begins at any blocks.
     pub fn survey_blocks<S: Scanner>(
         self: &Arc<Self>,
         blocks: impl IntoIterator<Item = (BlockPointer, S::Tag)>,
@@ -157,9 +161,9 @@ impl<S: Scanner> Survey<'_, S> {
         let mut tally = self.surveyor.begin();
         let mut ahead: VecDeque<Batch<S::Tag>> = VecDeque::new();
         loop {
-            // What is in the page cache need not be taken before its time.
+            // Blocks in the page cache need no read ahead of time.
             while ahead.len() <= BATCHES_AHEAD && !matches!(ahead.back(), Some(Batch::Cached(_))) {
-                // With a batch of its own a thread does not wait for another's.
+                // While a thread has a batch of its own, it does not wait for another thread's.
                 match self.take(ahead.is_empty()) {
                     Some(batch) => ahead.push_back(batch),
                     None => break,
@@ -173,7 +177,8 @@ impl<S: Scanner> Survey<'_, S> {
         }
     }
 
-    /// The next batch, asked for. `None` where there is none just now or, with `wait`, at the end.
+    /// Takes the next batch and starts its reads. Returns `None` if the queue is currently empty.
+    /// With `wait`, returns `None` only at the end of the scan.
     fn take(&self, wait: bool) -> Option<Batch<S::Tag>> {
         let mut waiting = self.waiting.lock();
         let taken = loop {
@@ -203,7 +208,8 @@ impl<S: Scanner> Survey<'_, S> {
         Some(Batch::Asked(taken.into_iter().zip(reads).collect()))
     }
 
-    /// Looks at blocks as they are copied out of the page cache; those that are not there after all are asked for together.
+    /// Processes blocks as they are copied from the page cache. Blocks that are not in the page
+    /// cache are read together afterwards.
     fn look_at_cached(&self, tally: &mut S::Tally, batch: Vec<Wanted<S::Tag>>) {
         let mut children = Children::default();
         let mut missing = Vec::new();
@@ -258,7 +264,7 @@ impl<S: Scanner> Survey<'_, S> {
         }
     }
 
-    /// So many blocks were looked at, and these children are wanted.
+    /// Records that `count` blocks are processed, and queues their wanted children.
     fn hand_on(&self, mut children: Children<S::Tag>, count: usize) {
         let mut waiting = self.waiting.lock();
         waiting.nodes.append(&mut children.nodes);
@@ -269,7 +275,7 @@ impl<S: Scanner> Survey<'_, S> {
     }
 }
 
-/// Children that are wanted.
+/// The wanted children of processed blocks.
 struct Children<Tag> {
     nodes: Vec<Wanted<Tag>>,
     leaves: Vec<Wanted<Tag>>,
@@ -285,12 +291,13 @@ impl<Tag> Default for Children<Tag> {
 }
 
 impl<Tag: Copy> Waiting<Tag> {
-    /// Takes up to `count` blocks: nodes until there are enough leaves, then leaves in order of address.
+    /// Takes up to `count` blocks: nodes until enough leaves are known, then leaves in address
+    /// order.
     fn take(&mut self, count: usize) -> Vec<Wanted<Tag>> {
         let leaves = self.ordered.len().exact_add(self.fresh.len());
         if !self.nodes.is_empty() && leaves < LEAVES_MAX {
-            // The lowest levels, which are at the end as a rule, lead to leaves soonest.
-            // Clamp: at most all.
+            // The lowest levels are usually at the end, and lead to leaves soonest. Clamp: takes at
+            // most all nodes.
             let from = self.nodes.len().saturating_sub(count);
             let mut taken = self.nodes.split_off(from);
             taken.sort_unstable_by_key(|(pointer, _)| pointer.logical);
@@ -302,7 +309,7 @@ impl<Tag: Copy> Waiting<Tag> {
             self.ordered
                 .sort_unstable_by_key(|(pointer, _)| core::cmp::Reverse(pointer.logical));
         }
-        // Clamp: at most all.
+        // Clamp: takes at most all leaves.
         let from = self.ordered.len().saturating_sub(count);
         let mut taken = self.ordered.split_off(from);
         taken.reverse();

@@ -1,19 +1,19 @@
-//! Which part of a tree a walk is about: keys below an end, and of the subtrees before it those that are wanted.
+//! The scope of a walk: the keys below an end, and the wanted subtrees among them.
 //!
-//! A parent says of each child which keys can lie below it: from the child's own key up to the next one's. What
-//! is decided from that alone saves the read: a subtree that is not wanted is neither asked for by a walk nor
-//! fetched by its read-ahead.
+//! A parent implies the range of keys below each child: from the child's own key up to the next
+//! one's. Decisions from this range alone save reads: neither a walk nor its read-ahead fetches an
+//! unwanted subtree.
 
 use crate::pointer::BlockPointer;
 use buttress_format::Key;
 use core::fmt;
 use std::sync::Arc;
 
-/// Says whether anything with a key from the first one up to, not including, the second one is wanted. `None`:
-/// up to the last key of the tree.
+/// A predicate: true if any key from the first key up to the second, exclusive, is wanted. `None`
+/// means up to the last key of the tree.
 pub(crate) type Wanted = Arc<dyn Fn(&Key, Option<&Key>) -> bool + Send + Sync>;
 
-/// The part of a tree that a walk is about.
+/// The part of a tree that a walk visits.
 #[derive(Clone, Default)]
 pub(crate) struct Scope {
     end: Option<Key>,
@@ -21,12 +21,12 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// All keys below `end`; `None`: all keys.
+    /// Returns the scope of all keys below `end`, or of all keys if `end` is `None`.
     pub(crate) const fn below(end: Option<Key>) -> Self {
         Self { end, wanted: None }
     }
 
-    /// The same, but only subtrees that are wanted.
+    /// Returns this scope, limited to wanted subtrees.
     pub(crate) fn only(self, wanted: Wanted) -> Self {
         Self {
             wanted: Some(wanted),
@@ -34,7 +34,7 @@ impl Scope {
         }
     }
 
-    /// Whether the block and all that come after it in the order of keys lie past the end.
+    /// Returns true if the block and all later blocks in key order lie beyond the end.
     pub(crate) fn ends_before(&self, pointer: &BlockPointer) -> bool {
         match (self.end, pointer.first_key) {
             (Some(end), Some(first)) => first >= end,
@@ -42,12 +42,12 @@ impl Scope {
         }
     }
 
-    /// Whether the walk is to look at the block or what is below it.
+    /// Returns true if the walk visits the block or its descendants.
     pub(crate) fn admits(&self, pointer: &BlockPointer) -> bool {
         let wanted = self.wanted.as_ref();
         !self.ends_before(pointer)
             && wanted
-                // Clamp: a root begins left of everything.
+                // Clamp: a root begins before every key.
                 .is_none_or(|wanted| wanted(&pointer.first_key.unwrap_or(Key::MIN), pointer.end_key.as_ref()))
     }
 }

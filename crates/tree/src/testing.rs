@@ -1,7 +1,8 @@
-//! Images made in memory for tests: one device, one chunk, any trees. Feature `testing`.
+//! Images in memory for tests: one device, one chunk, any trees. Feature `testing`.
 //!
-//! The blocks are those of the on-disk format with right checksums, so they are read as those of a real volume
-//! are; a test then breaks what it wants to be broken. Nothing here is meant for data that anyone wants to keep.
+//! The blocks have the on-disk format with correct checksums, so readers treat them like those of a
+//! real volume. A test then damages the blocks that it needs damaged. The images are not meant for
+//! real data.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,38 +31,38 @@ use buttress_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Where the only chunk begins in the logical address space.
+/// The logical address of the only chunk.
 pub const CHUNK_LOGICAL: Logical = Logical::new(16 << 20);
 
-/// Where it begins on the device.
+/// The physical address of the chunk on its device.
 pub(crate) const CHUNK_PHYSICAL: u64 = 1 << 20;
 
 const FSID: [u8; 16] = *b"test-volume-fsid";
 const DEVICE_UUID: [u8; 16] = *b"test-device-uuid";
 pub(crate) const CHUNK_TREE_UUID: [u8; 16] = *b"test-chunk-tree!";
 
-/// Where new blocks are put.
+/// The placement of new blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One after the other.
+    /// Blocks are placed at consecutive addresses.
     InOrder,
-    /// Anywhere in the chunk; the seed decides where.
+    /// Blocks are placed at random addresses of the chunk, which the seed determines.
     Scattered {
-        /// Seed of the order.
+        /// The seed of the order.
         seed: u64,
     },
 }
 
-/// What an image is like.
+/// The properties of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageOptions {
     /// Size of tree blocks.
     pub node_bytes: u32,
-    /// Room for tree blocks.
+    /// The size of the chunk for tree blocks.
     pub chunk_bytes: u64,
     /// Type of checksums.
     pub checksum_type: ChecksumType,
-    /// Where blocks are put.
+    /// The placement of blocks.
     pub placement: Placement,
     /// The generation of the superblock and of new blocks.
     pub generation: Generation,
@@ -79,7 +80,7 @@ impl Default for ImageOptions {
     }
 }
 
-/// How full the blocks of a tree are made.
+/// The shape of a tree: how full its blocks are.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeShape {
     /// At most this many items in a leaf.
@@ -88,21 +89,21 @@ pub struct TreeShape {
     pub children_per_node: usize,
 }
 
-/// A block that was written, as a parent points to it.
+/// A written block, with the fields of its parent's pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its first key.
+    /// The block's first key.
     pub first_key: Key,
-    /// Its address.
+    /// The block's address.
     pub logical: Logical,
-    /// Its generation.
+    /// The block's generation.
     pub generation: Generation,
-    /// Its level.
+    /// The block's level.
     pub level: u8,
 }
 
 impl Written {
-    /// The block as the root of a tree.
+    /// Returns the block as the root of a tree.
     #[must_use]
     pub const fn root(&self, tree: TreeId) -> RootPointer {
         let Self {
@@ -120,18 +121,18 @@ impl Written {
     }
 }
 
-/// A generator of numbers for tests: SplitMix64. The same seed gives the same numbers.
+/// A random number generator for tests: SplitMix64. The same seed yields the same numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with its seed.
+    /// Makes a generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -140,23 +141,23 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_number() % bound.max(1)
     }
 }
 
-/// An image that is being made.
+/// An image under construction.
 #[derive(Debug)]
 pub struct ImageBuilder {
     options: ImageOptions,
     bytes: Vec<u8>,
-    /// Numbers of the free blocks of the chunk, the next one last.
+    /// Indexes of the free blocks of the chunk, the next one last.
     free: Vec<u64>,
 }
 
 impl ImageBuilder {
-    /// An image without trees.
+    /// Makes an image without trees.
     #[must_use]
     pub fn new(options: ImageOptions) -> Self {
         let blocks = options.chunk_bytes / u64::from(options.node_bytes);
@@ -171,7 +172,7 @@ impl ImageBuilder {
         Self { options, bytes, free }
     }
 
-    /// Writes a tree of `items`, which are in order of their keys, leaves first.
+    /// Writes a tree of `items`, which are in key order, leaves first.
     pub fn tree(&mut self, tree: TreeId, items: &[(Key, Vec<u8>)], shape: TreeShape) -> RootPointer {
         let mut level: Vec<Written> = Vec::new();
         let mut rest = items;
@@ -276,13 +277,13 @@ impl ImageBuilder {
         }
     }
 
-    /// The bytes of the block at `logical`, to be broken as they are.
+    /// Returns the bytes of the block at `logical` for a test to damage.
     pub fn block_mut(&mut self, logical: Logical) -> &mut [u8] {
         let offset = (logical.get() - CHUNK_LOGICAL.get() + CHUNK_PHYSICAL) as usize;
         &mut self.bytes[offset..offset + self.options.node_bytes as usize]
     }
 
-    /// Changes a block and makes its checksum right again.
+    /// Changes a block and recomputes its checksum.
     pub fn edit(&mut self, logical: Logical, change: impl FnOnce(&mut [u8])) {
         let checksum_type = self.options.checksum_type;
         let block = self.block_mut(logical);
@@ -290,7 +291,7 @@ impl ImageBuilder {
         seal(checksum_type, block);
     }
 
-    /// Changes a block's header and makes its checksum right again.
+    /// Changes a block's header and recomputes its checksum.
     pub fn edit_header(&mut self, logical: Logical, change: impl FnOnce(&mut RawHeader)) {
         self.edit(logical, |block| {
             change(RawHeader::mut_from_bytes(&mut block[..HEADER_BYTES]).expect("a header's bytes"));

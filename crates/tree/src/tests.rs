@@ -1,4 +1,4 @@
-//! Tests of the crate as a whole: made-up trees, read in every way.
+//! Tests of the crate as a whole: generated trees, read in every mode.
 
 mod budget;
 mod cached;
@@ -20,7 +20,7 @@ use buttress_format::{ByteCount, ItemType, Key, ObjectId, TreeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Every mode, and sweeps with windows from one block to more than there is.
+/// Every read-ahead mode, and sweeps with windows from one block to more than the whole tree.
 const MODES: [ReadAhead; 8] = [
     ReadAhead::None,
     ReadAhead::Backward,
@@ -38,7 +38,7 @@ const MODES: [ReadAhead; 8] = [
 
 const TREE: TreeId = TreeId::new(300);
 
-/// Key number `number`, in an order that uses all three fields.
+/// Returns the key with this number, in an order that uses all three fields.
 fn key(number: u64) -> Key {
     Key::new(
         ObjectId::new(1000 + number / 20),
@@ -47,7 +47,7 @@ fn key(number: u64) -> Key {
     )
 }
 
-/// Items with random keys below `key_bound` and random small data.
+/// Returns items with random keys below `key_bound` and small random data.
 fn random_items(seed: u64, count: usize, key_bound: u64) -> BTreeMap<Key, Vec<u8>> {
     let mut random = Random::new(seed);
     (0..count)
@@ -62,7 +62,7 @@ fn random_items(seed: u64, count: usize, key_bound: u64) -> BTreeMap<Key, Vec<u8
         .collect()
 }
 
-/// A tree in an image, before it is opened.
+/// A tree in an image that is not opened yet.
 struct Image {
     builder: ImageBuilder,
     root: RootPointer,
@@ -77,7 +77,7 @@ impl Image {
         Self { builder, root, items }
     }
 
-    /// A tree of three levels whose blocks lie anywhere: 400 leaves, 20 nodes, a root.
+    /// Returns a tree of three levels with scattered blocks: 400 leaves, 20 nodes, one root.
     fn scattered() -> Self {
         let items = (0..2000)
             .map(|number| (key(number), vec![number as u8; 10]))
@@ -106,7 +106,7 @@ impl Image {
     }
 }
 
-/// An opened tree and what it holds.
+/// An opened tree and its items.
 struct Sample {
     tree: Tree,
     items: BTreeMap<Key, Vec<u8>>,

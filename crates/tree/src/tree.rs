@@ -1,8 +1,9 @@
-//! One tree at one moment: a held root and what can be asked of it.
+//! One tree at one moment: a held root, and the operations on it.
 //!
-//! Committed blocks are never changed in place, and blocks in memory not while somebody holds them, so everything
-//! that can be reached from a root stays as it was for as long as the root is held. A root is clean, and lies on disk,
-//! or it is the newest version of a tree that a transaction is changing: then the `Tree` holds it in memory.
+//! Committed blocks are never changed in place. Blocks in memory are not changed while another
+//! owner holds them. All blocks below a held root therefore stay unchanged while the root is held.
+//! A root is either clean and on disk, or it is the newest version of a tree that a transaction
+//! changes. In the second case, the `Tree` holds the root in memory.
 
 use crate::blocks::{BlockOrder, Blocks};
 use crate::by_address::BlocksByAddress;
@@ -19,7 +20,7 @@ use buttress_format::Key;
 use core::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A tree as it was when its root was written. Cheap to clone.
+/// A tree in the state of its root block. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Tree {
     forest: Arc<Forest>,
@@ -32,17 +33,17 @@ impl Tree {
         Self::in_memory(forest, root, None)
     }
 
-    /// A tree whose root is in memory, if there is a node.
+    /// Makes a tree whose root is in memory, if `node` is given.
     pub(crate) const fn in_memory(forest: Arc<Forest>, root: RootPointer, node: Option<Arc<Node>>) -> Self {
         Self { forest, root, node }
     }
 
-    /// The root, where it is in memory.
+    /// Returns the root block, if it is in memory.
     pub(crate) const fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }
 
-    /// The root block as the first step of a path.
+    /// Returns the root block as the first step of a path.
     pub(crate) fn root_step(&self) -> Result<Step> {
         let pointer = BlockPointer::root(&self.root);
         let block = match &self.node {
@@ -57,41 +58,41 @@ impl Tree {
         })
     }
 
-    /// Whether the root is in memory because a transaction changed the tree. Then [`Tree::root`] has a stand-in for
-    /// the address, which no block can be read from.
+    /// Returns true if the root is in memory because a transaction changed the tree. [`Tree::root`]
+    /// then has a placeholder address, from which no block can be read.
     #[must_use]
     pub const fn is_in_memory(&self) -> bool {
         self.node.is_some()
     }
 
-    /// Where the tree begins.
+    /// Returns the pointer to the root.
     #[must_use]
     pub const fn root(&self) -> &RootPointer {
         &self.root
     }
 
-    /// The forest that the tree is read through.
+    /// Returns the forest through which the tree is read.
     #[must_use]
     pub const fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
 
-    /// A cursor before the first item.
+    /// Returns a cursor before the first item.
     #[must_use]
     pub fn cursor(&self, read_ahead: ReadAhead) -> Cursor {
         Cursor::new(self.clone(), read_ahead, None)
     }
 
-    /// The item with this very key.
+    /// Returns the item with exactly this key.
     ///
     /// # Errors
-    /// When a block on the way to it cannot be had.
+    /// Fails if a block on the path to the item cannot be read.
     pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
         let mut cursor = self.cursor(ReadAhead::None);
         Ok(if cursor.seek(key)? { cursor.owned() } else { None })
     }
 
-    /// The items whose keys lie in `range`, in order. Nothing past its end is read ahead.
+    /// Returns the items whose keys lie in `range`, in order. Read-ahead stops at the range's end.
     #[must_use]
     pub fn range(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Items {
         Items::new(
@@ -102,19 +103,20 @@ impl Tree {
         )
     }
 
-    /// The leaves that hold items with keys in `range`, in order. Nothing past its end is read ahead. The least
-    /// costly way over many items.
+    /// Returns the leaves that hold items with keys in `range`, in order. Read-ahead stops at the
+    /// range's end. This is the cheapest walk over many items.
     #[must_use]
     pub fn leaves(&self, range: impl RangeBounds<Key>, read_ahead: ReadAhead) -> Leaves {
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
         Leaves::new(self, start, end, read_ahead, |scope| scope)
     }
 
-    /// As [`Tree::leaves`], without the subtrees that are not wanted: they are never read.
+    /// Walks leaves like [`Tree::leaves`], but skips unwanted subtrees without reading them.
     ///
-    /// `wanted(first, end)` says whether the caller wants anything with a key in `[first, end)`; without `end`,
-    /// in `[first, ..)`. It is asked for nodes and for leaves, more than once for each, and must always say the
-    /// same. Leaves that come may hold items that are not wanted.
+    /// `wanted(first, end)` returns true if the caller wants any key of `[first, end)`, or of
+    /// `[first, ..)` without `end`. The walk calls it for nodes and leaves, several times for each.
+    /// It must always return the same result. The leaves that the walk returns may also hold
+    /// unwanted items.
     #[must_use]
     pub fn leaves_where(
         &self,
@@ -126,20 +128,21 @@ impl Tree {
         Leaves::new(self, start, end, read_ahead, |scope| scope.only(Arc::new(wanted)))
     }
 
-    /// Every node and leaf, parents before their children, going on past those that cannot be had.
+    /// Returns every node and leaf, parents before their children. The walk continues after
+    /// unreadable blocks.
     #[must_use]
     pub fn blocks(&self, read_ahead: ReadAhead) -> Blocks {
         Blocks::new(self.clone(), BlockOrder::Depth, read_ahead)
     }
 
-    /// As [`Tree::blocks`], in a given order.
+    /// Returns every node and leaf like [`Tree::blocks`], in the given order.
     #[must_use]
     pub fn blocks_in(&self, order: BlockOrder, read_ahead: ReadAhead) -> Blocks {
         Blocks::new(self.clone(), order, read_ahead)
     }
 
-    /// Every node and leaf in an order that suits the devices: leaves by address. For jobs that need no order of
-    /// keys this is the fastest way through a tree.
+    /// Returns every node and leaf, with leaves in address order. This is the fastest walk for jobs
+    /// that need no key order.
     #[must_use]
     pub fn blocks_by_address(&self) -> BlocksByAddress {
         BlocksByAddress::new(self.clone())

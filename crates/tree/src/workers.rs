@@ -1,8 +1,10 @@
-//! A few threads that check blocks that were read ahead, shared by all sweeps of a forest.
+//! Threads that check blocks after read-ahead. All sweeps of a forest share them.
 //!
-//! They start with the first sweep, and have ended when the forest is dropped: what they hold of the volume is let go of by
-//! then, so that it can be opened again at once. On simulated devices there are none:
-//! whoever needs a block does the work, so that runs can be repeated. A full queue is no obstacle either: work
+//! The threads start with the first sweep, and end before the forest is dropped. They then hold no
+//! reference to the volume, so it can be opened again at once. A simulated device has no such
+//! threads: the reader that needs a block checks it, so that runs can be repeated. A full queue
+//! does no harm either. If no thread has begun a batch, the reader that needs its result does the
+//! work.
 //! that no thread has begun is done by whoever needs its result.
 
 use buttress_device::placement;
@@ -11,16 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
-/// More threads than this gain nothing: the devices are slower.
+/// The maximum number of threads. More threads gain nothing, because the devices are slower.
 const THREADS_MAX: usize = 8;
 
-/// Pieces of work that may wait; further ones are left to those who need them.
+/// The maximum length of the queue. Readers that need further batches check them.
 const QUEUE_LENGTH_MAX: usize = 1024;
 
-/// Something that any thread can do.
+/// A piece of work that any thread can do.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads, once they are wanted.
+/// The threads, started on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     pool: OnceLock<Option<Pool>>,
@@ -30,12 +32,12 @@ pub(crate) struct Workers {
 struct Pool {
     sender: Option<Sender<Work>>,
     threads: Vec<JoinHandle<()>>,
-    /// Nobody wants what still waits.
+    /// True when no reader needs the queued work any more.
     is_closed: Arc<AtomicBool>,
 }
 
 impl Workers {
-    /// Gives work to the threads, or drops it where there are none or they are busy.
+    /// Queues work for the threads. Drops the work if there are no threads or the queue is full.
     pub(crate) fn offer(&self, work: Work) {
         let pool = self.pool.get_or_init(start).as_ref();
         let Some(sender) = pool.and_then(|pool| pool.sender.as_ref()) else {
@@ -52,13 +54,13 @@ impl Drop for Pool {
         self.is_closed.store(true, Ordering::Release);
         self.sender = None;
         for thread in self.threads.drain(..) {
-            // A panic there was told there, and nobody waits for what it did.
+            // The thread has already reported a panic, and no reader waits for its work.
             let _ended = thread.join();
         }
     }
 }
 
-/// Starts the threads; `None` when the system gives none.
+/// Starts the threads. Returns `None` if the system refuses all threads.
 fn start() -> Option<Pool> {
     let threads = placement::processors().min(THREADS_MAX);
     let (sender, receiver) = bounded::<Work>(QUEUE_LENGTH_MAX);

@@ -78,20 +78,21 @@ impl ExtentItem {
             .position(|reference| reference.is_same_place(wanted))
     }
 
-    /// Whether this reference can be added inline: one from the same place is there, or the item stays shorter
-    /// than the kernel lets it grow.
+    /// Returns true if this reference can be added inline. Either the item already holds a
+    /// reference from the same place, or the item stays within the kernel's size limit.
     #[must_use]
     pub fn has_space_for(&self, reference: &InlineReference, node_bytes: u32) -> bool {
         let grown_bytes = self.encoded_bytes().saturating_add(reference.inline_bytes());
         grown_bytes < limits::extent_item_bytes_limit(node_bytes) || self.find_inline(reference).is_some()
     }
 
-    /// Adds a reference inline: raises the count of the one from the same place, or puts it where its type and sort
-    /// value ask for. Raises the count of references by the reference's.
+    /// Adds an inline reference. Raises the count of the reference from the same place, or inserts
+    /// a new one in the order of type and sort value. Raises the item's count of references by the
+    /// reference's count.
     ///
     /// # Errors
-    /// A reference that does not fit the extent's flags, a second one from a place that can have only one, or a
-    /// count that its field cannot hold. The item is as it was.
+    /// Fails if the reference does not fit the extent's flags, if its place can have only one
+    /// reference, or if a count overflows its field. After an error, the item is unchanged.
     pub fn add_inline(&mut self, reference: InlineReference) -> Result<(), ExtentProblem> {
         reference::check_kind(&reference, self.flags)?;
         let count = u64::from(reference.count());
@@ -119,11 +120,13 @@ impl ExtentItem {
         Ok(())
     }
 
-    /// Takes a reference away: lowers the count of the inline one from the same place by the reference's, and drops
-    /// it at zero. Lowers the count of references as much. `Ok(false)`: there is none inline.
+    /// Removes an inline reference. Lowers the count of the reference from the same place by this
+    /// reference's count, and removes it at zero. Lowers the item's count of references as well.
+    /// Returns `Ok(false)` if no such reference is inline.
     ///
     /// # Errors
-    /// [`ExtentProblem::CountTooSmall`]: fewer are there than are to go. The item is as it was.
+    /// Returns [`ExtentProblem::CountTooSmall`] if the item holds fewer references. The item is
+    /// then unchanged.
     pub fn remove_inline(&mut self, reference: &InlineReference) -> Result<bool, ExtentProblem> {
         let Some(at) = self.find_inline(reference) else {
             return Ok(false);
@@ -148,7 +151,7 @@ impl ExtentItem {
         Ok(true)
     }
 
-    /// A new data extent without references yet.
+    /// Returns a new data extent without references.
     #[must_use]
     pub fn new_data(start: Logical, length: crate::ByteCount, generation: crate::Generation) -> Self {
         Self {

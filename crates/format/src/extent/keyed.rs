@@ -1,4 +1,5 @@
-//! References to extents that are items of their own: those that do not fit the extent item.
+//! Keyed references: references to extents that are items of their own, because the extent item has
+//! no space.
 //!
 //! | item type | key offset | data |
 //! |---|---|---|
@@ -21,12 +22,12 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// The references of a keyed item, in the form of inline ones. All types have exactly one, except
-/// `EXTENT_DATA_REF`, which may have several.
+/// Parses the references of a keyed item in the form of inline references. Every type holds exactly
+/// one, except `EXTENT_DATA_REF`, which may hold several.
 ///
 /// # Errors
-/// An item type that is no keyed reference, an address that is not aligned, a wrong size, or an
-/// [`ExtentProblem`] of the reference.
+/// Fails if the item type is no keyed reference, the address is not aligned, or the size is wrong.
+/// Also fails with an [`ExtentProblem`] of the reference.
 pub fn parse_keyed_references(
     key: &Key,
     data: &[u8],
@@ -80,9 +81,10 @@ pub fn parse_keyed_references(
 }
 
 impl InlineReference {
-    /// The key of the reference to the extent at `extent` as an item of its own; for a reference to data by tree,
-    /// inode and offset the first one to look at: where an item of another place has it, the next free
-    /// offset follows. `None` for an owner, which only stands inline.
+    /// Returns the key of the reference to the extent at `extent`, as an item of its own. For a
+    /// reference to data by tree, inode and offset, this is the first key to try. If another place
+    /// has that key, the next free offset is used. Returns `None` for an owner, which is only
+    /// stored inline.
     #[must_use]
     pub fn keyed_key(&self, extent: Logical) -> Option<Key> {
         match self {
@@ -94,7 +96,8 @@ impl InlineReference {
         }
     }
 
-    /// The data of the reference as an item of its own: nothing where the key says all.
+    /// Returns the data of the reference as an item of its own. The data is empty if the key holds
+    /// all fields.
     #[must_use]
     pub fn encode_keyed(&self) -> Vec<u8> {
         match self {

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A reference to data by tree, inode and offset, as it lies on disk.
+/// The on-disk layout of a reference to data by tree, inode and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtentDataReference {
@@ -21,7 +21,7 @@ pub(super) struct RawExtentDataReference {
     pub(super) count: U32,
 }
 
-/// A reference to data by the leaf that points to it, as it lies inline.
+/// The on-disk layout of an inline reference to data by the leaf that points to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawSharedDataReference {
@@ -35,19 +35,19 @@ const _: () = assert!(size_of::<RawSharedDataReference>() == 12);
 /// References to data from one place in one file of one tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentDataReference {
-    /// The tree.
+    /// The tree that refers to the data.
     pub root: TreeId,
-    /// The inode.
+    /// The inode that refers to the data.
     pub inode: InodeNumber,
-    /// The file offset at which the extent's first byte would lie; wraps below zero when only a later part
-    /// of the extent is used near the start of the file.
+    /// The file offset of the extent's first byte. It wraps below zero if the file uses only a
+    /// later part of the extent near its start.
     pub offset: u64,
-    /// How many file extent items refer from there.
+    /// The number of file extent items that refer from this place.
     pub count: u32,
 }
 
 impl ExtentDataReference {
-    /// The checked reference.
+    /// Checks a raw reference.
     pub(super) fn from_raw(raw: &RawExtentDataReference, sector_bytes: u32) -> Result<Self, ExtentProblem> {
         let reference = Self {
             root: TreeId::new(raw.root.get()),
@@ -82,7 +82,7 @@ impl ExtentDataReference {
         Ok(reference)
     }
 
-    /// The reference as it lies on disk.
+    /// Returns the reference in its on-disk layout.
     pub(super) fn to_raw(self) -> RawExtentDataReference {
         RawExtentDataReference {
             root: U64::new(self.root.get()),
@@ -92,44 +92,44 @@ impl ExtentDataReference {
         }
     }
 
-    /// The hash of tree, inode and offset.
+    /// Returns the hash of tree, inode and offset.
     #[must_use]
     pub fn hash(&self) -> u64 {
         extent_data_reference_hash(self.root, self.inode, self.offset)
     }
 }
 
-/// A reference that an extent item holds itself.
+/// An inline reference, which the extent item itself holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InlineReference {
-    /// The tree that created a data extent, for simple quotas. Counts for no reference.
+    /// The tree that created a data extent, for simple quotas. It does not count as a reference.
     Owner {
-        /// The tree.
+        /// The tree that created the extent.
         root: TreeId,
     },
-    /// A tree block referred to by its tree.
+    /// A reference to a tree block by its tree.
     TreeBlock {
-        /// The tree.
+        /// The tree that owns the block.
         root: TreeId,
     },
-    /// Data referred to by tree, inode and offset.
+    /// A reference to data by tree, inode and offset.
     ExtentData(ExtentDataReference),
-    /// A tree block referred to by its parent block.
+    /// A reference to a tree block by its parent block.
     SharedBlock {
-        /// The parent block.
+        /// The address of the parent block.
         parent: Logical,
     },
-    /// Data referred to by the leaf that holds the file extent items.
+    /// A reference to data by the leaf that holds the file extent items.
     SharedData {
-        /// The leaf.
+        /// The address of the leaf.
         parent: Logical,
-        /// How many of its items refer.
+        /// The number of the leaf's items that refer to the data.
         count: u32,
     },
 }
 
 impl InlineReference {
-    /// The type that the reference has on disk.
+    /// Returns the reference's type on disk.
     #[must_use]
     pub const fn item_type(&self) -> ItemType {
         match self {
@@ -141,7 +141,7 @@ impl InlineReference {
         }
     }
 
-    /// How many references it stands for.
+    /// Returns the number of references that this one counts for.
     #[must_use]
     pub const fn count(&self) -> u32 {
         match self {
@@ -152,8 +152,8 @@ impl InlineReference {
         }
     }
 
-    /// What references of one type are ordered by, falling: the tree, the parent, or the hash of a reference
-    /// to data.
+    /// Returns the value that orders references of one type, in descending order: the tree, the
+    /// parent, or the hash of a reference to data.
     #[must_use]
     pub fn sort_value(&self) -> u64 {
         match self {
@@ -165,7 +165,7 @@ impl InlineReference {
 }
 
 impl InlineReference {
-    /// How many bytes it takes inline, its type included.
+    /// Returns the inline length in bytes, including the type byte.
     #[must_use]
     pub const fn inline_bytes(&self) -> usize {
         let body_bytes = match self {
@@ -176,7 +176,7 @@ impl InlineReference {
         body_bytes.saturating_add(1)
     }
 
-    /// Whether both refer from the same place, whatever their counts.
+    /// Returns true if both references come from the same place. Their counts may differ.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {
@@ -188,10 +188,10 @@ impl InlineReference {
         }
     }
 
-    /// Gives the reference another count.
+    /// Changes the reference's count.
     ///
     /// # Errors
-    /// [`ExtentProblem::Uncounted`] for one that always stands for one reference, or none.
+    /// Returns [`ExtentProblem::Uncounted`] for a reference without a count field.
     pub(super) fn set_count(&mut self, new: u32) -> Result<(), ExtentProblem> {
         match self {
             Self::ExtentData(reference) => reference.count = new,
@@ -205,7 +205,7 @@ impl InlineReference {
         Ok(())
     }
 
-    /// Puts it at the end of an extent item.
+    /// Appends the reference to the bytes of an extent item.
     pub(super) fn encode_inline(&self, item: &mut Vec<u8>) {
         item.push(self.item_type().0);
         match self {
@@ -222,8 +222,8 @@ impl InlineReference {
     }
 }
 
-/// Iterator over the inline references in the rest of an extent item, each checked by itself; it ends at the
-/// first error.
+/// An iterator over the inline references in the rest of an extent item. It checks each reference
+/// alone, and ends at the first error.
 #[derive(Clone, Debug)]
 pub struct InlineReferences<'a> {
     rest: &'a [u8],
@@ -232,7 +232,7 @@ pub struct InlineReferences<'a> {
 }
 
 impl<'a> InlineReferences<'a> {
-    /// The references in `rest`, which begins `offset_bytes` into the item.
+    /// Makes an iterator over the references in `rest`, which begins `offset_bytes` into the item.
     #[must_use]
     pub const fn new(rest: &'a [u8], offset_bytes: usize, sector_bytes: u32) -> Self {
         Self {
@@ -242,7 +242,7 @@ impl<'a> InlineReferences<'a> {
         }
     }
 
-    /// Takes one raw struct off the rest; `type_bytes` is the type byte before it.
+    /// Splits one raw struct off the rest. `type_bytes` is the length of the type byte before it.
     fn take<Raw>(&mut self) -> Result<&'a Raw, ExtentProblem>
     where
         Raw: FromBytes + Immutable + KnownLayout + Unaligned,
@@ -324,7 +324,8 @@ impl Iterator for InlineReferences<'_> {
     }
 }
 
-/// All inline references of an extent, checked by themselves, against each other and against the extent.
+/// Parses all inline references of an extent. Checks each reference alone, against the others, and
+/// against the extent.
 pub(super) fn parse_all(
     key: &Key,
     rest: &[u8],

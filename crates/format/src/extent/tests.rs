@@ -13,7 +13,7 @@ fn extent_key(item_type: ItemType, offset: u64) -> Key {
     Key::new(ObjectId::new(1 << 20), item_type, offset)
 }
 
-/// An extent item of these numbers, with `inline` after them.
+/// Returns the bytes of an extent item with these fields, followed by `inline`.
 fn item(refs: u64, generation: u64, flags: u64, inline: &[u8]) -> Vec<u8> {
     let head = RawExtentItem {
         refs: U64::new(refs),

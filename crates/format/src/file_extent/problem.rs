@@ -5,57 +5,57 @@ use super::{COMPRESSED_EXTENT_BYTES_MAX, Compression};
 /// The check that a file extent item fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileExtentProblem {
-    /// A number that stands for no form.
+    /// The item's form is an unknown number.
     #[error("file extent type {kind} is unknown")]
     KindUnknown {
-        /// The number.
+        /// The number that stands for the form.
         kind: u8,
     },
-    /// A number that stands for no compression.
+    /// The compression is an unknown number.
     #[error("compression {compression} is unknown")]
     CompressionUnknown {
-        /// The number.
+        /// The number that stands for the compression.
         compression: u8,
     },
-    /// The format reserves a field for encryption, but defines none.
+    /// The item's field for encryption is not zero. The format defines no encryption.
     #[error("encryption is {encryption}, expected 0")]
     Encrypted {
-        /// The number.
+        /// The number in the field for encryption.
         encryption: u8,
     },
-    /// Inline content stands for the beginning of a file only.
+    /// Inline content is keyed at a file offset other than 0.
     #[error("inline content at file offset {file_offset}, expected 0")]
     InlineNotAtStart {
         /// The key's offset.
         file_offset: u64,
     },
-    /// Plain inline content is not as long as the item says.
+    /// The length of plain inline content differs from the item's length field.
     #[error("{content_bytes} bytes of inline content, but ram_bytes is {ram_bytes}")]
     InlineLengthMismatch {
-        /// Bytes after the head.
+        /// The number of bytes after the head.
         content_bytes: usize,
-        /// The stated length.
+        /// The length in the item's length field.
         ram_bytes: u64,
     },
-    /// Compressed inline content is one sector at most.
+    /// Compressed inline content is longer than one sector.
     #[error("compressed inline content of {ram_bytes} bytes, at most a sector of {sector_bytes} is possible")]
     InlineTooLong {
-        /// The stated length.
+        /// The length in the item's length field.
         ram_bytes: u64,
         /// The volume's sector size.
         sector_bytes: u32,
     },
-    /// An address or length that is not whole sectors.
+    /// An address or length is not whole sectors.
     #[error("{field} is {value}, not a multiple of the sector size {sector_bytes}")]
     FieldUnaligned {
         /// The name of the field.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         value: u64,
         /// The volume's sector size.
         sector_bytes: u32,
     },
-    /// An extent that covers no byte of the file.
+    /// The extent covers no byte of the file.
     #[error("num_bytes is 0")]
     CoversNothing,
     /// The covered part of the file ends beyond 2^63.
@@ -63,34 +63,34 @@ pub enum FileExtentProblem {
     FileRangeOverflow {
         /// The key's offset.
         file_offset: u64,
-        /// Length of the part.
+        /// The length of the part in bytes.
         num_bytes: u64,
     },
-    /// A compressed extent longer than any can be.
+    /// A compressed extent exceeds the maximum length.
     #[error(
         "compressed extent of {disk_bytes} bytes on disk and {ram_bytes} in memory, at most \
          {COMPRESSED_EXTENT_BYTES_MAX} are possible"
     )]
     CompressedTooLong {
-        /// Length on disk.
+        /// The length on disk in bytes.
         disk_bytes: u64,
-        /// Length after decompression.
+        /// The length after decompression in bytes.
         ram_bytes: u64,
     },
-    /// The window reaches past the end of the extent.
+    /// The window extends beyond the end of the extent.
     #[error("shows {num_bytes} bytes from {offset} of an extent of {extent_bytes} bytes")]
     WindowOutside {
-        /// Where the window begins.
+        /// The offset of the window in the extent.
         offset: u64,
-        /// Its length.
+        /// The length of the window in bytes.
         num_bytes: u64,
-        /// Length of the extent after decompression.
+        /// The length of the extent after decompression in bytes.
         extent_bytes: u64,
     },
-    /// Space without content cannot be compressed.
+    /// A preallocated extent is marked as compressed.
     #[error("a preallocated extent with compression {compression}")]
     PreallocatedCompressed {
-        /// The compression.
+        /// The compression in the item.
         compression: Compression,
     },
 }

@@ -1,4 +1,4 @@
-//! One case for each check, and properties of what passes.
+//! Tests with one case for each check, and properties of items that pass.
 
 use super::*;
 use crate::key::ItemType;
@@ -98,7 +98,7 @@ fn holes_and_preallocation() {
     );
 }
 
-/// A file of 2^63 - 1 bytes ends within it.
+/// The last sector of a file of 2^63 - 1 bytes ends at the limit.
 #[test]
 fn the_last_sector_of_the_largest_file_is_sound() {
     let last = (1 << 63) - 4096;

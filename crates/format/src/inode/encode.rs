@@ -6,13 +6,14 @@ use crate::units::InodeNumber;
 use zerocopy::little_endian::{U32, U64};
 
 impl InodeItem {
-    /// `(inode INODE_ITEM 0)`.
+    /// Returns the key `(inode INODE_ITEM 0)`.
     #[must_use]
     pub const fn key(inode: InodeNumber) -> Key {
         Key::new(inode.object_id(), ItemType::INODE_ITEM, 0)
     }
 
-    /// The item's fields as they lie on disk, the reserved ones zero: for root items, which hold one too.
+    /// Returns the item's fields in their on-disk layout, with zero in the reserved fields. Root
+    /// items hold one too.
     #[must_use]
     pub fn to_raw(self) -> RawInodeItem {
         RawInodeItem {
@@ -36,7 +37,7 @@ impl InodeItem {
         }
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<RawInodeItem>()] {
         zerocopy::transmute!(self.to_raw())

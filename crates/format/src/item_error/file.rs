@@ -3,10 +3,10 @@
 /// The check that an item of a subvolume tree fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileItemProblem {
-    /// An item of a file is not led by the file's inode item: the item before it belongs to another inode.
+    /// The item before an inode's items belongs to another inode, and no inode item comes first.
     #[error("the item before it belongs to inode {previous_objectid}: the inode item is missing")]
     InodeItemMissing {
-        /// The first field of the key before this one.
+        /// The object id in the previous item's key.
         previous_objectid: u64,
     },
 }

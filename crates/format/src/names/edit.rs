@@ -1,8 +1,8 @@
-//! Adding names to the items of an inode, and taking them away.
+//! Additions to and removals from the name items of an inode.
 //!
-//! The functions change the data of an item in memory. Names are added at the end, as the kernel does. An item
-//! that is left empty is none: its key goes, too. A name is checked before it is added: what is written passes
-//! the parser.
+//! The functions change the data of an item in memory. Like the kernel, they append new names at
+//! the end. If an item becomes empty, the caller deletes it. The functions check a name before they
+//! add it, so the parser accepts each written item.
 
 use super::{InodeExtrefs, InodeRefs, NameProblem, RawInodeExtref, RawInodeRef, check_name};
 use crate::checksum::extref_hash;
@@ -12,22 +12,22 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U64};
 
 impl InodeRefs<'_> {
-    /// `(inode INODE_REF parent)`.
+    /// Returns the key `(inode INODE_REF parent)`.
     #[must_use]
     pub const fn key(inode: InodeNumber, parent: InodeNumber) -> Key {
         Key::new(inode.object_id(), ItemType::INODE_REF, parent.get())
     }
 
-    /// How many bytes [`InodeRefs::push`] adds for this name.
+    /// Returns the number of bytes that [`InodeRefs::push`] adds for this name.
     #[must_use]
     pub const fn entry_bytes(name: &[u8]) -> usize {
         size_of::<RawInodeRef>().saturating_add(name.len())
     }
 
-    /// Adds a name at the end of an item's data. `..` is allowed: a root directory names itself so.
+    /// Appends a name to an item's data. `..` is valid, because a root directory names itself `..`.
     ///
     /// # Errors
-    /// A name that no inode can have.
+    /// Fails if no inode can have this name.
     pub fn push(data: &mut Vec<u8>, index: u64, name: &[u8]) -> Result<(), NameProblem> {
         check_name(name, name == b"..")?;
         let raw = RawInodeRef {
@@ -39,8 +39,8 @@ impl InodeRefs<'_> {
         Ok(())
     }
 
-    /// Takes a name out of the data of an item that [`InodeRefs::parse`] accepts, and gives its index; `None`
-    /// when it is not there.
+    /// Removes a name from the data of an item that [`InodeRefs::parse`] accepts. Returns the
+    /// name's index, or `None` if the data does not hold the name.
     pub fn remove(data: &mut Vec<u8>, name: &[u8]) -> Option<u64> {
         let entries = InodeRefs {
             parent: InodeNumber::MIN,
@@ -61,7 +61,7 @@ impl InodeRefs<'_> {
 }
 
 impl InodeExtrefs<'_> {
-    /// `(inode INODE_EXTREF hash of parent and name)`.
+    /// Returns the key `(inode INODE_EXTREF hash of parent and name)`.
     #[must_use]
     pub fn key(inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Key {
         Key::new(
@@ -71,16 +71,16 @@ impl InodeExtrefs<'_> {
         )
     }
 
-    /// How many bytes [`InodeExtrefs::push`] adds for this name.
+    /// Returns the number of bytes that [`InodeExtrefs::push`] adds for this name.
     #[must_use]
     pub const fn entry_bytes(name: &[u8]) -> usize {
         size_of::<RawInodeExtref>().saturating_add(name.len())
     }
 
-    /// Adds a name at the end of the data of the item under [`InodeExtrefs::key`].
+    /// Appends a name to the data of the item under [`InodeExtrefs::key`].
     ///
     /// # Errors
-    /// A name that no inode can have.
+    /// Fails if no inode can have this name.
     pub fn push(data: &mut Vec<u8>, parent: InodeNumber, index: u64, name: &[u8]) -> Result<(), NameProblem> {
         check_name(name, false)?;
         let raw = RawInodeExtref {
@@ -93,8 +93,9 @@ impl InodeExtrefs<'_> {
         Ok(())
     }
 
-    /// Takes a name in the directory `parent` out of the data of an item that [`InodeExtrefs::parse`] accepts, and
-    /// gives its index; `None` when it is not there.
+    /// Removes a name in the directory `parent` from the data of an item that
+    /// [`InodeExtrefs::parse`] accepts. Returns the name's index, or `None` if the data does not
+    /// hold the name.
     pub fn remove(data: &mut Vec<u8>, parent: InodeNumber, name: &[u8]) -> Option<u64> {
         let mut start = 0_usize;
         for entry in (InodeExtrefs { rest: data }) {
@@ -110,7 +111,7 @@ impl InodeExtrefs<'_> {
     }
 }
 
-/// The length of a name as items hold it.
+/// Returns the length of a name in the width of the items' length field.
 pub(crate) fn length(name: &[u8]) -> Result<U16, NameProblem> {
     u16::try_from(name.len())
         .map(U16::new)
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_name_of_another_directory_with_the_same_hash_stays() {
-        // Only the low half of the directory's number takes part in the hash.
+        // The hash uses only the low 32 bits of the directory's number.
         let other = InodeNumber::new(PARENT.get() | 1 << 32);
         let mut data = Vec::new();
         InodeExtrefs::push(&mut data, PARENT, 2, b"name").unwrap();

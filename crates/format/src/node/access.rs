@@ -1,4 +1,4 @@
-//! Reading a checked tree block: items, pointers, search.
+//! Access to a checked tree block: its items, its pointers, and searches.
 
 use super::header::{HEADER_BYTES, Header, RawItem, RawKeyPointer};
 use super::{DamagedBlock, TreeBlock};
@@ -12,22 +12,22 @@ use zerocopy::FromBytes;
 /// An item of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// Its key.
+    /// The item's key.
     pub key: Key,
-    /// Where its data begins, in bytes from the end of the block's header.
+    /// The offset of the item's data, in bytes from the end of the block's header.
     pub offset: u32,
-    /// Its data.
+    /// The item's data.
     pub data: &'a [u8],
 }
 
-/// A pointer of a node to the block below.
+/// A key pointer of a node to a child block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPointer {
-    /// The first key below.
+    /// The first key of the child block.
     pub key: Key,
-    /// The address of the block.
+    /// The address of the child block.
     pub logical: Logical,
-    /// Its generation.
+    /// The generation of the child block.
     pub generation: Generation,
 }
 
@@ -36,7 +36,8 @@ impl TreeBlock {
         Self { bytes, header }
     }
 
-    /// The block with no more items than fit into it: only a damaged one says more.
+    /// Limits the item count to the items that fit the block. Only a damaged block states a higher
+    /// count.
     pub(super) fn within_bounds(mut self) -> Self {
         let count = if self.is_leaf() {
             self.raw_items().len()
@@ -47,44 +48,45 @@ impl TreeBlock {
         self
     }
 
-    /// The header.
+    /// Returns the block's header.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The block's address.
+    /// Returns the block's address.
     #[must_use]
     pub const fn logical(&self) -> Logical {
         self.header.logical
     }
 
-    /// Height above the leaves: 0 for a leaf.
+    /// Returns the height above the leaves: 0 for a leaf.
     #[must_use]
     pub const fn level(&self) -> u8 {
         self.header.level
     }
 
-    /// Whether the block holds items (else pointers).
+    /// Returns true if the block is a leaf, which holds items. A node holds pointers.
     #[must_use]
     pub const fn is_leaf(&self) -> bool {
         self.header.level == 0
     }
 
-    /// How many items or pointers the block holds.
+    /// Returns the number of items or pointers in the block.
     #[must_use]
     pub fn item_count(&self) -> usize {
         usize_of(self.header.item_count)
     }
 
-    /// The whole block.
+    /// Returns the bytes of the whole block.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// `data`, a part of the block such as an item's, as bytes that share the block's memory and keep all of it. Of what
-    /// lies elsewhere, a copy.
+    /// Returns `data` as bytes that share the block's memory, if `data` is part of the block, such
+    /// as an item's data. The result keeps the whole block in memory. Data outside the block is
+    /// copied.
     #[must_use]
     pub fn shared(&self, data: &[u8]) -> Bytes {
         let start = data.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr());
@@ -95,7 +97,7 @@ impl TreeBlock {
         }
     }
 
-    /// The heads of a leaf's items; empty for a node.
+    /// Returns the heads of a leaf's items; empty for a node.
     pub(crate) fn raw_items(&self) -> &[RawItem] {
         if self.is_leaf() {
             row(&self.bytes, self.item_count())
@@ -104,7 +106,7 @@ impl TreeBlock {
         }
     }
 
-    /// The pointers of a node; empty for a leaf.
+    /// Returns the pointers of a node; empty for a leaf.
     pub(crate) fn raw_pointers(&self) -> &[RawKeyPointer] {
         if self.is_leaf() {
             &[]
@@ -113,7 +115,7 @@ impl TreeBlock {
         }
     }
 
-    /// The key in `slot`, of an item or a pointer.
+    /// Returns the key of the item or pointer in `slot`.
     #[must_use]
     pub fn key(&self, slot: usize) -> Option<Key> {
         if self.is_leaf() {
@@ -123,10 +125,11 @@ impl TreeBlock {
         }
     }
 
-    /// The first slot whose key is `key`, as `Ok`; else, as `Err`, the slot where it would be.
+    /// Returns `Ok` with the first slot whose key is `key`.
     ///
     /// # Errors
-    /// The slot of the first key greater than `key`, which is the item count when there is none.
+    /// Returns the slot of the first key greater than `key`, or the item count if no key is
+    /// greater.
     pub fn search(&self, key: &Key) -> Result<usize, usize> {
         if self.is_leaf() {
             search(self.raw_items(), |raw| &raw.key, key)
@@ -135,27 +138,27 @@ impl TreeBlock {
         }
     }
 
-    /// The item in `slot` of a leaf. `None` for a node, past the end, or, in a damaged block only, when its
-    /// data lies outside the block.
+    /// Returns the item in `slot` of a leaf, or `None` for a node or beyond the end. In a damaged
+    /// block, also returns `None` if the item's data lies outside the block.
     #[must_use]
     pub fn item(&self, slot: usize) -> Option<Item<'_>> {
         item_of(&self.bytes, self.raw_items().get(slot)?)
     }
 
-    /// Where the data of the item in `slot` lies in [`TreeBlock::bytes`].
+    /// Returns the range of [`TreeBlock::bytes`] that holds the data of the item in `slot`.
     #[must_use]
     pub fn item_range(&self, slot: usize) -> Option<Range<usize>> {
         let range = data_range(self.raw_items().get(slot)?)?;
         (range.end <= self.bytes.len()).then_some(range)
     }
 
-    /// The pointer in `slot` of a node. `None` for a leaf or past the end.
+    /// Returns the pointer in `slot` of a node, or `None` for a leaf or beyond the end.
     #[must_use]
     pub fn pointer(&self, slot: usize) -> Option<KeyPointer> {
         self.raw_pointers().get(slot).map(pointer_of)
     }
 
-    /// All items of a leaf, in order; none for a node.
+    /// Returns all items of a leaf in order; none for a node.
     #[must_use]
     pub fn items(&self) -> Items<'_> {
         Items {
@@ -164,12 +167,12 @@ impl TreeBlock {
         }
     }
 
-    /// The keys of all items of a leaf, in order; none for a node.
+    /// Returns the keys of all items of a leaf in order; none for a node.
     pub fn item_keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.raw_items().iter().map(|raw| Key::from(raw.key))
     }
 
-    /// All pointers of a node, in order; none for a leaf.
+    /// Returns all pointers of a node in order; none for a leaf.
     #[must_use]
     pub fn pointers(&self) -> Pointers<'_> {
         Pointers {
@@ -177,8 +180,9 @@ impl TreeBlock {
         }
     }
 
-    /// What btrfs-progs prints: for a leaf, "free space" in bytes between item heads and item data; for a
-    /// node, "free spc" in pointers that still fit. Zero for a damaged block whose numbers make no sense.
+    /// Returns the free space as btrfs-progs prints it. For a leaf, this is "free space", the bytes
+    /// between item heads and item data. For a node, it is "free spc", the number of pointers that
+    /// still fit. Returns zero for a damaged block with invalid numbers.
     #[must_use]
     pub fn free_space(&self) -> usize {
         let room = self.bytes.len().saturating_sub(HEADER_BYTES);
@@ -197,15 +201,15 @@ impl TreeBlock {
 }
 
 impl DamagedBlock {
-    /// Whether every check was passed after all.
+    /// Returns true if the block passed every check.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.failures.is_empty()
     }
 }
 
-/// Iterator over the items of a leaf, from [`TreeBlock::items`]. In a damaged block it passes over items
-/// whose data lies outside the block.
+/// The iterator that [`TreeBlock::items`] returns. In a damaged block, it skips items whose data
+/// lies outside the block.
 #[derive(Clone, Debug)]
 pub struct Items<'a> {
     bytes: &'a [u8],
@@ -220,7 +224,7 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// Iterator over the pointers of a node, from [`TreeBlock::pointers`].
+/// The iterator that [`TreeBlock::pointers`] returns.
 #[derive(Clone, Debug)]
 pub struct Pointers<'a> {
     heads: core::slice::Iter<'a, RawKeyPointer>,
@@ -240,8 +244,8 @@ impl Iterator for Pointers<'_> {
 
 impl ExactSizeIterator for Pointers<'_> {}
 
-/// Binary search in a row of raw structs by their keys. The comparison has no branches: which way it goes cannot be
-/// foreseen, and what a wrong guess costs is more than all the rest.
+/// Searches an array of raw structs by key. The comparison compiles without branches: the processor
+/// cannot predict them, and a misprediction costs more than the rest of the search.
 fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Result<usize, usize> {
     let rest = |item_type: u8, offset: u64| (u128::from(item_type) << u64::BITS) | u128::from(offset);
     let (objectid, wanted) = (key.objectid.get(), rest(key.item_type.0, key.offset));
@@ -256,7 +260,8 @@ fn search<Raw>(row: &[Raw], key_of: impl Fn(&Raw) -> &RawKey, key: &Key) -> Resu
     }
 }
 
-/// The row of `count` raw structs after the header of `block`; shorter where the block ends.
+/// Returns the array of `count` raw structs after the header of `block`. The array is shorter if
+/// the block ends first.
 pub(super) fn row<Raw>(block: &[u8], count: usize) -> &[Raw]
 where
     Raw: FromBytes + zerocopy::Immutable + zerocopy::Unaligned,
@@ -266,7 +271,8 @@ where
     <[Raw]>::ref_from_prefix_with_elems(body, count.min(most)).map_or(&[], |(row, _)| row)
 }
 
-/// Where an item's data lies in the block, wherever that is.
+/// Returns the range that the head names for its item's data, without a check that the block holds
+/// it.
 pub(crate) fn data_range(raw: &RawItem) -> Option<Range<usize>> {
     let start = HEADER_BYTES.checked_add(usize::try_from(raw.offset.get()).ok()?)?;
     let end = start.checked_add(usize::try_from(raw.size.get()).ok()?)?;

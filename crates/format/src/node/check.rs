@@ -1,4 +1,4 @@
-//! The checks of a whole tree block: bytes, header, what its parent promised, then all items.
+//! The checks of a whole tree block: bytes, header, the parent's expectation, then all items.
 
 use super::header::{Header, RawHeader};
 use super::{BlockError, BlockFormat, BlockProblem, DamagedBlock, Expectation, TreeBlock};
@@ -10,15 +10,16 @@ use bytes::Bytes;
 use core::ops::ControlFlow;
 use zerocopy::FromBytes;
 
-/// Takes the failures of a block as they are found, and says whether to look for more.
+/// A receiver of a block's failures. It returns `Break` to stop the checks.
 pub(crate) type Report<'a> = &'a mut dyn FnMut(BlockProblem) -> ControlFlow<()>;
 
 impl TreeBlock {
-    /// The checked tree block of `bytes`, which were read for `expected`.
+    /// Checks the tree block in `bytes`, which were read for `expected`.
     ///
     /// # Errors
-    /// The first check that fails, in this order: size, checksum, address, fsid, chunk tree uuid, level,
-    /// generation, owner, first key, flags, then the tree checker over keys, layout and items.
+    /// Returns the first check that fails. The order is size, checksum, address, fsid, chunk tree
+    /// uuid, level, generation, owner, first key and flags. The tree checker follows, over keys,
+    /// layout and items.
     pub fn check(bytes: Bytes, format: &BlockFormat, expected: &Expectation) -> Result<Self, BlockError> {
         let mut first = None;
         let stop_at_first = &mut |problem| {
@@ -35,7 +36,8 @@ impl TreeBlock {
         }
     }
 
-    /// All failures of `bytes`, which were read for `expected`, and what can be seen of the block.
+    /// Returns all failures of `bytes`, which were read for `expected`, and the block with its
+    /// accessible items.
     #[must_use]
     pub fn inspect(bytes: Bytes, format: &BlockFormat, expected: &Expectation) -> DamagedBlock {
         let mut failures = Vec::new();
@@ -54,11 +56,11 @@ impl TreeBlock {
         DamagedBlock { failures, block }
     }
 
-    /// Whether this block is what another pointer to its address promises: for blocks from a cache, which
-    /// were checked for an earlier pointer. Costs no checksum and looks at no items but the first.
+    /// Checks that this block matches another pointer to its address. A cached block was checked
+    /// for an earlier pointer. The check computes no checksum, and reads only the first item.
     ///
     /// # Errors
-    /// The first promise that is not kept: address, level, generation, owner, first key.
+    /// Returns the first field that does not match: address, level, generation, owner, first key.
     pub fn matches(&self, expected: &Expectation) -> Result<(), BlockError> {
         let mut first = None;
         let _ = check_promises(self, expected, &mut |problem| {
@@ -75,7 +77,7 @@ impl TreeBlock {
     }
 }
 
-/// Runs the checks until `report` has heard enough.
+/// Runs the checks until `report` stops them.
 fn examine(bytes: Bytes, format: &BlockFormat, expected: &Expectation, report: Report<'_>) -> TreeBlock {
     let (header, level) = match RawHeader::ref_from_prefix(&bytes) {
         Ok((raw, _)) => (Header::from_raw(raw, format.checksum_type), raw.level),
@@ -119,7 +121,7 @@ fn check_all(
     tree_checker::check_block(block, format, report)
 }
 
-/// The volume that the block belongs to.
+/// Checks that the block belongs to this volume.
 fn check_identity(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -> ControlFlow<()> {
     let header = block.header();
     if header.fsid != format.fsid && !format.seed_fsids.contains(&header.fsid) {
@@ -137,7 +139,7 @@ fn check_identity(block: &TreeBlock, format: &BlockFormat, report: Report<'_>) -
     }
 }
 
-/// What the pointer to the block promised.
+/// Checks the block against the fields that its parent's pointer predicts.
 fn check_promises(block: &TreeBlock, expected: &Expectation, report: Report<'_>) -> ControlFlow<()> {
     let header = block.header();
     if header.logical != expected.logical {
@@ -178,8 +180,8 @@ fn check_promises(block: &TreeBlock, expected: &Expectation, report: Report<'_>)
     ControlFlow::Continue(())
 }
 
-/// Whether a block of tree `stored` can be part of tree `expected`: subvolumes share blocks with each other,
-/// relocation trees with every tree.
+/// Returns true if tree `expected` may contain a block of tree `stored`. Subvolumes share blocks
+/// with each other, and relocation trees with every tree.
 fn owner_fits(stored: TreeId, expected: TreeId) -> bool {
     if expected == TreeId::TREE_RELOCATION {
         return true;

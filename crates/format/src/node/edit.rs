@@ -1,15 +1,17 @@
-//! Changing the bytes of a tree block: pure edits in the on-disk layout.
+//! Edits of a tree block's bytes in the on-disk layout.
 //!
-//! A block that a transaction changes is a [`TreeBlock`] whose bytes nobody else has. [`TreeBlock::edit_leaf`] and
-//! [`TreeBlock::edit_node`] lend its bytes as a [`LeafEdit`] or a [`NodeEdit`], in place when the bytes are not
-//! shared, in a copy when they are: whoever holds a clone keeps what it had. Nothing is checked again, because
-//! each edit keeps what [`TreeBlock::check`] found true of the layout: item data is packed from the end of the
-//! block without gaps, in the order of the heads. Order of keys and the sense of items are the caller's.
+//! A transaction changes a [`TreeBlock`] whose bytes are not shared. [`TreeBlock::edit_leaf`] and
+//! [`TreeBlock::edit_node`] lend its bytes as a [`LeafEdit`] or a [`NodeEdit`]. They edit in place
+//! if the bytes are not shared, and a copy otherwise, so that clones stay unchanged. Edits are not
+//! followed by checks, because each edit keeps the layout that [`TreeBlock::check`] proved: item
+//! data is packed from the end of the block without gaps, in the order of the heads. The caller
+//! ensures the order of keys and the validity of items.
 //!
-//! A block in memory has no checksum, and may have no address: [`TreeBlock::seal`] makes the bytes that are
-//! written, with address, children's addresses, zeros where nothing is stored, and checksum.
+//! A block in memory has no checksum, and may have no address. [`TreeBlock::seal`] makes the bytes
+//! to write: with address, children's addresses, zeros in the free space, and checksum.
 //!
-//! Edits refuse (with `None` or `false`, nothing changed) what does not fit or does not exist.
+//! An edit that does not fit, or that names a missing slot, returns `None` or `false` and changes
+//! nothing.
 //!
 //! Source: on-disk format documentation, section "Tree blocks".
 
@@ -28,25 +30,25 @@ use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-/// What the header of a new block says.
+/// The header fields of a new block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
-    /// The volume: the superblock's metadata uuid.
+    /// The volume's uuid: the superblock's metadata uuid.
     pub fsid: Uuid,
     /// The uuid of the chunk tree.
     pub chunk_tree_uuid: Uuid,
-    /// Where the block will lie, or a stand-in until that is known.
+    /// The address of the block, or a placeholder until the address is known.
     pub logical: Logical,
-    /// The transaction that makes it.
+    /// The transaction that creates the block.
     pub generation: Generation,
-    /// The tree that it is made for.
+    /// The tree that owns the block.
     pub owner: TreeId,
-    /// Height above the leaves.
+    /// The height above the leaves.
     pub level: u8,
 }
 
 impl TreeBlock {
-    /// A block of `node_bytes` without items or pointers.
+    /// Returns a block of `node_bytes` without items or pointers.
     #[must_use]
     pub fn new_empty(node_bytes: u32, new: &NewBlock) -> Self {
         let header = Header {
@@ -65,7 +67,7 @@ impl TreeBlock {
         Self::new(Bytes::from(vec![0; node_bytes]), header)
     }
 
-    /// An empty block beside this one: same volume, owner and level.
+    /// Returns an empty block with this block's volume, owner and level.
     #[must_use]
     pub fn new_sibling(&self, logical: Logical, generation: Generation) -> Self {
         let header = self.header();
@@ -80,8 +82,8 @@ impl TreeBlock {
         Self::new_empty(self.bytes().len().narrow(), &new)
     }
 
-    /// As [`TreeBlock::new_sibling`], in the memory of a block of the same size that nobody needs any more. What lies there where
-    /// nothing is stored is anything until the block is sealed.
+    /// Like [`TreeBlock::new_sibling`], but reuses the memory of an unneeded block of the same
+    /// size. The free space of the new block holds arbitrary bytes until the block is sealed.
     #[must_use]
     pub fn new_sibling_in(&self, memory: Self, logical: Logical, generation: Generation) -> Self {
         if memory.bytes.len() != self.bytes.len() {
@@ -99,7 +101,7 @@ impl TreeBlock {
         Self::new(memory.bytes, header)
     }
 
-    /// A copy to be changed by a later transaction: bytes of its own, and a new identity.
+    /// Returns a copy for a later transaction to change, with bytes of its own and a new identity.
     #[must_use]
     pub fn copy_to_edit(&self, logical: Logical, generation: Generation, owner: TreeId) -> Self {
         let header = Header {
@@ -114,15 +116,16 @@ impl TreeBlock {
         Self::new(Bytes::from(self.bytes().to_vec()), header)
     }
 
-    /// The same block, to be changed by a later transaction, where nobody needs it as it was.
+    /// Renames this block for a later transaction that changes it, if no owner needs its earlier
+    /// state.
     pub fn rename(&mut self, logical: Logical, generation: Generation) {
         self.header.checksum = Checksum::EMPTY;
         self.header.logical = logical;
         self.header.generation = generation;
     }
 
-    /// The same content under another address. The bytes stay shared: an address is put into them when the block
-    /// is sealed.
+    /// Returns the same content under another address. The bytes stay shared. Sealing the block
+    /// writes the address.
     #[must_use]
     pub fn with_logical(&self, logical: Logical) -> Self {
         let header = Header {
@@ -132,8 +135,8 @@ impl TreeBlock {
         Self::new(self.bytes().clone(), header)
     }
 
-    /// Changes a leaf. For a node the edit sees no items and has no space. An edit that does not succeed changes nothing, and its
-    /// caller must not continue as if it had.
+    /// Changes a leaf. For a node, the edit sees no items and has no space. A failed edit changes
+    /// nothing, and its caller must not continue as if it had succeeded.
     #[must_use]
     pub fn edit_leaf<Answer>(&mut self, change: impl FnOnce(&mut LeafEdit<'_>) -> Answer) -> Answer {
         let is_leaf = self.is_leaf();
@@ -145,7 +148,8 @@ impl TreeBlock {
         })
     }
 
-    /// Changes a node. For a leaf the edit sees no pointers and has no space. As for [`edit_leaf`](Self::edit_leaf).
+    /// Changes a node. For a leaf, the edit sees no pointers and has no space. A failed edit
+    /// changes nothing, as with [`edit_leaf`](Self::edit_leaf).
     #[must_use]
     pub fn edit_node<Answer>(&mut self, change: impl FnOnce(&mut NodeEdit<'_>) -> Answer) -> Answer {
         let is_leaf = self.is_leaf();
@@ -157,7 +161,8 @@ impl TreeBlock {
         })
     }
 
-    /// Lends the bytes, in place where nobody else has them, and takes the new count of items.
+    /// Lends the bytes to `change`, in place if they are not shared, and stores the new count of
+    /// items.
     fn edit<Answer>(&mut self, change: impl FnOnce(&mut [u8], usize) -> (Answer, usize)) -> Answer {
         let count = self.item_count();
         let mut bytes = match core::mem::take(&mut self.bytes).try_into_mut() {
@@ -171,12 +176,13 @@ impl TreeBlock {
     }
 }
 
-/// The fields of a block's header in its bytes.
+/// Returns the header fields in a block's bytes.
 fn header_mut(block: &mut [u8]) -> Option<&mut RawHeader> {
     RawHeader::mut_from_prefix(block).ok().map(|(header, _)| header)
 }
 
-/// Moves `length` bytes from `from` to `to`, which may overlap. False, and nothing moves, where they lie outside.
+/// Moves `length` bytes from `from` to `to`. The ranges may overlap. Returns false and moves
+/// nothing if a range lies outside `bytes`.
 fn shift(bytes: &mut [u8], from: usize, to: usize, length: usize) -> bool {
     let fits = |start: usize| start.checked_add(length).is_some_and(|end| end <= bytes.len());
     if !fits(from) || !fits(to) {

@@ -1,4 +1,4 @@
-//! What can be wrong with a tree block: one variant for each check.
+//! The errors of tree blocks: one variant for each check.
 
 use crate::checksum::Checksum;
 use crate::error::ErrorKind;
@@ -11,9 +11,9 @@ use uuid::Uuid;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tree block {logical}: {problem}")]
 pub struct BlockError {
-    /// Where the block was read from.
+    /// The address from which the block was read.
     pub logical: Logical,
-    /// The check that it fails.
+    /// The check that the block fails.
     pub problem: BlockProblem,
 }
 
@@ -32,13 +32,13 @@ impl BlockError {
     reason = "the fields are the numbers of the message beside them"
 )]
 pub enum BlockProblem {
-    /// Not as long as the volume's tree blocks are.
+    /// The block's size differs from the node size.
     #[error("{size_bytes} bytes long, expected {node_bytes}")]
     Size { size_bytes: usize, node_bytes: u32 },
-    /// The stored checksum is not that of the bytes.
+    /// The stored checksum differs from the computed one.
     #[error("checksum is {stored}, computed {computed}")]
     Checksum { stored: Checksum, computed: Checksum },
-    /// The block says that it lies elsewhere.
+    /// The block's header names another address.
     #[error("the block says that it lies at {stored}")]
     Address { stored: Logical },
     /// The block belongs to another volume.
@@ -47,74 +47,74 @@ pub enum BlockProblem {
     /// The block belongs to another chunk tree.
     #[error("chunk tree uuid is {stored}, expected {expected}")]
     ChunkTreeUuid { stored: Uuid, expected: Uuid },
-    /// A level above the highest.
+    /// The level exceeds the highest level that a tree can have.
     #[error("level is {level}, the highest is {}", crate::superblock::HIGHEST_LEVEL)]
     LevelTooHigh { level: u8 },
-    /// Not the level that the parent promised.
+    /// The level differs from the level that the parent predicts.
     #[error("level is {stored}, expected {expected}")]
     Level { stored: u8, expected: u8 },
-    /// Not the generation that the parent promised.
+    /// The generation differs from the generation in the parent's pointer.
     #[error("generation is {stored}, expected {expected}")]
     Generation {
         stored: Generation,
         expected: Generation,
     },
-    /// Not a block of the tree that is being walked.
+    /// The block belongs to another tree than the one that the reader walks.
     #[error("owner is tree {stored}, expected {expected}")]
     Owner { stored: TreeId, expected: TreeId },
-    /// Not the first key that the parent promised.
+    /// The first key differs from the key in the parent's pointer.
     #[error("first key is {}, expected {expected}", stored.map_or_else(|| "missing".to_owned(), |key| key.to_string()))]
     FirstKey { stored: Option<Key>, expected: Key },
-    /// The flag that every block on disk has is not set.
+    /// The flag `WRITTEN`, which every block on disk has, is not set.
     #[error("flags 0x{flags:x} have no WRITTEN bit")]
     NotWritten { flags: u64 },
-    /// A node without pointers.
+    /// A node has no pointers.
     #[error("a node without pointers")]
     NodeEmpty,
-    /// A leaf without items, in a tree that always has some.
+    /// A leaf is empty, in a tree that always has items.
     #[error("a leaf without items, but tree {owner} is never empty")]
     LeafEmpty { owner: TreeId },
-    /// A leaf without items and without a tree.
+    /// A leaf has no items and no owner.
     #[error("owner is tree 0, which does not exist")]
     OwnerZero,
-    /// More items or pointers than fit.
+    /// The count of items or pointers exceeds the block's capacity.
     #[error("{count} items, at most {most} fit")]
     TooManyItems { count: u32, most: usize },
-    /// Keys that do not rise.
+    /// The keys are not in ascending order.
     #[error("slot {slot}: key {key} does not come after {previous}")]
     KeyOrder { slot: usize, previous: Key, key: Key },
-    /// A pointer to address 0.
+    /// A pointer names address 0.
     #[error("slot {slot}: pointer to address 0")]
     PointerZero { slot: usize },
-    /// A pointer that no sector begins at.
+    /// The address in a pointer is not sector-aligned.
     #[error("slot {slot}: pointer to {pointer}, not a multiple of the sector size {sector_bytes}")]
     PointerUnaligned {
         slot: usize,
         pointer: Logical,
         sector_bytes: u32,
     },
-    /// A pointer to a block newer than the block that holds it.
+    /// A pointer names a newer generation than that of its own block.
     #[error("slot {slot}: pointer of generation {generation} in a block of generation {own}")]
     PointerGeneration {
         slot: usize,
         generation: Generation,
         own: Generation,
     },
-    /// Item data that does not end where the data of the item before begins.
+    /// An item's data does not end where the previous item's data begins.
     #[error("slot {slot}: data ends at {end_bytes}, expected {expected_bytes}")]
     DataEnd {
         slot: usize,
         end_bytes: u64,
         expected_bytes: u64,
     },
-    /// Item data that reaches into the item heads.
+    /// An item's data overlaps the item heads.
     #[error("slot {slot}: data begins at {start_bytes}, the item heads end at {heads_end_bytes}")]
     DataOverlapsHeads {
         slot: usize,
         start_bytes: u64,
         heads_end_bytes: u64,
     },
-    /// An item that is wrong in itself.
+    /// An item fails a check of its own.
     #[error("slot {slot}: {error}")]
     Item { slot: usize, error: ItemError },
 }

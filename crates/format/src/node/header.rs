@@ -10,7 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The size of the header of a tree block.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
 
-/// A header as it lies on disk. The checksum covers all of the block that follows it.
+/// The on-disk layout of a block header. The checksum covers all bytes of the block after the
+/// checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are those of Header, which documents them")]
@@ -27,27 +28,27 @@ pub struct RawHeader {
     pub level: u8,
 }
 
-/// The head of an item in a leaf, as it lies on disk.
+/// The on-disk layout of an item head in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawItem {
     /// The item's key.
     pub key: RawKey,
-    /// Where its data begins, in bytes from the end of the block's header.
+    /// The offset of the item's data, in bytes from the end of the block's header.
     pub offset: U32,
-    /// The length of its data in bytes.
+    /// The length of the item's data in bytes.
     pub size: U32,
 }
 
-/// A pointer of a node, as it lies on disk.
+/// The on-disk layout of a key pointer in a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawKeyPointer {
-    /// The first key below.
+    /// The first key of the child block.
     pub key: RawKey,
-    /// The address of the block below.
+    /// The address of the child block.
     pub blockptr: U64,
-    /// Its generation.
+    /// The generation of the child block.
     pub generation: U64,
 }
 
@@ -56,12 +57,12 @@ const _: () = assert!(size_of::<RawItem>() == 25);
 const _: () = assert!(size_of::<RawKeyPointer>() == 33);
 
 bitflags::bitflags! {
-    /// State of a tree block. Bits without a name are kept.
+    /// The flags of a tree block. Bits without a name are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct HeaderFlags: u64 {
-        /// The block has been written to disk; set in every block that can be read.
+        /// The block has been written to disk. Every block that can be read has this flag.
         const WRITTEN = 1 << 0;
-        /// The block belongs to a relocation.
+        /// The block belongs to a relocation tree.
         const RELOC = 1 << 1;
         const _ = !0;
     }
@@ -72,28 +73,28 @@ bitflags::bitflags! {
 pub struct Header {
     /// The stored checksum.
     pub checksum: Checksum,
-    /// The volume.
+    /// The uuid of the block's volume.
     pub fsid: Uuid,
     /// The block's own address.
     pub logical: Logical,
-    /// State; 56 bits.
+    /// The flags, in 56 bits.
     pub flags: HeaderFlags,
-    /// 1 for mixed back references, which all current volumes have; 0 for the first format.
+    /// 1 for mixed back references, which all current volumes have. 0 for the first format.
     pub backref_revision: u8,
     /// The uuid of the chunk tree.
     pub chunk_tree_uuid: Uuid,
     /// The transaction that wrote the block.
     pub generation: Generation,
-    /// The tree that the block was made for.
+    /// The tree that the block was created for.
     pub owner: TreeId,
-    /// How many items or pointers it holds.
+    /// The number of items or pointers in the block.
     pub item_count: u32,
-    /// Height above the leaves: 0 for a leaf.
+    /// The height above the leaves: 0 for a leaf.
     pub level: u8,
 }
 
 impl Header {
-    /// The header of a block that is too short to have one.
+    /// Returns the header of a block that is too short to hold one.
     pub(super) const fn absent(logical: Logical) -> Self {
         Self {
             checksum: Checksum::EMPTY,
@@ -109,7 +110,7 @@ impl Header {
         }
     }
 
-    /// The fields as they are, nothing checked.
+    /// Converts the raw fields without checks.
     #[must_use]
     pub fn from_raw(raw: &RawHeader, checksum_type: ChecksumType) -> Self {
         let [f0, f1, f2, f3, f4, f5, f6] = raw.flags;

@@ -1,4 +1,4 @@
-//! Tree blocks made by hand, for tests.
+//! Hand-made tree blocks for tests.
 
 use super::{BlockFormat, HEADER_BYTES, RawHeader, RawItem, RawKeyPointer};
 use crate::checksum::ChecksumType;
@@ -14,7 +14,7 @@ pub(crate) const NODE_BYTES: usize = 16384;
 pub(crate) const FSID: [u8; 16] = [0x11; 16];
 pub(crate) const LOGICAL: Logical = Logical::new(1 << 20);
 
-/// A volume with nodes of 16 KiB and sectors of 4 KiB at generation 100.
+/// Returns the format of a volume at generation 100, with nodes of 16 KiB and sectors of 4 KiB.
 pub(crate) fn format() -> BlockFormat {
     BlockFormat {
         node_bytes: 16384,
@@ -48,13 +48,13 @@ pub(crate) fn header(owner: TreeId, level: u8, count: usize) -> RawHeader {
     }
 }
 
-/// The checksum made right again.
+/// Recomputes the block's checksum.
 pub(crate) fn seal(block: &mut [u8]) {
     let checksum = ChecksumType::Crc32c.compute(&block[32..]);
     block[..4].copy_from_slice(checksum.as_bytes());
 }
 
-/// A leaf with these items, packed as they should be.
+/// Returns a leaf with these items in the correct layout.
 pub(crate) fn leaf(owner: TreeId, items: &[(Key, Vec<u8>)]) -> Vec<u8> {
     let mut block = vec![0; NODE_BYTES];
     block[..HEADER_BYTES].copy_from_slice(header(owner, 0, items.len()).as_bytes());

@@ -1,4 +1,5 @@
-//! Tree blocks made by hand: one fault each, and exactly that fault found.
+//! Tests with hand-made tree blocks: each block has one fault, and the checks find exactly that
+//! fault.
 
 use super::testing::{LOGICAL, NODE_BYTES, format, header, key, leaf, node, seal, small};
 use super::*;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
-/// Items of a type that no checker looks into.
+/// Items of a type whose content no checker inspects.
 fn strings() -> Vec<(Key, Vec<u8>)> {
     (0..5_u8)
         .map(|number| (key(number.into(), ItemType::STRING_ITEM, 0), vec![number; 10]))
@@ -23,7 +24,8 @@ fn check_as(block: Vec<u8>, expected: &Expectation) -> Result<TreeBlock, BlockPr
     TreeBlock::check(Bytes::from(block), &format(), expected).map_err(|error| error.problem)
 }
 
-/// The fault of a block after `change`, with the checksum made right again.
+/// Applies `change` to a block, recomputes its checksum, and returns the fault that the checks
+/// find.
 fn changed(mut block: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Result<(), BlockProblem> {
     change(&mut block);
     seal(&mut block);

@@ -11,14 +11,16 @@ use zerocopy::little_endian::{U32, U64};
 pub const ROOT_ITEM_BYTES: usize = size_of::<RawRootItem>() + size_of::<RawRootItemExtension>();
 
 impl RootItem {
-    /// `(tree ROOT_ITEM 0)`, and for a snapshot the transaction that made it instead of 0.
+    /// Returns the key `(tree ROOT_ITEM 0)`. For a snapshot, the transaction that made it replaces
+    /// the 0.
     #[must_use]
     pub const fn key(tree: TreeId, offset: u64) -> Key {
         Key::new(tree.object_id(), ItemType::ROOT_ITEM, offset)
     }
 
-    /// The item as it lies on disk, always in its current form. Readers take the fields from `uuid` on for valid
-    /// only where `generation_v2` equals `generation`, so whoever changes one changes both.
+    /// Returns the item's bytes in their on-disk layout, always in the current form. Readers accept
+    /// the fields from `uuid` on only if `generation_v2` equals `generation`, so a writer must
+    /// change both together.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ROOT_ITEM_BYTES] {
         let base = RawRootItem {
@@ -62,8 +64,8 @@ struct Whole {
 }
 
 impl RootRef<'_> {
-    /// The keys under which a reference is stored, both with the same item: `(parent ROOT_REF child)` and
-    /// `(child ROOT_BACKREF parent)`.
+    /// Returns the two keys of a reference: `(parent ROOT_REF child)` and `(child ROOT_BACKREF
+    /// parent)`. Both items hold the same data.
     #[must_use]
     pub const fn keys(parent: SubvolumeId, child: SubvolumeId) -> [Key; 2] {
         let (parent, child) = (parent.tree(), child.tree());
@@ -73,10 +75,10 @@ impl RootRef<'_> {
         ]
     }
 
-    /// The item as it lies on disk.
+    /// Returns the item's bytes in their on-disk layout.
     ///
     /// # Errors
-    /// A name that no subvolume can have.
+    /// Fails if no subvolume can have this name.
     pub fn encode(&self) -> Result<Vec<u8>, NameProblem> {
         check_name(self.name, false)?;
         let raw = RawRootRef {

@@ -1,4 +1,4 @@
-//! Where a subvolume hangs: `ROOT_REF` and `ROOT_BACKREF`.
+//! The place of a subvolume in its parent: `ROOT_REF` and `ROOT_BACKREF`.
 
 use super::RootProblem;
 use crate::item_error::{ItemError, ItemProblem};
@@ -10,13 +10,13 @@ use crate::units::{InodeNumber, TreeId};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The fixed part of a root reference; the name follows.
+/// The fixed part of a root reference. The name follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RawRootRef {
-    /// Inode of the directory in the parent.
+    /// The inode of the directory in the parent subvolume.
     pub directory: U64,
-    /// Offset of the `DIR_INDEX` in that directory.
+    /// The offset of the `DIR_INDEX` key in that directory.
     pub sequence: U64,
     /// Length of the name that follows.
     pub name_bytes: U16,
@@ -24,22 +24,23 @@ pub struct RawRootRef {
 
 const _: () = assert!(size_of::<RawRootRef>() == 18);
 
-/// Where a subvolume hangs: a directory of its parent, and the name there.
+/// The place of a subvolume: a directory of its parent, and a name in this directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootRef<'a> {
-    /// Inode of the directory in the parent.
+    /// The inode of the directory in the parent subvolume.
     pub directory: InodeNumber,
-    /// Offset of the `DIR_INDEX` in that directory.
+    /// The offset of the `DIR_INDEX` key in that directory.
     pub sequence: u64,
-    /// The name, without encoding.
+    /// The name as raw bytes.
     pub name: &'a [u8],
 }
 
 impl<'a> RootRef<'a> {
-    /// Checks a `ROOT_REF` `(parent ROOT_REF child)` or `ROOT_BACKREF` `(child ROOT_BACKREF parent)`.
+    /// Checks a `ROOT_REF` `(parent ROOT_REF child)` or `ROOT_BACKREF` `(child ROOT_BACKREF
+    /// parent)`.
     ///
     /// # Errors
-    /// An [`ItemError`] with the first check that fails.
+    /// Returns an [`ItemError`] with the first check that fails.
     pub fn parse(key: &Key, data: &'a [u8]) -> Result<Self, ItemError> {
         for id in [key.objectid.get(), key.offset] {
             if !is_file_tree(TreeId::new(id)) {
@@ -65,7 +66,7 @@ impl<'a> RootRef<'a> {
         })
     }
 
-    /// Parent and child that the key of a reference in either direction names.
+    /// Returns parent and child from the key of a `ROOT_REF` or `ROOT_BACKREF`.
     #[must_use]
     pub fn parent_and_child(key: &Key) -> (TreeId, TreeId) {
         let (own, other) = (TreeId::new(key.objectid.get()), TreeId::new(key.offset));

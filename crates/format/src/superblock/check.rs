@@ -1,4 +1,4 @@
-//! The checks of a superblock, in the order in which they are made.
+//! The checks of a superblock, in the order in which they run.
 
 use super::{
     CompatRo, HIGHEST_LEVEL, Incompat, MAX_NODE_BYTES, MIN_SECTOR_BYTES, RawSuperblock, SUPERBLOCK_BYTES,
@@ -16,13 +16,13 @@ use zerocopy::FromBytes;
 /// An empty volume uses a block each for the root, chunk, extent, device, checksum and file-system trees.
 const LEAST_TREE_BLOCKS: u64 = 6;
 
-/// A key and a chunk of one stripe.
+/// The smallest system chunk array: a key and a chunk of one stripe.
 const LEAST_ARRAY_BYTES: usize = size_of::<RawKey>() + size_of::<RawChunk>() + size_of::<RawStripe>();
 
-/// The kernel's bound on devices.
+/// The kernel's limit on the number of devices.
 const MAX_DEVICES: u64 = 1 << 31;
 
-/// Magic, checksum and address: whether these bytes are a superblock at all.
+/// Checks magic, checksum and address, which identify a superblock.
 pub(super) fn identity(
     raw: &RawSuperblock,
     bytes: &[u8],
@@ -110,7 +110,7 @@ pub(super) fn roots(superblock: &Superblock) -> Result<(), SuperblockError> {
     Ok(())
 }
 
-/// What is wrong with the count of bytes in use, judged by the superblock alone.
+/// Returns the error of the count of bytes in use that the superblock alone can prove.
 pub(super) fn used_bytes(superblock: &Superblock) -> Option<UsedBytesProblem> {
     let used_bytes = superblock.bytes_used.get();
     let total_bytes = superblock.total_bytes.get();
@@ -143,7 +143,7 @@ pub(super) fn totals(superblock: &Superblock) -> Result<(), SuperblockError> {
     Ok(())
 }
 
-/// A feature, whether it is set, and what it builds on: the feature and whether that is set.
+/// A feature and its state, then the feature that it depends on and the state of that feature.
 type Dependency = (&'static str, bool, &'static str, bool);
 
 pub(super) fn features(superblock: &Superblock) -> Result<(), SuperblockError> {
@@ -205,7 +205,7 @@ pub(super) fn system_chunks(raw: &RawSuperblock) -> Result<Vec<(Key, Chunk)>, Su
     Ok(chunks)
 }
 
-/// Hands each chunk of the array to `found`, up to the first that is wrong.
+/// Passes each chunk of the array to `found`, up to the first invalid chunk.
 pub(super) fn each_system_chunk(
     raw: &RawSuperblock,
     found: &mut dyn FnMut(Key, Chunk),

@@ -14,7 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
 impl BackupRoot {
-    /// The backup as it lies on disk.
+    /// Returns the backup root in its on-disk layout.
     #[must_use]
     pub fn to_raw(self) -> RawBackupRoot {
         RawBackupRoot {
@@ -46,20 +46,21 @@ impl BackupRoot {
 }
 
 impl Superblock {
-    /// The superblock as it lies at [`Superblock::physical`], with a right checksum. The fields `checksum` and
-    /// `system_chunk_array_bytes` are computed, not taken; a label of 256 bytes or more is cut to 255.
+    /// Returns the superblock's bytes at [`Superblock::physical`], with a correct checksum. The
+    /// fields `checksum` and `system_chunk_array_bytes` are computed. A label of 256 bytes or more
+    /// is cut to 255.
     ///
     /// # Errors
-    /// [`SuperblockError::SystemArraySize`] when the system chunks do not fit their array.
+    /// Returns [`SuperblockError::SystemArraySize`] if the system chunks do not fit their array.
     pub fn encode(&self) -> Result<Vec<u8>, SuperblockError> {
         self.encode_for(&self.device_item, self.physical)
     }
 
-    /// The superblock as it lies at `at` of the device that `device` describes: what [`Superblock::encode`] gives,
-    /// but for these two fields.
+    /// Returns the superblock's bytes for the copy at `at` of the device that `device` describes.
+    /// All other fields are those of [`Superblock::encode`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Superblock::encode`] does.
     pub fn encode_for(&self, device: &DeviceItem, at: Physical) -> Result<Vec<u8>, SuperblockError> {
         let (sys_chunk_array, array_bytes) = self.encode_system_chunks()?;
         let mut raw = self.to_raw();
@@ -72,7 +73,7 @@ impl Superblock {
         Ok(bytes)
     }
 
-    /// How many bytes of the array the chunk under `key` takes: key and item.
+    /// Returns the bytes that a chunk takes in the array: key and item.
     #[must_use]
     pub fn system_chunk_bytes(chunk: &Chunk) -> usize {
         size_of::<RawKey>().saturating_add(chunk.encoded_bytes())
@@ -145,7 +146,8 @@ impl Superblock {
     }
 }
 
-/// Puts the checksum of what follows it at the beginning of a superblock.
+/// Writes the checksum at the beginning of a superblock. It covers all bytes after the checksum
+/// field.
 fn seal(bytes: &mut [u8], checksum_type: ChecksumType) {
     let covered = bytes
         .get(CHECKSUM_FIELD_BYTES..SUPERBLOCK_BYTES)

@@ -1,4 +1,4 @@
-//! What can be wrong with a superblock: one variant for each check.
+//! The errors of superblocks: one variant for each check.
 
 use crate::checksum::Checksum;
 use crate::error::ErrorKind;
@@ -12,19 +12,19 @@ use uuid::Uuid;
     reason = "the fields are the numbers of the message beside them"
 )]
 pub enum SuperblockError {
-    /// Fewer bytes than a superblock has.
+    /// The bytes are fewer than a superblock has.
     #[error("{size_bytes} bytes are no superblock, expected {}", super::SUPERBLOCK_BYTES)]
     Size { size_bytes: usize },
-    /// The bytes that mark a btrfs superblock are not there.
+    /// The magic of a btrfs superblock is missing.
     #[error("magic is 0x{:016x}, expected 0x{:016x}: no btrfs superblock", u64::from_le_bytes(*found), u64::from_le_bytes(super::SUPERBLOCK_MAGIC))]
     Magic { found: [u8; 8] },
-    /// A number that stands for no checksum type.
+    /// The checksum type is an unknown number.
     #[error("checksum type {number} is unknown")]
     ChecksumType { number: u16 },
-    /// The stored checksum is not that of the bytes.
+    /// The stored checksum differs from the computed one.
     #[error("checksum is {stored}, computed {computed}")]
     Checksum { stored: Checksum, computed: Checksum },
-    /// The superblock says that it lies elsewhere.
+    /// The superblock names another address than the one at which it was read.
     #[error("superblock at {physical} says that it lies at {stored}")]
     Address { stored: u64, physical: u64 },
     /// The sector size is not a power of two in range.
@@ -48,30 +48,31 @@ pub enum SuperblockError {
         logical: u64,
         sector_bytes: u32,
     },
-    /// A volume without a root tree or chunk tree.
+    /// The address of the root tree's or chunk tree's root block is zero.
     #[error("{tree} root is at address 0")]
     RootMissing { tree: &'static str },
-    /// A root's level is above the highest.
+    /// A root's level exceeds the highest level that a tree can have.
     #[error("{tree} root has level {level}, the highest is {}", super::HIGHEST_LEVEL)]
     Level { tree: &'static str, level: u8 },
-    /// No devices, or more than 2^31.
+    /// The superblock counts no devices, or more than 2^31.
     #[error("number of devices is {count}, expected 1 to 2147483648")]
     DeviceCount { count: u64 },
     /// The superblock's own device belongs to another volume.
     #[error("device belongs to volume {device_fsid}, the superblock to {metadata_uuid}")]
     DeviceFsid { device_fsid: Uuid, metadata_uuid: Uuid },
-    /// A feature is set without another one that it builds on.
+    /// A feature is set, but a feature that it depends on is not.
     #[error("feature {feature} needs {needed}, which is not set")]
     FeatureDependency {
         feature: &'static str,
         needed: &'static str,
     },
-    /// Mixed block groups with nodes larger than sectors.
+    /// Mixed block groups are set, but the node size exceeds the sector size.
     #[error(
         "mixed block groups with a node size of {node_bytes} and a sector size of {sector_bytes}: they must be equal"
     )]
     MixedNodeSize { node_bytes: u32, sector_bytes: u32 },
-    /// The system chunk array is larger than its room or smaller than one chunk.
+    /// The stated size of the system chunk array exceeds the array's field, or is smaller than one
+    /// chunk.
     #[error("system chunk array is {size_bytes} bytes, expected {least_bytes} to {capacity_bytes}")]
     SystemArraySize {
         size_bytes: u32,
@@ -81,19 +82,20 @@ pub enum SuperblockError {
     /// The system chunk array ends inside a key.
     #[error("system chunk array ends {rest_bytes} bytes after a chunk, inside a key")]
     SystemArrayCut { rest_bytes: usize },
-    /// The system chunk array holds something else than a chunk.
+    /// The system chunk array holds an item that is no chunk.
     #[error("system chunk array has an item of type {item_type} at byte {offset_bytes}, expected a chunk")]
     SystemArrayType { item_type: u8, offset_bytes: usize },
     /// The system chunk array holds a chunk that is not of type system.
     #[error("system chunk array has a chunk at {logical} of type 0x{flags:x}, expected system")]
     SystemChunkType { logical: u64, flags: u64 },
-    /// A chunk of the array is wrong in itself.
+    /// A chunk of the system chunk array fails a check of its own.
     #[error("system chunk array: {0}")]
     SystemChunk(#[from] ItemError),
 }
 
 impl SuperblockError {
-    /// Always [`ErrorKind::Corrupt`], except for a checksum type that only a later version knows.
+    /// Returns [`ErrorKind::Corrupt`], or [`ErrorKind::Unsupported`] for a checksum type of a later
+    /// version.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -103,24 +105,24 @@ impl SuperblockError {
     }
 }
 
-/// A count of the bytes in use that cannot be right. Nothing but accounts of space depends on it: the volume is read all
-/// the same.
+/// An impossible count of the bytes in use. Only the accounting of space depends on this count, so
+/// readers ignore the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsedBytesProblem {
-    /// Less is used than an empty volume uses.
+    /// The count is smaller than the bytes that an empty volume uses.
     #[error("{used_bytes} bytes are used, expected at least {least_bytes}")]
     TooSmall {
-        /// What the superblock says.
+        /// The count in the superblock.
         used_bytes: u64,
-        /// What an empty volume uses.
+        /// The bytes that an empty volume uses.
         least_bytes: u64,
     },
-    /// More is used than the devices hold.
+    /// The count exceeds the size of all devices.
     #[error("{used_bytes} bytes are used, the devices hold {total_bytes}")]
     ExceedsTotal {
-        /// What the superblock says.
+        /// The count in the superblock.
         used_bytes: u64,
-        /// Size of all devices together.
+        /// The total size of all devices in bytes.
         total_bytes: u64,
     },
 }

@@ -1,47 +1,48 @@
 //! Feature bits of a volume, under the names that btrfs-progs prints.
 //!
-//! A reader must know every incompat bit; a writer every compat_ro bit as well. Bits without a name are
-//! kept, so that they can be refused by number.
+//! A reader must support every incompat bit. A writer must also support every compat_ro bit. Bits
+//! without a name are kept, so that they can be refused by number.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Filesystem features".
 
 use crate::error::{FeatureSet, Unsupported};
 
 bitflags::bitflags! {
-    /// Features that a writer must know; without knowing them a volume can only be read.
+    /// Features that a writer must support. A volume with an unsupported feature of this set can
+    /// only be read.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct CompatRo: u64 {
-        /// Free space is kept in a tree.
+        /// A tree stores the free space.
         const FREE_SPACE_TREE = 1 << 0;
-        /// That tree is up to date.
+        /// The free space tree is up to date.
         const FREE_SPACE_TREE_VALID = 1 << 1;
-        /// Files with fs-verity.
+        /// The volume has files with fs-verity.
         const VERITY = 1 << 2;
-        /// Block group items lie in a tree of their own.
+        /// A tree of its own holds the block group items.
         const BLOCK_GROUP_TREE = 1 << 3;
         const _ = !0;
     }
 }
 
 bitflags::bitflags! {
-    /// Features that a reader must know.
+    /// Features that a reader must support.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Incompat: u64 {
-        /// Back references as all current volumes have them.
+        /// Back references have the form that all current volumes use.
         const MIXED_BACKREF = 1 << 0;
         /// The default subvolume is not the top level.
         const DEFAULT_SUBVOL = 1 << 1;
         /// Data and metadata share block groups.
         const MIXED_GROUPS = 1 << 2;
-        /// LZO has been used.
+        /// Extents may be compressed with LZO.
         const COMPRESS_LZO = 1 << 3;
-        /// zstd has been used.
+        /// Extents may be compressed with zstd.
         const COMPRESS_ZSTD = 1 << 4;
-        /// Tree blocks larger than a page.
+        /// Tree blocks may be larger than a page.
         const BIG_METADATA = 1 << 5;
-        /// Hard links beyond what one item holds.
+        /// Inodes may have more hard links than one item can hold.
         const EXTENDED_IREF = 1 << 6;
-        /// RAID5 or RAID6.
+        /// Chunks may use RAID5 or RAID6.
         const RAID56 = 1 << 7;
         /// Tree blocks are recorded as metadata items.
         const SKINNY_METADATA = 1 << 8;
@@ -49,24 +50,24 @@ bitflags::bitflags! {
         const NO_HOLES = 1 << 9;
         /// Tree blocks carry another uuid than the one that users see.
         const METADATA_UUID = 1 << 10;
-        /// RAID1C3 or RAID1C4.
+        /// Chunks may use RAID1C3 or RAID1C4.
         const RAID1C34 = 1 << 11;
-        /// Zoned devices.
+        /// The devices are zoned.
         const ZONED = 1 << 12;
-        /// Several extent trees. Never finished.
+        /// The volume has several extent trees. This feature was never finished.
         const EXTENT_TREE_V2 = 1 << 13;
-        /// A tree says where the stripes of extents lie.
+        /// A tree maps extents to their stripes.
         const RAID_STRIPE_TREE = 1 << 14;
         /// Quotas count by the subvolume that created an extent.
         const SIMPLE_QUOTA = 1 << 16;
-        /// A tree maps relocated addresses.
+        /// A tree maps relocated addresses to their new addresses.
         const REMAP_TREE = 1 << 17;
         const _ = !0;
     }
 }
 
 impl Incompat {
-    /// What this version reads.
+    /// The features that this version can read.
     pub const READABLE: Self = Self::MIXED_BACKREF
         .union(Self::DEFAULT_SUBVOL)
         .union(Self::MIXED_GROUPS)
@@ -86,7 +87,7 @@ impl Incompat {
     /// Refuses features that this version cannot read.
     ///
     /// # Errors
-    /// Their names.
+    /// Returns the names of the unsupported features.
     pub fn require_readable(self) -> Result<(), Unsupported> {
         match self.difference(Self::READABLE) {
             rest if rest.is_empty() => Ok(()),
@@ -97,8 +98,8 @@ impl Incompat {
         }
     }
 
-    /// The names of the set bits, in order of their numbers; all bits without a name together as one
-    /// `UNKNOWN_FLAG_0x…`.
+    /// Returns the names of the set bits, ordered by number. All bits without a name together form
+    /// one `UNKNOWN_FLAG_0x…`.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names(
@@ -109,16 +110,16 @@ impl Incompat {
 }
 
 impl CompatRo {
-    /// The bits that this version knows; with any other a volume is read-only.
+    /// The bits that this version supports. A volume with any other bit is read-only.
     pub const KNOWN: Self = Self::FREE_SPACE_TREE
         .union(Self::FREE_SPACE_TREE_VALID)
         .union(Self::VERITY)
         .union(Self::BLOCK_GROUP_TREE);
 
-    /// The features for which a volume may only be read.
+    /// Refuses features with which this version can only read a volume.
     ///
     /// # Errors
-    /// Their names.
+    /// Returns the names of the unsupported features.
     pub fn require_writable(self) -> Result<(), Unsupported> {
         match self.difference(Self::KNOWN) {
             rest if rest.is_empty() => Ok(()),
@@ -129,8 +130,8 @@ impl CompatRo {
         }
     }
 
-    /// The names of the set bits, in order of their numbers; all bits without a name together as one
-    /// `UNKNOWN_FLAG_0x…`.
+    /// Returns the names of the set bits, ordered by number. All bits without a name together form
+    /// one `UNKNOWN_FLAG_0x…`.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names(
@@ -141,41 +142,42 @@ impl CompatRo {
 }
 
 bitflags::bitflags! {
-    /// State of the volume in its superblock.
+    /// The state of the volume in its superblock.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct SuperblockFlags: u64 {
-        /// Written by a kernel or a tool; set in all but half-made volumes.
+        /// A kernel or a tool has written the superblock. Only an unfinished mkfs leaves this flag
+        /// unset.
         const WRITTEN = 1 << 0;
-        /// A bit of tree blocks, without a meaning here.
+        /// A flag of tree blocks, without a meaning in superblocks.
         const RELOC = 1 << 1;
         /// The kernel stopped on an error.
         const ERROR = 1 << 2;
-        /// A seed: read-only, to be grown by other devices.
+        /// The volume is a read-only seed, which other devices can extend.
         const SEEDING = 1 << 32;
-        /// Not a volume but an image of its metadata.
+        /// The volume is an image of metadata without data.
         const METADUMP = 1 << 33;
-        /// The same, second format.
+        /// The volume is an image of metadata without data, in the second format.
         const METADUMP_V2 = 1 << 34;
-        /// A change of the fsid has begun and not ended.
+        /// A change of the fsid has begun and not finished.
         const CHANGING_FSID = 1 << 35;
-        /// The same, second format.
+        /// A change of the fsid in the second format has begun and not finished.
         const CHANGING_FSID_V2 = 1 << 36;
-        /// A conversion to or from block-group-tree has begun and not ended.
+        /// A conversion to or from block-group-tree has begun and not finished.
         const CHANGING_BG_TREE = 1 << 38;
-        /// A change of the data checksums has begun and not ended.
+        /// A change of the data checksums has begun and not finished.
         const CHANGING_DATA_CSUM = 1 << 39;
-        /// A change of the metadata checksums has begun and not ended.
+        /// A change of the metadata checksums has begun and not finished.
         const CHANGING_META_CSUM = 1 << 40;
         const _ = !0;
     }
 }
 
-/// A change of a whole volume by btrfstune that was begun and did not come to its end.
+/// An unfinished change of a whole volume by btrfstune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnfinishedChange {
-    /// What was being changed.
+    /// The part of the volume that the change affects.
     pub what: &'static str,
-    /// How it is brought to its end.
+    /// The remedy: the way to finish the change.
     pub remedy: &'static str,
 }
 
@@ -183,7 +185,7 @@ impl SuperblockFlags {
     /// The flags of images that hold a volume's metadata and none of its data.
     pub const METADATA_IMAGE: Self = Self::METADUMP.union(Self::METADUMP_V2);
 
-    /// The change that was begun and not ended, if one was.
+    /// Returns the unfinished change, if the flags name one.
     #[must_use]
     pub fn unfinished(self) -> Option<UnfinishedChange> {
         let changes = [
@@ -214,8 +216,8 @@ impl SuperblockFlags {
             .map(|(_, what, remedy)| UnfinishedChange { what, remedy })
     }
 
-    /// The names of the set bits, in order of their numbers; all bits without a name together as one
-    /// `UNKNOWN_FLAG_0x…`.
+    /// Returns the names of the set bits, ordered by number. All bits without a name together form
+    /// one `UNKNOWN_FLAG_0x…`.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names(

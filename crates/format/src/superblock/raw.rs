@@ -5,10 +5,10 @@ use crate::device_item::RawDeviceItem;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The room for system chunks.
+/// The size of the system chunk array's field in bytes.
 pub const SYSTEM_CHUNK_ARRAY_BYTES: usize = 2048;
 
-/// One backup of the tree roots, as it lies on disk.
+/// The on-disk layout of a backup of the tree roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(
@@ -43,7 +43,7 @@ pub struct RawBackupRoot {
 
 const _: () = assert!(size_of::<RawBackupRoot>() == 168);
 
-/// A superblock as it lies on disk. The checksum covers all that follows it.
+/// The on-disk layout of a superblock. The checksum covers all bytes after the checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[expect(

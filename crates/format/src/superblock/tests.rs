@@ -1,4 +1,4 @@
-//! A superblock made by hand: one fault each, and exactly that fault found.
+//! Tests with a hand-made superblock: each has one fault, and the checks find exactly that fault.
 
 use super::*;
 use crate::chunk::{ChunkProblem, RawChunk, RawStripe};
@@ -134,7 +134,7 @@ fn identity_is_checked() {
     );
 }
 
-/// Changes that btrfstune began are told by the flags; the superblock is one all the same.
+/// The flags report a change that btrfstune began. The superblock is still readable.
 #[test]
 fn unfinished_changes_are_told_and_do_not_hide_the_superblock() {
     for (bit, what) in [
@@ -222,7 +222,7 @@ fn roots_are_checked() {
 
 #[test]
 fn totals_are_checked() {
-    // A wrong count of bytes in use is told, and hides nothing.
+    // The checks report a wrong count of bytes in use. The superblock is still readable.
     let problem = |bytes: u64| {
         let mut raw = sound();
         raw.bytes_used = U64::new(bytes);

@@ -1,8 +1,8 @@
-//! The items of one leaf: each by itself, and against what came before it in the leaf.
+//! The checks of a leaf's items: each item alone, and against earlier items of the leaf.
 //!
-//! Items that stand for ranges must not reach into the next range of their kind. Items of other kinds may lie
-//! between two of them (references between extents, block groups between extents), so the end of the last
-//! range of each kind is kept.
+//! An item that stands for a range must not overlap the next range of its kind. Items of other
+//! kinds may lie between the two, such as references between extents, and block groups between
+//! extents. The checker therefore stores the end of the last range of each kind.
 
 use super::is_file_tree;
 use crate::balance::BalanceItem;
@@ -33,8 +33,8 @@ use crate::units::{ObjectId, TreeId};
 use crate::uuid_item::UuidItem;
 use crate::verity::{VerityDescriptor, VerityMerkle};
 
-/// The end of the last range of one kind, and the object that it belongs to where each object has ranges of
-/// its own.
+/// The end of the last range of one kind. It includes the object that owns the range if each object
+/// has its own ranges.
 #[derive(Clone, Copy, Default)]
 struct Covered {
     object: u64,
@@ -42,7 +42,8 @@ struct Covered {
 }
 
 impl Covered {
-    /// Takes the range `[start, end)` of `object`, which must not begin before the last one of the same ended.
+    /// Records the range `[start, end)` of `object`. The range must not begin before the end of the
+    /// previous range.
     fn extend(&mut self, key: &Key, object: u64, start: u64, end: u64) -> Result<(), ItemError> {
         let previous_end = if self.object == object { self.end } else { 0 };
         *self = Self { object, end };
@@ -56,10 +57,11 @@ impl Covered {
     }
 }
 
-/// The checker of one leaf's items, to be given all of them in order.
+/// The checker of one leaf's items. The caller passes it all items in order.
 pub(super) struct Items<'a> {
     format: &'a BlockFormat,
-    /// Whether the leaf's tree is a subvolume: only there does an inode item lead each inode's items.
+    /// True if the leaf's tree is a subvolume. Only there does an inode item precede each inode's
+    /// items.
     is_file_tree: bool,
     file_extents: Covered,
     checksums: Covered,
@@ -85,7 +87,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// Checks the item under `key`, which comes after `previous` in the leaf.
+    /// Checks the item under `key`, which follows the item under `previous` in the leaf.
     pub(super) fn check(&mut self, previous: Option<Key>, key: &Key, data: &[u8]) -> Result<(), ItemError> {
         match key.item_type {
             ItemType::INODE_ITEM => {
@@ -115,7 +117,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// Items that are neither of files nor of roots.
+    /// Checks an item that belongs to neither a file nor a root.
     fn check_of_volume(&mut self, key: &Key, data: &[u8]) -> Result<(), ItemError> {
         let sector_bytes = self.format.sector_bytes;
         match key.item_type {
@@ -165,8 +167,9 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// In a subvolume the item before any item of an inode belongs to the same inode: the first one is the
-    /// inode item. Nothing is known of the item before a leaf's first.
+    /// Checks that the previous item in a subvolume belongs to the same inode, unless this is its
+    /// inode item. The checker cannot check the first item of a leaf, because it does not know the
+    /// item before it.
     fn check_led_by_inode(&self, previous: Option<Key>, key: &Key) -> Result<(), ItemError> {
         match previous {
             Some(previous) if self.is_file_tree && previous.objectid != key.objectid => {
@@ -216,8 +219,8 @@ impl<'a> Items<'a> {
     }
 }
 
-/// Quotas, jobs and counters, and the header of the v1 free space cache, which has the type number 0. Item
-/// types without a name may hold anything.
+/// Checks the items of quotas, jobs and counters, and the header of the v1 free space cache, which
+/// has type number 0. Item types without a name may hold any data.
 fn check_state(key: &Key, data: &[u8]) -> Result<(), ItemError> {
     match (key.item_type, key.objectid) {
         (ItemType::QGROUP_STATUS, _) => QgroupStatus::parse(key, data).map(drop),

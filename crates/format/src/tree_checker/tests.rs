@@ -1,4 +1,4 @@
-//! What the checker sees only in a whole leaf: items against the ones before them, and features.
+//! Tests of the checks that need a whole leaf: items against earlier items, and against features.
 
 use super::*;
 use crate::chunk::{ChunkProblem, RawChunk, RawStripe};
@@ -15,7 +15,7 @@ type Items = Vec<(Key, Vec<u8>)>;
 
 const SECTOR: u64 = 4096;
 
-/// The slot and fault of a leaf of these items in `owner`.
+/// Returns the slot and the fault of a leaf of these items in `owner`.
 fn fault(owner: TreeId, items: &Items) -> Option<(usize, ItemProblem)> {
     let block = Bytes::from(leaf(owner, items));
     match TreeBlock::check(block, &format(), &Expectation::at(LOGICAL)) {
@@ -35,7 +35,7 @@ fn numbers(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// A file extent of `num_bytes` without a place on disk: a hole.
+/// Returns a file extent of `num_bytes` without a disk address: a hole.
 fn hole(num_bytes: u64) -> Vec<u8> {
     let mut data = numbers(&[1, num_bytes]);
     data.extend_from_slice(&[0, 0, 0, 0, 1]);
@@ -239,10 +239,11 @@ fn generations_end_with_the_volumes_own() {
     );
 }
 
-/// Every item type must at least look at the size of its data: three bytes are right for none.
+/// Every item type must check at least the size of its data. No item type has a size of three
+/// bytes.
 #[test]
 fn every_item_type_is_looked_into() {
-    // These may hold any bytes, or stand for several kinds of items.
+    // These item types may hold any bytes, or stand for several kinds of items.
     let free = [
         ItemType::STRING_ITEM,
         ItemType::TEMPORARY_ITEM,

@@ -1,17 +1,20 @@
-//! Who has which part of the budget for blocks in memory.
+//! The shares of the budget for blocks in memory.
 //!
-//! A quarter bounds what all cursors together have read ahead and not yet looked at ([`ReadAheadPool`]), the rest is the
-//! cache's. Parts change hands:
+//! A quarter of the budget bounds the blocks that all cursors have read ahead and not yet used
+//! ([`ReadAheadPool`]). The rest belongs to the cache. Shares change their owner:
 //!
-//! - What nobody reads ahead is the cache's for as long. It goes there and back in steps ([`CLAIM_STEPS`]), as the cache
-//!   lets go of blocks when it gets smaller; blocks of both lie in the same slabs, so no memory is lost between them.
-//! - A writer takes what it may hold until it is committed ([`NodeCache::hold_outside`]), down to a part that the cache keeps.
-//! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own part for as long as it does
-//!   ([`Loan`]).
+//! - The cache uses the unused part of the read-ahead quarter. This part moves in steps
+//!   ([`CLAIM_STEPS`]), because the cache evicts blocks when its share shrinks. Blocks of both
+//!   owners lie in the same slabs, so no memory is lost between them.
+//! - A writer takes the memory that it may hold until a commit ([`NodeCache::hold_outside`]). The
+//!   cache always keeps a minimum part.
+//! - A sweep that holds back blocks on a spinning disk may borrow two thirds of the cache's own
+//!   part ([`Loan`]). It returns the loan when it holds no more blocks back.
 //!
-//! Invariant: what the cache may hold, what is claimed of the quarter, what is lent and what a writer may hold are together no
-//! more than the budget, but for the part that the cache always keeps. Only while somebody is about to claim a step may the
-//! quarter's use be ahead of it.
+//! Invariant: four shares together do not exceed the budget, except for the cache's minimum part.
+//! They are the cache's capacity, the claimed part of the quarter, the loan, and the writer's
+//! memory. The use of the quarter may exceed its claimed part only while a thread is about to claim
+//! a step.
 
 use super::{BLOCK_OVERHEAD_BYTES, NodeCache, SHARDS_MAX};
 use buttress_exact::Exact as _;
@@ -19,24 +22,24 @@ use buttress_format::ByteCount;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The cache keeps this part of its budget, whatever a writer holds.
+/// The cache keeps at least this part of its budget, however much a writer holds.
 const KEPT_OF: u64 = 12;
 
-/// Who has the cache's budget.
+/// The owners of the cache's budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shares {
-    /// The cache's own part.
+    /// The cache's own part, in bytes.
     whole_bytes: u64,
-    /// Lent for a sweep.
+    /// The bytes that are lent to a sweep.
     lent_bytes: u64,
-    /// Held outside of the cache by a writer.
+    /// The bytes that a writer holds outside the cache.
     pub(super) held_bytes: u64,
-    /// Of the part for reading ahead: what is not claimed.
+    /// The bytes of the read-ahead quarter that are not claimed.
     unclaimed_bytes: u64,
 }
 
 impl Shares {
-    /// All of it is the cache's.
+    /// Makes shares in which the cache owns all bytes.
     pub(super) fn of(whole_bytes: u64) -> Self {
         Self {
             whole_bytes,
@@ -44,40 +47,41 @@ impl Shares {
         }
     }
 
-    /// The cache's own part without what a writer may hold.
+    /// Returns the cache's own part without the writer's bytes.
     fn own_bytes(&self) -> u64 {
         let kept = self.whole_bytes.quotient(KEPT_OF);
-        // Clamp: a writer may hold more than there is.
+        // Clamp: a writer may hold more than the cache's part.
         self.whole_bytes.saturating_sub(self.held_bytes).max(kept)
     }
 
-    /// What the cache may hold.
+    /// Returns the capacity of the cache in bytes.
     pub(super) fn capacity_bytes(&self) -> u64 {
-        // Clamp: a writer may hold what was lent before.
+        // Clamp: a writer may hold bytes that were lent before.
         let bytes = self
             .own_bytes()
             .saturating_sub(self.lent_bytes)
             .exact_add(self.unclaimed_bytes);
-        // Shards get equal parts, which are rounded up.
+        // Shards get equal parts, rounded up, so the capacity is a multiple of the shard count.
         bytes.exact_sub(bytes.remainder(SHARDS_MAX))
     }
 }
 
-/// How much all cursors of a forest together may hold that was read ahead.
+/// The limit on the blocks that all cursors of a forest have read ahead.
 #[derive(Debug)]
 pub(crate) struct ReadAheadPool {
     capacity_bytes: AtomicU64,
     used_bytes: AtomicU64,
-    /// The cache that has what is not claimed.
+    /// The cache that uses the unclaimed bytes.
     cache: Option<Arc<NodeCache>>,
-    /// At least as much as is used. Changed under the lock of the cache's shares.
+    /// The claimed bytes, at least as many as are used. Changed under the lock of the cache's
+    /// shares.
     claimed_bytes: AtomicU64,
 }
 
-/// The pool and the cache exchange what is not used in so many parts.
+/// The number of steps in which the pool and the cache exchange unused bytes.
 const CLAIM_STEPS: u64 = 8;
 
-/// A part of the pool, given back when dropped.
+/// A part of the pool, returned to it when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pool: Arc<ReadAheadPool>,
@@ -85,7 +89,7 @@ pub(crate) struct Reservation {
 }
 
 impl ReadAheadPool {
-    /// A pool that has its bytes to itself.
+    /// Makes a pool that shares its bytes with no cache.
     pub(crate) fn new(capacity: ByteCount) -> Arc<Self> {
         Arc::new(Self {
             capacity_bytes: AtomicU64::new(capacity.get()),
@@ -95,7 +99,7 @@ impl ReadAheadPool {
         })
     }
 
-    /// A pool whose unused bytes are the cache's.
+    /// Makes a pool whose unused bytes belong to the cache.
     pub(crate) fn shared_with(cache: &Arc<NodeCache>, capacity: ByteCount) -> Arc<Self> {
         cache.change_shares(|shares| shares.unclaimed_bytes = capacity.get());
         Arc::new(Self {
@@ -106,12 +110,12 @@ impl ReadAheadPool {
         })
     }
 
-    /// Room for a block of `block_bytes`, or `None` when the pool is used up.
+    /// Reserves space for a block of `block_bytes`. Returns `None` if the pool is used up.
     pub(crate) fn reserve_block(self: &Arc<Self>, block_bytes: u32) -> Option<Reservation> {
         self.reserve(u64::from(block_bytes).exact_add(BLOCK_OVERHEAD_BYTES))
     }
 
-    /// Room for `bytes`, or `None` when the pool has less left.
+    /// Reserves `bytes`. Returns `None` if the pool has fewer bytes left.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         self.take(bytes).then(|| Reservation {
             pool: Arc::clone(self),
@@ -119,7 +123,7 @@ impl ReadAheadPool {
         })
     }
 
-    /// Takes `bytes` from the pool, if it has them.
+    /// Takes `bytes` from the pool. Returns false if the pool has fewer bytes left.
     fn take(&self, bytes: u64) -> bool {
         let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed);
         let taken = self
@@ -135,15 +139,15 @@ impl ReadAheadPool {
         taken.is_ok()
     }
 
-    /// Gives `bytes` back to the pool.
+    /// Returns `bytes` to the pool.
     fn give_back(&self, bytes: u64) {
         let used_bytes = self
             .used_bytes
             .fetch_sub(bytes, Ordering::Relaxed)
             .exact_sub(bytes);
         let claimed_bytes = self.claimed_bytes.load(Ordering::Relaxed);
-        // Two steps, so that little more and little less do not change hands each time.
-        // Clamp: others take and claim meanwhile.
+        // The pool returns bytes only beyond two unused steps, so that small changes do not move
+        // shares back and forth. Clamp: other threads take and claim bytes concurrently.
         if claimed_bytes.saturating_sub(used_bytes) > self.step_bytes().exact_mul(2) {
             self.claim();
         }
@@ -156,7 +160,7 @@ impl ReadAheadPool {
             .max(1)
     }
 
-    /// Claims what is used, in whole steps; the cache has the rest.
+    /// Claims the used bytes in whole steps. The cache has the rest.
     fn claim(&self) {
         let Some(cache) = &self.cache else {
             return;
@@ -165,7 +169,7 @@ impl ReadAheadPool {
             let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed);
             let used_bytes = self.used_bytes.load(Ordering::Relaxed);
             let steps = used_bytes.checked_next_multiple_of(self.step_bytes());
-            // Clamp: all of it.
+            // Clamp: claims at most the whole pool.
             let claimed_bytes = steps.unwrap_or(capacity_bytes).min(capacity_bytes);
             self.claimed_bytes.store(claimed_bytes, Ordering::Relaxed);
             shares.unclaimed_bytes = capacity_bytes.exact_sub(claimed_bytes);
@@ -182,7 +186,7 @@ impl ReadAheadPool {
 }
 
 impl Reservation {
-    /// Takes `bytes` more from the pool, if it has them.
+    /// Takes `bytes` more from the pool. Returns false if the pool has fewer bytes left.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let grown = self.pool.take(bytes);
         if grown {
@@ -191,14 +195,14 @@ impl Reservation {
         grown
     }
 
-    /// Gives `bytes` back, at most all.
+    /// Returns `bytes` to the pool, at most all.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes = self.bytes.exact_sub(bytes);
         self.pool.give_back(bytes);
     }
 
-    /// How much is reserved.
+    /// Returns the number of reserved bytes.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -210,13 +214,14 @@ impl Drop for Reservation {
     }
 }
 
-/// The parts of the cache's budget that are lent; the rest stays.
+/// The parts of the cache's budget that a loan takes; the rest stays.
 const LENT_PARTS: u64 = 2;
 const LENT_OF: u64 = 3;
 
-/// A part of the cache's budget, for one borrower at a time. When dropped, the cache has it again.
+/// A loan of a part of the cache's budget, for one borrower at a time. Dropping the loan returns
+/// the part to the cache.
 ///
-/// What the borrower reserved must have been given back by then.
+/// The borrower must have returned its reservations by then.
 #[derive(Debug)]
 pub(crate) struct Loan {
     cache: Arc<NodeCache>,
@@ -224,8 +229,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// Takes a part of the cache's budget, unless it is lent already. `pool` stands for what is lent; it is empty
-    /// while nothing is.
+    /// Borrows a part of the cache's budget, unless it is already lent. `pool` holds the lent
+    /// bytes, and is empty without a loan.
     pub(crate) fn new(cache: &Arc<NodeCache>, pool: &Arc<ReadAheadPool>) -> Option<Self> {
         let mut shares = cache.shares.lock();
         if shares.lent_bytes > 0 {
@@ -243,7 +248,7 @@ impl Loan {
         })
     }
 
-    /// What was lent, to reserve from.
+    /// Returns the pool of lent bytes, from which the borrower reserves.
     pub(crate) const fn pool(&self) -> &Arc<ReadAheadPool> {
         &self.pool
     }
@@ -307,13 +312,14 @@ mod tests {
         let loan = Loan::new(&cache, &pool).unwrap();
         assert!(pool.capacity().get() + cache.blocks.capacity() + (40 << 20) <= whole);
         drop(loan);
-        // However much is held, what is in constant use stays.
+        // Blocks in constant use stay cached, however much the writer holds.
         cache.hold_outside(200 << 20);
         assert!(cache.blocks.capacity() > 0);
         cache.hold_outside(0);
         assert!(whole - cache.blocks.capacity() < SHARDS_MAX);
     }
-    /// In whole steps, so that the cache is not made smaller and larger with every block.
+    /// The shares move in whole steps, so that the cache's capacity does not change with every
+    /// block.
     #[test]
     fn what_nobody_reads_ahead_is_the_caches() {
         let cache = Arc::new(NodeCache::new(ByteCount::new(96 << 20), 16_384));
@@ -331,7 +337,7 @@ mod tests {
         let third = pool.reserve(24 << 20).unwrap();
         has(0);
         assert!(pool.reserve(4 << 20).is_none());
-        // A writer's part comes out of the cache's own.
+        // A writer's share comes out of the cache's own part.
         cache.hold_outside(40 << 20);
         assert!(own - cache.blocks.capacity() >= 40 << 20);
         cache.hold_outside(0);

@@ -1,12 +1,14 @@
-//! The rows of blocks that differ, one for each level.
+//! The rows of differing blocks, one row for each level.
 //!
-//! A [`Stage`] merges the pointers of two trees to blocks of one level: children of the blocks that differ one
-//! level up, and a tree's root where it has this level. Equal pointers of one volume are dropped, the others are
-//! planned in order of their first keys (the old tree's first where both have one), fetched in windows, and
-//! handed to the stage below in that order.
+//! A [`Stage`] merges the pointers of two trees to blocks of one level. The pointers come from the
+//! differing blocks one level up, and from a tree's root at this level. Equal pointers of one
+//! volume are dropped. The other blocks are planned in order of their first keys. If both trees
+//! have the same first key, the old tree's block comes first. The blocks are fetched in windows,
+//! and passed to the stage below in this order.
 //!
-//! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key outside its range.
-//! So when the next block of either tree begins no later than any child at hand, the block of the same tree that
+//! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
+//! outside its range. If the next block of either tree begins no later than all available children,
+//! the previous block of the same tree has no children left, and is released.
 //! was merged before has no children left, and is let go.
 
 use super::{is_one_volume, smallest};
@@ -24,14 +26,14 @@ use buttress_format::Key;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A level is refilled when it has at most this part of its window ahead.
+/// The part of its window at which a level is refilled.
 const REFILL_BLOCKS_PARTS: usize = 4;
 
-/// A block to be planned.
+/// The next block to plan.
 #[derive(Clone, Debug)]
 struct Next {
     pointer: BlockPointer,
-    /// The block, where it is in memory because a transaction changed it.
+    /// The block, if it is in memory because a transaction changed it.
     node: Option<Arc<Node>>,
 }
 
@@ -58,36 +60,38 @@ impl Side {
     }
 }
 
-/// All levels, the leaves first.
+/// The stages of all levels, the leaves first.
 #[derive(Debug)]
 pub(super) struct Stages {
     forests: [Arc<Forest>; 2],
     one_volume: bool,
     one_forest: bool,
-    /// The window of leaves now, and the largest.
+    /// The current window of leaves, in bytes.
     window_bytes: u64,
     window_bytes_max: u64,
-    /// Whether windows may be larger than that for once.
+    /// True if windows may exceed this limit once.
     sweeps: bool,
-    /// Which subtrees are needed, by their first key and the first behind them.
+    /// The predicate for wanted subtrees, called with the first key and the exclusive end of a
+    /// subtree.
     wanted: fn(&Key, Option<&Key>) -> bool,
     levels: Vec<Stage>,
 }
 
-/// One level.
+/// The stage of one level.
 #[derive(Debug, Default)]
 struct Stage {
-    /// The roots of this level that have not been planned.
+    /// The roots of this level that are not planned yet.
     roots: [Option<Next>; 2],
-    /// Nodes one level up; the slot is the first child that has not been planned.
+    /// Nodes one level up. The slot is the first child that is not planned yet.
     parents: [Option<Step>; 2],
-    /// The next block, where it could not be planned for want of memory.
+    /// The next block, if no memory was available to plan it.
     postponed: Option<(Side, Next)>,
-    /// Planned blocks: which tree's, and their first keys.
+    /// The planned blocks, each with its tree and its first key.
     order: VecDeque<(Side, Key)>,
-    /// The same blocks on their way: for each forest, or all in the first queue when there is one forest.
+    /// The same blocks in flight, one queue for each forest. If both trees belong to one forest,
+    /// the first queue holds all.
     queues: [Queue; 2],
-    /// The block one level up that could not be had, with its first key: nothing is planned after it.
+    /// The unreadable block one level up, with its first key. No block after it is planned.
     failure: Option<(Key, Error)>,
 }
 
@@ -116,7 +120,8 @@ impl Stages {
         }
     }
 
-    /// Sets the roots. They are read now, since only they know their first keys; the same root twice is not.
+    /// Sets the roots, and reads them, because a root's first key is only known from the root
+    /// itself. Does not read a root that both trees share.
     pub(super) fn set_roots(&mut self, trees: [&Tree; 2]) -> Result<()> {
         let roots = trees.map(|tree| BlockPointer::root(tree.root()));
         let [old, new] = &roots;
@@ -126,7 +131,7 @@ impl Stages {
         let highest = usize::from(old.level.max(new.level));
         self.levels.resize_with(highest.exact_add(1), Stage::default);
         if let Some(leaves) = self.levels.first_mut() {
-            // No leaf is come back to.
+            // The walk visits each leaf once.
             leaves.queues = [Queue::passing_leaves(), Queue::passing_leaves()];
         }
         for (side, tree) in [Side::Old, Side::New].into_iter().zip(trees) {
@@ -146,7 +151,8 @@ impl Stages {
         Ok(())
     }
 
-    /// The first key of the next block of a level, planning as far as the window reaches.
+    /// Returns the first key of the next block of a level. Plans blocks as far as the window
+    /// reaches.
     pub(super) fn front(&mut self, level: usize) -> Option<Key> {
         self.refill(level);
         let stage = self.levels.get(level)?;
@@ -156,7 +162,7 @@ impl Stages {
         }
     }
 
-    /// Takes the next block of a level, waiting for it; `None` when there is none.
+    /// Waits for the next block of a level and returns it. Returns `None` at the end.
     pub(super) fn pull(&mut self, level: usize) -> Option<Result<(Side, Step)>> {
         self.refill(level);
         let stage = self.levels.get_mut(level)?;
@@ -180,8 +186,8 @@ impl Stages {
         }))
     }
 
-    /// Asks for leaves of up to `ahead_bytes`, for once; fewer when there is no memory for them, and no more than usual
-    /// of what is in the page cache.
+    /// Starts reads of leaves of up to `ahead_bytes`, this once. Reads fewer if memory is short,
+    /// and no more than usual of blocks in the page cache.
     pub(super) fn look_ahead(&mut self, ahead_bytes: u64) {
         let cached = self.levels.first().is_some_and(Stage::is_cached);
         if !self.sweeps || cached || ahead_bytes <= self.window_bytes {
@@ -192,7 +198,7 @@ impl Stages {
         self.window_bytes = usual_bytes;
     }
 
-    /// Plans and asks for blocks of a level when few are on their way.
+    /// Plans blocks of a level and starts their reads when few are in flight.
     fn refill(&mut self, level: usize) {
         let window_blocks = self.window_blocks(level);
         let low_blocks = window_blocks.quotient(REFILL_BLOCKS_PARTS);
@@ -220,7 +226,8 @@ impl Stages {
             let cached = stage.is_cached();
             self.window_bytes = next_window(self.window_bytes, self.window_bytes_max, cached);
         }
-        // The level above goes on in time, so that its next nodes are here when these are used up.
+        // The level above is refilled early, so that its next nodes are available when these are
+        // used up.
         if let Some(above) = level
             .checked_add(1)
             .filter(|_| self.window_bytes > FIRST_WINDOW_BYTES)
@@ -229,7 +236,7 @@ impl Stages {
         }
     }
 
-    /// Plans a block, if there is memory for it; else it is postponed.
+    /// Plans a block. Postpones it and returns false if no memory is available.
     fn plan(&mut self, level: usize, side: Side, next: Next) -> bool {
         let Some(stage) = self.levels.get_mut(level) else {
             return false;
@@ -259,7 +266,7 @@ impl Stages {
         blocks.narrow::<usize>()
     }
 
-    /// The next block of a level that differs, reading nodes one level up as needed.
+    /// Returns the next differing block of a level. Reads nodes one level up as needed.
     fn next_block(&mut self, level: usize) -> Option<(Side, Next)> {
         let above = level.checked_add(1)?;
         loop {
@@ -311,12 +318,12 @@ impl Stages {
 }
 
 impl Stage {
-    /// Whether what was asked for last seemed to be in the page cache.
+    /// Returns true if the last fetched blocks seemed to be in the page cache.
     fn is_cached(&self) -> bool {
         self.queues.iter().any(Queue::is_cached)
     }
 
-    /// The first block of one tree that has not been planned, among those whose parent is here.
+    /// Returns the first unplanned block of one tree among the children of available nodes.
     fn head(&self, side: Side) -> Option<Next> {
         let parent = side.of(&self.parents).as_ref();
         let child = parent.and_then(|step| {
@@ -328,7 +335,7 @@ impl Stage {
         child.or_else(|| side.of(&self.roots).clone())
     }
 
-    /// Goes on behind the head.
+    /// Advances to the block after the head.
     fn advance(&mut self, side: Side) {
         if let Some(step) = side.of_mut(&mut self.parents) {
             step.slot = step.slot.exact_add(1);

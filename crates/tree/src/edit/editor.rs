@@ -1,4 +1,5 @@
-//! One edit under way: copies blocks before they are changed, and keeps account of what comes and goes.
+//! The editor of one running edit: it copies blocks before they change, and accounts for blocks
+//! that join and leave.
 
 use super::node::{Node, new_identity};
 use super::route::{Route, RouteStep};
@@ -11,28 +12,29 @@ use buttress_format::node::{NewBlock, TreeBlock};
 use buttress_format::{Key, TreeId};
 use std::sync::Arc;
 
-/// An edit under way.
+/// The editor of one running edit.
 pub(super) struct Editor<'a> {
     pub(super) forest: &'a Arc<Forest>,
     pub(super) tree: TreeId,
     pub(super) epoch: u64,
     pub(super) unassigned: &'a mut u64,
-    /// Blocks that were written and [kept](super::EditableTree::keep_written) are changed in place. Blocks of no other tree are:
-    /// a snapshot's tree may have blocks in memory that its source made, and that belong to the source.
+    /// True if the editor changes written and [kept](super::EditableTree::keep_written) blocks in
+    /// place. It never does so for blocks of other trees: a snapshot's tree may hold blocks in
+    /// memory that its source made and owns.
     pub(super) takes_over: bool,
-    /// Blocks whose memory new ones get.
+    /// Blocks whose memory new blocks reuse.
     pub(super) recycled: &'a mut Vec<TreeBlock>,
     pub(super) context: &'a mut dyn EditContext,
 }
 
-/// What stands where an edit takes a block out of its tree.
+/// A block that an edit removes from its tree.
 pub(super) enum Gone {
     Node(Arc<Node>),
     Clean(Box<(BlockPointer, TreeBlock)>),
 }
 
 impl Editor<'_> {
-    /// The error for what cannot be.
+    /// Returns the error for a broken invariant.
     pub(super) fn broken(&self, what: &'static str) -> Error {
         Error::new(&self.nowhere(), Cause::Broken(what))
     }
@@ -52,17 +54,17 @@ impl Editor<'_> {
         }
     }
 
-    /// Accounts for a node that was made.
+    /// Accounts for a new node.
     pub(super) fn made(&mut self) {
         *self.unassigned = self.unassigned.exact_add(1);
     }
 
-    /// A leaf without items or a node without pointers, beside another one.
+    /// Returns an empty leaf or node beside another one.
     pub(super) fn new_sibling(&mut self, node: &Node) -> Node {
         node.new_sibling(self.recycled.pop())
     }
 
-    /// Accounts for a node without an address that is no longer there.
+    /// Accounts for the removal of a node without an address.
     pub(super) fn unmade(&mut self) -> Result<()> {
         let Some(rest) = self.unassigned.checked_sub(1) else {
             let cause = Cause::Miscounted {
@@ -76,7 +78,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Accounts for a block whose content was taken over, or removed item by item.
+    /// Accounts for a block whose content was moved, or removed item by item.
     pub(super) fn gone(&mut self, gone: &Gone) -> Result<()> {
         let tree = self.tree;
         let (pointer, answer) = match gone {
@@ -96,7 +98,7 @@ impl Editor<'_> {
         answer.map_err(|error| self.failed(&pointer, error))
     }
 
-    /// The root, which may be changed.
+    /// Returns the root in a form that may be changed.
     pub(super) fn root<'r>(&mut self, root: &'r mut Root, step: &mut RouteStep) -> Result<&'r mut Node> {
         let is_current = root.node.as_ref().is_some_and(|node| node.epoch == self.epoch);
         if !is_current && !self.take_over(root.node.as_mut())? {
@@ -109,7 +111,7 @@ impl Editor<'_> {
         node.ok_or_else(|| self.broken("a root in memory is missing"))
     }
 
-    /// The child in `slot`, which may be changed.
+    /// Returns the child in `slot` in a form that may be changed.
     pub(super) fn child<'n>(
         &mut self,
         parent: &'n mut Node,
@@ -136,8 +138,8 @@ impl Editor<'_> {
             .ok_or_else(|| self.broken("a child in memory is missing"))
     }
 
-    /// Takes a block over that was written, and that nobody else has any more: it goes on as it is, under another address. False,
-    /// and nothing changed, where it is not such a one.
+    /// Reuses a written block that has no other owner: it stays in memory, and gets a new address.
+    /// Returns false and changes nothing if the block has another owner or was not written.
     fn take_over(&mut self, link: Option<&mut Arc<Node>>) -> Result<bool> {
         let Some(node) = link
             .filter(|_| self.takes_over)
@@ -167,7 +169,8 @@ impl Editor<'_> {
         let (block, links) = match gone {
             Gone::Node(node) => (&node.block, node.links.clone()),
             Gone::Clean(clean) => {
-                // From here on the copy is the leaf that is looked for. Nodes stay: readers of earlier states share them.
+                // The copy is the wanted leaf, and replaces the clean block. Nodes stay, because
+                // readers of earlier states share them.
                 if clean.1.is_leaf() {
                     self.forest.cache().forget(&clean.0);
                 }
@@ -177,8 +180,8 @@ impl Editor<'_> {
         Node::copy_of(block, links, self.tree, self.context.generation(), self.epoch)
     }
 
-    /// The leaf at the end of a route, which may be changed, like all above it. When `lowest` is below the first
-    /// key on the way, it becomes the first key.
+    /// Returns the leaf at the end of a route. The leaf and all blocks above may be changed. If
+    /// `lowest` is below the first key on the path, it becomes the first key.
     pub(super) fn leaf<'r>(
         &mut self,
         root: &'r mut Root,
@@ -189,7 +192,7 @@ impl Editor<'_> {
         self.descend(root, route, last, lowest)
     }
 
-    /// As [`Editor::leaf`], down to a depth.
+    /// Returns the block at a depth of the route, like [`Editor::leaf`].
     pub(super) fn descend<'r>(
         &mut self,
         root: &'r mut Root,
@@ -216,7 +219,7 @@ impl Editor<'_> {
         Ok(node)
     }
 
-    /// Puts a node above the root.
+    /// Adds a new root node above the root.
     pub(super) fn raise(&mut self, root: &mut Root) -> Result<()> {
         let Some(below) = root.node.take() else {
             return Err(self.broken("a root in memory is missing"));
@@ -244,20 +247,20 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The bytes that a leaf can hold, heads included.
+    /// Returns the capacity of a leaf in bytes, including heads.
     pub(super) fn leaf_capacity(&self) -> usize {
         let node_bytes = self.forest.block_format().node_bytes;
         buttress_format::node::edit::leaf_data_bytes_max(node_bytes)
             .exact_add(buttress_format::node::edit::ITEM_HEAD_BYTES)
     }
 
-    /// The pointers that a node can have.
+    /// Returns the maximum number of pointers of a node.
     pub(super) fn pointers_max(&self) -> usize {
         buttress_format::node::edit::node_pointers_max(self.forest.block_format().node_bytes)
     }
 }
 
-/// As many links as a clean block has children, none of them in memory.
+/// Returns one empty link for each child of a clean block.
 pub(super) fn links_for(block: &TreeBlock) -> Vec<Option<Arc<Node>>> {
     if block.is_leaf() {
         Vec::new()

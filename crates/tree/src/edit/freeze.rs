@@ -1,9 +1,9 @@
-//! From the memory to the volume: addresses, freezing, sealing, and letting go of what was written.
+//! The path from memory to the volume: addresses, freezing, sealing, and releasing written blocks.
 //!
-//! A freeze costs nothing: the tree's epoch moves on, and from then on no block of the epochs before is changed; the
-//! next edit copies what it touches. What was frozen keeps its memory until it is written and
-//! [`EditableTree::forget_written`] puts plain pointers in the place of links. So memory is bounded by what a
-//! transaction changed since the last freeze, and what is being written.
+//! A freeze costs nothing: it increments the tree's epoch. From then on, no block of earlier epochs
+//! changes; the next edit copies the blocks that it changes. Frozen blocks keep their memory until
+//! they are written and [`EditableTree::forget_written`] replaces links by plain pointers. Memory
+//! is therefore bounded by the blocks changed since the last freeze, and the blocks being written.
 
 use super::node::Node;
 use super::{EditableTree, Root};
@@ -16,13 +16,13 @@ use buttress_format::node::{Header, KeyPointer, TreeBlock};
 use buttress_format::{Generation, Key, Logical, TreeId};
 use std::sync::Arc;
 
-/// When so many blocks were kept, all of them are let go of.
+/// The number of kept blocks at which all of them are released.
 const KEPT_MAX: u64 = 1024;
 
-/// The memory of so many blocks that were let go of is kept for new ones.
+/// The number of released blocks whose memory is kept for new blocks.
 const RECYCLED_MAX: usize = 8;
 
-/// Leaves that have less room have none for another item.
+/// The free space of a leaf below which it counts as full.
 const KEPT_FREE_BYTES: usize = 256;
 
 /// All blocks of a tree that a freeze found in memory and that are to be written.
@@ -34,7 +34,7 @@ pub struct Frozen {
     nodes: u64,
 }
 
-/// One of them.
+/// A frozen block.
 #[derive(Clone, Debug)]
 pub struct FrozenBlock {
     logical: Logical,
@@ -42,11 +42,11 @@ pub struct FrozenBlock {
 }
 
 impl EditableTree {
-    /// Gives every block in memory that has no address one, as `assign(level, first key)` says: level by level,
-    /// leaves first, each level in order of keys.
+    /// Assigns an address to every block in memory without one, as `assign(level, first key)`
+    /// returns it. Proceeds level by level, leaves first, each level in key order.
     ///
     /// # Errors
-    /// What `assign` fails with; the blocks before it have their addresses then.
+    /// Fails if `assign` fails. The blocks before the failed one keep their addresses.
     pub fn for_each_unassigned(
         &mut self,
         assign: &mut dyn FnMut(u8, Key) -> Result<Logical, ContextError>,
@@ -60,11 +60,11 @@ impl EditableTree {
         let mut given: u64 = 0;
         let result = (0..=root.level()).try_for_each(|level| assign_level(&root, level, &mut given, assign));
         let counted = self.unassigned;
-        // Clamp: more than were counted are reported below.
+        // Clamp: the check below reports a higher number.
         self.unassigned = counted.saturating_sub(given);
         self.assigned = self.assigned.exact_add(given);
         result.map_err(|error| Error::new(&root.pointer(self.tree), Cause::Context(Arc::new(error))))?;
-        // All of them were gone over: this is the recount.
+        // The walk visited all blocks, so their number must equal the count.
         if given != counted {
             return Err(self.miscounted(&root, "blocks without an address", counted, given));
         }
@@ -75,10 +75,11 @@ impl EditableTree {
         Error::new(&at.pointer(self.tree), Cause::Miscounted { what, count, found })
     }
 
-    /// Freezes the tree as it is: its blocks of this epoch are no longer changed. `None` when there are none.
+    /// Freezes the current state: the blocks of this epoch no longer change. Returns `None` if
+    /// there are none.
     ///
     /// # Errors
-    /// When a block has no address: [`EditableTree::for_each_unassigned`] comes first.
+    /// Fails if a block has no address. [`EditableTree::for_each_unassigned`] must run first.
     pub fn freeze(&mut self) -> Result<Option<Frozen>> {
         let Some(root) = self.root.node.as_ref().filter(|root| root.epoch == self.epoch) else {
             return Ok(None);
@@ -92,7 +93,7 @@ impl EditableTree {
             if without > 0 {
                 return Err(self.miscounted(root, "blocks without an address", 0, without));
             }
-            // Some that had one were dropped since.
+            // Some blocks with an address were dropped since they got it.
             if with > self.assigned {
                 return Err(self.miscounted(root, "blocks with an address", self.assigned, with));
             }
@@ -107,9 +108,9 @@ impl EditableTree {
         Ok(Some(frozen))
     }
 
-    /// Puts plain pointers in the place of links to what was frozen, which has been written since. Costs as much as
-    /// the blocks of the running epoch have children in memory; a tree that was not changed since costs nothing.
-    /// The memory goes with `frozen`, and with the views that readers hold.
+    /// Replaces links to frozen and written blocks by plain pointers. The cost is proportional to
+    /// the children in memory of the running epoch's blocks. An unchanged tree costs nothing.
+    /// Dropping `frozen` and the readers' views frees the memory.
     pub fn forget_written(&mut self, frozen: &Frozen) {
         let Some(node) = &mut self.root.node else {
             return;
@@ -129,9 +130,9 @@ impl EditableTree {
 }
 
 impl EditableTree {
-    /// As [`forget_written`](Self::forget_written), for a tree that is changed and written over and over: blocks that the next
-    /// changes are likely to come to stay in memory, and the next edit takes them over without a copy. At most about a thousand
-    /// blocks stay so.
+    /// Releases written blocks like [`forget_written`](Self::forget_written), for a tree that
+    /// changes with every commit. Blocks that the next edits probably change stay in memory, up to
+    /// about a thousand. The next edit takes them over without a copy.
     pub fn keep_written(&mut self, frozen: Frozen) {
         self.kept = self.kept.exact_add(frozen.nodes);
         if self.kept > KEPT_MAX {
@@ -139,7 +140,7 @@ impl EditableTree {
             return self.forget_written(&frozen);
         }
         let epoch = frozen.epoch;
-        // Whoever else has a block sees it as it is.
+        // Other owners of a block see it unchanged.
         drop(frozen);
         if let Some(root) = self.root.node.as_mut().and_then(Arc::get_mut) {
             forget_full(root, epoch, &mut self.recycled);
@@ -147,14 +148,15 @@ impl EditableTree {
     }
 }
 
-/// Whether the next changes are likely to come to a block: to a leaf that has room for more items, or whose items were changed in
-/// place.
+/// Returns true if the next edits probably change a block: a leaf with free space, or a leaf whose
+/// items were changed in place.
 fn is_likely_to_change_soon(node: &Node) -> bool {
     let has_same_items = node.is_copy && node.count_before == node.block.item_count();
     node.level() > 0 || node.block.free_space() >= KEPT_FREE_BYTES || has_same_items
 }
 
-/// Lets go of the leaves of an epoch that are not likely to be changed soon. The memory of some is for those that come.
+/// Releases the leaves of an epoch that will probably not change soon. Keeps the memory of some
+/// leaves for new blocks.
 fn forget_full(node: &mut Node, epoch: u64, recycled: &mut Vec<TreeBlock>) {
     if node.epoch != epoch {
         return;
@@ -180,14 +182,15 @@ fn forget_full(node: &mut Node, epoch: u64, recycled: &mut Vec<TreeBlock>) {
     }
 }
 
-/// Has a node's own bytes point to a child that was written. Without that the child's link must stay: it is the only way to it.
+/// Writes the pointer to a written child into a node's own bytes. If this fails, the child's link
+/// must stay, because no other path leads to the child.
 fn set_pointer(node: &mut TreeBlock, slot: usize, pointer: &KeyPointer) -> bool {
     let is_set = node.edit_node(|node| node.set(slot, pointer));
     debug_assert!(is_set, "a linked child has a pointer");
     is_set
 }
 
-/// Gives addresses to the blocks of one level that have none.
+/// Assigns addresses to the blocks of one level that have none.
 fn assign_level(
     node: &Node,
     level: u8,
@@ -208,7 +211,7 @@ fn assign_level(
     Ok(())
 }
 
-/// Lets go of the children of `node` that were frozen up to `epoch`, and of those further down.
+/// Releases the children of `node` that were frozen up to `epoch`, and their descendants.
 fn forget(link: &mut Arc<Node>, epoch: u64) {
     if link.links.iter().all(Option::is_none) {
         return;
@@ -234,7 +237,8 @@ fn forget(link: &mut Arc<Node>, epoch: u64) {
 }
 
 impl Root {
-    /// The pointer to the root as it is now: its address, or a stand-in while it may still change.
+    /// Returns the pointer to the current root, with its address, or with a placeholder while the
+    /// root may still change.
     pub(super) fn pointer(&self, tree: TreeId, epoch: u64) -> RootPointer {
         match &self.node {
             None => self.pointer,
@@ -252,13 +256,13 @@ impl Root {
 }
 
 impl Frozen {
-    /// The tree.
+    /// Returns the id of the tree.
     #[must_use]
     pub const fn tree(&self) -> TreeId {
         self.tree
     }
 
-    /// The root that was frozen; the root item or the superblock is to name it.
+    /// Returns the frozen root. The root item or the superblock must name it.
     #[must_use]
     pub fn root(&self) -> Option<RootPointer> {
         Some(RootPointer {
@@ -269,22 +273,23 @@ impl Frozen {
         })
     }
 
-    /// How many blocks were given addresses for it: those that are to be written, and the few that were dropped since.
+    /// Returns the number of assigned addresses: the blocks to write, and the few blocks that were
+    /// dropped since.
     #[must_use]
     pub const fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// The root block, as it is going to be written.
+    /// Returns the root block in the form that will be written.
     #[must_use]
     pub fn root_block(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.root, checksum_type)
     }
 
-    /// The blocks, in order of address. Needs no lock.
+    /// Returns the blocks in address order. Needs no lock.
     ///
     /// # Errors
-    /// When one has no address: it would never be written.
+    /// Fails if a block has no address, because it would never be written.
     pub fn blocks(&self) -> Result<Vec<FrozenBlock>> {
         let mut blocks = Vec::new();
         gather(&self.root, &mut blocks).map_err(|node| {
@@ -296,7 +301,7 @@ impl Frozen {
     }
 }
 
-/// How many blocks of a node's epoch there are from it on down, with an address and without one.
+/// Returns the numbers of blocks of a node's epoch in its subtree, with and without an address.
 fn count(node: &Node) -> (u64, u64) {
     let children = node.links.iter().flatten();
     let own = u64::from(node.address().is_some());
@@ -323,58 +328,60 @@ fn gather<'a>(node: &'a Arc<Node>, blocks: &mut Vec<FrozenBlock>) -> core::resul
 }
 
 impl FrozenBlock {
-    /// Where it is to be written.
+    /// Returns the address to which the block is to be written.
     #[must_use]
     pub const fn logical(&self) -> Logical {
         self.logical
     }
 
-    /// The transaction that made it.
+    /// Returns the transaction that made the block.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.node.generation()
     }
 
-    /// To see in a test whether the block's memory is gone.
+    /// Lets a test detect when the block's memory is freed.
     #[cfg(test)]
     pub(super) fn watch(&self) -> std::sync::Weak<Node> {
         Arc::downgrade(&self.node)
     }
 
-    /// Height above the leaves.
+    /// Returns the height above the leaves.
     #[must_use]
     pub fn level(&self) -> u8 {
         self.node.level()
     }
 
-    /// Whether the block is likely to be changed again, and so to be read: nodes, and what has been changed twice. Leaves
-    /// that a row of insertions filled are not.
+    /// Returns true if the block will probably be changed again, and therefore read. This holds for
+    /// nodes, and for blocks that were changed twice. It does not hold for leaves that a row of
+    /// insertions filled.
     #[must_use]
     pub fn is_likely_to_change(&self) -> bool {
         self.node.is_copy || self.node.level() > 0
     }
 
-    /// The bytes to be written, with address and checksum: a copy, which may be made on any thread. When it is
-    /// written, [`Forest::keep_written`] puts it into the cache.
+    /// Returns the bytes to write, with address and checksum. They are a copy, which any thread may
+    /// make. After the write, [`Forest::keep_written`] puts the copy into the cache.
     #[must_use]
     pub fn seal(&self, checksum_type: ChecksumType) -> TreeBlock {
         seal(&self.node, checksum_type)
     }
 
-    /// As [`FrozenBlock::seal`], into memory for as many bytes as a block has; gives the header, for
-    /// [`TreeBlock::of_sealed`]. `None`, and nothing useful in `place`, when it has another size.
+    /// Seals the block like [`FrozenBlock::seal`], but into `place`. Returns the header, for
+    /// [`TreeBlock::of_sealed`]. If `place` does not have the block's size, returns `None` and
+    /// leaves arbitrary bytes in `place`.
     pub fn seal_into(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
         place.get_mut(..self.bytes().len())?.copy_from_slice(self.bytes());
         self.seal_copy(place, checksum_type)
     }
 
-    /// The block's bytes as they are in memory.
+    /// Returns the block's bytes in their current form in memory.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.node.block.bytes()
     }
 
-    /// As [`FrozenBlock::seal_into`], in a copy of [`FrozenBlock::bytes`].
+    /// Seals the block like [`FrozenBlock::seal_into`], but in a copy of [`FrozenBlock::bytes`].
     pub fn seal_copy(&self, place: &mut [u8], checksum_type: ChecksumType) -> Option<Header> {
         let node = &self.node;
         node.block.seal_copy(place, self.logical, checksum_type, |slot| {
@@ -383,23 +390,23 @@ impl FrozenBlock {
     }
 }
 
-/// The bytes of a frozen block, with its own and its children's addresses.
+/// Returns the bytes of a frozen block, with its own and its children's addresses.
 fn seal(node: &Node, checksum_type: ChecksumType) -> TreeBlock {
-    // A freeze makes sure that there is an address.
+    // A freeze ensures that the block has an address.
     let logical = node.address().unwrap_or_else(|| node.block.logical());
     node.block
         .seal(logical, checksum_type, |slot| node.address_below(slot))
 }
 
 impl Forest {
-    /// Whether the cache has room for one more block that nobody asked for.
+    /// Returns true if the cache accepts one more block that no reader has requested.
     #[must_use]
     pub fn has_room_for_block(&self) -> bool {
         let node_bytes = self.block_format().node_bytes;
         self.cache().has_space_for(usize_of(node_bytes))
     }
 
-    /// Puts a block that was written into the cache, in the place of whatever was at its address before.
+    /// Puts a written block into the cache, in place of the block that was at its address before.
     pub fn keep_written(&self, tree: TreeId, block: TreeBlock) {
         let header = *block.header();
         let pointer = BlockPointer {

@@ -1,8 +1,9 @@
-//! Making room: pushing items to a neighbour, splitting leaves and nodes.
+//! Insertion: pushing items to a neighbour, and splitting leaves and nodes.
 //!
-//! A row of insertions one after the other, at the end of the tree or anywhere in it, fills leaves to the end: the
-//! leaf is split where the row goes on. Other insertions push items to a neighbour in memory that has a quarter of
-//! its room free, so that both are equally full, and split in the middle only when there is none.
+//! A row of insertions with ascending keys fills leaves to the end, both at the end of the tree and
+//! inside it. A leaf is split at the position of the row. Other insertions push items to a
+//! neighbour in memory that has a quarter of its space free, until both are equally full. If no
+//! neighbour has the space, the leaf is split in the middle.
 
 use super::Root;
 use super::editor::Editor;
@@ -16,15 +17,15 @@ use core::ops::Range;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A neighbour takes items when this part of it is free.
+/// The part of a neighbour that must be free for it to receive items.
 const PUSH_PARTS: usize = 10;
 
-/// An item to be put in.
+/// A new item to insert.
 #[derive(Clone, Copy)]
 pub(super) struct NewItem<'a> {
     pub(super) key: &'a Key,
     pub(super) data: &'a [u8],
-    /// Its place in the leaf that has no space for it.
+    /// The item's slot in the leaf that has no space for it.
     pub(super) slot: usize,
 }
 
@@ -34,10 +35,10 @@ impl NewItem<'_> {
     }
 }
 
-/// New blocks to the right of one that was split.
+/// The new blocks to the right of a split block.
 type Siblings = SmallVec<[Arc<Node>; 2]>;
 
-/// Puts an item into a leaf. False when there is no space.
+/// Inserts an item into a leaf. Returns false if the leaf has no space.
 pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> bool {
     let done = leaf.block.edit_leaf(|leaf| {
         let place = leaf.insert(slot, key, data.len());
@@ -49,7 +50,7 @@ pub(super) fn put_into(leaf: &mut Node, slot: usize, key: &Key, data: &[u8]) -> 
     done
 }
 
-/// Puts items into a leaf that come, one right after the other, in `slot`: as many of them as there is room for. Says how many.
+/// Inserts adjacent items into a leaf at `slot`, as many as fit. Returns their number.
 pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> usize {
     let count = leaf.block.edit_leaf(|leaf| leaf.insert_run(slot, items));
     if count > 0 {
@@ -59,7 +60,8 @@ pub(super) fn put_run(leaf: &mut Node, slot: usize, items: &[(Key, &[u8])]) -> u
 }
 
 impl Editor<'_> {
-    /// Puts an item into a leaf that has no space for it. All blocks of the route may be changed.
+    /// Inserts an item into a leaf that has no space for it. All blocks of the route may be
+    /// changed.
     pub(super) fn insert_with_room(
         &mut self,
         root: &mut Root,
@@ -85,8 +87,8 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The same below `node`; gives the new sibling of `node`, if it had to be split. `above` says how many blocks
-    /// were put above the route's first.
+    /// Inserts an item below `node`, and returns the new sibling of `node` if `node` was split.
+    /// `above` is the number of blocks that were added above the route's first block.
     fn insert_below(
         &mut self,
         node: &mut Node,
@@ -111,7 +113,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Links new children after the one in `slot`, splitting the node where they do not fit; gives its new sibling.
+    /// Links new children after the child in `slot`. Splits the node if they do not fit, and
+    /// returns its new sibling.
     fn add_children(
         &mut self,
         node: &mut Node,
@@ -124,7 +127,7 @@ impl Editor<'_> {
             self.insert_links(node, at, siblings)?;
             return Ok(None);
         }
-        // At the end of a row only what is new goes to the right.
+        // At the end of a row, only the new children move to the right.
         let from = if at >= count { slot } else { count.quotient(2) };
         let mut right = self.new_sibling(node);
         self.made();
@@ -144,7 +147,7 @@ impl Editor<'_> {
         Ok(Some(Arc::new(right)))
     }
 
-    /// Makes room in the leaf in `slot` and puts the item in; gives the new leaves to its right.
+    /// Makes space in the leaf in `slot` and inserts the item. Returns the new leaves to its right.
     fn make_room(
         &mut self,
         parent: &mut Node,
@@ -169,7 +172,7 @@ impl Editor<'_> {
         Ok(siblings)
     }
 
-    /// Splits a leaf and puts the item in; gives the new leaves to its right.
+    /// Splits a leaf and inserts the item. Returns the new leaves to its right.
     fn split(&mut self, leaf: &mut Node, item: NewItem<'_>, in_row: bool) -> Result<Siblings> {
         let count = leaf.block.item_count();
         let room = self.leaf_capacity();
@@ -188,7 +191,8 @@ impl Editor<'_> {
             self.move_items(leaf, &mut right, from..count.exact_sub(kept), 0)?;
             siblings.push(Arc::new(right));
         }
-        // The item's place is left of the split, right of it, or, where it fits neither, between the two.
+        // The item's place is left of the split, or right of it. If it fits on neither side, it
+        // gets a leaf in between.
         if item.slot <= from && put_into(leaf, item.slot, item.key, item.data) {
             return Ok(siblings);
         }
@@ -208,7 +212,8 @@ impl Editor<'_> {
         from: usize,
         item: NewItem<'_>,
     ) -> Result<Siblings> {
-        // Bring the split to the item's place: what lies between the two places goes over.
+        // The items between the split and the item's place move, so that the split is at the item's
+        // place.
         if let Some(right) = siblings.first_mut() {
             let right = Arc::make_mut(right);
             if item.slot < from {
@@ -226,7 +231,7 @@ impl Editor<'_> {
         siblings.retain(|right| right.block.item_count() > 0);
         siblings.insert(0, Arc::new(alone));
         if leaf.block.item_count() == 0 {
-            // All went to the right: the leaf takes what is next to it.
+            // All items moved to the right, so the leaf takes over its next sibling.
             let next = siblings.remove(0);
             let all = next.block.item_count();
             if !leaf
@@ -259,7 +264,7 @@ impl Editor<'_> {
         let Some(half) = self.worth_pushing(left, leaf, item) else {
             return Ok(false);
         };
-        // Items move while the left leaf stays within half of everything.
+        // Items move while the left leaf holds at most half of all bytes.
         let count = leaf.block.item_count();
         let left_used = self.used(left);
         let moved = (0..count)
@@ -325,7 +330,7 @@ impl Editor<'_> {
         self.pushed(done)
     }
 
-    /// After items moved, their leaf has another size: the item must have gone in.
+    /// After items moved, their leaf has the space, so the item must fit.
     fn pushed(&self, done: bool) -> Result<bool> {
         match done {
             true => Ok(true),
@@ -333,7 +338,7 @@ impl Editor<'_> {
         }
     }
 
-    /// The leaves in `slot` and the slot after it, where both may be changed.
+    /// Returns the leaves in `slot` and in the next slot, if both may be changed.
     fn neighbours<'n>(
         &self,
         parent: &'n mut Node,
@@ -348,7 +353,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Half of what a leaf, its neighbour and the item take, when the neighbour has enough room.
+    /// Returns half of the bytes of a leaf, its neighbour and the item, if the neighbour has enough
+    /// space.
     fn worth_pushing(&self, neighbour: &Node, leaf: &Node, item: NewItem<'_>) -> Option<usize> {
         let room = self.leaf_capacity();
         let free = neighbour.block.free_space();
@@ -362,13 +368,13 @@ impl Editor<'_> {
         all.checked_div(2)
     }
 
-    /// The bytes that a leaf's items take.
+    /// Returns the bytes that a leaf's items take.
     pub(super) fn used(&self, leaf: &Node) -> usize {
         self.leaf_capacity().exact_sub(leaf.block.free_space())
     }
 }
 
-/// Where to split a leaf so that both halves, with the item, are about equally full.
+/// Returns the slot that splits a leaf into two halves of about equal size, including the item.
 fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
     let count = leaf.block.item_count();
     let used = room.exact_sub(leaf.block.free_space());
@@ -378,12 +384,12 @@ fn split_slot(leaf: &Node, item: NewItem<'_>, room: usize) -> usize {
         let new = if item.slot < from { item.bytes() } else { 0 };
         items.exact_add(new)
     };
-    // Clamp: if no slot is left of the half, all of the leaf is right of it.
+    // Clamp: if no slot is left of the half, the whole leaf is right of it.
     let from = (0..=count)
         .take_while(|from| left_bytes(*from) <= half)
         .last()
         .unwrap_or(0);
-    // One further may be nearer to the half.
+    // The next slot may be nearer to the half.
     let next = from.exact_add(1).min(count);
     let nearer = left_bytes(next).abs_diff(half) < left_bytes(from).abs_diff(half);
     if nearer && left_bytes(next) <= room {
@@ -416,7 +422,8 @@ fn insert_links(node: &mut Node, slot: usize, new: Siblings) -> bool {
 }
 
 impl Editor<'_> {
-    /// As the function of this name. Items that do not fit would be in neither leaf, or in both.
+    /// Moves items, and fails if they do not fit. Otherwise they would be in neither leaf, or in
+    /// both.
     fn move_items(&self, from: &mut Node, to: &mut Node, slots: Range<usize>, at: usize) -> Result<()> {
         match move_items(from, to, slots, at) {
             true => Ok(()),
@@ -424,7 +431,8 @@ impl Editor<'_> {
         }
     }
 
-    /// As the function of this name. A child without a link would be lost with all that is below it.
+    /// Links new children, and fails if they do not fit. Otherwise a child and its subtree would be
+    /// lost.
     fn insert_links(&self, node: &mut Node, slot: usize, new: Siblings) -> Result<()> {
         match insert_links(node, slot, new) {
             true => Ok(()),
@@ -433,7 +441,7 @@ impl Editor<'_> {
     }
 }
 
-/// Gives the pointer in `slot` its child's first key.
+/// Sets the key in `slot` to its child's first key.
 pub(super) fn sync_key(node: &mut Node, slot: usize) {
     if buttress_faults::on("tree-parent-key-kept") {
         return;

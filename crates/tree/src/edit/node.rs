@@ -1,4 +1,4 @@
-//! A block in memory that belongs to one tree, with links to those of its children that are in memory too.
+//! Nodes: blocks in memory that belong to one tree, with links to their children in memory.
 
 use crate::pointer::BlockPointer;
 use buttress_format::node::{KeyPointer, TreeBlock};
@@ -6,39 +6,41 @@ use buttress_format::{Generation, Key, Logical, TreeId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// The first of the numbers that stand in for addresses. No volume is that large: the kernel's addresses are
-/// those of a signed 64-bit offset.
+/// The first placeholder address. No volume has addresses that large: the kernel's addresses are
+/// signed 64-bit offsets.
 const FIRST_IDENTITY: u64 = 0xf000_0000_0000_0000;
 
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(FIRST_IDENTITY);
 
-/// A stand-in for the address of a block that may still change: no two versions of a block have the same one.
+/// Returns a placeholder address for a block that may still change. Each version of a block has its
+/// own.
 pub(super) fn new_identity() -> Logical {
     Logical::new(NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A block in memory.
 ///
-/// The block's header has a stand-in for its address, and its bytes have anything for the addresses of linked
-/// children: both are put right when it is sealed.
+/// The block's header holds a placeholder for its address, and its bytes hold arbitrary addresses
+/// for linked children. Sealing the block corrects both.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) block: TreeBlock,
-    /// For each slot of a node, the child where it is in memory. Empty for a leaf.
+    /// For each slot of a node, the child, if it is in memory. Empty for a leaf.
     pub(super) links: Vec<Option<Arc<Node>>>,
-    /// Between which two freezes of its tree the block was made: it may be changed only in that time.
+    /// The epoch in which the block was made. It may be changed only during this epoch of its tree.
     pub(super) epoch: u64,
-    /// Where it will be, or is, written; 0 until that is known.
+    /// The address to which the block is or will be written; 0 while it is unknown.
     address: AtomicU64,
-    /// The slot after that of the last insertion: the next one there is one of a row.
+    /// The slot after the last insertion. An insertion at this slot continues a row.
     pub(super) next_slot: usize,
-    /// Whether the block was there in an earlier epoch: what was changed twice is likely to be changed again.
+    /// True if the block existed in an earlier epoch. A block that was changed twice will probably
+    /// change again.
     pub(super) is_copy: bool,
-    /// How many items or pointers it had then.
+    /// The number of items or pointers in the earlier epoch.
     pub(super) count_before: usize,
 }
 
-/// No insertion has been seen.
+/// The value of `next_slot` before any insertion.
 pub(super) const NO_SLOT: usize = usize::MAX;
 
 impl Node {
@@ -54,7 +56,8 @@ impl Node {
         }
     }
 
-    /// A copy of a block for a tree's running epoch. `links` are those of the block's children in memory.
+    /// Returns a copy of a block for a tree's running epoch. `links` are the block's children in
+    /// memory.
     pub(super) fn copy_of(
         block: &TreeBlock,
         links: Vec<Option<Arc<Self>>>,
@@ -73,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Makes the block one of a tree's running epoch as it is: nobody else has it.
+    /// Moves the unchanged block into a tree's running epoch. The block must have no other owner.
     pub(super) fn take_over(&mut self, generation: Generation, epoch: u64) {
         self.block.rename(new_identity(), generation);
         *self.address.get_mut() = 0;
@@ -82,7 +85,8 @@ impl Node {
         self.count_before = self.block.item_count();
     }
 
-    /// Has the block's own bytes point to the child in memory in `slot`. The key stays.
+    /// Writes the pointer to the child in memory in `slot` into the block's own bytes. The key
+    /// stays.
     pub(super) fn point_to_link(&mut self, slot: usize) {
         let Some(pointer) = self.link(slot).map(|child| child.key_pointer()) else {
             return;
@@ -94,12 +98,13 @@ impl Node {
         debug_assert!(is_set, "a linked child has a pointer");
     }
 
-    /// The same for all children in memory.
+    /// Writes the pointers to all children in memory into the block's own bytes.
     pub(super) fn resolve(&mut self) {
         (0..self.links.len()).for_each(|slot| self.point_to_link(slot));
     }
 
-    /// A leaf without items or a node without pointers, beside this one; in the memory of another block, if there is one.
+    /// Returns an empty leaf or node beside this one. Reuses the memory of another block, if one is
+    /// given.
     pub(super) fn new_sibling(&self, memory: Option<TreeBlock>) -> Self {
         let generation = self.block.header().generation;
         let block = match memory {
@@ -117,7 +122,7 @@ impl Node {
         self.block.header().generation
     }
 
-    /// Where the block will be or is written, once that is known.
+    /// Returns the address to which the block is or will be written, if it is known.
     pub(crate) fn address(&self) -> Option<Logical> {
         match self.address.load(Ordering::Acquire) {
             0 => None,
@@ -125,23 +130,24 @@ impl Node {
         }
     }
 
-    /// Says where the block will be written.
+    /// Sets the address to which the block will be written.
     pub(super) fn assign(&self, logical: Logical) {
         self.address.store(logical.get(), Ordering::Release);
     }
 
-    /// Address and generation of the child in memory in `slot`.
+    /// Returns address and generation of the child in memory in `slot`.
     pub(super) fn address_below(&self, slot: usize) -> Option<(Logical, Generation)> {
         let child = self.link(slot)?;
         Some((child.address()?, child.generation()))
     }
 
-    /// The child in memory in `slot`.
+    /// Returns the child in memory in `slot`.
     pub(crate) fn link(&self, slot: usize) -> Option<&Arc<Self>> {
         self.links.get(slot)?.as_ref()
     }
 
-    /// As [`TreeBlock::search`], with a short way where the key continues a row of insertions.
+    /// Searches like [`TreeBlock::search`], with a shortcut for keys that continue a row of
+    /// insertions.
     pub(super) fn search(&self, key: &Key) -> Result<usize, usize> {
         let slot = self.next_slot;
         let continues = slot <= self.block.item_count()
@@ -157,13 +163,13 @@ impl Node {
         }
     }
 
-    /// The first key; the smallest key there is for an empty leaf.
+    /// Returns the first key, or the smallest possible key for an empty leaf.
     pub(super) fn first_key(&self) -> Key {
-        // Clamp: an empty leaf is left of everything.
+        // Clamp: an empty leaf is left of every key.
         self.block.key(0).unwrap_or(Key::MIN)
     }
 
-    /// What a parent's bytes say of this node. The address is not final.
+    /// Returns the parent's pointer to this node. Its address is not final.
     pub(super) fn key_pointer(&self) -> KeyPointer {
         KeyPointer {
             key: self.first_key(),
@@ -172,7 +178,8 @@ impl Node {
         }
     }
 
-    /// The block with the addresses of its children, as far as they have any: for whoever looks at its pointers.
+    /// Returns the block with the known addresses of its children, for callers that read its
+    /// pointers.
     pub(super) fn resolved(&self) -> TreeBlock {
         let mut block = self.block.clone();
         let children = self.links.iter().enumerate();
@@ -189,7 +196,8 @@ impl Node {
         block
     }
 
-    /// The pointer to this node for whoever keeps account of blocks: its address, or the stand-in.
+    /// Returns the pointer to this node for the accounting of blocks, with its address or the
+    /// placeholder.
     pub(super) fn pointer(&self, tree: TreeId) -> BlockPointer {
         BlockPointer {
             tree,
@@ -202,8 +210,9 @@ impl Node {
     }
 }
 
-/// A version of its own for whoever goes on changing it, while a reader holds the other one. The address is the
-/// same, because only one of the two will be written; the stand-in is not, because the two will differ.
+/// Clones a node for an editor, while a reader holds the original. Both have the same address,
+/// because only one of them will be written. Their placeholders differ, because their content will
+/// differ.
 impl Clone for Node {
     fn clone(&self) -> Self {
         Self {

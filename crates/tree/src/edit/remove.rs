@@ -1,8 +1,8 @@
-//! Taking items and whole leaves out, and merging what has become small.
+//! Removal of items and whole leaves, and merging of blocks that became small.
 //!
-//! A block that falls below a third of its room is merged with a neighbour, if the two leave an eighth free. The
-//! neighbour is taken only when it is in memory, as a node of the tree or in the cache: an edit reads nothing for
-//! the sake of tidiness.
+//! A block that falls below a third of its capacity is merged with a neighbour, if an eighth of the
+//! merged block stays free. The neighbour must be in memory, as a node of the tree or in the cache.
+//! An edit never reads a block only to merge it.
 
 use super::editor::{Editor, Gone, links_for};
 use super::insert::sync_key;
@@ -17,20 +17,20 @@ use buttress_format::node::{NewBlock, TreeBlock};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// Below this part of its room a block is merged with a neighbour.
+/// The part of its capacity below which a block is merged with a neighbour.
 const SMALL_PARTS: usize = 3;
 
-/// Two blocks are merged when this part stays free.
+/// The part of a merged block that must stay free.
 const SPARE_PARTS: usize = 8;
 
 impl Editor<'_> {
-    /// Whether a leaf or node is so small that it is to be merged.
+    /// Returns true if a leaf or node is small enough to be merged.
     pub(super) fn is_small(&self, node: &Node) -> bool {
         let (used, room) = self.measure(&node.block);
         used < room.quotient(SMALL_PARTS)
     }
 
-    /// What a block has, and what it can have: bytes of a leaf, pointers of a node.
+    /// Returns the used and the total capacity: bytes of a leaf, or pointers of a node.
     fn measure(&self, block: &TreeBlock) -> (usize, usize) {
         let room = if block.is_leaf() {
             self.leaf_capacity()
@@ -40,8 +40,9 @@ impl Editor<'_> {
         (room.exact_sub(block.free_space()), room)
     }
 
-    /// Puts the way of a route in order after items went from its end: takes out what is empty, merges what is
-    /// small, and gives pointers their first keys. All blocks of the route down to `depth` may be changed.
+    /// Repairs a route after items were removed at its end: removes empty blocks, merges small
+    /// blocks, and updates the first keys in pointers. All blocks of the route down to `depth` may
+    /// be changed.
     pub(super) fn tidy(&mut self, root: &mut Root, route: &Route, depth: usize) -> Result<()> {
         if let Some(node) = root.node.as_mut() {
             self.tidy_below(Arc::make_mut(node), route, 0, depth)?;
@@ -73,7 +74,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Merges the child in `slot` with a neighbour, if one will do.
+    /// Merges the child in `slot` with a neighbour, if one is suitable.
     fn merge(&mut self, node: &mut Node, slot: usize) -> Result<()> {
         let right = slot.exact_add(1);
         let sides = [
@@ -87,7 +88,7 @@ impl Editor<'_> {
                     return Err(self.broken("a child in memory is missing"));
                 };
                 if !absorb(Arc::make_mut(child), &gone, is_left) {
-                    // Taking the neighbour out now would lose all that it has.
+                    // Removing the neighbour now would lose all its content.
                     return Err(self.broken("a block does not fit the one that it is merged with"));
                 }
                 self.unlink(node, neighbour)?;
@@ -101,7 +102,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The neighbour of a small child, if it is in memory and both fit into one block.
+    /// Returns the neighbour of a small child, if it is in memory and both fit into one block.
     fn fitting(&self, node: &Node, slot: usize, neighbour: usize) -> Option<Gone> {
         let child = node.link(slot)?;
         let gone = match node.link(neighbour) {
@@ -123,7 +124,7 @@ impl Editor<'_> {
         fits.then_some(gone)
     }
 
-    /// Takes away roots with one child, and puts an empty leaf in the place of a node without children.
+    /// Removes roots with one child, and replaces a root without children by an empty leaf.
     fn lower(&mut self, root: &mut Root) -> Result<()> {
         loop {
             let Some(node) = root.node.as_ref().filter(|node| node.level() > 0) else {
@@ -163,8 +164,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Copies the root's only child, so that it can become the root. False when it is not in memory: then the tree
-    /// stays as high as it is until the next time.
+    /// Copies the root's only child, so that it can become the root. Returns false if the child is
+    /// not in memory. The tree then keeps its height until a later edit.
     fn only_child(&mut self, root: &mut Root) -> Result<bool> {
         let Some(node) = root.node.as_mut().map(Arc::make_mut) else {
             return Ok(false);
@@ -194,7 +195,8 @@ impl Gone {
     }
 }
 
-/// Takes over all that a neighbour has. Returns false, and changes nothing, if that does not fit.
+/// Moves all content of a neighbour into a node. Returns false, and changes nothing, if it does not
+/// fit.
 fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
     let block = gone.block();
     let all = 0..block.item_count();
@@ -215,7 +217,7 @@ fn absorb(node: &mut Node, gone: &Gone, is_left: bool) -> bool {
 }
 
 impl Editor<'_> {
-    /// Takes a child out.
+    /// Removes a child from a node.
     fn unlink(&self, node: &mut Node, slot: usize) -> Result<()> {
         let slots = slot..slot.exact_add(1);
         if slot >= node.links.len() || !node.block.edit_node(|node| node.remove(slots)) {
@@ -226,7 +228,7 @@ impl Editor<'_> {
     }
 }
 
-/// What of a leaf lies in a range that is removed.
+/// The part of a leaf that lies in a removed range.
 enum Part {
     Nothing,
     Some(Range<usize>),
@@ -234,11 +236,13 @@ enum Part {
 }
 
 impl EditableTree {
-    /// Removes the items with keys in `range`, leaf by leaf; `removed` gets each of them, in order, after the
-    /// context heard of the block that it was in. Leaves that go as a whole are not copied. Gives their number.
+    /// Removes the items with keys in `range`, leaf by leaf, and returns their number. `removed`
+    /// receives each item in order, after the context was notified of its block. Leaves that are
+    /// removed completely are not copied.
     ///
     /// # Errors
-    /// When a block cannot be had: the items before it are removed. Errors of the context.
+    /// Fails if a block cannot be read, or with an error of the context. The items before it are
+    /// then removed.
     pub fn remove_range(
         &mut self,
         context: &mut dyn EditContext,
@@ -300,7 +304,7 @@ impl EditableTree {
         Ok(total)
     }
 
-    /// What of the leaf at the end of a route lies between the route's key and `end`.
+    /// Returns the part of the route's leaf between the route's key and `end`.
     fn part_of(&self, route: &Route, end: &Key) -> Part {
         let Some(step) = route.steps.last() else {
             return Part::Nothing;
@@ -329,7 +333,7 @@ impl EditableTree {
         }
     }
 
-    /// The leaf at the end of a route, where it is in memory.
+    /// Returns the leaf at the end of a route, if it is in memory.
     fn node_at(&self, route: &Route) -> Option<&Node> {
         let mut node = self.root.node.as_deref()?;
         let above = route.steps.len().checked_sub(1)?;

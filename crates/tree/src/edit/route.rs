@@ -1,7 +1,8 @@
-//! The way of an edit down to a leaf, looked up before anything is changed; and look-ups without a cursor.
+//! Routes: the path of an edit down to a leaf, looked up before any change, and lookups without a
+//! cursor.
 //!
-//! A [`Route`] has the slots of the way and holds the clean blocks on it, so that the edit that follows reads
-//! nothing and cannot fail half-way for want of a block.
+//! A [`Route`] holds the slots of the path and its clean blocks. The edit that follows reads
+//! nothing, so it cannot fail half-way because of an unreadable block.
 
 use super::EditableTree;
 use super::node::Node;
@@ -14,28 +15,28 @@ use buttress_format::node::TreeBlock;
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
 
-/// One block on the way.
+/// One block on the path.
 #[derive(Debug)]
 pub(super) struct RouteStep {
-    /// In a node, the child that the way goes on to; in a leaf, the key's place.
+    /// In a node, the slot of the child on the path. In a leaf, the slot of the key.
     pub(super) slot: usize,
-    /// The block, where it is not in memory as a node of the tree.
+    /// The block, if it is not in memory as a node of the tree.
     pub(super) clean: Option<Box<(BlockPointer, TreeBlock)>>,
 }
 
-/// The way from the root to the leaf that a key belongs in.
+/// The path from the root to the leaf that covers a key.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// The root first, the leaf last.
+    /// The steps from the root to the leaf.
     pub(super) steps: SmallVec<[RouteStep; 8]>,
-    /// Whether the leaf has an item with the key.
+    /// True if the leaf has an item with the key.
     pub(super) found: bool,
-    /// The first key past the leaf; `None` for the last leaf.
+    /// The exclusive end of the leaf's keys; `None` for the last leaf.
     pub(super) end_key: Option<Key>,
 }
 
 impl Route {
-    /// The slot in the leaf.
+    /// Returns the slot in the leaf.
     pub(super) fn leaf_slot(&self) -> usize {
         self.steps.last().map_or(0, |step| step.slot)
     }
@@ -45,7 +46,7 @@ impl Route {
     }
 }
 
-/// A block on the way down.
+/// A block on the path down.
 pub(super) enum Place<'tree> {
     Node(&'tree Node),
     Clean(Box<(BlockPointer, TreeBlock)>),
@@ -61,7 +62,7 @@ impl Place<'_> {
 }
 
 impl EditableTree {
-    /// The root block.
+    /// Returns the root block.
     fn root_place(&self) -> Result<Place<'_>> {
         match &self.root.node {
             Some(node) => Ok(Place::Node(node)),
@@ -73,7 +74,7 @@ impl EditableTree {
         }
     }
 
-    /// The child in `slot`. `end_key` is the first key past the parent.
+    /// Returns the child in `slot`. `end_key` is the exclusive end of the parent's keys.
     fn child_place<'tree>(
         &'tree self,
         parent: &Place<'tree>,
@@ -103,8 +104,8 @@ impl EditableTree {
         }
     }
 
-    /// Goes down to the leaf that `key` belongs in; `visit` gets each block on the way with the slot taken.
-    /// Gives the leaf's bound and whether the key is there.
+    /// Descends to the leaf that covers `key`. `visit` receives each block on the path with the
+    /// slot taken. Returns the leaf's exclusive end, and true if the leaf has the key.
     fn descend<'tree>(
         &'tree self,
         key: &Key,
@@ -123,12 +124,12 @@ impl EditableTree {
                 visit(place, slot);
                 return Ok((searched.is_ok(), end_key));
             }
-            // Clamp: what is left of the first key belongs to the first child.
+            // Clamp: keys below the first key belong to the first child.
             let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
             let child = self.child_place(&place, slot, end_key)?;
             end_key = block.key(slot.exact_add(1)).or(end_key);
             let Some(child) = child else {
-                // A node without pointers, which no check lets through: as an empty leaf.
+                // No check accepts a node without pointers. It is treated as an empty leaf.
                 visit(place, 0);
                 return Ok((false, None));
             };
@@ -136,7 +137,7 @@ impl EditableTree {
         }
     }
 
-    /// The way to the leaf that `key` belongs in.
+    /// Returns the path to the leaf that covers `key`.
     pub(super) fn route(&self, key: &Key) -> Result<Route> {
         let mut route = Route::default();
         let (found, end_key) = self.descend(key, |place, slot| {
@@ -151,18 +152,20 @@ impl EditableTree {
         Ok(route)
     }
 
-    /// The leaf that `key` belongs in, the key's slot, whether it is there, and the first key past the leaf.
+    /// Returns the leaf that covers `key`, the key's slot, whether the key exists, and the
+    /// exclusive end of the leaf.
     pub(super) fn leaf_of<'tree>(&'tree self, key: &Key) -> Result<LeafPlace<'tree>> {
         let mut leaf = None;
         let (found, end_key) = self.descend(key, |place, slot| leaf = Some((place, slot)))?;
         Ok(LeafPlace { leaf, found, end_key })
     }
 
-    /// Goes to where `key` is or would be: an edit there then reads nothing, for as long as the cache keeps the way.
-    /// `visit` gets the blocks that it would copy. Gives the first key past the leaf; `None` for the last leaf.
+    /// Reads the path to the place of `key`, so that an edit there reads nothing while the cache
+    /// keeps the path. `visit` receives the blocks that the edit would copy. Returns the exclusive
+    /// end of the leaf; `None` for the last leaf.
     ///
     /// # Errors
-    /// When a block on the way to it cannot be had.
+    /// Fails if a block on the path cannot be read.
     pub fn reach(&self, key: &Key, mut visit: impl FnMut(&BlockPointer)) -> Result<Option<Key>> {
         let visit_clean = |place: Place<'_>, _| match place {
             Place::Node(node) if node.epoch == self.epoch => {}
@@ -172,19 +175,20 @@ impl EditableTree {
         self.descend(key, visit_clean).map(|(_, end_key)| end_key)
     }
 
-    /// The item with this very key.
+    /// Returns the item with exactly this key.
     ///
     /// # Errors
-    /// When a block on the way to it cannot be had.
+    /// Fails if a block on the path cannot be read.
     pub fn get(&self, key: &Key) -> Result<Option<OwnedItem>> {
         let place = self.leaf_of(key)?;
         Ok(if place.found { place.item(0) } else { None })
     }
 
-    /// Lends the data of the item with this very key to `look`, without keeping its leaf. False when there is none.
+    /// Lends the data of the item with exactly this key to `look`, without keeping its leaf.
+    /// Returns false if the item does not exist.
     ///
     /// # Errors
-    /// When a block on the way to it cannot be had.
+    /// Fails if a block on the path cannot be read.
     pub fn look(&self, key: &Key, look: impl FnOnce(&[u8])) -> Result<bool> {
         let place = self.leaf_of(key)?;
         let item = match &place.leaf {
@@ -194,28 +198,30 @@ impl EditableTree {
         Ok(item.map(|item| look(item.data)).is_some())
     }
 
-    /// The last item whose key is not above `key`.
+    /// Returns the last item whose key is not above `key`.
     ///
     /// # Errors
-    /// When a block on the way to it cannot be had.
+    /// Fails if a block on the path cannot be read.
     pub fn at_or_before(&self, key: &Key) -> Result<Option<OwnedItem>> {
         let place = self.leaf_of(key)?;
-        // A leaf's first key is its lower bound, so before slot 0 there is nothing in the whole tree.
+        // A leaf's first key is its lower bound, so no item of the tree precedes slot 0.
         Ok(place.item(usize::from(!place.found)))
     }
 
-    /// Lends items from `from` on, in order, to `look`, without keeping their leaves, until it has seen enough.
+    /// Lends items from `from` on, in order, to `look`, without keeping their leaves, until `look`
+    /// returns `Break`.
     ///
     /// # Errors
-    /// When a block on the way cannot be had; `look` has seen the items before it.
+    /// Fails if a block on the path cannot be read. `look` has then received the items before it.
     pub fn scan(&self, from: &Key, look: impl FnMut(&Key, &[u8]) -> ControlFlow<()>) -> Result<()> {
         self.scan_leaves(*from, false, look)
     }
 
-    /// As [`scan`](Self::scan), and before those the last item whose key is below `from`, unless there is one with this key.
+    /// Lends items like [`scan`](Self::scan). If no item has the key `from`, lends the last item
+    /// before it first.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`scan`](Self::scan) does.
     pub fn scan_from_before(
         &self,
         from: &Key,
@@ -234,9 +240,9 @@ impl EditableTree {
             let place = self.leaf_of(&from)?;
             if let Some((leaf, slot)) = &place.leaf {
                 let block = leaf.block();
-                // A leaf's first key is its lower bound, so before slot 0 there is nothing in the whole tree.
+                // A leaf's first key is its lower bound, so no item of the tree precedes slot 0.
                 let before = usize::from(with_one_before && !place.found);
-                // Clamp: see above.
+                // Clamp: no item precedes slot 0.
                 let mut slot = slot.saturating_sub(before);
                 while let Some(item) = block.item(slot) {
                     if look(&item.key, item.data).is_break() {
@@ -253,10 +259,10 @@ impl EditableTree {
         }
     }
 
-    /// The first item whose key is not below `key`.
+    /// Returns the first item whose key is not below `key`.
     ///
     /// # Errors
-    /// When a block on the way to it cannot be had.
+    /// Fails if a block on the path cannot be read.
     pub fn at_or_after(&self, key: &Key) -> Result<Option<OwnedItem>> {
         let place = self.leaf_of(key)?;
         match (place.item(0), place.end_key) {
@@ -266,7 +272,7 @@ impl EditableTree {
     }
 }
 
-/// What a look-up comes to.
+/// The result of a lookup.
 pub(super) struct LeafPlace<'tree> {
     pub(super) leaf: Option<(Place<'tree>, usize)>,
     pub(super) found: bool,
@@ -274,7 +280,7 @@ pub(super) struct LeafPlace<'tree> {
 }
 
 impl LeafPlace<'_> {
-    /// The item `before` slots before the key's.
+    /// Returns the item that is `before` slots before the key's slot.
     fn item(&self, before: usize) -> Option<OwnedItem> {
         let (leaf, slot) = self.leaf.as_ref()?;
         OwnedItem::new(leaf.block(), slot.checked_sub(before)?)

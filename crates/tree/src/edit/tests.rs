@@ -1,4 +1,4 @@
-//! Trees that are changed, against maps.
+//! Tests of edited trees against maps.
 
 mod costs;
 mod errors;
@@ -19,7 +19,7 @@ const TREE: TreeId = TreeId::new(300);
 
 type Items = BTreeMap<Key, Vec<u8>>;
 
-/// Key number `number`, in an order that uses all three fields.
+/// Returns the key with this number, in an order that uses all three fields.
 fn key(number: u64) -> Key {
     Key::new(
         ObjectId::new(1000 + number / 20),
@@ -33,7 +33,7 @@ fn data(random: &mut Random, length: usize) -> Vec<u8> {
     (0..length).map(|at| byte.wrapping_add(at as u8)).collect()
 }
 
-/// All items of a tree, leaf by leaf.
+/// Returns all items of a tree, leaf by leaf.
 fn all(tree: &Tree) -> Items {
     let mut found = Items::new();
     let mut leaves = tree.leaves(.., ReadAhead::None);
@@ -43,7 +43,7 @@ fn all(tree: &Tree) -> Items {
     found
 }
 
-/// The addresses of all blocks of a committed tree, which is read with every check.
+/// Returns the addresses of all blocks of a committed tree. Reads it with every check.
 fn addresses(forest: &Arc<Forest>, root: RootPointer) -> BTreeSet<u64> {
     forest
         .tree(root)
@@ -64,7 +64,7 @@ fn scratch(node_bytes: u32) -> Scratch {
     Scratch::new(options(node_bytes, 64 << 20), ByteCount::new(2 << 20))
 }
 
-/// What a tree of the scratch volume is after a commit, read again from the device.
+/// Returns the root of a tree of the scratch volume after a commit, read from the device.
 fn committed_root(tree: &EditableTree) -> RootPointer {
     RootPointer {
         tree: tree.id(),

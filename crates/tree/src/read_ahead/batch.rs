@@ -1,12 +1,12 @@
-//! A few neighbouring blocks of a sweep, checked together.
+//! Batches: neighbouring blocks of a sweep that are checked together.
 //!
-//! A batch is waited for and checked by whoever comes first: a checking thread, or the walk itself when it needs
-//! a block that nobody has begun with. Taking blocks sixteen at a time keeps the cost of handing work between
-//! threads small beside that of checking.
+//! The first thread that needs a batch waits for its blocks and checks them. It is a checking
+//! thread, or the walk itself if it needs a block of a batch that no thread has begun. Batches of
+//! sixteen blocks keep the cost of passing work between threads small compared with the checks.
 //!
-//! Blocks that seem to be in the page cache are read by the same thread that checks them: copying one out costs as
-//! much as checking it, a thread that has just copied it has it in its processor's cache, and there is no request to
-//! queue and hand over.
+//! The thread that checks a block also reads it if it seems to be in the page cache. Copying a
+//! block costs as much as checking it. After the copy, the block is in that thread's processor
+//! cache, and no request has to be queued and completed.
 
 use crate::error::Result;
 use crate::pointer::BlockPointer;
@@ -18,10 +18,10 @@ use std::sync::Arc;
 
 lock_class!(BatchLock, "state", Rank::LEAF);
 
-/// How many blocks are checked at a time.
+/// The maximum number of blocks in a batch.
 pub(crate) const BATCH_BLOCKS_MAX: usize = 16;
 
-/// Blocks on their way.
+/// A batch of blocks in flight.
 #[derive(Debug)]
 pub(crate) struct Batch {
     state: Mutex<State, BatchLock>,
@@ -30,15 +30,15 @@ pub(crate) struct Batch {
 
 #[derive(Debug)]
 enum State {
-    /// Asked for; nobody has begun to wait.
+    /// The reads have started, and no thread waits for them yet.
     Pending(Vec<(BlockPointer, PendingExtent)>),
-    /// Not asked for, since they seem to be in the page cache.
+    /// The reads have not started, because the blocks seem to be in the page cache.
     Cached(Vec<BlockPointer>),
-    /// Some thread waits for them and checks them.
+    /// A thread waits for the blocks and checks them.
     Working,
-    /// Checked. Each result is taken once.
+    /// The blocks are checked. Each result is taken once.
     Done(Vec<Option<Result<TreeBlock>>>),
-    /// Nobody wants them any more.
+    /// No reader needs the blocks any more.
     Dropped,
 }
 
@@ -50,7 +50,7 @@ impl Batch {
         }
     }
 
-    /// Blocks that seem to be in the page cache: they are read when they are checked.
+    /// Makes a batch of blocks that seem to be in the page cache. The check reads them.
     pub(crate) const fn cached(pointers: Vec<BlockPointer>) -> Self {
         Self {
             state: Mutex::new(State::Cached(pointers)),
@@ -58,7 +58,7 @@ impl Batch {
         }
     }
 
-    /// Waits for the blocks and checks them, unless somebody else does.
+    /// Waits for the blocks and checks them, unless another thread does.
     pub(crate) fn check(&self, reader: &BlockReader) {
         let mut state = self.state.lock();
         if !matches!(*state, State::Pending(_) | State::Cached(_)) {
@@ -84,7 +84,8 @@ impl Batch {
         }
     }
 
-    /// Block number `index`, waiting for it; `None` when it was taken before or the batch was dropped.
+    /// Waits for block number `index` and returns it. Returns `None` if it was taken before, or if
+    /// the batch was dropped.
     pub(crate) fn take(&self, index: usize, reader: &BlockReader) -> Option<Result<TreeBlock>> {
         self.check(reader);
         let mut state = self.state.lock();
@@ -97,14 +98,15 @@ impl Batch {
         }
     }
 
-    /// Lets go of blocks that nobody will ask for.
+    /// Drops blocks that no reader will request.
     pub(crate) fn give_up(&self) {
         let before = core::mem::replace(&mut *self.state.lock(), State::Dropped);
         drop(before);
     }
 }
 
-/// Reads and checks blocks that seem to be in the page cache; those that are not are read all at once, as any others.
+/// Reads and checks blocks that seem to be in the page cache. Reads blocks that are not there in
+/// one plug.
 fn read_cached(
     reader: &BlockReader,
     pointers: &[BlockPointer],
@@ -126,8 +128,8 @@ fn read_cached(
     }
 }
 
-/// Hands over what was checked when it goes out of scope: also when a check panics, since otherwise whoever
-/// waits for the batch would wait for ever.
+/// Delivers the checked blocks when dropped, even if a check panics. Otherwise, threads that wait
+/// for the batch would never wake.
 struct Checked<'a> {
     batch: &'a Batch,
     results: Vec<Option<Result<TreeBlock>>>,
@@ -144,7 +146,7 @@ impl Drop for Checked<'_> {
     }
 }
 
-/// A block of a sweep that is here or on its way.
+/// A block of a sweep, available or in flight.
 #[derive(Debug)]
 pub(crate) enum Arriving {
     Here(TreeBlock),
@@ -152,11 +154,11 @@ pub(crate) enum Arriving {
 }
 
 impl Arriving {
-    /// The block, waiting for it.
+    /// Waits for the block and returns it.
     pub(crate) fn wait(self, reader: &BlockReader, pointer: &BlockPointer) -> Result<TreeBlock> {
         match self {
             Self::Here(block) => Ok(block),
-            // A batch gives each of its blocks once; reading again is the answer to every other case.
+            // A batch returns each block once. In every other case, the block is read again.
             Self::InBatch(batch, index) => batch.take(index, reader).unwrap_or_else(|| reader.read(pointer)),
         }
     }

@@ -1,11 +1,12 @@
-//! The kernel's read-ahead: a few neighbours of the block that is asked for.
+//! The kernel's read-ahead: a few neighbours of the requested block.
 //!
-//! Limits are the kernel's: it goes on until *more* than so many bytes were asked for, so the last block goes beyond. What
-//! is started for one block goes to the device in one plug together with that block; the kernel asks for each block by
-//! itself, the one that is wanted last, and leaves it to the block layer which of them it merges.
+//! The limits are the kernel's. The kernel fetches until the requested bytes *exceed* the limit, so
+//! the last block goes beyond it. This module fetches all these blocks and the wanted block in one
+//! plug. The kernel requests each block by itself, the wanted block last, and the block layer
+//! decides which requests to merge.
 //!
-//! Facts from the commit "btrfs: improve btree readahead for full send operations" and its description of what
-//! was there before it.
+//! Facts from the commit "btrfs: improve btree readahead for full send operations" and its
+//! description of the read-ahead before it.
 
 use crate::cache::Reservation;
 use crate::error::Result;
@@ -19,22 +20,24 @@ use buttress_format::node::TreeBlock;
 use buttress_volume::PendingExtent;
 use std::collections::VecDeque;
 
-/// Leaves further away than this are not near.
+/// The distance in bytes up to which leaves count as near.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// Once this much is passed, no more is fetched for one leaf that is not in memory.
+/// The limit of bytes fetched for one missing leaf. Fetching stops once the limit is exceeded.
 pub(crate) const NEAR_BYTES_MAX: u64 = 64 << 10;
 
-/// Once this much is passed, no more is fetched ahead of a leaf, wherever leaves lie.
+/// The limit of bytes fetched ahead of a leaf at any distance. Fetching stops once the limit is
+/// exceeded.
 pub(crate) const ALWAYS_BYTES_MAX: u64 = 128 << 10;
 
-/// How many neighbours are looked at: 32, and the one with which that is passed.
+/// The number of neighbours that are considered: 32, and the one with which the limit is exceeded.
 const SLOTS_MAX: usize = 33;
 
-/// What was fetched for places that the cursor has left is given up beyond this.
+/// The limit of bytes fetched for places that the cursor has left. Older blocks beyond it are
+/// dropped.
 const PENDING_BYTES_MAX: u64 = 512 << 10;
 
-/// Which neighbours are fetched.
+/// The choice of neighbours to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     Backward,
@@ -44,7 +47,7 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    /// Whether neighbours are fetched wherever they lie, and nodes too.
+    /// Returns true if neighbours at any distance are fetched, and nodes too.
     const fn is_far(self) -> bool {
         matches!(self, Self::ForwardOnMiss | Self::ForwardAlways)
     }
@@ -74,7 +77,7 @@ impl Near {
         }
     }
 
-    /// The block at `pointer`, which is the child in `parent`'s slot.
+    /// Returns the block at `pointer`, which is the child in `parent`'s slot.
     pub(crate) fn fetch(
         &mut self,
         forest: &Forest,
@@ -115,7 +118,7 @@ impl Near {
             .position(|pending| pending.pointer.same_block(pointer))
     }
 
-    /// What is worth fetching together with `pointer`, and is not on its way.
+    /// Returns the neighbours to fetch together with `pointer`, except blocks in flight.
     fn neighbours(&self, forest: &Forest, parent: &Step, pointer: &BlockPointer) -> Vec<BlockPointer> {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let bytes_max = match (self.reach, pointer.level) {
@@ -161,8 +164,8 @@ impl Near {
         found
     }
 
-    /// Asks for `target` and as many of `neighbours` as the budget has room for, in one plug; gives back
-    /// `target`'s read.
+    /// Starts reads of `target` and as many of `neighbours` as the budget allows, in one plug.
+    /// Returns `target`'s read.
     fn start(
         &mut self,
         forest: &Forest,
@@ -197,7 +200,8 @@ impl Near {
         target_read
     }
 
-    /// Blocks that nobody came for: those that have arrived go to the cache, the others are let go.
+    /// Drops the oldest blocks that no reader requested. Blocks that have arrived go into the
+    /// cache.
     fn give_up_oldest(&mut self, forest: &Forest) {
         let node_bytes = u64::from(forest.reader().node_bytes());
         let most = PENDING_BYTES_MAX.quotient(node_bytes).max(1);
@@ -208,7 +212,7 @@ impl Near {
             if read.is_ready()
                 && let Ok(block) = forest.reader().finish(read, &pointer)
             {
-                // An error is found again by whoever asks for the block.
+                // If the block failed, a later reader finds the error again.
                 forest.cache().insert(&pointer, block);
             }
         }

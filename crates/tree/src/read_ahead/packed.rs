@@ -1,4 +1,5 @@
-//! Blocks held back in little memory: compressed with LZ4, which is fast and takes metadata to a fifth or less.
+//! Packed blocks: held back in little memory, compressed with LZ4. LZ4 is fast and shrinks metadata
+//! to a fifth or less.
 
 use crate::pointer::BlockPointer;
 use crate::reader::BlockReader;
@@ -7,24 +8,25 @@ use buttress_format::node::TreeBlock;
 use bytes::Bytes;
 use core::time::Duration;
 
-/// What packing and unpacking are taken to cost on a simulated device, for each 4 KiB of the block: 16 and 10 µs for
-/// 16 KiB.
+/// The simulated cost of packing 4 KiB of a block. A block of 16 KiB takes 16 µs to pack and 10 µs
+/// to unpack.
 ///
-/// Measured for lz4_flex with its safe encoder and decoder, on two busy cores, in µs for blocks of 16 KiB: those of
-/// the seeds' volume (packed to 790 bytes) 4 to 9 and 4 to 7, of a source tree (3,362) 14 to 16 and 9 to 10, of
-/// inline files of noise (13,353) 7 to 9 and 4 to 5.
+/// The costs were measured for lz4_flex with its safe encoder and decoder, on two busy cores, for
+/// blocks of 16 KiB. Blocks of the seeds' volume (packed to 790 bytes) took 4 to 9 µs and 4 to 7
+/// µs. Blocks of a source tree (3,362 bytes) took 14 to 16 µs and 9 to 10 µs. Blocks with inline
+/// files of noise (13,353 bytes) took 7 to 9 µs and 4 to 5 µs.
 const PACK_COST_PER_4_KIB: Duration = Duration::from_micros(4);
 const UNPACK_COST_PER_4_KIB: Duration = Duration::from_nanos(2500);
 
-/// A block that does not pack to this part of its size is not worth it.
+/// The part of its size to which a block must shrink for packing to be worthwhile.
 const WORTH_PARTS: usize = 2;
 
-/// A block as it is held back.
+/// A block in packed form.
 #[derive(Debug)]
 pub(crate) struct Packed(Box<[u8]>);
 
 impl Packed {
-    /// Packs a block; `None` when that gains too little.
+    /// Packs a block. Returns `None` if packing gains too little.
     pub(crate) fn new(block: &TreeBlock, reader: &BlockReader) -> Option<Self> {
         let bytes = block.bytes();
         let packed = lz4_flex::block::compress(bytes);
@@ -33,13 +35,13 @@ impl Packed {
         (packed.len() <= most).then(|| Self(packed.into_boxed_slice()))
     }
 
-    /// How much memory it takes.
+    /// Returns the size of the packed block in memory.
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The block again. It is checked again too, since bytes that lay in memory for long are worth a look; `None`
-    /// when it is not what it was.
+    /// Unpacks the block and checks it again, because its bytes were in memory for long. Returns
+    /// `None` if the check fails.
     pub(crate) fn unpack(&self, reader: &BlockReader, pointer: &BlockPointer) -> Option<TreeBlock> {
         reader.charge_cpu(cost(UNPACK_COST_PER_4_KIB, reader));
         let length = usize::try_from(reader.node_bytes()).ok()?;
@@ -48,8 +50,8 @@ impl Packed {
     }
 }
 
-/// What is charged for one block.
+/// Returns the simulated cost for one block.
 fn cost(per_4_kib: Duration, reader: &BlockReader) -> Duration {
-    // Clamp: a simulated time.
+    // Clamp: the cost is a simulated time.
     per_4_kib.saturating_mul(reader.node_bytes().quotient(4096).max(1))
 }

@@ -1,20 +1,23 @@
-//! One pass over a spinning disk for leaves that are wanted in another order.
+//! A pass: one run over a spinning disk for leaves that are wanted in another order.
 //!
-//! Where leaves lie scattered, a walk in order of keys crosses the disk once for each window, and on a disk whose
-//! head moves, passing over what lies between costs as much as reading it. So a pass knows as many of the coming
-//! leaves as there is room for their pointers, has them read in order of address, and holds back those that come
-//! before their turn: as they are while there is room; packed ([`Packed`]) when there is not, those wanted last
-//! first; and when that is not enough either, those wanted last are dropped, and read again by a later pass.
+//! If leaves are scattered, a walk in key order crosses the disk once for each window. On a
+//! spinning disk, skipping the bytes between two leaves costs as much as reading them. A pass
+//! therefore plans as many of the next leaves as it has memory for pointers, and reads them in
+//! address order. It holds back leaves that arrive before their turn: unpacked while memory lasts,
+//! then packed ([`Packed`]), those wanted last first. If memory is still short, the pass drops the
+//! leaves wanted last, and a later pass reads them again.
 //!
 //! Entries are numbered in the walk's order. Three bounds move over the numbers:
 //!
-//! - the front: what the walk takes next; `first` is its number;
-//! - `pack_from`: leaves from here on are packed when they arrive;
-//! - `horizon`: leaves from here on are not asked for, since there would be no space to hold them.
+//! - the front: the next entry for the walk; `first` is its number;
+//! - `pack_from`: the number from which leaves are packed when they arrive;
+//! - `horizon`: the number from which leaves are not read, because there would be no memory to hold
+//!   them.
 //!
-//! The last two come down when memory is short and go up again when half of it is free: the horizon to where it would
-//! have been with a little more room than there was, since what is read beyond it is read for nothing. Memory is the
-//! loan of [`crate::cache`], and counts pointers, blocks on their way, and what is held back.
+//! The last two bounds move down when memory is short, and up when half of it is free. The horizon
+//! moves up only a little beyond its last position, because reads beyond the sustainable horizon
+//! are wasted. The memory is the loan of [`crate::cache`]. It counts pointers, blocks in flight,
+//! and blocks held back.
 
 use crate::cache::{Loan, Reservation};
 use crate::error::Error;
@@ -29,62 +32,63 @@ use buttress_format::node::TreeBlock;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// What an entry takes: its pointer and content, and its place in the order of addresses.
+/// The memory of an entry: its pointer and content, and its node in the address order.
 const ENTRY_BYTES: u64 = 192;
 
-/// Pointers take at most this part of the memory.
+/// The part of the memory that pointers may take.
 const ENTRIES_PARTS: u64 = 6;
 
-/// What is on its way takes at most this part of the memory.
+/// The part of the memory that blocks in flight may take.
 const WINDOW_PARTS: u64 = 8;
 
-/// A pass with less than this on its way gains nothing.
+/// The bytes in flight below which a pass gains nothing.
 const WINDOW_BYTES_MIN: u64 = 128 << 10;
 
-/// The leaves that come next are not packed: this part of a window.
+/// The part of a window whose leaves are never packed, because the walk needs them next.
 const NEXT_PARTS: usize = 4;
 
-/// After this many leaves in a row that were not worth packing, others are not tried until memory is free again.
+/// The number of successive leaves with no gain from packing after which packing stops. It resumes
+/// when memory is free.
 const FUTILE_MAX: u32 = 32;
 
-/// What a block takes beside its bytes.
+/// The memory of a block beyond its bytes.
 const OVERHEAD_BYTES: u64 = 320;
 
-/// What a packed block takes beside its bytes.
+/// The memory of a packed block beyond its bytes.
 const PACKED_OVERHEAD_BYTES: u64 = 16;
 
-/// Blocks are asked for when fewer than this many parts in four of the window are on their way.
+/// The quarters of the window in flight below which more blocks are read.
 const ASK_BELOW: usize = 3;
 const ASK_OF: usize = 4;
 
 /// The state of a pass; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    // Before the loan: what was reserved must be given back first.
-    /// For what is held back or on its way.
+    // This field precedes the loan, because the reservation must be dropped first.
+    /// The memory for blocks held back or in flight.
     memory: Reservation,
-    /// For the entries, as many as there may be.
+    /// The memory for the maximum number of entries.
     _entries_memory: Reservation,
     entries: VecDeque<Entry>,
     first: u64,
-    /// How many entries are leaves, and not [`Content::Passed`].
+    /// The number of entries that are leaves, without [`Content::Passed`].
     leaves: u64,
     leaves_max: u64,
-    /// Leaves to be asked for, in order of address.
+    /// Leaves to read, in address order.
     unread: BTreeSet<(Logical, u64)>,
-    /// Where in that order to go on.
+    /// The address at which reading continues.
     head: Logical,
-    /// Nothing in `unread` lies before the horizon.
+    /// True if `unread` holds no leaf before the horizon.
     nothing_to_ask: bool,
-    /// Leaves that were asked for, in that order.
+    /// Leaves whose reads have started, in that order.
     in_flight: VecDeque<u64>,
     window_blocks: usize,
     block_bytes: u64,
     pack_from: u64,
     horizon: u64,
-    /// How many leaves in a row were not worth packing.
+    /// The number of successive leaves with no gain from packing.
     futile: u32,
-    /// How many entries there were before the horizon when it last came down.
+    /// The number of entries before the horizon when the horizon last moved down.
     span: u64,
     loan: Loan,
 }
@@ -97,23 +101,23 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// To be read.
+    /// The leaf is not read yet.
     Unread,
-    /// On its way.
+    /// The read of the leaf is in flight.
     Arriving(Arc<Batch>, usize),
-    /// Held back.
+    /// The leaf is held back, unpacked.
     Here(Box<TreeBlock>),
-    /// Held back, packed.
+    /// The leaf is held back, packed.
     Packed(Packed),
-    /// Could not be had.
+    /// The leaf could not be read.
     Failed(Box<Error>),
-    /// Of a higher level: taken from another queue.
+    /// A block of a higher level, taken from another queue.
     Passed(Box<Taken>),
 }
 
 impl Pass {
-    /// A pass with at most `window_bytes` on their way, unless another sweep has the loan, or it is too small to gain
-    /// anything.
+    /// Makes a pass with at most `window_bytes` in flight. Returns `None` if another sweep has the
+    /// loan, or if the loan is too small to gain anything.
     pub(crate) fn new(forest: &Forest, window_bytes: u64) -> Option<Self> {
         let loan = forest.borrow_cache()?;
         let node_bytes = u64::from(forest.reader().node_bytes());
@@ -148,22 +152,22 @@ impl Pass {
         })
     }
 
-    /// How many leaves are planned and not taken.
+    /// Returns the number of leaves that are planned and not taken.
     pub(crate) const fn leaves(&self) -> u64 {
         self.leaves
     }
 
-    /// How many leaves may be planned.
+    /// Returns the maximum number of planned leaves.
     pub(crate) const fn leaves_max(&self) -> u64 {
         self.leaves_max
     }
 
-    /// How many blocks of higher levels lie between the leaves.
+    /// Returns the number of blocks of higher levels between the leaves.
     pub(crate) fn passed(&self) -> u64 {
         u64_of(self.entries.len()).exact_sub(self.leaves)
     }
 
-    /// Plans a leaf: it will be the last.
+    /// Plans a leaf as the last entry.
     pub(crate) fn plan(&mut self, pointer: BlockPointer) {
         self.unread.insert((pointer.logical, self.end()));
         self.nothing_to_ask = false;
@@ -174,7 +178,7 @@ impl Pass {
         });
     }
 
-    /// Passes on what was taken from another queue: it will be the last.
+    /// Appends a block from another queue as the last entry.
     pub(crate) fn pass_on(&mut self, taken: Taken) {
         self.entries.push_back(Entry {
             pointer: taken.pointer,
@@ -182,7 +186,7 @@ impl Pass {
         });
     }
 
-    /// Takes the block at the front, waiting for it.
+    /// Waits for the block at the front and takes it.
     pub(crate) fn take(&mut self, forest: &Forest) -> Option<Taken> {
         self.relax();
         self.ask(forest);
@@ -203,7 +207,7 @@ impl Pass {
                 None => forest.read_block(&pointer),
             },
             Content::Failed(error) => Err(*error),
-            // Memory for no block at all: read it as without read-ahead.
+            // Without memory for the block, it is read without read-ahead.
             Content::Unread | Content::Arriving(..) => forest.read_block(&pointer),
         };
         Some(Taken {
@@ -214,7 +218,8 @@ impl Pass {
         })
     }
 
-    /// Lets go of everything before `pointer`'s block. False, and nothing changes, when it is not here.
+    /// Drops all entries before `pointer`'s block. Returns false, and changes nothing, if the pass
+    /// does not hold the block.
     pub(crate) fn skip_to(&mut self, pointer: &BlockPointer) -> bool {
         let Some(position) = self.entries.iter().position(|entry| entry.pointer == *pointer) else {
             return false;
@@ -225,7 +230,7 @@ impl Pass {
         true
     }
 
-    /// The number after the last entry's.
+    /// Returns the number after the last entry's number.
     fn end(&self) -> u64 {
         self.first.exact_add(u64_of(self.entries.len()))
     }
@@ -235,7 +240,7 @@ impl Pass {
         self.entries.get_mut(index)
     }
 
-    /// Takes the front out, with the memory that it holds.
+    /// Removes the front entry, together with its memory.
     fn pop(&mut self) -> Option<Entry> {
         let entry = self.entries.pop_front()?;
         let number = self.first;
@@ -255,7 +260,7 @@ impl Pass {
         Some(entry)
     }
 
-    /// What a content takes beside the entry.
+    /// Returns the memory of a content beyond its entry.
     fn bytes_of(&self, content: &Content) -> u64 {
         match content {
             Content::Arriving(..) | Content::Here(_) => self.block_bytes,
@@ -264,7 +269,7 @@ impl Pass {
         }
     }
 
-    /// Puts something else in an entry's place, and accounts for it.
+    /// Replaces the content of an entry, and accounts for its memory.
     fn replace(&mut self, number: u64, content: Content) {
         let after = self.bytes_of(&content);
         let Some(entry) = self.entry_mut(number) else {
@@ -272,21 +277,21 @@ impl Pass {
         };
         let logical = entry.pointer.logical;
         let before = core::mem::replace(&mut entry.content, content);
-        // Clamp: what becomes larger had memory reserved before.
+        // Clamp: memory for a larger content was reserved before.
         self.memory.shrink(self.bytes_of(&before).saturating_sub(after));
         if let Some(Content::Unread) = self.entry_mut(number).map(|entry| &entry.content) {
             self.unread.insert((logical, number));
         }
     }
 
-    /// Moves the bounds up again when half of the memory is free.
+    /// Moves the bounds up when half of the memory is free.
     fn relax(&mut self) {
         let half = self.loan.pool().capacity().get().quotient(2);
         if self.horizon.min(self.pack_from) < u64::MAX && self.memory.bytes() <= half {
             if self.horizon < u64::MAX {
-                // As many as there was room for before, and some more.
+                // The new span is the earlier span and a quarter more.
                 let more = self.span.quotient(4);
-                // Clamp: a bound at the largest number is none.
+                // Clamp: a bound at the largest number limits nothing.
                 let span = self.span.saturating_add(more).max(self.leaves_max.quotient(64));
                 self.horizon = self.first.saturating_add(span).max(self.horizon);
                 self.span = span;
@@ -297,13 +302,14 @@ impl Pass {
         }
     }
 
-    /// Brings the horizon down.
+    /// Moves the horizon down.
     fn lower(&mut self, horizon: u64) {
         self.horizon = horizon;
         self.span = horizon.exact_sub(self.first);
     }
 
-    /// Asks for leaves in order of address until a window of them is on its way, all in one plug.
+    /// Starts reads of leaves in address order until a window of them is in flight, all in one
+    /// plug.
     fn ask(&mut self, forest: &Forest) {
         let low = self.window_blocks.exact_mul(ASK_BELOW).quotient(ASK_OF);
         if self.nothing_to_ask || self.in_flight.len() >= low.max(1) {
@@ -339,15 +345,15 @@ impl Pass {
         }
     }
 
-    /// Puts in what the memory was already taken for.
+    /// Sets a content whose memory was already taken.
     fn set(&mut self, number: u64, content: Content) {
         if let Some(entry) = self.entry_mut(number) {
             entry.content = content;
         }
     }
 
-    /// The next leaf before the horizon, in order of address, beginning again at the lowest address after the
-    /// highest.
+    /// Returns the next leaf before the horizon in address order. After the highest address,
+    /// continues at the lowest.
     fn next_unread(&mut self) -> Option<(Logical, u64)> {
         let horizon = self.horizon;
         let inside = |place: &&(Logical, u64)| place.1 < horizon;
@@ -360,8 +366,8 @@ impl Pass {
         found
     }
 
-    /// Takes memory for leaf `number`: packs or drops others for it that are wanted later. False when there are
-    /// none: then the leaf lies past the horizon.
+    /// Takes memory for leaf `number`. Packs or drops leaves that are wanted later. Returns false
+    /// if there are none: the leaf then lies beyond the horizon.
     fn make_room(&mut self, forest: &Forest, number: u64) -> bool {
         loop {
             if number >= self.horizon {
@@ -376,8 +382,8 @@ impl Pass {
         }
     }
 
-    /// Packs the leaf that is wanted last of those that are held back as they are. False when there is none
-    /// for which that gains anything.
+    /// Packs the unpacked leaf that is wanted last. Returns false if packing gains nothing for any
+    /// leaf.
     fn pack_last(&mut self, forest: &Forest) -> bool {
         let next = self.window_blocks.quotient(NEXT_PARTS);
         let lowest = self.first.exact_add(u64_of(next));
@@ -400,13 +406,13 @@ impl Pass {
         false
     }
 
-    /// Remembers whether packing helped.
+    /// Records whether packing gained memory.
     fn count(&mut self, helped: bool) {
         self.futile = if helped { 0 } else { self.futile.exact_add(1) };
     }
 
-    /// Drops the leaf that is wanted last of those held back, if it is wanted after `number`. The horizon comes
-    /// down to it.
+    /// Drops the held-back leaf that is wanted last, if it is wanted after `number`. Moves the
+    /// horizon down to it.
     fn drop_last(&mut self, number: u64) -> bool {
         let mut last = self.horizon.min(self.end());
         while last > number.exact_add(1) {
@@ -422,7 +428,8 @@ impl Pass {
         false
     }
 
-    /// Waits for the leaf that was asked for first, and holds it back. False when nothing is on its way.
+    /// Waits for the oldest leaf in flight, and holds it back. Returns false if no leaf is in
+    /// flight.
     fn land(&mut self, forest: &Forest) -> bool {
         let Some(number) = self.in_flight.pop_front() else {
             return false;

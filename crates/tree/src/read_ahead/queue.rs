@@ -1,8 +1,9 @@
-//! Blocks on their way, in the order in which they will be taken.
+//! Queues: blocks in flight, in the order in which they will be taken.
 //!
-//! The owner plans blocks (each with its part of the forest's budget), asks for all that are planned in one plug,
-//! and takes them from the front. Between the two they are read by the devices and checked in batches by the
-//! forest's threads; on simulated devices they are checked when they are taken.
+//! The owner plans blocks, each with a reservation of the forest's budget. It starts the reads of
+//! all planned blocks in one plug, and takes blocks from the front. In between, the devices read
+//! them, and the forest's threads check them in batches. On simulated devices, a block is checked
+//! when it is taken.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -19,15 +20,15 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: VecDeque<Entry>,
-    /// How many of the entries are not [`Content::Passed`].
+    /// The number of entries without [`Content::Passed`].
     blocks: u64,
-    /// How many of the last entries are [`Content::Planned`] or were passed on since.
+    /// The number of last entries that are [`Content::Planned`] or were passed on since.
     unasked: usize,
-    /// How many more leaves go to the cache before it is asked again whether it has room.
+    /// The number of leaves that may go into the cache before its space is checked again.
     room_blocks: u64,
-    /// Leaves do not go to the cache.
+    /// True if leaves bypass the cache.
     passes_leaves: bool,
-    /// What was asked for last seemed to be in the page cache.
+    /// True if the last fetched blocks seemed to be in the page cache.
     cached: bool,
 }
 
@@ -40,29 +41,30 @@ struct Entry {
 
 #[derive(Debug)]
 enum Content {
-    /// Not yet asked for.
+    /// The read has not started.
     Planned,
-    /// Here or on its way.
+    /// The block is available or in flight.
     Arriving(Arriving),
-    /// In memory because a transaction changed it: nothing is to be fetched.
+    /// The block is in memory because a transaction changed it, and needs no read.
     Linked(Arc<Node>),
-    /// Taken from another queue.
+    /// The block was taken from another queue.
     Passed(Result<TreeBlock>),
 }
 
-/// What came off the front of a queue.
+/// A block taken from the front of a queue.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) pointer: BlockPointer,
     pub(crate) result: Result<TreeBlock>,
-    /// The block's links, where it is in memory because a transaction changed it.
+    /// The block's links, if it is in memory because a transaction changed it.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) reservation: Option<Reservation>,
 }
 
 impl Queue {
-    /// A queue for a walk that will not come back to its leaves, or over more than the cache will hold: keeping the
-    /// first of them would only cost memory, and the time in which it is touched.
+    /// Makes a queue whose leaves bypass the cache. It serves walks that visit each leaf once, or
+    /// that exceed the cache. Caching the first leaves would only cost memory, and the time to fill
+    /// it.
     pub(crate) fn passing_leaves() -> Self {
         Self {
             entries: VecDeque::new(),
@@ -74,29 +76,30 @@ impl Queue {
         }
     }
 
-    /// Whether what was asked for last seemed to be in the page cache.
+    /// Returns true if the last fetched blocks seemed to be in the page cache.
     pub(crate) const fn is_cached(&self) -> bool {
         self.cached
     }
 
-    /// How many blocks are in the queue, without those that were passed on to it.
+    /// Returns the number of blocks in the queue, except those passed on to it.
     pub(crate) const fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// How many blocks were passed on to the queue and are still in it.
+    /// Returns the number of blocks in the queue that were passed on to it.
     pub(crate) fn passed(&self) -> u64 {
         u64_of(self.entries.len()).exact_sub(self.blocks)
     }
 
-    /// Room in the budget for one more block; `None` when there is none. An empty queue always has room, without
-    /// a reservation if need be: the block that is needed next is read in any case, as without read-ahead.
+    /// Reserves budget for one more block; `None` if it is used up. An empty queue always accepts a
+    /// block, without a reservation if necessary, because the next block is read in any case.
     pub(crate) fn room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         let reservation = forest.ahead().reserve_block(forest.reader().node_bytes());
         (reservation.is_some() || self.blocks == 0).then_some(reservation)
     }
 
-    /// Plans a block: it will be the last. One that is in memory, as `node` says, is not fetched.
+    /// Plans a block as the last entry. If `node` is given, the block is in memory and is not
+    /// fetched.
     pub(crate) fn plan(
         &mut self,
         pointer: BlockPointer,
@@ -112,7 +115,7 @@ impl Queue {
         self.unasked = self.unasked.exact_add(1);
     }
 
-    /// Passes on what was taken from another queue: it will be the last.
+    /// Appends a block from another queue as the last entry.
     pub(crate) fn pass_on(&mut self, taken: Taken) {
         let Taken {
             pointer,
@@ -128,7 +131,7 @@ impl Queue {
         self.unasked = self.unasked.exact_add(1);
     }
 
-    /// Asks for all planned blocks that are not in the cache, in one plug.
+    /// Starts the reads of all planned blocks that are not in the cache, in one plug.
     pub(crate) fn ask(&mut self, forest: &Forest) {
         let first = self.entries.len().exact_sub(core::mem::take(&mut self.unasked));
         let mut wanted = Vec::new();
@@ -168,11 +171,11 @@ impl Queue {
         }
         let node_bytes = u64::from(forest.reader().node_bytes());
         let room = forest.cache().room().get();
-        // Half of the room: its shards are not filled evenly.
+        // The queue uses half of the cache's free space, because its shards fill unevenly.
         self.room_blocks = room.quotient(node_bytes.exact_mul(2));
     }
 
-    /// Takes the block at the front, waiting for it.
+    /// Waits for the block at the front and takes it.
     pub(crate) fn take(&mut self, forest: &Forest) -> Option<Taken> {
         let Entry {
             pointer,
@@ -214,7 +217,7 @@ impl Queue {
         })
     }
 
-    /// Puts a block into the cache: a node always, a leaf while that pushes nothing out.
+    /// Puts a block into the cache: every node, and leaves while the cache evicts nothing for them.
     fn keep(&mut self, forest: &Forest, pointer: &BlockPointer, block: &TreeBlock) {
         if pointer.level == 0 {
             if self.passes_leaves {
@@ -228,7 +231,8 @@ impl Queue {
         forest.cache().insert(pointer, block.clone());
     }
 
-    /// Lets go of everything before `pointer`'s block. False, and nothing changes, when it is not in the queue.
+    /// Drops all entries before `pointer`'s block. Returns false, and changes nothing, if the queue
+    /// does not hold the block.
     pub(crate) fn skip_to(&mut self, pointer: &BlockPointer) -> bool {
         let Some(position) = self.entries.iter().position(|entry| entry.pointer == *pointer) else {
             return false;

@@ -1,37 +1,37 @@
-//! Read-ahead for a walk that will see every block of its range.
+//! Sweeps: read-ahead for a walk that will visit every block of its range.
 //!
-//! A node of level 1 names hundreds of leaves, so where a walk will go is known far ahead. A sweep walks the same
-//! way as its cursor, some megabytes in front of it, on a path of its own:
+//! A node of level 1 names hundreds of leaves, so the walk's future is known far ahead. A sweep
+//! follows the same order as its cursor, some megabytes ahead of it, on a path of its own:
 //!
-//! 1. Each level has a [`Stage`]: the blocks of that level that are here or on their way, in order of keys,
-//!    and the node above whose children come next.
-//! 2. When a stage has less than a quarter of a window in front of the cursor, it is refilled to a whole one.
-//!    The new blocks are asked for in one plug, so that each device gets them in order of address, neighbours
-//!    merged.
-//! 3. They are checked in batches by the forest's threads as they arrive (on simulated devices: by the walk,
-//!    when it gets there).
-//! 4. The cursor asks for blocks in the order of the stages' queues and takes them from the front. When it asks
-//!    for one further back, it has jumped over the others; when for one that is not there at all, the sweep
-//!    starts again from the cursor's path.
+//! 1. Each level has a [`Stage`]. It holds the blocks of the level that are available or in flight,
+//!   in key order. It also holds the node above whose children come next.
+//! 2. When a stage has less than a quarter of a window ahead of the cursor, it is refilled to a
+//!   whole window. The reads of the new blocks start in one plug, so each device receives them in
+//!   address order, with neighbours merged.
+//! 3. The forest's threads check the blocks in batches as they arrive. On simulated devices, the
+//!   walk checks them.
+//! 4. The cursor requests blocks in the order of the stages' queues, and takes them from the front.
+//!   If it requests a block further back, it has skipped the blocks before. If the queue does not
+//!   hold the block, the sweep restarts from the cursor's path.
 //!
-//! A sweep starts small and doubles its window with each refill, so that one over a few leaves reads few. Each
-//! stage above has a window of its own, small because its nodes are few, and is refilled before the stage below
-//! needs its next node. Nothing outside the
-//! walk's [`Scope`] is read.
+//! A sweep starts with a small window and doubles it with each refill, so a walk over a few leaves
+//! reads few. Each higher stage has a smaller window of its own, because it has fewer nodes. It is
+//! refilled before the stage below needs its next node. The sweep reads nothing outside the walk's
+//! [`Scope`].
 //!
 //! # Order of address
 //!
-//! Blocks are handed out in order of keys, so what can be read in order of address is one window at a time.
-//! Where neighbours in the tree are neighbours on disk that is as good as reading everything in order of
-//! address. Where they lie scattered over the disk, each window crosses it once. On a disk that turns that costs
-//! seconds a time, so there a sweep goes over to a [`Pass`] when a window was slow. A job that needs no order of
-//! keys walks with [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
+//! A sweep delivers blocks in key order, so it can read only one window at a time in address order.
+//! If neighbours in the tree are neighbours on disk, this is as good as reading all blocks in
+//! address order. If blocks are scattered, each window crosses the disk once. A crossing costs
+//! seconds on a spinning disk, so the sweep switches to a [`Pass`] after a slow window. A job that
+//! needs no key order walks with [`Tree::blocks_by_address`](crate::Tree::blocks_by_address).
 //!
 //! # Memory
 //!
-//! Everything in the queues is reserved from the forest's budget; when that is used up, the stages hold one
-//! block. Nodes go through the cache. Leaves are taken from it when they are there, and put into it only as
-//! long as it has room: a sweep never pushes out what others use.
+//! The queues reserve their blocks from the forest's budget. When the budget is used up, each stage
+//! holds one block. Nodes go through the cache. Leaves come from the cache if it holds them, and
+//! enter it only while it has space. A sweep never evicts blocks that other readers use.
 
 use crate::cache::Reservation;
 use crate::edit::Node;
@@ -52,29 +52,30 @@ use std::sync::Arc;
 /// The window of a sweep's first refill.
 pub(crate) const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 
-/// A stage is refilled when its queue holds less than this part of the window: large enough that the devices
-/// always have work, small enough that a refill is a long ascending run of requests.
+/// The part of its window at which a stage is refilled. It is large enough to keep the devices
+/// busy, and small enough that a refill is a long ascending run of requests.
 const REFILL_PARTS: u64 = 4;
 
-/// The window of a stage above is this many times smaller than that of the one below.
+/// The ratio of the window of a stage to the window of the stage above.
 pub(crate) const NODES_TO_LEAVES: u64 = 64;
 
-/// Each stage above the lowest has at least this many blocks ahead.
+/// The minimum number of blocks ahead of each stage above the lowest.
 pub(crate) const NODES_AHEAD_MIN: u64 = 4;
 
-/// A queue holds at most this many blocks of higher levels: each holds memory, and a hostile tree could have
-/// any number of nodes without children that can be read.
+/// The maximum number of blocks of higher levels in a queue. Each takes memory, and a hostile tree
+/// could have any number of nodes without readable children.
 const ABOVE_MAX: u64 = 64;
 
-/// A window of at least this size shows how fast the disk is.
+/// The minimum size of a window from which the speed of the disk is measured.
 const PASS_AFTER_BYTES: u64 = 512 << 10;
 
-/// What comes more slowly than this lies scattered: half of what a spinning disk gives at its inner edge.
+/// The speed below which leaves count as scattered: half of a spinning disk's speed at its inner
+/// edge.
 const SLOW_BYTES_PER_SECOND: u64 = 40_000_000;
 
-/// On a disk that turns, the usual window grows to three quarters of what may be read ahead: each window crosses the
-/// disk once, wherever its leaves lie, so fewer of them move the head less. Where nothing moves, that gains nothing.
-/// (One of this many parts is left to others.)
+/// The part of the read-ahead budget that a default window leaves to other readers on a spinning
+/// disk. The window grows to the remaining three quarters. Each window crosses the disk once, so
+/// fewer windows mean fewer seeks. Other devices gain nothing from a larger window.
 const ROTATIONAL_LEAVES: u64 = 4;
 
 /// The window of nodes of level 1 for a pass.
@@ -83,50 +84,53 @@ const PASS_NODES_BYTES: u64 = 4 << 20;
 /// The state of one sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// The window that was asked for.
+    /// The requested window in bytes.
     given_window_bytes: u64,
-    /// The largest window: more than that on a disk that turns.
+    /// The maximum window in bytes, which exceeds the requested window on a spinning disk.
     window_bytes_max: u64,
-    /// The window now.
+    /// The current window in bytes.
     window_bytes: u64,
     floor: u8,
     scope: Scope,
-    /// Leaves do not go to the cache.
+    /// True if leaves bypass the cache.
     passes_leaves: bool,
-    /// Whether the sweep may yet become a pass over a spinning disk.
+    /// True if the sweep may still become a pass over a spinning disk.
     may_pass: bool,
-    /// How long the walk has waited for blocks of the last window.
+    /// The time that the walk has waited for blocks of the last window.
     waited: Duration,
-    /// The lowest level first. Empty until the sweep starts.
+    /// The stages, the lowest level first. Empty until the sweep starts.
     stages: Vec<Stage>,
 }
 
 /// One level of a sweep.
 #[derive(Debug, Default)]
 struct Stage {
-    /// The node above whose children come next, and the first of them that has not been asked for.
+    /// The node above whose children come next, with the slot of its first child that is not
+    /// fetched.
     parent: Option<Step>,
-    /// Blocks of this level, and between them those of higher levels, parents before children: the order in
-    /// which the walk asks for them.
+    /// Blocks of this level, and between them blocks of higher levels, parents before children.
+    /// This is the order in which the walk requests them.
     queue: Queue,
-    /// What comes after the queue, once the sweep is a pass over a spinning disk. Only on the lowest level.
+    /// The pass that follows the queue, if the sweep has become a pass over a spinning disk. Only
+    /// on the lowest level.
     pass: Option<Box<Pass>>,
 }
 
 impl Stage {
-    /// How many blocks of this level are planned.
+    /// Returns the number of planned blocks of this level.
     fn blocks(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.leaves());
         self.queue.blocks().exact_add(pass)
     }
 
-    /// How many blocks of higher levels lie between them.
+    /// Returns the number of blocks of higher levels between them.
     fn passed(&self) -> u64 {
         let pass = self.pass.as_ref().map_or(0, |pass| pass.passed());
         self.queue.passed().exact_add(pass)
     }
 
-    /// Room in the budget for one more block; a pass has its own, and as many entries as a window of it may have.
+    /// Reserves budget for one more block. A pass has its own budget, and a maximum number of
+    /// entries.
     fn has_room(&self, forest: &Forest) -> Option<Option<Reservation>> {
         if self.pass.is_some() {
             Some(None)
@@ -135,7 +139,7 @@ impl Stage {
         }
     }
 
-    /// Plans a block: it will be the last.
+    /// Plans a block as the last entry.
     fn plan(&mut self, pointer: BlockPointer, node: Option<Arc<Node>>, reservation: Option<Reservation>) {
         match &mut self.pass {
             Some(pass) => pass.plan(pointer),
@@ -168,7 +172,7 @@ impl Stage {
 }
 
 impl Sweep {
-    /// A sweep whose lowest blocks have level `floor`, over the blocks of `scope`.
+    /// Makes a sweep over the blocks of `scope`, whose lowest blocks have level `floor`.
     pub(crate) fn new(window: ByteCount, floor: u8, scope: Scope) -> Self {
         let given_window_bytes = window.get();
         let window_bytes = given_window_bytes.min(FIRST_WINDOW_BYTES);
@@ -185,12 +189,12 @@ impl Sweep {
         }
     }
 
-    /// Leaves are not to go to the cache. Called before the first is fetched.
+    /// Makes leaves bypass the cache. Called before the first fetch.
     pub(crate) const fn pass_leaves(&mut self) {
         self.passes_leaves = true;
     }
 
-    /// The block at `pointer`: the child in the last step's slot.
+    /// Returns the block at `pointer`, which is the child in the last step's slot.
     pub(crate) fn fetch(
         &mut self,
         forest: &Forest,
@@ -209,7 +213,8 @@ impl Sweep {
             .is_some_and(|stage| stage.skip_to(pointer))
         {
             if pointer.level != self.floor {
-                // Wait with starting until the walk has come down: only then is it known where it begins.
+                // The sweep starts after the walk has descended, because only then is its first
+                // leaf known.
                 return forest.read_block(pointer);
             }
             self.stop();
@@ -218,7 +223,7 @@ impl Sweep {
         let before = self.may_pass.then(|| forest.reader().now());
         let taken = self.take(forest, 0);
         if let Some(before) = before {
-            // Clamp: a time; clocks stand still at worst.
+            // Clamp: a duration; at worst the clock stands still.
             let waited = forest.reader().now().saturating_sub(before);
             self.waited = self.waited.saturating_add(waited);
         }
@@ -228,14 +233,14 @@ impl Sweep {
         }
     }
 
-    /// Forgets where it was; what is on its way is let go.
+    /// Stops the sweep, and drops the blocks in flight.
     fn stop(&mut self) {
         self.stages.clear();
         self.may_pass = false;
         self.window_bytes = self.given_window_bytes.min(FIRST_WINDOW_BYTES);
     }
 
-    /// Starts at the child in the last step's slot.
+    /// Starts the sweep at the child in the last step's slot.
     fn start(&mut self, forest: &Forest, steps: &[Step]) {
         let turns = forest.reader().is_rotational();
         self.may_pass = self.floor == 0 && turns;
@@ -261,7 +266,7 @@ impl Sweep {
         }
     }
 
-    /// Takes the front of a stage's queue, waiting for it.
+    /// Waits for the block at the front of a stage's queue and takes it.
     fn take(&mut self, forest: &Forest, index: usize) -> Option<Taken> {
         self.refill(forest, index);
         self.stages.get_mut(index)?.take(forest)
@@ -297,7 +302,8 @@ impl Sweep {
                 self.waited = Duration::ZERO;
             }
         }
-        // The stage above goes on in time, so that its next node is here when this stage's is used up.
+        // The stage above is refilled early, so that its next node is available when this stage's
+        // node is used up.
         if let Some(above) = index
             .checked_add(1)
             .filter(|_| self.window_bytes > FIRST_WINDOW_BYTES)
@@ -306,15 +312,16 @@ impl Sweep {
         }
     }
 
-    /// Whether the last window came so slowly that the disk must have gone to and fro for it.
+    /// Returns true if the last window was so slow that the disk must have moved its head back and
+    /// forth.
     fn is_slow(&self) -> bool {
-        // The window was doubled when it had been asked for.
+        // The window was doubled after its reads started.
         let bytes = self.window_bytes.quotient(2);
         let ample = bytes.exact_mul(1_000_000_000) / SLOW_BYTES_PER_SECOND;
         bytes >= PASS_AFTER_BYTES && self.waited > Duration::from_nanos(ample)
     }
 
-    /// Goes on as a pass over the disk, where memory can be had for it.
+    /// Turns the sweep into a pass over the disk, if memory is available.
     fn begin_pass(&mut self, forest: &Forest) {
         self.may_pass = false;
         if let Some(stage) = self.stages.first_mut() {
@@ -330,7 +337,7 @@ impl Sweep {
         let node_bytes = u64::from(forest.reader().node_bytes());
         match self.pass() {
             Some(pass) if index == 0 => return pass.leaves_max(),
-            // A pass wants all nodes of level 1 before it begins.
+            // A pass plans all nodes of level 1 before it begins.
             Some(_) if index == 1 => return PASS_NODES_BYTES.quotient(node_bytes).max(1),
             _ => {}
         }
@@ -340,7 +347,7 @@ impl Sweep {
         })
     }
 
-    /// How many blocks of higher levels a stage may hold.
+    /// Returns the maximum number of blocks of higher levels in a stage.
     fn above_max(&self, forest: &Forest) -> u64 {
         let held = forest.ahead().capacity().get().quotient(2);
         let node_bytes = u64::from(forest.reader().node_bytes());
@@ -350,9 +357,9 @@ impl Sweep {
         }
     }
 
-    /// The next block of a stage's level, taking nodes from the stage above as needed. A block in memory is not
-    /// fetched: on the lowest level it is left out, since the walk asks nobody for it; on those above it stands in
-    /// its place, for what is below it.
+    /// Returns the next block of a stage's level. Takes nodes from the stage above as needed. A
+    /// block in memory is not fetched. On the lowest level it is skipped, because the walk does not
+    /// request it. On higher levels it stays, for the blocks below it.
     fn next_pointer(&mut self, forest: &Forest, index: usize) -> Option<(BlockPointer, Option<Arc<Node>>)> {
         let above_max = self.above_max(forest);
         loop {

@@ -1,4 +1,4 @@
-//! A volume in memory that edits of trees are committed to, and an account of its blocks.
+//! A volume in memory to which tests commit edited trees, with an accounting of its blocks.
 
 use super::{CHUNK_LOGICAL, CHUNK_PHYSICAL, CHUNK_TREE_UUID, ImageBuilder, ImageOptions, TreeShape, Written};
 use crate::edit::{EditContext, EditableTree, Frozen};
@@ -13,21 +13,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Which blocks of a scratch volume are in use; the context of the edits.
+/// The edit context of a scratch volume: it records which blocks are in use.
 #[derive(Debug)]
 pub struct Account {
     generation: Generation,
-    /// Addresses that nobody uses, the lowest first.
+    /// Unused addresses, the lowest first.
     free: BTreeSet<u64>,
-    /// Addresses of blocks that trees have.
+    /// Addresses of blocks in trees.
     used: BTreeSet<u64>,
-    /// Addresses of blocks that the running transaction left.
+    /// Addresses of blocks that the running transaction removed.
     left: Vec<u64>,
-    /// Addresses that were left before, and may still be read by views.
+    /// Addresses of blocks removed by earlier transactions, which views may still read.
     pinned: Vec<u64>,
-    /// How many blocks were copied, and how many were dropped, since the volume was made.
+    /// The number of copied blocks since the volume was made.
     pub copied: u64,
-    /// See above.
+    /// The number of dropped blocks since the volume was made.
     pub dropped: u64,
 }
 
@@ -40,7 +40,7 @@ impl Account {
         Ok(())
     }
 
-    /// The addresses of all blocks that trees have.
+    /// Returns the addresses of all blocks in trees.
     #[must_use]
     pub const fn used(&self) -> &BTreeSet<u64> {
         &self.used
@@ -70,18 +70,18 @@ pub struct Scratch {
     device: Device,
     volume: Arc<Volume>,
     forest: Arc<Forest>,
-    /// What the edits of its trees are told.
+    /// The accounting of the trees' blocks.
     pub account: Account,
 }
 
 impl Scratch {
-    /// A volume without trees. `cache` is the forest's budget.
+    /// Makes a volume without trees. `cache` is the forest's budget.
     #[must_use]
     pub fn new(options: ImageOptions, cache: ByteCount) -> Self {
         Self::with_tree(options, cache, TreeId::new(256), &[]).0
     }
 
-    /// A volume with one committed tree of these items, which are in order of their keys.
+    /// Makes a volume with one committed tree of these items, which are in key order.
     #[must_use]
     pub fn with_tree(
         options: ImageOptions,
@@ -125,26 +125,26 @@ impl Scratch {
         (scratch, root)
     }
 
-    /// The forest.
+    /// Returns the forest.
     #[must_use]
     pub const fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
 
-    /// Another forest over the same bytes, with an empty cache.
+    /// Returns another forest over the same bytes, with an empty cache.
     #[must_use]
     pub fn reopened(&self) -> Arc<Forest> {
         Forest::new(Arc::clone(&self.volume), ByteCount::new(4 << 20))
     }
 
-    /// A tree without items, not yet committed.
+    /// Returns a tree without items, not yet committed.
     #[must_use]
     pub fn new_tree(&self, tree: TreeId) -> EditableTree {
         let uuid = Uuid::from_bytes(CHUNK_TREE_UUID);
         EditableTree::new_empty(&self.forest, tree, self.account.generation, uuid)
     }
 
-    /// Gives addresses to all blocks of a tree that have none.
+    /// Assigns addresses to all blocks of a tree that have none.
     pub fn assign(&mut self, tree: &mut EditableTree) {
         let account = &mut self.account;
         let mut assign = |_: u8, _: Key| {
@@ -156,15 +156,16 @@ impl Scratch {
         assert_eq!(tree.unassigned_nodes(), 0);
     }
 
-    /// Commits a tree: from then on it is on the device, and nothing of it in memory. What its transaction left is
-    /// used again after [`Scratch::unpin`].
+    /// Commits a tree: it is then on the device, with no blocks in memory. The addresses of removed
+    /// blocks are reused after [`Scratch::unpin`].
     pub fn commit(&mut self, tree: &mut EditableTree) -> Option<Written> {
         let frozen = self.write(tree)?;
         tree.forget_written(&frozen);
         Some(written(&frozen))
     }
 
-    /// As [`Scratch::commit`], but what the next edits are likely to come to stays in memory.
+    /// Commits a tree like [`Scratch::commit`], but keeps probable targets of the next edits in
+    /// memory.
     pub fn commit_and_keep(&mut self, tree: &mut EditableTree) -> Option<Written> {
         let frozen = self.write(tree)?;
         let root = written(&frozen);
@@ -192,13 +193,13 @@ impl Scratch {
         Some(frozen)
     }
 
-    /// Blocks that committed transactions left may be used again: no view holds them.
+    /// Allows the reuse of blocks that committed transactions removed. No view may hold them.
     pub fn unpin(&mut self) {
         self.account.free.extend(self.account.pinned.drain(..));
     }
 }
 
-/// Where a tree that was written begins.
+/// Returns the root of a written tree.
 fn written(frozen: &Frozen) -> Written {
     let root = frozen.root().expect("all blocks have addresses");
     Written {

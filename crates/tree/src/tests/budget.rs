@@ -1,4 +1,4 @@
-//! Memory stays within the budget, whatever is read and however far ahead.
+//! Tests that memory stays within the budget, for every order of reads and every read-ahead.
 
 use super::{Image, MODES, collect};
 use crate::ReadAhead;
@@ -47,7 +47,7 @@ fn several_sweeps_share_the_budget_and_all_arrive() {
 
 #[test]
 fn what_is_in_use_survives_a_sweep_over_more_than_the_cache_holds() {
-    // Room for some 35 of 421 blocks.
+    // The budget holds some 35 of 421 blocks.
     let sample = Image::scattered().open(ByteCount::new(200_000));
     let hot: Vec<_> = sample.items.keys().copied().take(20).collect();
     for _ in 0..4 {

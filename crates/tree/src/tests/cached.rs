@@ -1,4 +1,4 @@
-//! Blocks that are in the page cache, or some of them: which come, and what is wrong with them, is the same.
+//! Tests that blocks and errors do not depend on which blocks are in the page cache.
 
 use super::corruption::walk;
 use super::{Image, MODES, key};
@@ -10,13 +10,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Memory of which some blocks count as those of a file in the page cache, and the others as those of its medium.
+/// Memory in which some blocks count as cached pages of a file, and other blocks as those of its
+/// medium.
 #[derive(Debug)]
 struct PartlyCached {
     memory: MemoryBackend,
-    /// By the number of 4 KiB.
+    /// Returns true if the 4 KiB with this number are cached.
     is_cached: fn(u64) -> bool,
-    /// Reads that went to the medium.
+    /// The number of reads from the medium.
     waited: Arc<AtomicUsize>,
 }
 
@@ -65,7 +66,7 @@ impl Backend for PartlyCached {
     }
 }
 
-/// The tree of an image over such memory, and the count of reads that waited.
+/// Opens the tree of an image over such memory. Returns it with the count of reads from the medium.
 fn open(image: Image, budget: u64, is_cached: fn(u64) -> bool) -> (Tree, Arc<AtomicUsize>) {
     let waited = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&waited);
@@ -81,7 +82,8 @@ fn open(image: Image, budget: u64, is_cached: fn(u64) -> bool) -> (Tree, Arc<Ato
     (forest.tree(image.root), waited)
 }
 
-/// All, none, most, few, and the front of the image, so that windows begin with what is cached and end with what is not.
+/// All, no, most and few blocks are cached, and the front of the image, so that windows begin with
+/// cached blocks only.
 const CACHED: [fn(u64) -> bool; 5] = [
     |_| true,
     |_| false,
@@ -90,7 +92,8 @@ const CACHED: [fn(u64) -> bool; 5] = [
     |block| block < 400,
 ];
 
-/// A tree of some 170 blocks anywhere in 180, of which a few are damaged; the same for the same seed.
+/// Returns a tree of some 170 blocks scattered over 180, a few of them damaged. The seed determines
+/// the tree.
 fn damaged(seed: u64) -> Image {
     let items = (0..1000).map(|number| (key(number), vec![3; 20])).collect();
     let options = ImageOptions {
@@ -144,7 +147,7 @@ fn a_sweep_over_cached_leaves_waits_for_no_device() {
             count += 1;
         }
         assert_eq!(count, 400);
-        // The way down to the first leaf.
+        // The reads are those of the path to the first leaf.
         assert!(waited.load(Ordering::Relaxed) - before <= 3);
         let kept = tree.forest().cache_statistics().blocks;
         assert!(

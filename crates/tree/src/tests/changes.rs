@@ -1,4 +1,4 @@
-//! What differs between two trees, against a comparison of two `BTreeMap`s.
+//! Tests of the differences between two trees against a comparison of two `BTreeMap`s.
 
 use super::{MODES, TREE, key, random_items};
 use crate::testing::{ImageBuilder, ImageOptions, Placement, Random, Written};
@@ -13,8 +13,8 @@ type Items = BTreeMap<Key, Vec<u8>>;
 type List = Vec<(Key, Vec<u8>)>;
 type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// Trees that share every leaf and node that is equal in both, as snapshots do. Where blocks end depends on the
-/// keys, so that a change moves few of the bounds.
+/// Trees that share every equal leaf and node, as snapshots do. The keys determine where blocks
+/// end, so a change moves few bounds.
 struct History {
     builder: ImageBuilder,
     leaves: HashMap<List, Written>,
@@ -57,7 +57,7 @@ impl History {
     }
 }
 
-/// Cuts a list after some elements, at places that depend on the keys alone, and after `most`.
+/// Splits a list at places that depend on the keys alone, and after `most` elements.
 fn groups<T>(list: &[T], key: impl Fn(&T) -> Key, most: usize, level: u8) -> Vec<&[T]> {
     let mut groups = Vec::new();
     let mut rest = list;
@@ -66,7 +66,7 @@ fn groups<T>(list: &[T], key: impl Fn(&T) -> Key, most: usize, level: u8) -> Vec
             let key = key(item);
             Random::new(key.objectid.get() * 31 + key.offset + (u64::from(level) << 40)).below(5) == 0
         });
-        // At least two, so that levels end.
+        // A group has at least two elements, so that the number of levels is finite.
         let count = cut
             .map_or(rest.len(), |cut| cut + 1)
             .clamp(2, most)
@@ -78,7 +78,7 @@ fn groups<T>(list: &[T], key: impl Fn(&T) -> Key, most: usize, level: u8) -> Vec
     groups
 }
 
-/// The items after some random changes: most of them few, some of them nearly all.
+/// Returns the items after some random changes: usually few, sometimes nearly all.
 fn changed(items: &Items, random: &mut Random, key_bound: u64) -> Items {
     let mut items = items.clone();
     if random.below(6) == 0 {
@@ -169,8 +169,8 @@ fn changes_agree_with_a_naive_comparison() {
     );
 }
 
-/// A walk that looks ahead now and then, and at what lies behind each change that the new tree has: how many items
-/// that were is the second of the results.
+/// Walks with occasional read-ahead, and inspects the items after each change that the new tree
+/// has. The second result is the number of these items.
 fn with_looks_ahead_and_behind(
     walk: &mut Changes,
     new: &Items,
@@ -205,7 +205,7 @@ fn with_looks_ahead_and_behind(
                 behind.next().map(|(key, data)| (*key, data.as_slice()))
             );
         }
-        // Where the leaf ends, the next one begins.
+        // The next leaf begins at the end of this leaf.
         assert_eq!(walk.following_end(), behind.next().map(|(key, _)| *key));
     }
     (differences, behind_count)
@@ -217,7 +217,8 @@ fn open(image: &[u8], budget: ByteCount) -> Arc<Forest> {
     Forest::new(Arc::new(volume.unwrap()), budget)
 }
 
-/// 3000 items and a few changes; the blocks that only one of the two trees has.
+/// Returns two trees of 3000 items with a few changes, and the number of blocks that only one tree
+/// has.
 fn few_changes() -> (History, RootPointer, RootPointer, usize) {
     let mut history = History::new(1);
     let old: Items = (0..3000).map(|number| (key(number), vec![1; 8])).collect();
@@ -256,7 +257,7 @@ fn what_is_shared_is_not_read() {
         let before = forest.cache_statistics().misses;
         assert_eq!(collect(changes(&forest.tree(old), &forest.tree(old), mode)), []);
         assert_eq!(forest.cache_statistics().misses, before);
-        // Through another volume nothing is taken on trust.
+        // The comparison with another volume trusts no pointer.
         let other = open(&image, ByteCount::new(16 << 20));
         let all = forest.tree(old).blocks(ReadAhead::None).count() as u64;
         assert_eq!(collect(changes(&forest.tree(old), &other.tree(old), mode)), []);
@@ -270,7 +271,7 @@ fn changes_before_a_damaged_block_come_first_and_then_its_error_in_every_mode() 
     let forest = open(&history.builder.finish(&old, &old), ByteCount::new(16 << 20));
     let tree = forest.tree(new);
     for level in [0, 1, 2] {
-        // A block over item 2000, in the middle of the changes.
+        // The damaged block covers item 2000, in the middle of the changes.
         let bad = over(&tree, &key(1999), level);
         let (mut history, ..) = few_changes();
         history.builder.block_mut(bad)[300] ^= 1;
@@ -301,7 +302,7 @@ fn changes_before_a_damaged_block_come_first_and_then_its_error_in_every_mode() 
     }
 }
 
-/// The address of the block of `level` that `key` belongs under.
+/// Returns the address of the block of `level` that covers `key`.
 fn over(tree: &Tree, key: &Key, level: u8) -> Logical {
     let mut visits = tree.blocks(ReadAhead::None).map(Result::unwrap);
     let visit = visits.find(|visit| visit.pointer.level == level && visit.pointer.covers(key));

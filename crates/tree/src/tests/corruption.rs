@@ -1,4 +1,4 @@
-//! Damaged and hostile trees: exact errors, in their place, and an end.
+//! Tests of damaged and hostile trees: exact errors at their place, and a finite walk.
 
 use super::{MODES, TREE, key};
 use crate::error::Failure;
@@ -8,7 +8,7 @@ use buttress_device::Device;
 use buttress_format::node::BlockProblem;
 use buttress_format::{ByteCount, Generation, Key, Logical, TreeId};
 
-/// Four leaves under two nodes under a root, ten items in each leaf.
+/// A root, two nodes and four leaves, with ten items in each leaf.
 struct Small {
     builder: ImageBuilder,
     leaves: Vec<Written>,
@@ -59,7 +59,7 @@ fn problem(error: &Error) -> &BlockProblem {
     }
 }
 
-/// What a walk finds: addresses of good blocks and of bad ones.
+/// Returns the addresses of good blocks and the errors that a walk finds.
 pub(super) fn walk(tree: &Tree, mode: ReadAhead) -> (Vec<Logical>, Vec<Error>) {
     let mut good = Vec::new();
     let mut bad = Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn walk(tree: &Tree, mode: ReadAhead) -> (Vec<Logical>, Vec<Error>) {
     (good, bad)
 }
 
-/// The items of numbers `range` are missing, and there is one error in their place.
+/// Asserts that the items with numbers in `range` are missing, with one error in their place.
 fn check_items(tree: &Tree, missing: std::ops::Range<u64>, check: &dyn Fn(&Error)) {
     for mode in MODES {
         let mut expected = (0..40).filter(|number| !missing.contains(number)).map(key);
@@ -90,7 +90,7 @@ fn check_items(tree: &Tree, missing: std::ops::Range<u64>, check: &dyn Fn(&Error
             }
         }
         assert_eq!((expected.next(), errors), (None, 1), "{mode:?}");
-        // Backwards too.
+        // The cursor also walks backwards.
         let mut cursor = tree.cursor(mode);
         let mut found = Vec::new();
         let mut more = cursor.seek_last();
@@ -120,7 +120,7 @@ fn each_broken_promise_gives_its_own_error() {
 
 type Case = (&'static str, fn(&mut Small), fn(&BlockProblem) -> bool);
 
-/// How to break the second leaf, and the failure that this is.
+/// The ways to damage the second leaf, each with its failure.
 fn broken_promises() -> [Case; 6] {
     [
         (
@@ -238,7 +238,7 @@ fn a_node_that_cannot_be_had_hides_its_leaves_alone() {
         assert!(matches!(problem(error), BlockProblem::Checksum { .. }), "{error}");
         assert_eq!((error.pointer().logical, error.pointer().level), (node, 1));
     });
-    // A seek into the gap says so, and the cursor goes on behind it or before it.
+    // A seek into the gap fails. The cursor then continues after the gap or before it.
     let mut cursor = tree.cursor(ReadAhead::None);
     assert!(cursor.seek(&key(5)).is_err());
     assert!(cursor.current().is_none());
@@ -299,7 +299,7 @@ fn a_cycle_of_pointers_ends_at_the_level_check() {
             }
         );
     });
-    // The node's first child is the node.
+    // The node's first child is the node itself.
     let mut small = Small::new();
     small.builder.edit_pointer(node.logical, 0, |pointer| {
         pointer.blockptr = node.logical.get().into()
@@ -337,7 +337,8 @@ fn keys_past_the_parents_bound_are_refused() {
     });
 }
 
-/// Every node points twice at the one block below: 2^7 paths to the leaf, 121^7 with full nodes.
+/// Every node points twice at the one block below. 2^7 paths lead to the leaf, or 121^7 with full
+/// nodes.
 #[test]
 fn shared_children_are_visited_once() {
     let mut builder = ImageBuilder::new(ImageOptions::default());
@@ -379,7 +380,8 @@ fn snapshots_may_share_blocks_of_other_subvolumes() {
     assert_eq!(tree.range(.., ReadAhead::None).filter_map(Result::ok).count(), 40);
 }
 
-/// The same block through a pointer that promises something else: the cache does not hide that.
+/// The same block is read through a pointer with other expectations. The cache must not hide the
+/// mismatch.
 #[test]
 fn a_cached_block_is_compared_with_each_pointer() {
     let small = Small::new();

@@ -1,10 +1,10 @@
-//! Blocks that are read in for what comes next: they are still there when it comes.
+//! Tests that blocks that were faulted in are still cached when the lookup is retried.
 
 use super::{Image, Sample};
 use crate::{BlockPointer, NonBlocking};
 use buttress_format::{ByteCount, Key};
 
-/// What is missing for a look at these keys, one block for each.
+/// Returns the blocks that are missing for lookups of these keys, one block for each.
 fn missing(sample: &Sample, keys: &[Key]) -> Vec<BlockPointer> {
     let _resident_only = NonBlocking::hold();
     let look = |key: &Key| sample.tree.get(key).err();
@@ -12,8 +12,8 @@ fn missing(sample: &Sample, keys: &[Key]) -> Vec<BlockPointer> {
     errors.filter_map(|error| error.would_block().cloned()).collect()
 }
 
-/// A cache whose blocks are all in use, one that an eighth of its leaves would fill: what is read ahead must stay until it is
-/// looked at, though others leave for it.
+/// All blocks of the cache are in use, and an eighth of its leaves would fill it. Blocks that were
+/// faulted in must stay until they are used, even if other blocks are evicted for them.
 #[test]
 fn blocks_that_are_faulted_in_stay_beside_those_in_use() {
     let sample = Image::scattered().open(ByteCount::new(1 << 20));
@@ -24,7 +24,7 @@ fn blocks_that_are_faulted_in_stay_beside_those_in_use() {
             sample.tree.get(key).unwrap();
         }
     }
-    // One key in each of 40 leaves.
+    // The test wants one key in each of 40 leaves.
     let wanted: Vec<Key> = wanted.iter().step_by(5).take(40).copied().collect();
     for _ in 0..3 {
         let pointers = missing(&sample, &wanted);

@@ -1,4 +1,4 @@
-//! Walks leaf by leaf: the same items as a range gives, and nothing read that is not wanted.
+//! Tests of walks leaf by leaf: they return the same items as a range, and read no unwanted leaf.
 
 use super::{Image, MODES, Sample, collect, key};
 use crate::testing::Random;
@@ -24,7 +24,7 @@ fn leaves_give_the_items_of_a_range_in_every_mode() {
     let mut ranges = vec![(Bound::Unbounded, Bound::Unbounded)];
     for _ in 0..60 {
         let (one, other) = (random.below(2100), random.below(2100));
-        // Turned round now and then: an empty range.
+        // Some ranges are reversed, and therefore empty.
         let (low, high) = (
             key(one),
             key(if random.below(5) == 0 {
@@ -57,7 +57,7 @@ fn leaves_give_the_items_of_a_range_in_every_mode() {
     }
 }
 
-/// How many blocks were read for a walk over what `wanted` admits.
+/// Returns the number of blocks read by a walk over the subtrees that `wanted` admits.
 fn misses(sample: &Sample, mode: ReadAhead, wanted: fn(&Key, Option<&Key>) -> bool) -> (Vec<Key>, u64) {
     let before = sample.forest().cache_statistics().misses;
     let keys = items(sample.tree.leaves_where(.., mode, wanted));
@@ -72,27 +72,27 @@ fn subtrees_that_are_not_wanted_are_not_read() {
             mode,
             ReadAhead::Forward | ReadAhead::ForwardOnMiss | ReadAhead::ForwardAlways
         ) {
-            // What these give up before it has arrived they read twice.
+            // These modes drop blocks before they arrive, and read them twice.
             continue;
         }
-        // 100 items a node of level 1, 20 leaves each.
+        // The tree has 100 items for each node of level 1, in 20 leaves.
         let sample = || Image::scattered().open(ByteCount::new(16 << 20));
         let (keys, read) = misses(&sample(), mode, |_, _| true);
         assert_eq!((keys.len(), read), (2000, 421), "{mode:?}");
         let (keys, read) = misses(&sample(), mode, |_, _| false);
         assert_eq!((keys.len(), read), (0, 0), "{mode:?}");
-        // A hole over leaves: items 510 to 559, ten leaves of one node.
+        // The unwanted items 510 to 559 fill ten leaves of one node.
         let (keys, read) = misses(&sample(), mode, |first, end| {
             !(*first >= key(510) && end.is_some_and(|end| *end <= key(560)))
         });
         assert_eq!((keys.len(), read), (1950, 411), "{mode:?}");
         assert!(keys.contains(&key(509)) && !keys.contains(&key(510)) && keys.contains(&key(560)));
-        // Two parts far from each other: whole nodes of level 1 are left out.
+        // The two wanted parts are far apart, so whole nodes of level 1 are skipped.
         let (keys, read) = misses(&sample(), mode, |first, end| {
             end.is_none_or(|end| *end > key(1900)) || *first < key(100)
         });
         assert_eq!((keys.len(), read), (200, 1 + 2 + 40), "{mode:?}");
-        // What was left out and is wanted later is there.
+        // A later walk finds the leaves that were skipped.
         let sample = sample();
         misses(&sample, mode, |first, _| *first < key(1000));
         assert_eq!(items(sample.tree.leaves(.., mode)), sample.pairs(), "{mode:?}");
@@ -120,7 +120,7 @@ fn a_damaged_leaf_is_one_error_and_the_walk_goes_on() {
     }
 }
 
-/// The address of the leaf that holds item `number`.
+/// Returns the address of the leaf that holds item `number`.
 fn image_leaf(image: &Image, number: u64) -> buttress_format::Logical {
     let copy = Image::scattered().open(ByteCount::new(1 << 20));
     assert_eq!(copy.tree.root(), &image.root);

@@ -1,4 +1,4 @@
-//! Cursors and ranges against a `BTreeMap`, over trees of random keys and shapes, in every mode.
+//! Tests of cursors and ranges against a `BTreeMap`, over random trees, in every mode.
 
 use super::{Image, MODES, Sample, collect, key, random_items};
 use crate::testing::{ImageOptions, Placement, Random, TreeShape};
@@ -10,7 +10,7 @@ use std::ops::Bound;
 
 type Items = BTreeMap<Key, Vec<u8>>;
 
-/// Where a cursor should stand.
+/// The expected position of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Before,
@@ -60,7 +60,7 @@ fn check(cursor: &Cursor, place: Place, items: &Items, what: &str) {
     );
 }
 
-/// Random seeks and steps, the model beside them.
+/// Performs random seeks and steps on a cursor and on the model.
 fn drive(sample: &Sample, mode: ReadAhead, seed: u64, key_bound: u64) {
     let items = &sample.items;
     let mut cursor = sample.tree.cursor(mode);
@@ -154,7 +154,8 @@ proptest! {
         let sample = Image::new(options, shape, items).open(ByteCount::new(cache_bytes));
         let (start, end) = bounds(kind, key(low), key(low + span));
         let expected: Vec<_> = if span == 0 && kind == 8 {
-            // A map refuses the range between a key and itself; a tree finds nothing in it.
+            // A map panics on a range between a key and itself, excluded at both ends. A tree
+            // returns no items for it.
             Vec::new()
         } else {
             sample.items.range((start, end)).map(|(key, data)| (*key, data.clone())).collect()
@@ -220,7 +221,7 @@ fn sequential_walks_and_jumps_forward_agree_in_every_mode() {
     let keys: Vec<Key> = sample.items.keys().copied().collect();
     for mode in MODES {
         assert_eq!(collect(sample.tree.range(.., mode)), sample.pairs(), "{mode:?}");
-        // A job that jumps over parts of the tree while it sweeps.
+        // The cursor models a job that skips parts of the tree while it sweeps.
         let mut cursor = sample.tree.cursor(mode);
         let mut place = 0;
         let mut random = Random::new(buttress_oracle::seeds::seed(

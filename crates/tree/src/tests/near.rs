@@ -1,12 +1,13 @@
-//! How much the kernel's modes fetch: the numbers that follow from its code, block by block.
+//! Tests of the number of blocks that the kernel's modes fetch, derived from the kernel's code.
 
 use super::{Image, key};
 use crate::ReadAhead;
 use crate::testing::{ImageOptions, Placement, TreeShape};
 use buttress_format::ByteCount;
 
-/// How many blocks of 16 KiB were read when the first, the second and the third leaf had been visited. Beside the leaves
-/// these are the root, the node of the first 200 leaves and, where nodes are read ahead, two more of the four.
+/// Returns the numbers of 16 KiB blocks read after the visits of the first three leaves. Beside the
+/// leaves, these are the root and the node of the first 200 leaves. If nodes are read ahead, they
+/// include two more of the four nodes.
 fn fetched(placement: Placement, mode: ReadAhead) -> [u64; 3] {
     let items = (0..3200).map(|number| (key(number), vec![1; 3000])).collect();
     let options = ImageOptions {
@@ -35,12 +36,12 @@ fn as_many_blocks_are_fetched_as_the_kernel_would() {
     let in_order = |mode| fetched(Placement::InOrder, mode);
     let anywhere = |mode| fetched(Placement::Scattered { seed: 3 }, mode);
     assert_eq!(in_order(ReadAhead::None), [3, 4, 5]);
-    // Four leaves follow within 64 KiB; the next that is not in memory is the sixth.
+    // Four leaves follow within 64 KiB. The sixth leaf is the next one that is not in memory.
     assert_eq!(in_order(ReadAhead::Forward), [7, 7, 7]);
-    // Leaves until that is more than 128 KiB, nine, and two nodes.
+    // The mode fetches nine leaves, until they exceed 128 KiB, and two nodes.
     assert_eq!(anywhere(ReadAhead::ForwardOnMiss), [14, 14, 14]);
     assert_eq!(in_order(ReadAhead::ForwardOnMiss), [14, 14, 14]);
-    // And with each leaf that is visited one more.
+    // Each further visit of a leaf fetches one more leaf.
     assert_eq!(anywhere(ReadAhead::ForwardAlways), [14, 15, 16]);
     assert_eq!(in_order(ReadAhead::ForwardAlways), [14, 15, 16]);
 }

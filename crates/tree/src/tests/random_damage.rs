@@ -1,4 +1,5 @@
-//! Random damage: never a panic, always an end, and the same outcome in every mode.
+//! Tests of random damage: readers never panic, always reach the end, and return the same outcome
+//! in every mode.
 
 use super::corruption::walk;
 use super::{Image, MODES, key};
@@ -6,7 +7,8 @@ use crate::testing::{CHUNK_LOGICAL, ImageOptions, Random, TreeShape};
 use buttress_format::{ByteCount, Logical};
 use std::collections::BTreeMap;
 
-/// Any byte of any block flipped, with and without a right checksum: never a panic, always an end.
+/// A byte of a block is flipped, with and without a correct checksum. Readers never panic and
+/// always reach the end.
 #[test]
 fn random_damage_is_survived_in_every_mode() {
     let mut random = Random::new(buttress_oracle::seeds::seed(

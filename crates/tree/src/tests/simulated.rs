@@ -1,5 +1,5 @@
-//! Read-ahead in virtual time: what each mode is worth on a spinning disk, that runs can be repeated, and that passes
-//! over a spinning disk change nothing but time.
+//! Tests of read-ahead in virtual time. They measure each mode on a spinning disk, and prove that
+//! runs can be repeated and that passes change nothing except time.
 
 use super::{Image, Sample, key};
 use crate::measure::{Comparison, compare};
@@ -11,7 +11,8 @@ use buttress_lab::Model;
 use buttress_volume::{OpenOptions, Volume};
 use std::sync::Arc;
 
-/// A tree of `leaves` leaves of 16 KiB; its blocks lie in a row, or anywhere in a chunk four times as large.
+/// Measures a tree of `leaves` leaves of 16 KiB, whose blocks are adjacent or scattered in a chunk
+/// four times as large.
 fn rows(leaves: u64, placement: Placement) -> Vec<Comparison> {
     let items = (0..leaves * 4)
         .map(|number| (key(number), vec![1; 3000]))
@@ -74,7 +75,8 @@ fn two_runs_are_equal() {
     assert_eq!(rows(300, placement), rows(300, placement));
 }
 
-/// A tree of 1500 scattered leaves of 16 KiB on a disk, with `data` in each item; and its items.
+/// Returns a tree of 1500 scattered leaves of 16 KiB on a disk, with `data` in each item, and its
+/// items.
 fn on_disk(model: &Model, budget: ByteCount, data: impl Fn(u64) -> Vec<u8>) -> Sample {
     let items = (0..6000).map(|number| (key(number), data(number))).collect();
     let options = ImageOptions {
@@ -112,7 +114,7 @@ const WINDOW: ReadAhead = ReadAhead::Sweep {
     window_bytes: ByteCount::new(1 << 20),
 };
 
-/// Walks all items; gives the virtual seconds, and how many blocks were read.
+/// Walks all items. Returns the virtual seconds and the number of blocks read.
 fn walked(sample: &Sample) -> (f64, u64) {
     let clock = sample.forest().volume().virtual_clock().unwrap();
     let start = clock.now();
@@ -148,7 +150,8 @@ fn a_pass_over_a_spinning_disk_gives_the_same_items_whatever_fits_its_memory() {
             if budget >= 64 << 20 || (name == "repetitive" && budget >= 4 << 20) {
                 assert_eq!(read, 1509, "{name}, {budget}: all fits, so nothing is read twice");
             }
-            // Blocks of noise cannot be packed: those that do not fit are dropped, and read again.
+            // Blocks of noise cannot be packed. Blocks that exceed the memory are dropped and read
+            // again.
             assert!(read <= 5 * 1509 / 2, "{name}, {budget}: {read} reads");
             assert!(
                 seconds <= 1.1 * before,
@@ -170,7 +173,7 @@ fn a_pass_goes_on_past_damaged_blocks_and_jumps() {
         6,
     ));
     let mut place = 0;
-    // First far enough for the pass to begin, then jumps within it, over it and back.
+    // The first seek lets the pass begin. Later seeks jump within it, beyond it and back.
     cursor.seek(&keys[0]).unwrap();
     for jump in 0..60 {
         let steps = if jump == 0 {

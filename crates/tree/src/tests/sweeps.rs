@@ -1,4 +1,4 @@
-//! How sweeps read: few requests, in order of address, and no more than is asked for.
+//! Tests of the reads of sweeps: few requests, in address order, and no more than requested.
 
 use super::{Image, collect, key};
 use crate::ReadAhead;
@@ -49,7 +49,7 @@ fn scattered_leaves_are_merged_where_the_window_holds_neighbours() {
     let items = (0..2000).map(|number| (key(number), vec![1; 10])).collect();
     let options = ImageOptions {
         placement: Placement::Scattered { seed: 9 },
-        // As many blocks as the tree has, so that all of the chunk is used.
+        // The chunk has as many blocks as the tree, so the tree fills it.
         chunk_bytes: 421 * 4096,
         ..ImageOptions::default()
     };
@@ -62,7 +62,8 @@ fn scattered_leaves_are_merged_where_the_window_holds_neighbours() {
         items,
     );
     let sweep = requests(image, 16 << 20, ReadAhead::sweep());
-    // Without the window's first small steps it would be about 211: half of all neighbours are in one batch.
+    // Without the first small windows, the number would be about 211, because half of all
+    // neighbours are in one batch.
     assert!(sweep <= 330, "{sweep} requests for 421 blocks");
 }
 

@@ -1,4 +1,4 @@
-//! Many readers at once.
+//! Tests of many concurrent readers.
 
 use super::{Image, MODES, collect, key};
 use crate::testing::Random;

@@ -1,4 +1,5 @@
-//! Changes of inline references against a list of references, and against the parser after each of them.
+//! Tests of changes to inline references against a list of references. The parser checks the item
+//! after each change.
 
 use super::*;
 use crate::node::testing::format;
@@ -39,7 +40,7 @@ fn shared_data(number: u64, count: u32) -> InlineReference {
     }
 }
 
-/// What is encoded parses to the same item, under its own key.
+/// Asserts that the encoded item parses to the same item under its own key.
 fn assert_sound(item: &ExtentItem) {
     let data = item.encode();
     assert_eq!(data.len(), item.encoded_bytes());
@@ -125,7 +126,7 @@ fn items_stay_below_a_sixteenth_of_a_leaf() {
         item.add_inline(data_reference(number, 1)).unwrap();
         number += 1;
     }
-    // The kernel puts 33 references of 29 bytes beside a head of 24 into an item of 16 KiB nodes.
+    // The kernel fits 33 references of 29 bytes and a head of 24 into an item of 16 KiB nodes.
     assert_eq!((node_bytes, number, item.encoded_bytes()), (16_384, 33, 981));
     assert!(
         item.has_space_for(&data_reference(0, 1), node_bytes),

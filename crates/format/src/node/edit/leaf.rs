@@ -9,16 +9,16 @@ use core::ops::Range;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-/// What an item takes in a leaf beside its data.
+/// The bytes that an item takes in a leaf in addition to its data.
 pub const ITEM_HEAD_BYTES: usize = size_of::<RawItem>();
 
-/// The longest data that an item can have: that of the only item of its leaf.
+/// Returns the maximum length of an item's data, for an item that fills its leaf alone.
 #[must_use]
 pub const fn leaf_data_bytes_max(node_bytes: u32) -> usize {
     (node_bytes as usize).saturating_sub(HEADER_BYTES + ITEM_HEAD_BYTES)
 }
 
-/// The bytes of a leaf, to be changed; see the module's documentation.
+/// A leaf's bytes, lent for an edit; see the module's documentation.
 #[derive(Debug)]
 pub struct LeafEdit<'a> {
     bytes: &'a mut [u8],
@@ -30,26 +30,26 @@ impl<'a> LeafEdit<'a> {
         Self { bytes, count }
     }
 
-    /// How many items there are.
+    /// Returns the number of items.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes between the heads and the data.
+    /// Returns the number of bytes between the heads and the data.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
         self.data_start().saturating_sub(self.heads_end())
     }
 
-    /// The data of the item in `slot`, to be changed.
+    /// Returns the data of the item in `slot` for a change.
     pub fn data_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
         let range = data_range(self.heads().get(slot)?)?;
         self.bytes.get_mut(range)
     }
 
-    /// Puts an item before the one in `slot`; gives its data to be filled. `None` when there is no space for a head
-    /// and `size_bytes` of data.
+    /// Inserts an item before the one in `slot`, and returns its data for the caller to fill.
+    /// Returns `None` if a head and `size_bytes` of data do not fit.
     pub fn insert(&mut self, slot: usize, key: &Key, size_bytes: usize) -> Option<&mut [u8]> {
         let needed = size_bytes.checked_add(ITEM_HEAD_BYTES)?;
         if slot > self.count || needed > self.free_bytes() {
@@ -68,8 +68,8 @@ impl<'a> LeafEdit<'a> {
         self.bytes.get_mut(start..data_end)
     }
 
-    /// Puts items, which are in order of their keys, before the one in `slot`, all at once: as many of them, from the first
-    /// on, as there is room for. Says how many.
+    /// Inserts items in key order before the one in `slot`, with one move. Inserts as many items as
+    /// fit, from the first on. Returns their number.
     pub fn insert_run(&mut self, slot: usize, items: &[(Key, &[u8])]) -> usize {
         let mut free = self.free_bytes();
         let fitting = items
@@ -111,7 +111,7 @@ impl<'a> LeafEdit<'a> {
         Some(())
     }
 
-    /// Removes the items in `slots`. False when there are not that many.
+    /// Removes the items in `slots`. Returns false if a slot does not exist.
     pub fn remove(&mut self, slots: Range<usize>) -> bool {
         if slots.end > self.count || slots.start > slots.end {
             return false;
@@ -130,13 +130,13 @@ impl<'a> LeafEdit<'a> {
         Some(())
     }
 
-    /// Makes the data of the item in `slot` longer or shorter. What it had stays at its beginning; bytes that come
-    /// in addition are zero. False when there is no space, or no such item.
+    /// Changes the length of the data of the item in `slot`. The data keeps its beginning, and
+    /// added bytes are zero. Returns false if the leaf has no space or no such item.
     pub fn resize(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, true).is_some()
     }
 
-    /// As [`LeafEdit::resize`], at the front: what it had stays at its end.
+    /// Changes the length like [`LeafEdit::resize`], but at the front: the data keeps its end.
     pub fn resize_front(&mut self, slot: usize, size_bytes: usize) -> bool {
         self.resize_checked(slot, size_bytes, false).is_some()
     }
@@ -151,7 +151,7 @@ impl<'a> LeafEdit<'a> {
         let new_start = old.end.checked_sub(size_bytes)?;
         let kept = old.len().min(size_bytes);
         let next = slot.checked_add(1)?;
-        // Data that shrinks is moved before its neighbours come, data that grows after they went.
+        // Data that shrinks moves before its neighbours move. Data that grows moves after them.
         if more == 0 {
             if keep_beginning {
                 shift(self.bytes, old.start, new_start, kept).then_some(())?;
@@ -173,7 +173,8 @@ impl<'a> LeafEdit<'a> {
         Some(())
     }
 
-    /// Gives the item in `slot` another key. The caller keeps the keys in order. False when there is none.
+    /// Replaces the key of the item in `slot`. The caller keeps the keys in order. Returns false if
+    /// the slot does not exist.
     pub fn set_key(&mut self, slot: usize, key: &Key) -> bool {
         self.heads_mut()
             .get_mut(slot)
@@ -181,8 +182,8 @@ impl<'a> LeafEdit<'a> {
             .is_some()
     }
 
-    /// Puts copies of the items in `slots` of another leaf before the one in `slot`, all at once. False when there
-    /// is no space for them, or there are not that many.
+    /// Inserts copies of the items in `slots` of another leaf before the one in `slot`, with one
+    /// move. Returns false if they do not fit, or if a source slot does not exist.
     pub fn insert_from(&mut self, slot: usize, source: &TreeBlock, slots: Range<usize>) -> bool {
         if slots.end > source.item_count() || slots.start > slots.end || slot > self.count {
             return false;
@@ -211,7 +212,7 @@ impl<'a> LeafEdit<'a> {
         self.add_to_offsets(slot..end, start, data.start)
     }
 
-    /// The heads.
+    /// Returns the item heads.
     fn heads(&self) -> &[RawItem] {
         row(self.bytes, self.count)
     }
@@ -225,12 +226,13 @@ impl<'a> LeafEdit<'a> {
         head_at(self.count)
     }
 
-    /// Where the data of the last item, and so of all, begins in the block.
+    /// Returns the offset in the block at which the data of the last item begins. The data of all
+    /// items ends above it.
     fn data_start(&self) -> usize {
         self.data_end(self.count).unwrap_or(0)
     }
 
-    /// Where the data of an item in `slot` ends, or would end, in the block.
+    /// Returns the offset in the block at which the data of an item in `slot` ends, or would end.
     fn data_end(&self, slot: usize) -> Option<usize> {
         match slot.checked_sub(1) {
             None => Some(self.bytes.len()),
@@ -238,7 +240,8 @@ impl<'a> LeafEdit<'a> {
         }
     }
 
-    /// Moves the data of all items from `slot` on, which end at `end`, so that they end at `new_end`.
+    /// Moves the data of all items from `slot` on. The data ends at `end` before and at `new_end`
+    /// after the move.
     fn move_data(&mut self, slot: usize, new_end: usize, end: usize) -> Option<()> {
         if slot >= self.count || new_end == end {
             return Some(());
@@ -259,7 +262,7 @@ impl<'a> LeafEdit<'a> {
         Some(())
     }
 
-    /// Makes room for `more` heads before `slot`.
+    /// Makes space for `more` heads before `slot`.
     fn open_heads(&mut self, slot: usize, more: usize) -> Option<()> {
         let (from, to) = (head_at(slot), head_at(slot.checked_add(more)?));
         let after = self.heads_end().checked_sub(from)?;
@@ -270,7 +273,8 @@ impl<'a> LeafEdit<'a> {
 }
 
 impl TreeBlock {
-    /// How many bytes the items in `slots` of a leaf take, heads included; zero where there are not that many.
+    /// Returns the bytes that the items in `slots` of a leaf take, including heads. Returns zero if
+    /// a slot does not exist.
     #[must_use]
     pub fn items_bytes(&self, slots: Range<usize>) -> usize {
         data_of_slots(self, &slots).map_or(0, |data| {
@@ -280,7 +284,7 @@ impl TreeBlock {
     }
 }
 
-/// Where the data of the items in `slots` lies, which is in one piece.
+/// Returns the contiguous range of the block that holds the data of the items in `slots`.
 fn data_of_slots(block: &TreeBlock, slots: &Range<usize>) -> Option<Range<usize>> {
     let heads = block.raw_items().get(slots.clone())?;
     match (heads.first(), heads.last()) {
@@ -289,12 +293,12 @@ fn data_of_slots(block: &TreeBlock, slots: &Range<usize>) -> Option<Range<usize>
     }
 }
 
-/// Where the head of the item in `slot` lies in the block.
+/// Returns the offset in the block of the head of the item in `slot`.
 const fn head_at(slot: usize) -> usize {
     HEADER_BYTES.saturating_add(slot.saturating_mul(ITEM_HEAD_BYTES))
 }
 
-/// A place in the block as item heads give it.
+/// Converts an offset in the block to the form in item heads.
 fn offset_of(at: usize) -> Option<U32> {
     Some(U32::new(u32::try_from(at.checked_sub(HEADER_BYTES)?).ok()?))
 }

@@ -1,4 +1,4 @@
-//! Edits of nodes: the pointers to the blocks below.
+//! Edits of nodes: the pointers to child blocks.
 
 use super::super::TreeBlock;
 use super::super::access::KeyPointer;
@@ -9,7 +9,7 @@ use core::ops::Range;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U64;
 
-/// How many pointers a node can have.
+/// Returns the maximum number of pointers of a node.
 #[must_use]
 pub const fn node_pointers_max(node_bytes: u32) -> usize {
     let room = (node_bytes as usize).saturating_sub(HEADER_BYTES);
@@ -19,7 +19,7 @@ pub const fn node_pointers_max(node_bytes: u32) -> usize {
     }
 }
 
-/// The bytes of a node, to be changed; see the module's documentation.
+/// A node's bytes, lent for an edit; see the module's documentation.
 #[derive(Debug)]
 pub struct NodeEdit<'a> {
     bytes: &'a mut [u8],
@@ -31,18 +31,18 @@ impl<'a> NodeEdit<'a> {
         Self { bytes, count }
     }
 
-    /// How many pointers there are.
+    /// Returns the number of pointers.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Puts a pointer before the one in `slot`. False when there is no space.
+    /// Inserts a pointer before the one in `slot`. Returns false if the node has no space.
     pub fn insert(&mut self, slot: usize, pointer: &KeyPointer) -> bool {
         self.open(slot, 1).is_some() && self.set(slot, pointer)
     }
 
-    /// Puts another pointer in place of the one in `slot`. False when there is none.
+    /// Replaces the pointer in `slot`. Returns false if the slot does not exist.
     pub fn set(&mut self, slot: usize, pointer: &KeyPointer) -> bool {
         let raw = raw_of(pointer);
         self.pointers_mut()
@@ -51,7 +51,8 @@ impl<'a> NodeEdit<'a> {
             .is_some()
     }
 
-    /// Gives the pointer in `slot` another key. The caller keeps the keys in order. False when there is none.
+    /// Replaces the key of the pointer in `slot`. The caller keeps the keys in order. Returns false
+    /// if the slot does not exist.
     pub fn set_key(&mut self, slot: usize, key: &Key) -> bool {
         self.pointers_mut()
             .get_mut(slot)
@@ -59,7 +60,7 @@ impl<'a> NodeEdit<'a> {
             .is_some()
     }
 
-    /// Removes the pointers in `slots`. False when there are not that many.
+    /// Removes the pointers in `slots`. Returns false if a slot does not exist.
     pub fn remove(&mut self, slots: Range<usize>) -> bool {
         if slots.end > self.count || slots.start > slots.end {
             return false;
@@ -73,8 +74,8 @@ impl<'a> NodeEdit<'a> {
         moved
     }
 
-    /// Puts copies of the pointers in `slots` of another node before the one in `slot`. False when there is no space
-    /// for them, or there are not that many.
+    /// Inserts copies of the pointers in `slots` of another node before the one in `slot`. Returns
+    /// false if they do not fit, or if a source slot does not exist.
     pub fn insert_from(&mut self, slot: usize, source: &TreeBlock, slots: Range<usize>) -> bool {
         let Some(pointers) = source.raw_pointers().get(slots) else {
             return false;
@@ -94,7 +95,7 @@ impl<'a> NodeEdit<'a> {
         <[RawKeyPointer]>::mut_from_prefix_with_elems(body, self.count).map_or(&mut [], |(row, _)| row)
     }
 
-    /// Makes room for `more` pointers before `slot`.
+    /// Makes space for `more` pointers before `slot`.
     fn open(&mut self, slot: usize, more: usize) -> Option<()> {
         let count = self.count.checked_add(more)?;
         if slot > self.count || pointer_at(count) > self.bytes.len() {
@@ -108,7 +109,7 @@ impl<'a> NodeEdit<'a> {
     }
 }
 
-/// A pointer as it lies on disk.
+/// Returns a pointer in its on-disk layout.
 pub(super) fn raw_of(pointer: &KeyPointer) -> RawKeyPointer {
     RawKeyPointer {
         key: RawKey::from(pointer.key),
@@ -117,7 +118,7 @@ pub(super) fn raw_of(pointer: &KeyPointer) -> RawKeyPointer {
     }
 }
 
-/// Where the pointer in `slot` lies in the block.
+/// Returns the offset in the block of the pointer in `slot`.
 const fn pointer_at(slot: usize) -> usize {
     HEADER_BYTES.saturating_add(slot.saturating_mul(size_of::<RawKeyPointer>()))
 }

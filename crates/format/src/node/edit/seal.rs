@@ -1,4 +1,4 @@
-//! The bytes of a block as they are written.
+//! Sealing: the bytes of a tree block in the form that is written to disk.
 
 use super::super::TreeBlock;
 use super::super::header::{HEADER_BYTES, Header, HeaderFlags, RawItem, RawKeyPointer};
@@ -11,9 +11,9 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
 impl TreeBlock {
-    /// The block as it is to be written at `logical`: its header, zeros where nothing is stored, its checksum.
-    /// `child` gives, for each slot of a node, address and generation of the block below where they are not those
-    /// in the bytes.
+    /// Returns the block as it is to be written at `logical`: with its header, zeros in its free
+    /// space, and its checksum. For each slot of a node, `child` may return an address and
+    /// generation that replace those in the bytes.
     #[must_use]
     pub fn seal(
         &self,
@@ -23,19 +23,20 @@ impl TreeBlock {
     ) -> Self {
         let mut bytes = vec![0; self.bytes().len()];
         let sealed = self.seal_into(&mut bytes, logical, checksum_type, child);
-        // There is room: the block's own size.
+        // The header fits, because the memory has the block's own size.
         let header = sealed.unwrap_or(*self.header());
         Self::new(Bytes::from(bytes), header)
     }
 
-    /// The block whose bytes and header came from [`TreeBlock::seal_into`].
+    /// Makes a block of the header and bytes that [`TreeBlock::seal_into`] returned.
     #[must_use]
     pub const fn of_sealed(header: Header, bytes: Bytes) -> Self {
         Self { bytes, header }
     }
 
-    /// As [`TreeBlock::seal`], into memory that is given; gives the header. `None`, and nothing useful in `place`, when that
-    /// has not as many bytes as the block.
+    /// Seals the block like [`TreeBlock::seal`], but into `place`, and returns the header. If
+    /// `place` does not have the block's size, returns `None` and leaves arbitrary bytes in
+    /// `place`.
     pub fn seal_into(
         &self,
         place: &mut [u8],
@@ -50,7 +51,7 @@ impl TreeBlock {
         self.seal_copy(place, logical, checksum_type, child)
     }
 
-    /// As [`TreeBlock::seal_into`], in a copy of [`TreeBlock::bytes`].
+    /// Seals the block like [`TreeBlock::seal_into`], but in a copy of [`TreeBlock::bytes`].
     pub fn seal_copy(
         &self,
         place: &mut [u8],
@@ -95,7 +96,7 @@ impl TreeBlock {
         }
     }
 
-    /// Where nothing is stored.
+    /// Returns the range of the block's free space.
     fn free_range(&self) -> Range<usize> {
         if self.is_leaf() {
             let heads = self.item_count().saturating_mul(size_of::<RawItem>());

@@ -1,4 +1,5 @@
-//! Edits against a model: a list of items, a list of pointers; the tree checker after each step.
+//! Tests of edits against a model: a list of items or of pointers. The tree checker runs after each
+//! step.
 
 use super::super::testing::{FSID, LOGICAL, format, key};
 use super::super::{BlockFormat, Expectation, KeyPointer, TreeBlock};
@@ -12,7 +13,7 @@ type Model = BTreeMap<Key, Vec<u8>>;
 
 const NODE_SIZES: [u32; 5] = [4096, 8192, 16384, 32768, 65536];
 
-/// A small generator; the seed decides.
+/// A small random number generator that a seed determines.
 struct Random(u64);
 
 impl Random {
@@ -46,7 +47,7 @@ fn sized(node_bytes: u32) -> BlockFormat {
     }
 }
 
-/// What is written passes every check and reads as the model.
+/// Asserts that the written block passes every check and equals the model.
 fn compare(block: &TreeBlock, model: &Model, node_bytes: u32, what: &str) {
     let found: Vec<_> = block.items().map(|item| (item.key, item.data.to_vec())).collect();
     let expected: Vec<_> = model.iter().map(|(key, data)| (*key, data.clone())).collect();
@@ -137,7 +138,7 @@ fn leaves_agree_with_a_map() {
                 }
             }
             compare(&block, &model, node_bytes, &format!("{node_bytes}, step {step}"));
-            // Whoever holds a clone keeps what it had.
+            // A clone of the block keeps its old content.
             let sum = before.items().map(|item| item.data.len() + 25).sum::<usize>();
             assert_eq!(sum + before.free_space(), node_bytes as usize - 101);
         }
@@ -145,7 +146,8 @@ fn leaves_agree_with_a_map() {
     }
 }
 
-/// A block in the memory of another one has nothing of it: neither items nor, once it is sealed, bytes.
+/// A block in reused memory holds no items of the old block. Once sealed, it holds none of its
+/// bytes.
 #[test]
 fn used_memory_makes_an_empty_block() {
     let mut old = empty(4096, 0);
@@ -162,12 +164,12 @@ fn used_memory_makes_an_empty_block() {
     assert_eq!((used.item_count(), used.free_space()), (0, fresh.free_space()));
     let sealed = |block: &TreeBlock| block.seal(LOGICAL, format().checksum_type, |_| None);
     assert_eq!(sealed(&used).bytes(), sealed(&fresh).bytes());
-    // Memory of another size is of no use.
+    // Memory of another size is not reused.
     let large = beside.new_sibling_in(empty(8192, 0), logical, generation);
     assert_eq!(large.bytes().len(), 4096);
 }
 
-/// A run goes in as its items would one by one, up to the first that has no space.
+/// A run inserts the same items as single inserts, up to the first item that does not fit.
 #[test]
 fn runs_agree_with_a_map() {
     let of = |number| key(7, ItemType::STRING_ITEM, number);
@@ -332,7 +334,7 @@ fn nodes_agree_with_a_map() {
     }
 }
 
-/// The node reads as the model, also after a part of it went to another node and came back.
+/// Asserts that the node equals the model, even after a part of it moved to another node and back.
 fn check_node(
     blocks: &mut [TreeBlock; 2],
     model: &BTreeMap<Key, (u64, u64)>,

@@ -1,4 +1,4 @@
-//! What edits copy, what they keep in memory, and snapshots.
+//! Tests of the costs of edits: the blocks that they copy and keep in memory, and snapshots.
 
 use super::*;
 use buttress_format::Generation;
@@ -70,14 +70,14 @@ fn whole_leaves_go_without_being_copied() {
         .remove_range(&mut scratch.account, Key::MIN..Key::MAX, &mut |_, _| ())
         .unwrap();
     assert_eq!(count, 20_000);
-    // One new empty leaf is all that is in memory.
+    // Memory holds only one new empty leaf.
     assert_eq!(
         (scratch.account.copied, tree.unassigned_nodes(), tree.level()),
         (before, 1, 0)
     );
 }
 
-/// Takes note of the children that blocks had when they were copied.
+/// Records the children of blocks at the time of their copy.
 struct Children {
     generation: Generation,
     seen: BTreeSet<u64>,
@@ -109,7 +109,7 @@ impl crate::EditContext for Children {
     }
 }
 
-/// A frozen block that is copied before it is written shows its children where they will be.
+/// A frozen block that is copied before it is written shows its children's future addresses.
 #[test]
 fn children_of_frozen_blocks_have_their_addresses() {
     let (mut scratch, mut tree) = committed(20_000);
@@ -132,7 +132,7 @@ fn children_of_frozen_blocks_have_their_addresses() {
     drop(frozen);
 }
 
-/// A written tree has nothing in memory; one that went on has what it changed since.
+/// A written tree has no blocks in memory. An edited tree has the blocks changed since.
 #[test]
 fn written_blocks_are_let_go() {
     let (mut scratch, mut tree) = committed(5000);
@@ -161,8 +161,8 @@ fn written_blocks_are_let_go() {
     assert!(!tree.view().is_in_memory());
 }
 
-/// Of what was written and kept, the blocks that changes are likely to come to are changed where they are, and full ones are
-/// not in memory.
+/// Of the written and kept blocks, probable targets of edits are changed in place, and full blocks
+/// are released.
 #[test]
 fn kept_blocks_are_changed_where_they_are() {
     let (mut scratch, mut tree) = committed(20_000);
@@ -198,7 +198,7 @@ fn kept_blocks_are_changed_where_they_are() {
     }
 }
 
-/// Whoever has a view of what was kept sees it as it was.
+/// A view of kept blocks shows their old content.
 #[test]
 fn kept_blocks_that_are_looked_at_are_copied() {
     let (mut scratch, mut tree) = committed(5000);
@@ -215,8 +215,8 @@ fn kept_blocks_that_are_looked_at_are_copied() {
     }
 }
 
-/// A snapshot's tree can have blocks in memory that its source made and kept. Those that it changes become its own: nobody would find
-/// their references under another owner.
+/// A snapshot's tree can hold blocks in memory that its source made and kept. Changed blocks become
+/// the snapshot's own, because the accounting would not find their references under another owner.
 #[test]
 fn kept_blocks_of_another_tree_are_copied() {
     let (mut scratch, mut tree) = committed(5000);
@@ -258,7 +258,7 @@ fn a_copied_root_shares_everything_below_it() {
     assert_eq!(root.block.header().owner, TreeId::new(301));
 }
 
-/// Readers on other threads see whole states while the tree is changed.
+/// Readers on other threads see complete states while the tree changes.
 #[test]
 fn views_are_read_by_other_threads_while_the_tree_changes() {
     let (mut scratch, mut tree) = committed(2000);
@@ -278,7 +278,7 @@ fn views_are_read_by_other_threads_while_the_tree_changes() {
             })
         })
         .collect();
-    // Every transaction moves a unit from one item to another: the sum stays.
+    // Every transaction moves one unit from one item to another, so the sum stays constant.
     let mut random = Random::new(buttress_oracle::seeds::seed(
         "tree::edit::costs",
         "BUTTRESS_SEED",

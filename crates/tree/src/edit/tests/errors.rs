@@ -1,4 +1,4 @@
-//! What edits refuse, and what they leave behind then.
+//! Tests of refused edits, and of the state that they leave.
 
 use super::*;
 use crate::error::{Cause, ContextError};
@@ -29,7 +29,7 @@ fn items_that_exist_or_fit_nowhere_are_refused() {
     }
 }
 
-/// A context that can take so many blocks and no more.
+/// A context that accepts a limited number of blocks.
 struct Limited(u32);
 
 impl EditContext for Limited {

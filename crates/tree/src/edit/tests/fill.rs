@@ -1,8 +1,8 @@
-//! How full leaves are after different patterns of insertion and removal.
+//! Tests of the fill of leaves after different patterns of insertion and removal.
 
 use super::*;
 
-/// The mean fill of a tree's leaves, in percent of their room.
+/// Returns the mean fill of a tree's leaves, in percent of their capacity.
 fn fill(tree: &EditableTree) -> u64 {
     let (mut leaves, mut free): (u64, u64) = (0, 0);
     let mut walk = tree.view().leaves(.., ReadAhead::None);
@@ -26,7 +26,8 @@ fn rows_fill_leaves_to_the_end() {
     }
 }
 
-/// Several rows at once, each at the end of its own range of keys, as entries of directories are.
+/// Several rows of insertions run at once, each at the end of its own key range, like the entries
+/// of directories.
 #[test]
 fn rows_in_the_middle_fill_leaves_too() {
     for node_bytes in NODE_SIZES {

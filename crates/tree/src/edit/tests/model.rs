@@ -1,8 +1,8 @@
-//! Random edits with commits, a map beside them; views that are held, against the map of their moment.
+//! Tests of random edits with commits against a map, and of views against the map at their moment.
 
 use super::*;
 
-/// A tree, its map, and what else a run has.
+/// A tree, its map, and the other state of a run.
 struct Run {
     scratch: Scratch,
     tree: EditableTree,
@@ -10,7 +10,7 @@ struct Run {
     views: Vec<(Tree, Items)>,
     random: Random,
     node_bytes: u32,
-    /// The addresses of the other tree, which stays as it is.
+    /// The addresses of the other tree, which does not change.
     other: BTreeSet<u64>,
 }
 
@@ -104,7 +104,7 @@ impl Run {
         removed.iter().for_each(|(key, _)| drop(self.model.remove(key)));
     }
 
-    /// New items in order, all at once.
+    /// Inserts a row of new items in one call.
     fn insert_row(&mut self, start: Key) {
         let first = (start.objectid.get() - 1000) * 20 + start.offset;
         let count = self.random.below(60);
@@ -185,7 +185,7 @@ fn run(seed: u64, node_bytes: u32, steps: u64, keys: u64) {
         assert_eq!(all(&view), model);
     }
     run.commit();
-    // Down to nothing, and up again.
+    // The tree is emptied and refilled.
     for place in run.model.keys().copied().collect::<Vec<_>>() {
         assert!(run.tree.remove(&mut run.scratch.account, &place).unwrap());
         run.model.remove(&place);
@@ -211,7 +211,7 @@ fn random_edits_agree_with_a_map_for_every_node_size() {
 
 #[test]
 fn high_trees_agree_with_a_map() {
-    // Blocks of 4 KiB and many keys: three levels above the leaves.
+    // Blocks of 4 KiB and many keys make a tree of three levels above the leaves.
     let mut run = Run::new(
         buttress_oracle::seeds::seed("tree::edit::model::high", "BUTTRESS_SEED", 77),
         4096,

@@ -1,4 +1,4 @@
-//! Everything that reads trees, on trees that are partly in memory.
+//! Tests of all readers on trees that are partly in memory.
 
 use super::*;
 use crate::testing::Placement;
@@ -113,7 +113,7 @@ fn cursors_and_ranges_read_what_is_in_memory() {
                     );
                 }
             }
-            // Backwards through all of it.
+            // The cursor walks the whole tree backwards.
             assert!(cursor.seek_last().unwrap());
             let mut count = 1;
             while cursor.previous().unwrap() {
@@ -152,7 +152,7 @@ fn walks_over_blocks_visit_each_once() {
     }
 }
 
-/// A key, and the item's bytes before and after.
+/// A key, and the item's bytes before and after the change.
 type Difference = (Key, Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn differences(old: &Tree, new: &Tree, mode: ReadAhead) -> Vec<Difference> {
@@ -180,7 +180,7 @@ fn changes_find_what_differs_in_memory() {
             assert_eq!(differences(&sample.old, &view, mode), expected, "{mode:?}");
             assert_eq!(differences(&view, &view, mode), []);
         }
-        // Two versions in memory, which share what was not changed between them.
+        // Both versions are in memory, and share the unchanged blocks.
         let context = &mut sample.scratch.account;
         sample.tree.put(context, &key(7001), &[1, 2, 3]).unwrap();
         let newer = sample.tree.view();
@@ -192,7 +192,7 @@ fn changes_find_what_differs_in_memory() {
     }
 }
 
-/// A view that is held while its tree is committed and goes on still reads from memory.
+/// A view that is held while its tree is committed and edited still reads from memory.
 #[test]
 fn frozen_trees_are_read_and_changed_before_they_are_written() {
     let mut sample = sample(1 << 20, 300);
@@ -201,7 +201,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     let frozen = sample.tree.freeze().unwrap().unwrap();
     assert!(sample.tree.freeze().unwrap().is_none());
     let between = sample.tree.view();
-    // Nothing is written yet; the next transaction copies what it touches.
+    // Nothing is written yet. The next transaction copies the blocks that it changes.
     let mut after = sample.after.clone();
     for number in (0..12_000).step_by(500) {
         sample
@@ -213,7 +213,7 @@ fn frozen_trees_are_read_and_changed_before_they_are_written() {
     assert_eq!(all(&held), sample.after);
     assert_eq!(all(&between), sample.after);
     assert_eq!(all(&sample.tree.view()), after);
-    // What was frozen is what is written, whatever happened since.
+    // The frozen state is written, regardless of later edits.
     let blocks = frozen.blocks().unwrap();
     let sealed: Vec<_> = blocks
         .iter()
@@ -260,7 +260,7 @@ fn a_way_that_is_not_in_memory_is_told_and_read_level_by_level() {
     while let Err(error) = reach(&wanted) {
         let missing = *error.would_block().expect("only that it is not in memory");
         levels.push(missing.level);
-        // Whoever may not be held up half-way reads all the same.
+        // A caller that must not fail half-way reads in blocking mode.
         let read = NonBlocking::lifted(|| tree.forest().read_block(&missing));
         assert_eq!(read.unwrap().level(), missing.level);
     }
@@ -269,6 +269,6 @@ fn a_way_that_is_not_in_memory_is_told_and_read_level_by_level() {
     let end = tree.reach(&wanted, |old| copied.push(old.level)).unwrap();
     assert_eq!(copied, levels);
     assert!(end.is_some_and(|end| end > wanted));
-    // Without one that is held, everything is read.
+    // Without a `NonBlocking`, lookups read every block.
     assert!(tree.get(&key(2)).unwrap().is_some());
 }
