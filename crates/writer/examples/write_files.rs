@@ -1,9 +1,10 @@
-//! How long writing takes, on an empty volume in the image given: `cargo run --release --example write_files IMAGE
-//! files|sequential|zstd|random [COUNT]`.
+//! Measures the time of writes to an empty volume in an image: `cargo run --release --example
+//! write_files IMAGE files|sequential|zstd|random [COUNT]`.
 //!
-//! `files` creates COUNT files of 2,000 bytes in four directories and removes them; `sequential` and `zstd` write COUNT
-//! MiB of one file; `random` overwrites COUNT blocks of 4 KiB of it. Each ends with a commit. Times are of the wall, and
-//! in brackets of all processors.
+//! `files` creates COUNT files of 2,000 bytes in four directories and removes them. `sequential`
+//! and `zstd` write COUNT MiB of one file. `random` overwrites COUNT blocks of 4 KiB of one file.
+//! Each mode ends with a commit. The output shows wall-clock time and, in brackets, the time of all
+//! processors.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -20,7 +21,7 @@ use buttress_writer::operations::NewInode;
 use buttress_writer::{DataOptions, WritableFilesystem, WriteOptions};
 use std::time::Instant;
 
-/// Seconds that all threads of this process had a processor.
+/// Returns the processor time of all threads of this process, in seconds.
 fn cpu_seconds() -> f64 {
     let status = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = status.rsplit(')').next().unwrap().split(' ').collect();
@@ -82,7 +83,7 @@ fn sequential(filesystem: &WritableFilesystem, root: Location, mib: usize) -> Lo
     let file = filesystem
         .create(root, b"file", &NewInode::of_root(0o644))
         .unwrap();
-    // A part of each block is noise, the rest compresses.
+    // One part of each block is noise; the rest compresses.
     let mut state = 1;
     let block: Vec<u8> = (0..1 << 20)
         .map(|at| {

@@ -1,44 +1,51 @@
-//! File content: writing, reading what is not yet written back, and everything that changes which extents a file has.
+//! File content: writes, reads of data that is not yet written back, and every change of a file's
+//! extents.
 //!
-//! Content that is written is dirty data at first, by file, in whole sectors (*delayed allocation*): only when it is written
-//! back is it decided whether it is compressed, kept inside the tree or overwritten in place, and where it goes. It is
-//! written back before a commit, when more than [`DataOptions::delalloc_bytes_max`](crate::DataOptions::delalloc_bytes_max) waits, and when an operation needs
-//! the file's extents. The commit then holds it.
+//! Written content is first dirty data of its file, in whole sectors (*delayed allocation*).
+//! Write-back decides whether the content is compressed, stored inline, or overwritten in place,
+//! and allocates its extents. Write-back runs before a commit, when dirty data exceeds
+//! [`DataOptions::delalloc_bytes_max`](crate::DataOptions::delalloc_bytes_max), and when an
+//! operation needs the file's extents. The next commit makes the extents durable.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `content` | what a call knows of its file while it holds the file's lock |
-//! | `file_calls` | how a call comes to a file's content, and leaves it |
-//! | `writing` | writing and reading at any offset |
-//! | `flushing` | when content of many files is written back, and by whom |
-//! | `in_flight` | content on its way to extents, and who waits for it |
+//! | `content` | a file's content during a call that holds the file lock |
+//! | `file_calls` | how a call acquires a file's content, and releases it |
+//! | `writing` | writes and reads at any offset |
+//! | `flushing` | write-back of many files: when, in which order, by which thread |
+//! | `in_flight` | content on its way to extents, and calls that wait for it |
 //! | `write_back` | from memory to extents: order of the steps |
-//! | `small_files` | the same for many small files together |
+//! | `small_files` | the same steps for many small files together |
 //! | `sums` | checksums on their way to the checksum tree |
-//! | `compressing` | which extents are made of content, compressed on all cores |
-//! | `allocation` | room for extents, their checksums, writing them |
-//! | `in_place` | content that may be overwritten where it lies |
-//! | `insertion` | extents that go into the trees next |
+//! | `compressing` | which extents content becomes, compressed on all cores |
+//! | `allocation` | space for extents, their checksums, their writes |
+//! | `in_place` | content that may be overwritten in place |
+//! | `insertion` | extents to be inserted into the trees |
 //! | `stored` | a file extent item outside of its leaf |
 //! | `items` | file extent items: replaced, cut, split; holes |
-//! | `truncating`, `preallocation` | other sizes; room ahead of content, holes, zeros |
-//! | `sharing` | extents that several files have: reflink, dedupe, copy |
-//! | `encoded` | extents whose stored bytes are given, compressed or not |
-//! | `encoded_files` | such extents of many files that are being made |
+//! | `truncating`, `preallocation` | changes of size; space ahead of content, holes, zeros |
+//! | `sharing` | extents that several files share: reflink, dedupe, copy |
+//! | `encoded` | extents whose stored bytes a caller provides, compressed or not |
+//! | `encoded_files` | such extents for many new files |
 //!
 //! # Locks
 //!
-//! Each file with a call under way has a lock of its own, held during reads and writes of devices, but while the background,
-//! a commit or a sync writes back. The edit lock is taken inside it, for looking and for inserting items, never across input
-//! or output. Commits that an edit makes for want of room do not write back content, so none of them waits for a file's lock.
+//! Each file with a call in progress has a lock of its own. Calls hold the file lock during device
+//! I/O; only write-backs by the background, a commit or a sync release it. Calls acquire the edit
+//! lock after the file lock, for lookups and for inserting items, and never hold it during I/O. A
+//! commit that an edit makes for lack of space writes no content back, so it never waits for a file
+//! lock.
 //!
 //! # Invariants
 //!
 //! - The size in the inode item grows only after the content before it has extents.
-//! - Whatever lies between a file's size and the end of its last sector is zero, on disk and in memory.
-//! - An inline extent is the only content of its file: before anything comes behind it, it becomes dirty as a sector.
+//! - The bytes between a file's size and the end of its last sector are always zero, on disk and in
+//!   memory.
+//! - An inline extent is the only extent of its file. Before content is added after it, its content
+//!   becomes a dirty sector.
 //!
-//! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression" and "Mount options".
+//! Source: on-disk format documentation, section "EXTENT_DATA"; btrfs(5), sections "Compression"
+//! and "Mount options".
 
 mod allocation;
 mod compressing;

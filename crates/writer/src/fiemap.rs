@@ -1,4 +1,4 @@
-//! Maps of files that are being written: dirty data and delayed references are looked at, too.
+//! Maps of files that are being written, which include dirty data and delayed references.
 
 use crate::WritableFilesystem;
 use buttress_accounts::back_references::DelayedReferencesOf;
@@ -16,12 +16,13 @@ use std::sync::Arc;
 mod tests;
 
 impl WritableFilesystem {
-    /// The extents of a file that overlap `range`, with their sharedness, as of now: content and delayed references are
-    /// looked at too. Offsets are rounded to sectors.
+    /// Returns the current extents of a file that overlap `range`, with their sharedness. The map
+    /// includes dirty data and delayed references. Offsets are rounded to sectors.
     ///
     /// # Errors
-    /// [`Error::IsADirectory`](buttress_fs::Error::IsADirectory), [`Error::NotAFile`](buttress_fs::Error::NotAFile), or
-    /// that the inode cannot be read. Errors on the way come from the iterator.
+    /// [`Error::IsADirectory`](buttress_fs::Error::IsADirectory),
+    /// [`Error::NotAFile`](buttress_fs::Error::NotAFile), or an error of reading the inode. The
+    /// iterator returns later errors.
     pub fn fiemap(&self, location: Location, range: Range<FileOffset>) -> Result<Fiemap> {
         let view = self.view();
         view.open_file(location)?;
@@ -33,7 +34,7 @@ impl WritableFilesystem {
         ))
     }
 
-    /// The runs of data from `start` on, dirty data among them.
+    /// Returns the runs of data from `start` on, including dirty data.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::fiemap`].
@@ -43,7 +44,8 @@ impl WritableFilesystem {
         Ok(DataRuns::new(map, start, size))
     }
 
-    /// As [`Maps::seek_data`](buttress_accounts::Maps::seek_data), with dirty data.
+    /// Returns the start of the next data as
+    /// [`Maps::seek_data`](buttress_accounts::Maps::seek_data) does, including dirty data.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::fiemap`].
@@ -51,7 +53,8 @@ impl WritableFilesystem {
         self.data_runs(location, start)?.first_data()
     }
 
-    /// As [`Maps::seek_hole`](buttress_accounts::Maps::seek_hole), with dirty data.
+    /// Returns the start of the next hole as
+    /// [`Maps::seek_hole`](buttress_accounts::Maps::seek_hole) does, including dirty data.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::fiemap`].

@@ -1,7 +1,7 @@
-//! A volume that is open for writing: the engine's handle, and the state that only the writer has.
+//! A volume that is open for writing: the engine's handle, and the writer's own state.
 //!
-//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. It dereferences to its [`Engine`], whose calls commit, make
-//! views and report space.
+//! [`WritableFilesystem`] is a cheap handle, `Send` and `Sync`. It dereferences to its [`Engine`],
+//! whose calls commit, make views and report space.
 
 use crate::log_tree::logs::LogTrees;
 use buttress_engine::engine::CommitStages;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 
 /// A volume that is open for writing. See the module.
 ///
-/// Changes that are not [committed](Engine::commit) when the last handle goes are lost: [close](Self::close) the volume to
-/// keep them, [abandon](Self::abandon) it to drop them. Otherwise
-/// [`Environment::lost`](buttress_engine::Environment::lost) reports them.
+/// Changes without a [commit](Engine::commit) are lost when the last handle is dropped.
+/// [`close`](Self::close) commits them. [`abandon`](Self::abandon) discards them. Otherwise
+/// [`Environment::lost`](buttress_engine::Environment::lost) reports the loss.
 #[derive(Clone, Debug)]
 pub struct WritableFilesystem {
     engine: Engine,
     stages: Arc<Stages>,
 }
 
-/// The writer's part of commits, and its state.
+/// The writer's stages of commits, and its state.
 #[derive(Debug, Default)]
 struct Stages {
-    /// The logs since the last commit.
+    /// The logs written since the last commit.
     logs: LogTrees,
 }
 
@@ -59,20 +59,21 @@ impl Deref for WritableFilesystem {
 }
 
 impl WritableFilesystem {
-    /// Makes a volume that was opened from writable devices ready for writing: replays its log, where one is pending, and
-    /// removes inodes that a crash left without a name, and subvolumes that were not whole yet.
+    /// Makes a volume that was opened from writable devices ready for writing. Replays a pending
+    /// log. Removes inodes that a crash left without a name, and subvolumes that were not finished.
     ///
     /// # Errors
-    /// [`Error::WritingRefused`](buttress_fs::Error::WritingRefused) for a state or a feature that is not written;
-    /// [`Error::DamagedLog`](buttress_fs::Error::DamagedLog); an error of a device or a tree.
+    /// [`Error::WritingRefused`](buttress_fs::Error::WritingRefused) for a refused state or
+    /// feature; [`Error::DamagedLog`](buttress_fs::Error::DamagedLog); an error of a device or a
+    /// tree.
     pub fn new(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let stages = Arc::<Stages>::default();
         let opening = Engine::open(filesystem, options, Arc::clone(&stages) as Arc<dyn CommitStages>)?;
         Self::begin(opening, stages)
     }
 
-    /// As [`WritableFilesystem::new`], on devices whose changes stay in memory. A metadata image may be opened so: nothing is
-    /// written to it.
+    /// Opens a volume as [`WritableFilesystem::new`] does, on devices whose changes stay in memory.
+    /// This works for a metadata image too, because nothing is written to it.
     pub(crate) fn in_memory(filesystem: Filesystem, options: WriteOptions) -> Result<Self> {
         let stages = Arc::<Stages>::default();
         let opening =
@@ -88,7 +89,7 @@ impl WritableFilesystem {
         }
         let cleaned = writable.clean_all_orphans().map(drop);
         match cleaned.and_then(|()| writable.sweep_unfinished()) {
-            // On a volume without space they wait for the next opening.
+            // On a volume without space, orphans remain until the next opening.
             Ok(()) => {}
             Err(error) if error.is_out_of_space() => {}
             Err(error) => return Err(error),
@@ -98,21 +99,23 @@ impl WritableFilesystem {
         Ok(Self { engine, stages })
     }
 
-    /// Commits and lets go of the volume. Where there are other handles, they keep it open.
+    /// Commits and drops this handle. Other handles keep the volume open.
     ///
     /// # Errors
-    /// As for [`Engine::commit`]; changes that could not be committed are lost with the last handle.
+    /// As for [`Engine::commit`]. Changes that could not be committed are lost when the last handle
+    /// is dropped.
     pub fn close(self) -> Result<Generation> {
         self.engine.close()
     }
 
-    /// Lets go of the volume without a commit, and reports what is forgotten. The volume stays as the last commit made it,
-    /// which may have been one that no call made. Other handles may still commit.
+    /// Drops this handle without a commit, and returns what is uncommitted. The volume then stays
+    /// at the last commit, which a background thread may have made. Other handles may still commit
+    /// the changes.
     pub fn abandon(self) -> Uncommitted {
         self.engine.abandon()
     }
 
-    /// The engine's handle.
+    /// Returns the engine's handle.
     pub(crate) const fn engine(&self) -> &Engine {
         &self.engine
     }

@@ -1,17 +1,18 @@
-//! Writing btrfs: transactions, and everything that edits a volume.
+//! The writer: every operation that edits a btrfs volume.
 //!
-//! [`WritableFilesystem`] is a volume that is open for writing: a cheap handle, whose calls all take `&self` and may run
-//! at once from any number of threads. Committed state is read through views
-//! ([`Filesystem`](buttress_fs::Filesystem)), the newest state live.
+//! [`WritableFilesystem`] is a volume that is open for writing. It is a cheap handle, whose calls
+//! all take `&self` and may run at once on any number of threads. Callers read committed state
+//! through views ([`Filesystem`](buttress_fs::Filesystem)), and the newest state through live
+//! reads.
 //!
 //! | to | see |
 //! |---|---|
 //! | open one for writing, commit, close | [`WritableFilesystem`], [`engine`](buttress_engine) |
 //! | change names, attributes, subvolumes | [`operations`] |
 //! | write content | [`data`] |
-//! | read what is newest | `live`: the reading calls of [`WritableFilesystem`] |
+//! | read the newest state | `live`: the reading calls of [`WritableFilesystem`] |
 //!
-//! A pending log tree is replayed when a volume is opened for writing.
+//! Opening a volume for writing replays its pending log tree.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

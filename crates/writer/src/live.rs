@@ -1,27 +1,30 @@
-//! The live state: what readers of the running transaction see without the edit lock.
+//! The live state: reads of the running transaction without the edit lock.
 //!
-//! Edits are serialised by the edit lock; reads of the newest state are not. They meet edits only where both work on the
-//! same thing, for as long as one step of an edit takes:
+//! The edit lock serialises edits, but not reads of the newest state. A read and an edit block each
+//! other only if both use the same object, and only for one step of the edit:
 //!
 //! | module | holds |
 //! |---|---|
-//! | `looking` | names, attributes, links and inodes, as they are now |
-//! | `content` | content of files, with what waits |
+//! | `looking` | current names, attributes, links and inodes |
+//! | `content` | content of files, including dirty data |
 //! | `file` | a file that a caller keeps open |
 //! | `direct_reads` | which reads Linux serves without its page cache |
-//! | `read_ahead` | blocks that changes to come will need |
+//! | `read_ahead` | readahead of blocks that later changes will need |
 //!
-//! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) is of one moment and costs later edits copies;
-//! a live read is of now, and keeps nothing.
+//! A view ([`WritableFilesystem::view`](crate::WritableFilesystem::view)) shows one moment, and
+//! makes later edits copy blocks. A live read shows the current state and preserves nothing.
 //!
 //! # Locks
 //!
-//! In this order, each held for one step in memory and never while a device is waited for: dirty data of a file, the
-//! steps of operations, a shard of the table of inodes, the state of an inode, the tree of a subvolume, other trees, the extent tree. A look-up that misses a block lets go of all of them, reads it, and is retried ([`Retry`]).
+//! A live read acquires locks in this order: dirty data of a file, the steps of operations, a shard
+//! of the inode table, the state of an inode, the subvolume's tree, other trees, the extent tree.
+//! Each lock is held for one step in memory, and never during device I/O. A lookup that misses a
+//! block releases all locks, reads the block, and retries ([`Retry`]).
 //!
-//! # What a reader may count on
+//! # Guarantees to readers
 //!
-//! Each call answers with a state that was there between its begin and its end. Two calls may see two states.
+//! Each call returns a state that existed between its begin and its end. Two calls may return two
+//! states.
 
 mod content;
 mod direct_reads;
@@ -40,8 +43,8 @@ use buttress_locks::Excused;
 use buttress_tree::NonBlocking;
 
 impl WritableFilesystem {
-    /// Looks at the live state, without the edit lock, between two operations. `look` may be run several times, and must leave no trace of a run that
-    /// ends with a block that is not in memory.
+    /// Runs a lookup of the live state without the edit lock, between two operations. `look` may
+    /// run several times. A run that ends with a missing block must leave no effect.
     pub(crate) fn look_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         self.retry_live(|| {
             let _whole = self.steps().read();
@@ -49,7 +52,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// As [`look_live`](Self::look_live), for a look-up that takes the lock of operations itself, where its order wants that.
+    /// Runs a lookup as [`look_live`](Self::look_live) does, for a lookup that acquires the steps
+    /// lock itself in its lock order.
     pub(crate) fn retry_live<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retry = Retry::default();
         loop {

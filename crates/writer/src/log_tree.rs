@@ -1,29 +1,30 @@
-//! The log tree: what was synced since the last commit.
+//! The log tree: the inodes that were synced since the last commit.
 //!
-//! A log is written beside the last commit, whose superblock names it. It holds, for each subvolume, items of the inodes
-//! that were synced, in the form that they have in the subvolume's tree. Whoever opens the volume next for writing
-//! replays it: the items become part of the subvolumes, in one transaction. A commit makes a log superfluous.
+//! A log is written beside the last commit, whose superblock names it. For each subvolume it holds
+//! items of the inodes that were synced, in the form of the subvolume's tree. The next opening for
+//! writing replays the log: the items become part of the subvolumes in one transaction. A commit
+//! makes the log obsolete.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `syncing` | `fsync` and `fdatasync`: what is written when, and for whom |
+//! | `syncing` | `fsync` and `fdatasync`: what a sync writes, and when |
 //! | `logs` | the logs of a volume, and their locks |
-//! | `subvolume_log` | the log of one subvolume: what is in it |
-//! | `deciding` | the way of a sync: nothing, a batch for the log, or a commit |
-//! | `batch`, `inode_batch` | the items that a sync puts into a log: of all inodes, of each inode |
+//! | `subvolume_log` | the content of one subvolume's log |
+//! | `deciding` | the choice of a sync: nothing, a batch for the log, or a commit |
+//! | `batch`, `inode_batch` | the items that a sync adds to a log: of all inodes, of each inode |
 //! | `writing` | a round of writing logs |
-//! | `collecting` | what of an inode is new, and what must be logged with it |
-//! | `content`, `entries`, `removals` | of files, of directories, of names that went |
-//! | `gathered`, `gathering` | many inodes read at one go |
+//! | `collecting` | the new parts of an inode, and the inodes that must be logged with it |
+//! | `content`, `entries`, `removals` | items of files, of directories, of removed names |
+//! | `gathered`, `gathering` | many inodes read in one pass |
 //! | `editor` | the log's own trees |
 //! | `statistics` | counters |
-//! | `replay` | what its items mean for the subvolumes |
+//! | `replay` | the effect of log items on the subvolumes |
 //! | `in_memory` | a volume opened for reading, shown with its log replayed |
 //!
 //! docs/log-tree.md has the promises and the mechanism.
 //!
-//! Source: on-disk format documentation, section "Log tree"; what replaying is to lead to was learnt from logs that the
-//! kernel wrote and replayed.
+//! Source: on-disk format documentation, section "Log tree". The results of replay were learnt from
+//! logs that the kernel wrote and replayed.
 
 mod batch;
 mod collecting;
@@ -56,11 +57,12 @@ use buttress_format::Logical;
 use buttress_fs::Filesystem;
 use buttress_fs::error::{Error, Result, WritingRefusal};
 
-/// Drops the pending log of a volume that was opened from writable devices, without reading it: what was synced after the
-/// last commit is lost. Gives where the log began, if there was one.
+/// Drops the pending log of a volume that was opened from writable devices, without reading it.
+/// Changes that were synced after the last commit are lost. Returns the address of the log root, if
+/// there was a log.
 ///
 /// # Errors
-/// [`buttress_fs::Error::WritingRefused`] for a state or a feature that is not written; that a device fails.
+/// [`buttress_fs::Error::WritingRefused`] for a refused state or feature; an error of a device.
 pub fn drop_log(filesystem: &Filesystem) -> Result<Option<Logical>> {
     let root = filesystem.superblock().log_root;
     if root == Logical::MIN {

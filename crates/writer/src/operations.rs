@@ -1,49 +1,52 @@
 //! File operations: names, inodes, attributes.
 //!
-//! All are calls on [`WritableFilesystem`] that name inodes by [`Location`] and entries by directory and name; paths
-//! are the caller's ([`Filesystem::resolve`](buttress_fs::Filesystem::resolve) on a view). Each is one edit of the running
-//! transaction: it happens wholly or not at all, and becomes durable with the next commit.
+//! All operations are calls on [`WritableFilesystem`]. They name inodes by [`Location`], and
+//! entries by directory and name; the caller resolves paths
+//! ([`Filesystem::resolve`](buttress_fs::Filesystem::resolve) on a view). Each operation is one
+//! edit of the running transaction. It is atomic, and becomes durable with the next commit.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `access` | what is looked up before the first edit |
+//! | `access` | lookups before the first edit |
 //! | [`create`] | files, directories, nodes, symlinks, unnamed files |
-//! | [`link`] | names that come and go: link, unlink, rmdir |
+//! | [`link`] | new and removed names: link, unlink, rmdir |
 //! | [`rename`] | rename in all its forms |
-//! | `nesting` | directories that lie in each other |
+//! | `nesting` | directories that contain each other |
 //! | [`attributes`] | mode, owner, times, flags |
 //! | [`access_times`] | times of the last access |
-//! | [`set_xattr`] | extended attributes, and what some of them mean |
-//! | `device_statistics` | statistics of device errors, set to zero |
-//! | [`subvolumes`] | subvolumes and snapshots, as directories hold them; the label |
-//! | [`unfinished`] | subvolumes that nobody sees before they are whole |
+//! | [`set_xattr`] | extended attributes, and the meaning of some of them |
+//! | `device_statistics` | reset of device error statistics |
+//! | [`subvolumes`] | subvolumes and snapshots as directory entries; the label |
+//! | [`unfinished`] | subvolumes that no reader sees until they are finished |
 //! | [`deferred_names`] | names of such subvolumes that wait, so that many go into each leaf at once |
 //! | `whole_file` | small files that are made at once, with their content; other inodes with their attributes |
-//! | [`many_files`] | many of them at once |
-//! | `inherit` | what a directory gives to new inodes |
+//! | [`many_files`] | many such files at once |
+//! | `inherit` | the attributes that a directory gives to new inodes |
 //! | [`orphan`] | inodes without names: held open, or cleaned up |
 //! | `entries` | the items of names |
 //!
 //! # How an operation runs
 //!
-//! An operation begins as an `Access`: look-ups and checks, and no edits. A look is an `Access` alone. An `Operation` consumes
-//! one and adds edits. An error before the first edit leaves everything as it was. An error after it (a tree block that cannot be
-//! read) leaves half an operation in memory. No commit may write that, so writing stops, and changes since the last commit are
-//! lost.
+//! An operation begins as an `Access`: lookups and checks, and no edits. A look uses an `Access`
+//! alone. An `Operation` consumes an `Access` and adds edits. An error before the first edit
+//! changes nothing. After a later error (a tree block that cannot be read), half of the operation
+//! is in memory. No commit may write that half, so writing stops, and changes since the last commit
+//! are lost.
 //!
-//! No operation waits for a device under the edit lock. Before its first edit it finds tree blocks only in memory. If one is
-//! missing, `attempt` releases the lock, reads the block, and retries. So an operation may do everything before its first edit
-//! several times (`Operation::begin` is for what must not), and goes to the places of its edits while it still can
-//! (`Access::reach`).
+//! No operation waits for a device under the edit lock. Before its first edit it finds tree blocks
+//! only in memory. If a block is missing, `attempt` releases the lock, reads the block, and
+//! retries. The code before the first edit may therefore run several times. `Operation::begin`
+//! marks the begin of work that must not run twice. Before the first edit, an operation reaches the
+//! places of its edits (`Access::reach`).
 //!
 //! # Permissions
 //!
-//! There are none: a caller of this library may do what root may. What holds for root, too, is enforced: read-only
-//! subvolumes, immutable and append-only inodes.
+//! Operations check no permissions: a caller of this library may do what root may. They enforce the
+//! limits that hold for root too: read-only subvolumes, immutable and append-only inodes.
 //!
-//! Where several things are wrong, the error is the one that the kernel's calls would end with.
+//! If several errors apply, the operation returns the one that the kernel's call would return.
 //!
-//! Times, sizes, link counts, change counters and the order of names are kept as the kernel keeps them.
+//! Times, sizes, link counts, change counters and the order of names follow the kernel.
 
 mod access;
 pub mod access_times;
@@ -92,31 +95,33 @@ use buttress_locks::{Excused, RwLockWriteGuard};
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
-/// One operation while it holds the edit lock: read access, and edits. See the module.
+/// One operation while it holds the edit lock: lookups and edits. See the module.
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
-    /// Whether it is nobody's change, but what an earlier one left to do.
+    /// Whether the operation completes earlier work, and is no change of a caller.
     is_upkeep: bool,
 }
 
-/// What an operation has from its first edit on, or from what must not be done twice.
+/// The state of an operation from its first edit on, or from work that must not run twice.
 struct Edits<'a> {
     _whole: Steps<'a>,
-    /// Whether anything was edited: from there on an error is not the caller's.
+    /// Whether the operation edited anything. Later errors are not returned as the caller's error;
+    /// they stop writing.
     any: bool,
 }
 
-/// How far an operation came.
+/// How far an operation has progressed.
 #[derive(Clone, Copy)]
 enum Progress {
-    /// It left everything as it was, and may run again.
+    /// It changed nothing, and may run again.
     NotBegun,
-    /// It began its edits.
+    /// It has begun its edits.
     Begun,
 }
 
-/// Held from the beginning of edits to their end: live look-ups see all of the operation, or nothing.
+/// The steps lock, held from the first edit to the last: live lookups see all of the operation or
+/// nothing.
 type Steps<'a> = Option<RwLockWriteGuard<'a, (), StepsLock>>;
 
 impl<'a> From<Access<'a>> for Operation<'a> {
@@ -144,10 +149,10 @@ impl DerefMut for Operation<'_> {
 }
 
 impl WritableFilesystem {
-    /// Runs an operation under the edit lock. See the module on how often `body` may be run.
+    /// Runs an operation under the edit lock. The module states how often `body` may run.
     ///
-    /// An operation may look for more space than its need, as preallocation does. If it finds none, a trim may hold that
-    /// space: the operation runs once more without one.
+    /// An operation may need more space than its `Need`, as preallocation does. If it finds none, a
+    /// trim may hold that space, so the operation runs once more while trims are blocked.
     pub(crate) fn operate<T>(
         &self,
         need: Need,
@@ -164,8 +169,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation as [`operate`](Self::operate). If its worst case does not fit beside dirty data, writes that back and retries.
-    /// The caller holds no file's content.
+    /// Runs an operation as [`operate`](Self::operate) does. If its worst case does not fit beside
+    /// dirty data, writes the data back and retries. The caller holds no file's content.
     pub(crate) fn operate_beside_data<T>(
         &self,
         need: Need,
@@ -180,7 +185,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs an operation that changes nothing but what is in memory, such as which inodes are held. It needs no space.
+    /// Runs an operation that changes only state in memory, such as open handles of inodes. It
+    /// needs no space.
     pub(crate) fn note<T>(&self, body: impl FnMut(&mut Operation<'_>) -> Result<T>) -> Result<T> {
         self.run(|| Ok(self.start_to_look()), body).0
     }
@@ -205,7 +211,7 @@ impl WritableFilesystem {
         (result, progress.get())
     }
 
-    /// Looks at the running transaction with what operations have for that.
+    /// Runs a lookup of the running transaction with the lookups of operations.
     pub(crate) fn look<T>(&self, body: impl FnMut(&mut Access<'_>) -> Result<T>) -> Result<T> {
         self.attempt(
             || Ok(self.start_to_look()),
@@ -215,7 +221,8 @@ impl WritableFilesystem {
         )
     }
 
-    /// Runs an operation under a lock that is held already: once, reading what it needs.
+    /// Runs an operation once under an edit lock that the caller holds. The operation reads missing
+    /// blocks itself.
     pub(crate) fn operate_on<T>(
         &self,
         handle: Handle<'_>,
@@ -227,8 +234,9 @@ impl WritableFilesystem {
         self.end(operation, result)
     }
 
-    /// Runs an operation on the state that a commit freezes, before anybody edits it. If its need finds no space, a trim may
-    /// hold that space, or a commit may free some: waits for both and tries once more.
+    /// Runs an operation on the state that a commit freezes, before any other edit. If its need
+    /// finds no space, a trim may hold that space, or a commit may free some. The call waits for
+    /// both and retries once.
     pub(super) fn operate_at_commit<T>(
         &self,
         need: Need,
@@ -254,8 +262,9 @@ impl WritableFilesystem {
         }
     }
 
-    /// Runs `body` with access to the running transaction. If it misses a block that it may not read, reads the block without
-    /// the lock and runs it again: the one reason for that.
+    /// Runs `body` with access to the running transaction. If `body` misses a block that it may not
+    /// read, reads the block without the lock and runs `body` again. No other cause makes `body`
+    /// run again.
     fn attempt<'a, A: From<Access<'a>>, T>(
         &'a self,
         start: impl Fn() -> Result<Handle<'a>>,
@@ -289,7 +298,8 @@ impl WritableFilesystem {
     fn end<T>(&self, operation: Operation<'_>, result: Result<T>) -> Result<T> {
         let is_half_done = operation.edits.as_ref().is_some_and(|edits| edits.any);
         if is_half_done && result.is_ok() && !operation.is_upkeep {
-            // While the lock is held: a commit counts what it has.
+            // Count the change under the lock, because a commit records how many changes it
+            // contains.
             self.count_change();
         }
         drop(operation);
@@ -303,13 +313,14 @@ impl WritableFilesystem {
 }
 
 impl<'a> Operation<'a> {
-    /// The running transaction, to be edited.
+    /// Returns the running transaction for edits.
     pub(crate) fn edit(&mut self) -> &mut Running {
         self.begun().any = true;
         self.access.transaction_mut()
     }
 
-    /// The running transaction, for what must not be done twice: from here on the operation is not retried.
+    /// Returns the running transaction for work that must not run twice: from here on the operation
+    /// is not retried.
     pub(crate) fn begin(&mut self) -> &mut Running {
         self.begun();
         self.access.transaction_mut()
@@ -327,12 +338,14 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// The running transaction, to take room for data. That is no edit: an error is the caller's.
+    /// Returns the running transaction for allocating data space. That is no edit: an error goes to
+    /// the caller.
     pub(crate) fn ledgers(&mut self) -> &mut Running {
         self.access.transaction_mut()
     }
 
-    /// Says that this is nobody's change: when it is lost, it is done again at the next opening, or counted otherwise.
+    /// Marks the operation as upkeep. If it is lost, the next opening repeats it, or another change
+    /// already counts it.
     pub(crate) const fn be_upkeep(&mut self) {
         self.is_upkeep = true;
     }
@@ -348,22 +361,23 @@ impl<'a> Operation<'a> {
         running.change_inode(location, change)
     }
 
-    /// Refuses when an edit at its worst does not fit: for operations that did not ask for room when they started.
+    /// Returns an error if an edit's worst case does not fit, for operations that started without a
+    /// reservation.
     pub(super) fn require_space(&mut self, need: Need) -> Result<()> {
-        // A chunk that was made for room is there when the operation is retried.
+        // A chunk made for this need still exists when the operation is retried.
         if self.access.transaction_mut().reserve_space(need)? {
             return Ok(());
         }
         Err(self.look().no_metadata_space(need))
     }
 
-    /// Counts a name that a directory got.
+    /// Adds a new name to a directory's size, and updates the directory.
     pub(super) fn grow_directory(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let bytes = ByteCount::of(name.len()).get().saturating_mul(2);
         self.touch_directory(directory, 1, |size| size.saturating_add(bytes))
     }
 
-    /// Counts names that a directory got.
+    /// Adds new names to a directory's size, and updates the directory.
     pub(super) fn grow_directory_by<'n>(
         &mut self,
         directory: Location,
@@ -377,13 +391,13 @@ impl<'a> Operation<'a> {
         self.touch_directory(directory, count, |size| size.saturating_add(bytes))
     }
 
-    /// Counts a name that a directory lost.
+    /// Subtracts a removed name from a directory's size, and updates the directory.
     pub(super) fn shrink_directory(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let bytes = ByteCount::of(name.len()).get().saturating_mul(2);
         self.touch_directory(directory, 1, |size| size.saturating_sub(bytes))
     }
 
-    /// Counts so many changes of a directory's names.
+    /// Records `count` changes of a directory's names.
     fn touch_directory(
         &mut self,
         directory: Location,
@@ -399,7 +413,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Counts a change of an inode's attributes or names.
+    /// Records a change of an inode's attributes or names.
     pub(super) fn touch_inode(&mut self, location: Location) -> Result<()> {
         let now = self.now();
         self.change_inode(location, |item| {

@@ -1,5 +1,5 @@
-//! Subvolumes as trees: making them and their snapshots, and dropping what deleted ones leave. Their names and
-//! attributes are [`crate::operations`].
+//! Subvolumes as trees: making subvolumes and snapshots, and dropping the trees of deleted ones.
+//! [`crate::operations`] has their names and attributes.
 
 mod dropping;
 pub(crate) mod making;

@@ -1,4 +1,5 @@
-//! Transactions by hand, checked by btrfs-progs: files, data, snapshots and their dropping are put together from items.
+//! Tests that build transactions from single items (files, data, snapshots, drops), checked by
+//! btrfs-progs.
 
 mod devices;
 mod dirty_data_space;
@@ -29,7 +30,7 @@ use bytes::Bytes;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes an image. Where there is no mkfs.btrfs, the test is skipped.
+/// Makes an image. Without mkfs.btrfs, the test is skipped.
 #[track_caller]
 fn image(directory: &Path, size: &str, options: &[&str]) -> Option<std::path::PathBuf> {
     if skips(any_missing(&["mkfs.btrfs", "btrfs"])) {
@@ -98,7 +99,7 @@ fn inode(generation: Generation, mode: u32, size: u64, nbytes: u64) -> InodeItem
     }
 }
 
-/// An entry of the root directory.
+/// Inserts an entry of the root directory.
 fn entry(running: &mut Running, tree: TreeId, index: u64, name: &str, target: Key, kind: FileKind) {
     let item = DirItem {
         location: target,
@@ -185,7 +186,7 @@ fn remove_file(running: &mut Running, tree: TreeId, number: u64, name: &str) {
     grow_directory(running, tree, -i64::try_from(name.len() * 2).unwrap());
 }
 
-/// A file with one extent of data.
+/// Inserts a file with one extent of data.
 fn file_with_data(filesystem: &WritableFilesystem, tree: TreeId, number: u64, name: &str, bytes: usize) {
     let range = filesystem
         .start(Need::places(16))
@@ -325,7 +326,7 @@ fn data_is_allocated_shared_and_freed() {
 }
 
 fn data_and_snapshots(options: &[&str]) {
-    // Edits by hand look up what they need under the lock.
+    // These edits look up their blocks under the lock.
     let _excused = Excused::from_device_rule();
     let directory = tempfile::tempdir().unwrap();
     let Some(path) = image(directory.path(), "512M", options) else {
@@ -366,10 +367,10 @@ fn data_and_snapshots(options: &[&str]) {
     assert_eq!(filesystem.deleted_subvolumes().unwrap(), vec![]);
 }
 
-/// Rounds of filling a small volume with metadata until there is no space, and emptying it.
+/// Rounds that fill a small volume with metadata until it has no space, and then empty it.
 #[test]
 fn a_full_volume_says_so_and_can_be_emptied() {
-    // Edits by hand look up what they need under the lock.
+    // These edits look up their blocks under the lock.
     let _excused = Excused::from_device_rule();
     let directory = tempfile::tempdir().unwrap();
     let Some(path) = image(directory.path(), "64M", &["-M"]) else {
@@ -409,7 +410,7 @@ fn a_full_volume_says_so_and_can_be_emptied() {
         filesystem.commit().unwrap();
         check(&path);
     }
-    // Each round must come close to what the first one could.
+    // Each round must reach nearly as much as the first round.
     assert!(
         most.iter()
             .all(|files| files * 10 > most[0] * 9 && *files > 10_000),

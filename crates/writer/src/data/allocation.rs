@@ -1,4 +1,4 @@
-//! Room for extents, their checksums, and writing them.
+//! Allocation of space for extents, their checksums, and their writes to devices.
 
 use super::compressing::{EXTENT_BYTES_MAX, NewExtent, length_of};
 use super::insertion::Placed;
@@ -18,18 +18,19 @@ use bytes::Bytes;
 use core::ops::Range;
 use std::collections::HashMap;
 
-/// One thread computes checksums for at least so much at a time.
+/// The least number of bytes for which one thread computes checksums.
 const SUMMED_AT_ONCE: usize = 512 << 10;
 
-/// Room that was taken, and is given out piece by piece.
+/// Allocated space that is handed out piece by piece.
 struct Room {
     logical: u64,
     left: u64,
 }
 
 impl WritableFilesystem {
-    /// Takes space for extents. Plain ones are cut where there is no space in one piece; compressed ones that fit nowhere
-    /// are stored plain. Nothing stays taken after an error.
+    /// Allocates space for extents. A plain extent is cut if no free range is long enough. A
+    /// compressed extent that fits nowhere is stored plain. After an error, nothing stays
+    /// allocated.
     pub(super) fn place_extents(&self, extents: &[NewExtent]) -> Result<Vec<Placed>> {
         let wanted = extents.first().map_or(0, NewExtent::stored_bytes);
         self.fault_in_free_space(Purpose::Data, wanted)?;
@@ -48,7 +49,7 @@ impl WritableFilesystem {
         Ok(placed)
     }
 
-    /// Gives room back that was taken for nothing.
+    /// Gives back space that was allocated and is not needed.
     pub(super) fn give_back_extents(&self, placed: Vec<Placed>) {
         let mut handle = self.start_unchecked();
         placed
@@ -56,8 +57,8 @@ impl WritableFilesystem {
             .for_each(|placed| handle.give_back_data(placed.range));
     }
 
-    /// Writes to the devices while the checksums are computed, if there are to be any. Gives them in order of address,
-    /// consecutive ones joined.
+    /// Writes data to the devices, and computes its checksums meanwhile if `has_checksums`. Returns
+    /// the checksums in order of address, with consecutive ones joined.
     pub(super) fn write_extents_out(&self, writes: &[ExtentWrite], has_checksums: bool) -> Result<Vec<Sums>> {
         let tasks = if has_checksums {
             self.start_sums(writes)
@@ -83,8 +84,9 @@ impl WritableFilesystem {
         Ok(joined)
     }
 
-    /// Writes data. If rows with parity are written in part, what else is in them is judged by its checksums, as the last
-    /// commit has them: an address that was freed is not used again before the commit that freed it.
+    /// Writes data. If the write covers rows with parity in part, the checksums of the last commit
+    /// verify the rows' other data. They are valid, because a freed address is not reused before
+    /// the commit that freed it.
     fn write_beside_others(
         &self,
         writes: &[ExtentWrite],
@@ -95,7 +97,7 @@ impl WritableFilesystem {
             return volume.write_data(writes, None);
         }
         let view = self.committed_view();
-        // Data without a checksum in the tree is not judged.
+        // Data without a checksum in the tree is not verified.
         let expect = |read: &ExtentRead| {
             let expected = view.expected_checksums(read.logical, read.length);
             Some(((read.logical, read.length), expected.ok()??))
@@ -150,7 +152,7 @@ fn sums_of(checksum_type: ChecksumType, sector_bytes: usize, logical: Logical, b
     }
 }
 
-/// The writes of extents that have places.
+/// Returns the writes of extents that have addresses.
 pub(super) fn writes_of(placed: &[Placed]) -> Vec<ExtentWrite> {
     let mut writes = Vec::new();
     for Placed { extent, range } in placed {
@@ -201,7 +203,7 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
             rest.push(head.split_off(room.left));
             placed.push(room.take(room.left, head));
         } else {
-            // A place of its own, in one piece; else it goes where plain content goes.
+            // Look for a range for the whole extent; otherwise store it like plain content.
             room.give_back(handle);
             match handle.allocate_data(ByteCount::new(wanted)) {
                 Ok(range) => {
@@ -210,7 +212,7 @@ fn place(handle: &mut Handle<'_>, extents: Vec<NewExtent>, placed: &mut Vec<Plac
                         left: range.length.get(),
                     };
                     if room.left < wanted && extent.plain.is_none() {
-                        // Its content is not at hand: whoever has it must write that.
+                        // The plain content is not available here, so the caller must write it.
                         break Err(handle.no_data_space(ByteCount::new(wanted)));
                     } else if room.left < wanted {
                         rest.push(extent.into_plain());

@@ -1,8 +1,10 @@
-//! Which extents are made of content: plain ones of up to 128 MiB, compressed ones of up to 128 KiB of content.
+//! The extents that content becomes: plain extents of up to 128 MiB, compressed extents of up to
+//! 128 KiB of content.
 //!
-//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector stays plain, and plain
-//! neighbours become one extent. Unless compression is forced, a piece is first looked at, and a file in which
-//! compressing a piece was tried for nothing is not tried again (its inode says so), except where its own property asks.
+//! Content is compressed in pieces of 128 KiB on all cores. A piece that would not save a sector
+//! stays plain, and adjacent plain pieces become one extent. Unless compression is forced, an
+//! estimate decides whether a piece is compressed at all. After one failed attempt, the inode is
+//! marked and later write-backs skip compression, except if the inode's own property asks for it.
 //!
 //! Source: btrfs(5), section "Compression".
 
@@ -16,44 +18,44 @@ use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty};
 use bytes::{Bytes, BytesMut};
 use core::cell::RefCell;
 
-/// A compressed extent has at most so much content.
+/// The most bytes of content in a compressed extent.
 pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
-/// A plain extent is at most this long.
+/// The greatest length of a plain extent, in bytes.
 pub(super) const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
-/// How a file's content is to be compressed.
+/// How a file's content is compressed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionPlan {
     pub(super) method: CompressionMethod,
-    /// Whether to try without looking first.
+    /// Whether to compress without an estimate first.
     pub(super) is_forced: bool,
-    /// Whether failing marks the file.
+    /// Whether a failed attempt marks the file.
     pub(super) gives_up: bool,
 }
 
-/// An extent to be.
+/// A new extent that has no address yet.
 #[derive(Clone, Debug)]
 pub(super) struct NewExtent {
-    /// Where it begins in the file.
+    /// The file offset at which the extent begins.
     pub(super) start: u64,
-    /// How much of the file it covers.
+    /// The number of bytes of the file that the extent covers.
     pub(super) length: u64,
     pub(super) compression: Compression,
-    /// What is stored, in order.
+    /// The bytes to be stored, in order.
     pub(super) parts: Vec<Bytes>,
-    /// The content of a compressed extent, should it have to be stored plain.
+    /// The content of a compressed extent, in case it must be stored plain.
     pub(super) plain: Option<Bytes>,
-    /// Of a compressed extent of which the file has only a part.
+    /// The part that the file uses of a compressed extent's content; `None` for all of it.
     pub(super) part: Option<PartOfExtent>,
 }
 
-/// Which part of a compressed extent's content a file has.
+/// The part of a compressed extent's content that a file uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartOfExtent {
-    /// How much content there is.
+    /// The length of the whole content, in bytes.
     pub(super) ram_bytes: u64,
-    /// Where the part begins.
+    /// The offset of the part in the content.
     pub(super) offset: u64,
 }
 
@@ -64,7 +66,7 @@ impl NewExtent {
             .fold(0, |sum, part| sum.saturating_add(length_of(part)))
     }
 
-    /// Cuts a plain extent in two.
+    /// Cuts a plain extent in two, and returns the rest.
     pub(super) fn split_off(&mut self, length: u64) -> Self {
         let mut rest = Vec::new();
         let mut kept = Vec::new();
@@ -93,7 +95,7 @@ impl NewExtent {
         }
     }
 
-    /// The extent stored plain.
+    /// Returns the same extent stored plain.
     pub(super) fn into_plain(self) -> Self {
         match self.plain {
             Some(plain) => Self {
@@ -116,22 +118,22 @@ thread_local! {
     static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new());
 }
 
-/// Compresses with this thread's encoders.
+/// Runs `body` with this thread's compressor.
 pub(super) fn with_compressor<T>(body: impl FnOnce(&mut Compressor) -> T) -> T {
     COMPRESSOR.with_borrow_mut(body)
 }
 
-/// What became of a piece.
+/// The result of compressing a piece.
 enum Outcome {
     Compressed(Bytes, Vec<u8>),
-    /// Not worth trying.
+    /// Stored plain, because the estimate advised against compression.
     Plain,
-    /// Tried for nothing.
+    /// Stored plain, because compression saved no sector.
     Failed,
 }
 
 impl Content<'_> {
-    /// How the file's content is to be compressed, if at all.
+    /// Returns how the file's content is to be compressed, if at all.
     pub(super) fn compression_plan(&self, item: &InodeItem) -> Result<Option<CompressionPlan>> {
         let options = self.filesystem.data().options;
         let flags = item.flags;
@@ -167,7 +169,7 @@ impl Content<'_> {
         }))
     }
 
-    /// The extents for a run of content, and whether compressing was tried for nothing.
+    /// Returns the extents for a run of content, and whether an attempt to compress failed.
     pub(super) fn make_extents(
         &self,
         run: &[(u64, Bytes)],
@@ -218,7 +220,7 @@ impl Content<'_> {
 }
 
 fn compress(plan: &CompressionPlan, content: Bytes, sector_bytes: usize) -> Outcome {
-    // What takes one sector cannot save one.
+    // Content of one sector cannot save a sector.
     if content.len() <= sector_bytes || (!plan.is_forced && !looks_compressible(&content)) {
         return Outcome::Plain;
     }
@@ -228,7 +230,7 @@ fn compress(plan: &CompressionPlan, content: Bytes, sector_bytes: usize) -> Outc
     }
 }
 
-/// Cuts a run into pieces that are compressed one by one.
+/// Cuts a run into pieces that are compressed separately.
 fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
     let most = COMPRESSED_BYTES_MAX.narrow::<usize>();
     let mut pieces = Vec::new();
@@ -260,7 +262,7 @@ fn pieces(run: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
     pieces
 }
 
-/// Plain extents of neighbouring pieces.
+/// Returns the plain extents of adjacent pieces.
 pub(super) fn plain_extents(pieces: impl Iterator<Item = (u64, Bytes)>) -> Vec<NewExtent> {
     let mut extents: Vec<NewExtent> = Vec::new();
     for (start, bytes) in pieces {

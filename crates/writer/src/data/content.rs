@@ -14,11 +14,11 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// The file of a call.
+/// The file that a call uses.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) location: Location,
-    /// The inode, if the caller keeps it and the inode is in the table.
+    /// The live inode, if the caller keeps it and it is in the inode table.
     pub(super) inode: Option<&'a LiveInode>,
 }
 
@@ -31,7 +31,7 @@ impl Of<'_> {
     }
 }
 
-/// A file's content while its lock is held.
+/// A file's content while a call holds the file lock.
 pub(super) struct Content<'a> {
     pub(super) filesystem: &'a WritableFilesystem,
     pub(super) location: Location,
@@ -39,12 +39,12 @@ pub(super) struct Content<'a> {
     pub(super) file: &'a Arc<FileContent>,
     pub(super) state: &'a mut FileState,
     pub(super) sector_bytes: u64,
-    /// The caller sets the file's times.
+    /// Whether the caller sets the file's times itself.
     pub(super) keeps_times: bool,
 }
 
 impl Content<'_> {
-    /// The file's size.
+    /// Returns the file's size, including dirty data.
     pub(super) fn size(&mut self) -> Result<u64> {
         if let Some(size) = self.state.size {
             return Ok(size);
@@ -66,13 +66,13 @@ impl Content<'_> {
         Ok(self.filesystem.live_inode(self.location)?.0)
     }
 
-    /// The file has another size, for readers too.
+    /// Changes the file's size, for readers too.
     pub(super) fn set_size(&mut self, size: u64) {
         self.state.size = Some(size);
         self.file.waiting.write().size = Some(size);
     }
 
-    /// Looks at the dirty data.
+    /// Runs `look` on the dirty data.
     pub(super) fn look_at_dirty<T>(&self, look: impl FnOnce(&DirtyData) -> T) -> T {
         look(&self.file.waiting.read().pending)
     }
@@ -86,7 +86,7 @@ impl Content<'_> {
         self.look_at_dirty(|pending| pending.ranges(from, count))
     }
 
-    /// The inode, when its content may be changed.
+    /// Returns the inode item. Fails if the file's content must not be written.
     pub(super) fn require_writable(&mut self) -> Result<InodeItem> {
         self.filesystem.require_writing()?;
         let location = self.location;
@@ -116,13 +116,15 @@ impl Content<'_> {
         Ok(item)
     }
 
-    /// Whether the file's subvolume is being made, and nobody sees it yet: inode flags forbid nothing in there.
+    /// Returns whether the file's subvolume is unfinished, so that no reader sees it. Inode flags
+    /// forbid nothing in it.
     pub(super) fn is_unfinished(&self) -> bool {
         let tree = self.filesystem.live_trees().get(self.location.subvolume.tree());
         tree.is_some_and(|tree| tree.is_unfinished())
     }
 
-    /// The inode, when content that it has may be changed, not only added to.
+    /// Returns the inode item. Fails if existing content must not be changed, as in an append-only
+    /// file.
     pub(super) fn require_changeable(&mut self) -> Result<InodeItem> {
         let item = self.require_writable()?;
         if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished() {
@@ -134,17 +136,17 @@ impl Content<'_> {
         Ok(item)
     }
 
-    /// Notes that content was written.
+    /// Records that content was written now.
     pub(super) fn touch(&self) {
         if self.keeps_times {
             return self.count_write();
         }
         let filesystem = self.filesystem;
-        // Under the inode's lock: no time that another call set before is later.
+        // The inode's lock orders this time after the time that any other call set before.
         self.change_pending(|pending| pending.note_write(filesystem.now()));
     }
 
-    /// Notes that content was written by a caller who sets the file's times.
+    /// Records that content was written by a caller that sets the file's times itself.
     pub(super) fn count_write(&self) {
         self.change_pending(PendingTimes::count_write);
     }
@@ -154,7 +156,8 @@ impl Content<'_> {
         self.filesystem.has_pending_times(file_id(self.location))
     }
 
-    /// Changes the pending times. An inode that is not in memory any more is gone, and its times with it.
+    /// Changes the pending times. An inode that is no longer in memory is deleted, and its times
+    /// with it.
     pub(super) fn change_pending(&self, change: impl FnOnce(&mut PendingTimes)) {
         if let Some(inode) = self.inode {
             return change(&mut inode.write().pending);
@@ -163,7 +166,7 @@ impl Content<'_> {
         let _found = inodes.update(file_id(self.location), |inode| change(&mut inode.pending));
     }
 
-    /// Reserves space for so much more content; writes back and commits when there is none.
+    /// Reserves space for `bytes` more of content. If none is free, writes back and commits first.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -171,7 +174,8 @@ impl Content<'_> {
         let filesystem = self.filesystem;
         match filesystem.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
-                // What waits may take less once it is compressed, and a commit sets free what edits gave up.
+                // Compression may shrink the dirty data, and a commit frees space that edits gave
+                // up.
                 self.write_back()?;
                 filesystem.commit_metadata()?;
                 filesystem.reserve_data(bytes)?;
@@ -182,8 +186,8 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Releases space that is reserved for content. A file that releases more than it has reserved is a defect, and writing
-    /// stops.
+    /// Releases space that is reserved for content. Releasing more than the file has reserved is a
+    /// defect, and stops writing.
     pub(super) fn release(&mut self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -202,7 +206,7 @@ impl Content<'_> {
         }
     }
 
-    /// Does something while content stays out of the tree.
+    /// Runs `body` while write-back makes no inline extent of the file.
     pub(super) fn out_of_tree<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.state.never_inline = true;
         let result = body(self);

@@ -1,6 +1,8 @@
-//! Extents whose stored bytes are given: compressed content is stored as it came, and never decoded.
+//! Extents whose stored bytes the caller provides: compressed content is stored as it is, and never
+//! decoded.
 //!
-//! They go where they belong at once, without waiting in memory. What waits of the file goes before them.
+//! A call writes these extents at once, without keeping them in memory. It writes back the file's
+//! dirty data first.
 
 use super::compressing::{COMPRESSED_BYTES_MAX, NewExtent, PartOfExtent, length_of};
 use super::content::Content;
@@ -15,20 +17,21 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use bytes::{Bytes, BytesMut};
 
-/// A range of a file, with what is to be stored for it.
+/// A range of a file, with the bytes to be stored for it.
 #[derive(Clone, Debug)]
 pub struct EncodedExtent {
-    /// Where the range begins: a whole sector.
+    /// The start of the range, a multiple of the sector size.
     pub offset: FileOffset,
-    /// How long it is: whole sectors, but for an end that is, or becomes, that of the file.
+    /// The length of the range in whole sectors, unless the range ends at the old or new end of the
+    /// file.
     pub length: ByteCount,
-    /// How much content the stored bytes have. It may be more than the range.
+    /// The length of the decoded content, in bytes. The content may be longer than the range.
     pub content_bytes: ByteCount,
-    /// Where in that content the range begins: a whole sector.
+    /// The offset of the range in the decoded content, a multiple of the sector size.
     pub content_offset: ByteCount,
-    /// How it is compressed. What is not is all of the range, and nothing else.
+    /// The compression of the stored bytes. Uncompressed bytes must cover exactly the range.
     pub compression: Compression,
-    /// What is stored, without what fills the last sector.
+    /// The bytes to be stored, without padding of the last sector.
     pub stored: Bytes,
 }
 
@@ -38,22 +41,24 @@ impl EncodedExtent {
     }
 }
 
-/// How an extent can be stored.
+/// Whether and how the caller's bytes can be stored.
 pub(super) enum Fit {
-    /// As it is.
+    /// As an extent, unchanged.
     Extent,
-    /// As it is, in the tree.
+    /// As an inline extent, unchanged.
     Inline,
-    /// Not as it is.
+    /// Not unchanged.
     No,
 }
 
 impl WritableFilesystem {
-    /// Stores extents in a file as they are given, in the order of their ranges, which do not overlap. `false`, and nothing is
-    /// done, if one of them cannot be stored as it is: its bounds are not whole sectors, it is larger than its content, the
-    /// file has no checksums, or there is no space for it in one piece.
+    /// Stores a caller's extents in a file, in the order of their ranges, which do not overlap.
+    /// Returns `false`, and changes nothing, if an extent cannot be stored unchanged. That is so if
+    /// its bounds are not whole sectors, if it is larger than its content, if the file has no
+    /// checksums, or if no free range is long enough.
     ///
-    /// Whether compressed bytes can be decoded is not looked at: who reads the file finds out.
+    /// This call does not verify that compressed bytes can be decoded. A reader of the file returns
+    /// the error.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
@@ -95,7 +100,7 @@ impl Content<'_> {
         let file = self.file;
         let layout = file.layout.write();
         self.out_of_tree(Self::write_back)?;
-        // That let go of what was promised.
+        // Writing back released the reservation.
         self.reserve(stored)?;
         let written = self.write_new_extents(&item, new_size, &new);
         drop(layout);
@@ -107,7 +112,7 @@ impl Content<'_> {
         }
     }
 
-    /// Places, writes and inserts.
+    /// Allocates, writes and inserts extents.
     fn write_new_extents(&mut self, item: &InodeItem, size: u64, extents: &[NewExtent]) -> Result<()> {
         let placed = self.filesystem.place_extents(extents)?;
         let has_checksums = !item.flags.contains(InodeFlags::NODATASUM);
@@ -127,7 +132,7 @@ impl Content<'_> {
         self.filesystem.count_content(bytes);
         self.touch();
         let insertions: Vec<Insertion> = placed.into_iter().map(Insertion::New).collect();
-        // What was written back before has changed the inode.
+        // The earlier write-back changed the inode, so read it again.
         let item = self
             .filesystem
             .look(|operation| self.require_still_there(operation))?;
@@ -162,7 +167,7 @@ impl Content<'_> {
 }
 
 impl WritableFilesystem {
-    /// How an extent can be stored in a file of this size.
+    /// Returns how an extent can be stored in a file of this size.
     pub(super) fn fit_encoded(
         &self,
         flags: InodeFlags,
@@ -204,7 +209,7 @@ impl WritableFilesystem {
         {
             return Fit::Inline;
         }
-        // A sector cannot become less than one.
+        // Content of one sector cannot shrink to less than a sector.
         if sectors(stored) >= sectors(content) {
             return Fit::No;
         }

@@ -1,7 +1,9 @@
-//! Stored content of files that are being made: compressed extents of many of them, with one allocation and few writes.
+//! Stored content of new files: compressed extents of many files, with one allocation and few
+//! writes.
 //!
-//! The extents are written before the files exist. The operation that makes the files inserts their items beside the
-//! files' own ([`create_many`](WritableFilesystem::create_many)). If the operation fails, the space is freed.
+//! The extents are written before the files exist. The operation that makes the files inserts their
+//! items beside the files' own items ([`create_many`](WritableFilesystem::create_many)). If the
+//! operation fails, the space is freed.
 
 use super::allocation::writes_of;
 use super::compressing::{NewExtent, PartOfExtent};
@@ -22,17 +24,17 @@ use buttress_fs::error::defect::add;
 use buttress_fs::error::{Defect, Result};
 use buttress_fs::location::Location;
 
-/// Content of one file.
+/// The content of one file.
 #[derive(Debug)]
 struct File {
     size: u64,
-    /// Which of the extents that were written are its own.
+    /// The indexes of the file's extents among all written extents.
     extents: core::ops::Range<usize>,
     /// Inline content, if the file has no extents.
     inline: Option<EncodedExtent>,
 }
 
-/// Content of files that was written, and that no tree has.
+/// Content of files that was written and that no tree refers to yet.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenFiles {
     files: Vec<File>,
@@ -42,11 +44,11 @@ pub(crate) struct WrittenFiles {
 }
 
 impl WritableFilesystem {
-    /// Writes the stored content of files that are to be made: for each file a list of extents, in order. Returns
-    /// `None`, and writes nothing, if one of the extents cannot be stored as it is.
+    /// Writes the stored content of files that will be made: for each file a list of extents, in
+    /// order. Returns `None`, and writes nothing, if an extent cannot be stored unchanged.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](buttress_fs::error::Error::NoSpace); that a device cannot be written.
+    /// [`Error::NoSpace`](buttress_fs::error::Error::NoSpace); an error of a device.
     pub(crate) fn write_new_files(&self, contents: &[&[EncodedExtent]]) -> Result<Option<WrittenFiles>> {
         let mut written = WrittenFiles::default();
         let mut extents = Vec::new();
@@ -92,7 +94,7 @@ impl WritableFilesystem {
         Ok(true)
     }
 
-    /// How a file's extents are stored; adds those that go to the devices to `all`.
+    /// Plans how a file's extents are stored. Adds those that need device space to `all`.
     fn plan_file(
         &self,
         flags: InodeFlags,
@@ -143,7 +145,7 @@ impl WritableFilesystem {
 }
 
 impl WrittenFiles {
-    /// How many items all of it takes.
+    /// Returns the number of items of all files' content.
     pub(crate) fn items(&self) -> u64 {
         let extents = u64_of(self.placed.len());
         extents.saturating_mul(EXTENT_ITEMS)
@@ -157,7 +159,7 @@ impl WrittenFiles {
         })
     }
 
-    /// Goes to where the checksums are going to be.
+    /// Reaches the places of the checksums in the checksum tree.
     pub(crate) fn reach(&self, operation: &mut Operation<'_>) -> Result<()> {
         for sums in &self.sums {
             operation.reach_checksums(sums.logical)?;
@@ -165,7 +167,7 @@ impl WrittenFiles {
         Ok(())
     }
 
-    /// Sets the size and the space in a new inode's item, if it is one of these files.
+    /// Sets the size and the bytes in the item of a new inode, if the inode is one of these files.
     pub(crate) fn count(&self, number: usize, item: &mut InodeItem) -> Result<(), Defect> {
         let Some(file) = self.files.get(number).filter(|file| file.size > 0) else {
             return Ok(());
@@ -183,7 +185,7 @@ impl WrittenFiles {
         Ok(())
     }
 
-    /// Adds the items of a file's content, and refers to its extents.
+    /// Inserts the extent items of a file, and adds references to its extents.
     pub(crate) fn add_items(
         &self,
         number: usize,
@@ -252,7 +254,7 @@ impl WrittenFiles {
         Ok(())
     }
 
-    /// Puts the checksums of all files in.
+    /// Inserts the checksums of all files.
     pub(crate) fn insert_sums(&self, operation: &mut Operation<'_>) -> Result<()> {
         for sums in &self.sums {
             operation.edit().insert_checksums(sums.logical, &sums.sums)?;

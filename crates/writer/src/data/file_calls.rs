@@ -1,7 +1,8 @@
-//! Calls on a file's content: how each comes to the file and its lock, and what follows when it lets go.
+//! Calls on a file's content: how each call acquires the file lock, and what it does on release.
 //!
-//! A call holds the file's lock from its begin to its end, over devices where it needs them. While content is in flight
-//! nobody holds it: only writes that need nothing of it go on, all other calls wait until it has landed.
+//! A call holds the file lock from its begin to its end, also during device I/O. While content is
+//! in flight, no call holds the lock. Writes that need nothing of that content continue. All other
+//! calls wait until it has landed.
 //!
 //! Left out: what a call does with the content.
 
@@ -19,7 +20,8 @@ use core::ops::Range;
 use std::sync::Arc;
 
 impl WritableFilesystem {
-    /// Does something with a file's content, under the file's lock. Nothing of it is in flight.
+    /// Runs `body` on a file's content, under the file lock, while no content of the file is in
+    /// flight.
     pub(super) fn with_content<T>(
         &self,
         location: Location,
@@ -28,8 +30,9 @@ impl WritableFilesystem {
         self.hold_content(Of::location(location), true, body)
     }
 
-    /// Does something with a file's content, under the file's lock. `waits`: nothing of it is in flight.
-    /// Otherwise `body` inspects [`FileState::in_flight`], and changes nothing of what that needs.
+    /// Runs `body` on a file's content, under the file lock. With `waits`, no content of the file
+    /// is in flight. Otherwise `body` checks [`FileState::in_flight`], and changes nothing that the
+    /// write-back needs.
     pub(super) fn hold_content<T>(
         &self,
         of: Of<'_>,
@@ -40,7 +43,8 @@ impl WritableFilesystem {
         let id = file_id(location);
         let table = self.data();
         loop {
-            // What readers are shown, nearly always: found without a lock that all writers share.
+            // The live inode nearly always has the content, so this lookup needs no lock that all
+            // writers share.
             let shown = match inode {
                 Some(inode) => inode.read().content.clone(),
                 None => self
@@ -76,8 +80,9 @@ impl WritableFilesystem {
         }
     }
 
-    /// What follows on a change of a file's content, under the file's lock: memory is counted, and of what is clean the table
-    /// lets go. `before` is the memory that it took.
+    /// Ends a call that may have changed a file's content: counts its memory, and removes a clean
+    /// file from the table. The caller holds the file lock. `before` is the memory at the begin of
+    /// the call.
     pub(super) fn leave_content(
         &self,
         location: Location,
@@ -93,7 +98,8 @@ impl WritableFilesystem {
             return;
         }
         state.is_gone = true;
-        // Before the table lets go of it: the next call shows content of its own, which must stay shown.
+        // This must precede the removal from the table: the next call stores content of its own,
+        // which readers must continue to find.
         let is_late = buttress_faults::on("live-content-hidden-late");
         if is_late {
             table.let_go(id);
@@ -105,7 +111,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// As [`with_content`](Self::with_content), for a call whose steps a snapshot must have all or none of.
+    /// Runs `body` as [`with_content`](Self::with_content) does, for a call with several steps that
+    /// a snapshot must contain completely or not at all.
     pub(super) fn with_content_in_steps<T>(
         &self,
         location: Location,
@@ -115,13 +122,13 @@ impl WritableFilesystem {
         self.with_content(location, body)
     }
 
-    /// Keeps snapshots from freezing their sources until the call that has begun is done.
+    /// Blocks snapshots from freezing their sources until the call that has begun ends.
     pub(super) fn begin_steps(&self) -> Option<RwLockReadGuard<'_, (), SeveralStepsLock>> {
         let is_left_out = buttress_faults::on("snapshot-between-steps");
         (!is_left_out).then(|| self.data().several_steps.read())
     }
 
-    /// Has readers of the inode find its content from now on.
+    /// Makes readers of the inode find its content from now on.
     fn show_content(&self, id: FileId, file: &Arc<FileContent>) {
         let inode = self.live_inodes().entry(id);
         let mut inode = inode.write();
@@ -129,13 +136,13 @@ impl WritableFilesystem {
         inode.calls = inode.calls.wrapping_add(1);
     }
 
-    /// Returns whether the item of an inode lacks times that writes set.
+    /// Returns whether writes set times that the inode item does not record yet.
     pub(super) fn has_pending_times(&self, id: FileId) -> bool {
         let pending = self.live_inodes().look(id, |inode| !inode.pending.is_empty());
         pending.unwrap_or(false)
     }
 
-    /// Whether content of a file waits to be written back, or is being written: how much room it takes is not known yet.
+    /// Returns whether a file has dirty or in-flight content, whose size on disk is not known yet.
     #[must_use]
     pub fn is_waiting(&self, location: Location) -> bool {
         let id = file_id(location);
@@ -150,15 +157,15 @@ impl WritableFilesystem {
             .collect()
     }
 
-    /// Gives up what waits of the files of a subvolume that is gone, and the space that was reserved for it: who is out of
-    /// space must not wait for a commit to find out.
+    /// Discards the dirty data of a deleted subvolume's files, and releases its reservations. A
+    /// caller without space then need not wait for a commit to get that space.
     pub(crate) fn give_up_content_of(&self, subvolume: SubvolumeId) -> Result<()> {
         let mut waiting = self.waiting();
         waiting.retain(|location| location.subvolume == subvolume);
         waiting.into_iter().try_for_each(|id| self.write_back_file(id))
     }
 
-    /// Whether content in a range of a file waits to be written back, or is being written.
+    /// Returns whether content in a range of a file is dirty or in flight.
     pub(crate) fn has_dirty_in(&self, location: Location, range: &Range<u64>) -> Result<bool> {
         self.with_content(location, |content| {
             let waiting = content.waiting_ranges(range.start, 1);
@@ -166,8 +173,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Does something with the content of two files, under both locks, which are taken in the order of the inodes. The
-    /// first is `None` when both are the same file.
+    /// Runs `body` on the content of two files, under both file locks. The locks are acquired in
+    /// the order of the inodes. The first content is `None` if both are the same file.
     pub(super) fn with_two<T>(
         &self,
         source: Location,
@@ -190,7 +197,7 @@ impl WritableFilesystem {
         }
     }
 
-    /// The ranges of a file that wait behind `from`, at most `count` of them, and a view: both of one moment.
+    /// Returns at most `count` dirty ranges of a file after `from`, and a view of the same moment.
     ///
     /// # Errors
     /// None so far.
@@ -208,10 +215,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// As [`WritableFilesystem::look_at_content`], with the delayed references, while nothing is edited.
+    /// Runs `body` on the dirty ranges, a view and the delayed references, while no edit runs. The
+    /// dirty ranges are those of [`WritableFilesystem::look_at_content`].
     ///
     /// # Errors
-    /// As there, and what `body` ends with.
+    /// As for [`WritableFilesystem::look_at_content`]; any error of `body`.
     pub(crate) fn quiesced_content<T>(
         &self,
         location: Location,
@@ -228,10 +236,10 @@ impl WritableFilesystem {
         })
     }
 
-    /// The size of a file, with dirty data.
+    /// Returns the size of a file, including dirty data.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or that the tree cannot be read.
+    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or an error of the tree.
     pub fn size_of(&self, location: Location) -> Result<u64> {
         Ok(self.metadata(location)?.size.get())
     }

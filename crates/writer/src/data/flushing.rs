@@ -1,8 +1,9 @@
-//! When content of many files is written back, in which order, and by whom.
+//! Write-back of many files: when it runs, in which order, and on which thread.
 //!
-//! A thread of the volume's own begins when half of what may be dirty is, with the oldest files, and goes on until a quarter
-//! is. Who writes goes on meanwhile; where all of it is dirty he writes back himself, newest files first. A commit has
-//! everything written back. Large files are written back side by side, small ones [many at a time](super::small_files).
+//! A background thread begins at half of the limit of dirty data, with the oldest files, and ends
+//! at a quarter. Writers continue meanwhile. At the full limit, writers write back themselves,
+//! newest files first. A commit writes back all dirty data. Several large files are written back
+//! side by side, small files [many at a time](super::small_files).
 
 use super::small_files::SMALL_BYTES;
 use crate::WritableFilesystem;
@@ -10,15 +11,15 @@ use buttress_fs::error::{Defect, Error, Result};
 use buttress_fs::location::Location;
 use buttress_locks::atomic::{AtomicUsize, Ordering};
 
-/// How many large files are written back at once.
+/// The number of large files that are written back at once.
 const FILES_SIDE_BY_SIDE: usize = 4;
 
-/// The first want of space on the host, kept while other files are written back.
+/// The first lack of space on the host, kept while other files are written back.
 #[derive(Debug, Default)]
 struct LacksHostSpace(Option<Error>);
 
 impl LacksHostSpace {
-    /// Keeps an error about space on the host, and returns every other error.
+    /// Keeps an error about space on the host, and returns any other error.
     fn pass(&mut self, written: Result<()>) -> Result<()> {
         match written {
             Err(error @ Error::OutOfHostSpace(_)) => {
@@ -35,8 +36,9 @@ impl LacksHostSpace {
 }
 
 impl WritableFilesystem {
-    /// Has content written back in the background once half of what may be dirty is. Where all of it is, the caller writes back
-    /// himself until less is, without a thread until half is left; all of it where space on the volume is short.
+    /// Wakes background write-back at half of the limit of dirty data. At the full limit, the
+    /// caller writes back: until data is below the limit, or below half without a background
+    /// thread. If space on the volume is short, the caller writes back all.
     pub(crate) fn write_back_excess(&self) -> Result<()> {
         let table = self.data();
         let has_thread = table.is_half_full() && self.wake_write_back();
@@ -46,7 +48,8 @@ impl WritableFilesystem {
         }
         let mut waiting = self.waiting();
         if has_thread {
-            // From the other end than the thread: two on one file would wait for each other.
+            // Begin at the other end than the thread: two write-backs of one file would wait for
+            // each other.
             waiting.reverse();
         }
         let written = self.write_back_files(&waiting, || {
@@ -57,14 +60,14 @@ impl WritableFilesystem {
                 }
         });
         match written {
-            // Content without space on the host stays dirty, and memory is left for more.
+            // Content without space on the host stays dirty while memory for more remains.
             Err(Error::OutOfHostSpace(_)) if !table.is_over_limit() => Ok(()),
             written => written,
         }
     }
 
-    /// Writes back content before a caller adds more, if memory is full and the last write found no space on the host.
-    /// Otherwise dirty content would take memory without bounds.
+    /// Writes back content before a caller adds more, if dirty data is at its limit and the last
+    /// write found no space on the host. Otherwise dirty data would grow without bounds.
     ///
     /// # Errors
     /// [`Error::OutOfHostSpace`], before any content is added.
@@ -76,8 +79,9 @@ impl WritableFilesystem {
         }
     }
 
-    /// Has content written back after more of it was taken in. Content that finds no space on the host waits, and the
-    /// next call is refused ([`require_host_space`](Self::require_host_space)).
+    /// Starts or does write-back after a call added content. Content that finds no space on the
+    /// host stays dirty. The next call then fails
+    /// ([`require_host_space`](Self::require_host_space)).
     pub(crate) fn write_back_taken_in(&self) -> Result<()> {
         match self.write_back_excess() {
             Err(Error::OutOfHostSpace(_)) => Ok(()),
@@ -85,7 +89,7 @@ impl WritableFilesystem {
         }
     }
 
-    /// Writes back content until a quarter of what may be dirty is.
+    /// Writes back content until dirty data is at a quarter of its limit.
     pub(crate) fn write_back_in_background(&self) -> Result<()> {
         self.write_back_files(&self.waiting(), || self.data().is_quarter_full())
     }
@@ -93,8 +97,8 @@ impl WritableFilesystem {
     /// Writes back all dirty data.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped. What could not be written back still
-    /// waits.
+    /// [`Error::NoSpace`]; an error of a tree; the error that stopped writing. Content that could
+    /// not be written back stays dirty.
     pub fn write_back(&self) -> Result<()> {
         let waiting = self.waiting();
         if !self.has_company() {
@@ -113,8 +117,9 @@ impl WritableFilesystem {
         lacks.end()
     }
 
-    /// Writes back files at once, so that their devices have more to do than one file at a time gives them. Ends with the
-    /// first error, except want of space on the host: another file may need none.
+    /// Writes back several files at once, which keeps more requests on the devices than one file at
+    /// a time. Stops at the first error, except lack of space on the host: another file may need
+    /// none.
     fn write_back_side_by_side(&self, files: &[Location]) -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
@@ -144,8 +149,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Writes back files in this order while `goes_on` is true: small files that follow each other as one batch. Ends
-    /// with the first error, except want of space on the host.
+    /// Writes back files in this order while `goes_on` returns true. Consecutive small files form
+    /// one batch. Stops at the first error, except lack of space on the host.
     fn write_back_files(&self, files: &[Location], goes_on: impl Fn() -> bool) -> Result<()> {
         let mut lacks = LacksHostSpace::default();
         let mut rest = files;
@@ -161,7 +166,7 @@ impl WritableFilesystem {
         lacks.end()
     }
 
-    /// The memory of the dirty data of each file.
+    /// Returns the memory of each file's dirty data, in bytes.
     pub(super) fn dirty_bytes_of(&self, files: &[Location]) -> Vec<u64> {
         let present = self.data().present(files);
         let mut present = present.iter().peekable();

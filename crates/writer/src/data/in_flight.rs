@@ -1,15 +1,18 @@
-//! Content on its way from memory to extents, and the file's lock meanwhile.
+//! Content in flight from memory to extents, and the file lock meanwhile.
 //!
-//! A write-back takes out what waits, writes it, and has it land: extents with it are in the tree. A call that needs the
-//! file's extents holds the file's lock throughout. Who writes back for others (the background, a commit, a sync) lets go of
-//! it while content is in flight, so that a writer of that file waits for no device.
+//! A write-back takes dirty data out of memory, writes it, and lands it: extents with this data are
+//! then in the tree. A call that needs the file's extents holds the file lock for its whole length.
+//! Write-backs by the background, a commit or a sync release the lock while content is in flight,
+//! so that a writer of that file waits for no device.
 //!
 //! Invariants:
-//! - Of one file, content is in flight once at a time. Whoever wants more of the file than to write waits until it has landed.
-//! - What is written meanwhile lies over what is in flight, and that over extents. A write that would have to look at the
-//!   file's items waits as well: a part of a sector that is not dirty, a file that may lie in the tree, want of
-//!   room.
-//! - Size, time and number of writes, and the room promised, go with the content that is taken out. What came since stays.
+//! - A file never has two write-backs in flight. A call that needs more of the file than to write
+//!   waits for landing.
+//! - Newer writes cover in-flight content, and in-flight content covers extents. A write also waits
+//!   for landing if it needs the file's items: for a clean part of a sector, for a possibly inline
+//!   file, or for lack of space.
+//! - The size, the times, the number of writes, and the reservation leave the file together with
+//!   its content. Later changes of these stay.
 
 use super::content::Content;
 use super::write_back::{Pieces, is_of_gone_file};
@@ -24,18 +27,18 @@ use bytes::Bytes;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// What was taken out of memory to be written back.
+/// Dirty data that was taken out of memory for a write-back.
 struct Taken {
     item: InodeItem,
     pieces: Pieces,
-    /// The file as it was then.
+    /// The state of the file at that moment.
     state: FileState,
-    /// How much room was promised for it.
+    /// The bytes that were reserved for this data.
     reserved: u64,
 }
 
 impl Taken {
-    /// Writes it, and puts extents with it into the tree.
+    /// Writes the data and inserts its extents into the tree.
     fn write(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -55,7 +58,7 @@ impl Taken {
     }
 }
 
-/// Content in flight, without the file's lock. It lands when this is dropped.
+/// Content in flight, without the file lock. It lands when this value is dropped.
 struct Flight<'a> {
     filesystem: &'a WritableFilesystem,
     location: Location,
@@ -93,21 +96,23 @@ impl Flight<'_> {
         self.filesystem
             .leave_content(self.location, &self.file, &mut state, before);
         drop(state);
-        // After the lock: giving much memory back to the system takes milliseconds.
+        // Drop the pieces after releasing the lock: returning much memory to the system takes
+        // milliseconds.
         drop(taken);
         landed
     }
 }
 
 impl Drop for Flight<'_> {
-    /// Nothing is left to land but where writing panicked: then the content waits again, and nobody waits for it in vain.
+    /// Content is still in flight here only if writing panicked. It then becomes dirty again, and
+    /// waiting calls wake up.
     fn drop(&mut self) {
         let _told_by_the_panic = self.land(Err(Defect::new("a write-back panicked").into()));
     }
 }
 
 impl WritableFilesystem {
-    /// Writes back one file's content.
+    /// Writes back the dirty data of one file.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_back`].
@@ -115,8 +120,8 @@ impl WritableFilesystem {
         self.with_host_space(|| self.write_back_in_flight(location, None))
     }
 
-    /// Writes back content. If the host has no space, it commits and retries once: the commit discards freed extents on
-    /// the host.
+    /// Runs a write-back. If the host has no space, commits and retries once: the commit discards
+    /// freed extents on the host.
     fn with_host_space(&self, write_back: impl Fn() -> Result<()>) -> Result<()> {
         match write_back() {
             Err(Error::OutOfHostSpace(_)) if self.start_to_look().is_dirty() => {
@@ -127,7 +132,7 @@ impl WritableFilesystem {
         }
     }
 
-    /// Writes back what waits in a range of a file.
+    /// Writes back the dirty data in a range of a file.
     pub(crate) fn write_back_range(&self, location: Location, range: &Range<u64>) -> Result<()> {
         self.with_host_space(|| self.write_back_in_flight(location, Some(range)))
     }
@@ -152,7 +157,7 @@ impl WritableFilesystem {
 }
 
 impl Content<'_> {
-    /// Writes back what waits of the file, with its lock held.
+    /// Writes back the dirty data of the file while the call holds the file lock.
     pub(super) fn write_back(&mut self) -> Result<()> {
         let Some(mut taken) = self.take_out(None)? else {
             return Ok(());
@@ -161,8 +166,9 @@ impl Content<'_> {
         self.land(&mut taken, written)
     }
 
-    /// Takes out what waits, of a range or of the whole file. Where the file has another size than its items say, or fits
-    /// into the tree, a range is the whole file: the one goes with the other. `None` when nothing waits, or nobody wants it.
+    /// Takes out the dirty data of a range or of the whole file. It takes the whole file if its
+    /// size differs from its item's, or if the file fits inline. Returns `None` if nothing is
+    /// dirty, or if the file is deleted.
     fn take_out(&mut self, range: Option<&Range<u64>>) -> Result<Option<Taken>> {
         let range = range.map(|range| self.align_down(range.start)..self.align_up(range.end));
         if !self.has_to_write_back(range.as_ref()) {
@@ -219,7 +225,7 @@ impl Content<'_> {
         }
     }
 
-    /// What was taken out is in extents, or nobody wants it any more, or it waits again.
+    /// Ends a write-back: its data is in extents, or is obsolete, or becomes dirty again.
     fn land(&mut self, taken: &mut Taken, written: Result<()>) -> Result<()> {
         match written {
             Ok(()) => {
@@ -231,7 +237,7 @@ impl Content<'_> {
                 }
                 Ok(())
             }
-            // It went meanwhile.
+            // The file was removed meanwhile.
             Err(error) if is_of_gone_file(&error) => {
                 self.discard();
                 Ok(())

@@ -1,7 +1,9 @@
-//! Content that may be overwritten where it lies: of files without copy-on-write, and room that was preallocated.
+//! Content that may be overwritten in place: content of files without copy-on-write, and
+//! preallocated extents.
 //!
-//! Only what belongs to this file alone and to no snapshot qualifies: an extent item newer than the subvolume's last
-//! snapshot, whose extent no other file refers to. Everything else goes to a new place.
+//! Only content that no other file and no snapshot shares qualifies. Its extent item is newer than
+//! the subvolume's last snapshot, and no other file refers to the extent. All other content goes to
+//! a new extent.
 
 use super::content::Content;
 use super::stored::Stored;
@@ -13,25 +15,25 @@ use buttress_fs::error::Result;
 use buttress_fs::location::Location;
 use core::ops::Range;
 
-/// A range of a file that is overwritten where it lies.
+/// A range of a file that is overwritten in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InPlace {
     /// The range of the file.
     pub(super) range: Range<u64>,
-    /// Where it lies.
+    /// The logical address of the range's content.
     pub(super) logical: Logical,
-    /// Whether the item says that there is no content yet.
+    /// Whether the item marks the range as preallocated.
     pub(super) is_preallocated: bool,
 }
 
-/// Whether any content of a file with these flags may be overwritten in place.
+/// Returns whether a file with these flags may have content that is overwritten in place.
 pub(super) fn may_be_in_place(item: &InodeItem) -> bool {
     item.flags
         .intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC)
 }
 
 impl Access<'_> {
-    /// The parts of `range` that may be overwritten where they lie, in order.
+    /// Returns the parts of `range` that may be overwritten in place, in order.
     pub(super) fn in_place_parts(
         &mut self,
         location: Location,
@@ -44,7 +46,7 @@ impl Access<'_> {
         }
         let overwrites = item.flags.contains(InodeFlags::NODATACOW | InodeFlags::NODATASUM);
         let mut at = range.start;
-        // Items of one extent come one after the other: whether it is shared is asked once.
+        // Items of one extent are adjacent, so its sharedness is looked up once.
         let mut last: Option<(DataRange, bool)> = None;
         while at < range.end
             && let Some(stored) = self.extent_from(location, at)?
@@ -78,7 +80,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Makes preallocated room whose content was written a regular part of the file.
+    /// Turns preallocated ranges whose content was written into regular ones.
     pub(super) fn mark_written(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let tree = location.subvolume.tree();
         let generation = self.generation();
@@ -120,7 +122,7 @@ impl Operation<'_> {
     }
 }
 
-/// The item with content.
+/// Returns the item as a regular one.
 fn written(stored: &Stored) -> Stored {
     let body = match stored.extent.body {
         FileExtentBody::Preallocated(slice) => FileExtentBody::Regular(slice),
@@ -135,7 +137,7 @@ fn written(stored: &Stored) -> Stored {
     }
 }
 
-/// The part on disk that an item's content may be overwritten in, and whether it has none yet.
+/// Returns the on-disk part of an item that may be overwritten, and whether it is preallocated.
 fn overwritable<'a>(
     extent: &'a FileExtent<'static>,
     overwrites: bool,
@@ -151,7 +153,7 @@ fn overwritable<'a>(
 }
 
 impl Content<'_> {
-    /// Whether all of a range may be overwritten where it lies.
+    /// Returns whether all of a range may be overwritten in place.
     pub(super) fn is_in_place(&self, range: &Range<u64>) -> Result<bool> {
         self.filesystem.look(|operation| {
             let item = operation.inode(self.location)?;

@@ -1,18 +1,18 @@
-//! Extents that go into the trees next, with the place of their content.
+//! Extents to be inserted into the trees, with the addresses of their content.
 
 use super::compressing::NewExtent;
 use super::in_place::InPlace;
 use buttress_engine::data_extents::DataRange;
 use core::ops::Range;
 
-/// An extent that has a place.
+/// A new extent that has an address.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) extent: NewExtent,
     pub(super) range: DataRange,
 }
 
-/// An extent that write-back puts into the trees next, in order of offset.
+/// An extent that write-back will insert into the trees, in order of offset.
 pub(super) enum Insertion {
     New(Placed),
     Written(InPlace),
@@ -26,7 +26,7 @@ impl Insertion {
         }
     }
 
-    /// Where its content lies.
+    /// Returns the addresses of its content.
     pub(super) fn addresses(&self) -> Range<u64> {
         let (start, length) = match self {
             Self::New(placed) => (placed.range.logical.get(), placed.range.length.get()),

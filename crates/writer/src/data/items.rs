@@ -1,8 +1,9 @@
-//! File extent items: put in, replaced, cut, split; and holes.
+//! File extent items: inserted, replaced, cut, split; and holes.
 //!
-//! Ranges of files are whole sectors here. Room on disk is referred to once by each item: cutting an item keeps its
-//! reference, splitting adds one, removing drops one. What an item counts for in the inode's `nbytes` is its length in the
-//! file, for inline content its size; holes count nothing.
+//! Ranges of files are whole sectors here. Each item holds one reference to its extent on disk.
+//! Cutting an item keeps its reference, splitting adds one, removing drops one. An item adds its
+//! length in the file to the inode's `nbytes`; inline content adds its size, and a hole adds
+//! nothing.
 
 use super::stored::{Stored, hole};
 use crate::operations::Access;
@@ -13,7 +14,8 @@ use buttress_fs::location::Location;
 use core::ops::Range;
 
 impl Access<'_> {
-    /// Whether an extent belongs to this file alone: nothing else refers to it, and no snapshot shares the item.
+    /// Returns whether an extent belongs to this file alone: no other file refers to it, and no
+    /// snapshot shares the item.
     pub(crate) fn is_exclusive(&mut self, location: Location, stored: &Stored) -> Result<bool> {
         if buttress_faults::on("in-place-into-shared") {
             return Ok(true);
@@ -30,7 +32,7 @@ impl Access<'_> {
         if references <= 1 {
             return Ok(true);
         }
-        // An extent in which parts were written has several items of this file.
+        // An extent that was written in parts has several items of this file.
         let owner = stored.owner(tree, location.inode);
         let mut at = owner.offset.min(stored.start);
         let end = owner.offset.saturating_add(stored.extent.ram_bytes.get());
@@ -46,13 +48,13 @@ impl Access<'_> {
         Ok(own == references)
     }
 
-    /// The item that covers `at`, or the first one after it.
+    /// Returns the item that covers `at`, or the first item after it.
     pub(crate) fn extent_from(&mut self, location: Location, at: u64) -> Result<Option<Stored>> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core().format.sector_bytes;
         let wanted = FileExtent::key(location.inode, FileOffset::new(at));
         let is_ours = |key: &Key| key.objectid == wanted.objectid && key.item_type == ItemType::EXTENT_DATA;
-        // Nothing begins before the first byte.
+        // No item begins before offset zero.
         let before = match at {
             0 => None,
             _ => self.look().at_or_before(tree, &wanted)?,
@@ -72,13 +74,14 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Goes to where the file's items for both ends of a range are or would be.
+    /// Reaches the places of the file's items at both ends of a range.
     pub(crate) fn reach_range(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         let at = |offset| FileExtent::key(location.inode, FileOffset::new(offset));
         self.reach(location.subvolume.tree(), &[at(range.start), at(range.end)])
     }
 
-    /// Removes whatever the file has in `range`: items, and their references. Gives what that counted for in `nbytes`.
+    /// Removes the file's items in `range`, and their references. Returns the bytes that they added
+    /// to `nbytes`.
     pub(crate) fn drop_range(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         if range.start >= range.end {
             return Ok(0);
@@ -96,7 +99,7 @@ impl Operation<'_> {
             && last.start >= range.start
             && last.start < range.end
         {
-            // Inline content is one sector, so it does not reach past the end of a range.
+            // Inline content is one sector, so it never extends past the end of a range.
             let rest = last.part(&(range.end..last.end));
             self.edit().remove(
                 location.subvolume.tree(),
@@ -108,7 +111,7 @@ impl Operation<'_> {
         Ok(counted.saturating_add(self.remove_whole(location, range)?))
     }
 
-    /// Cuts an item that begins before the range and reaches into it.
+    /// Cuts an item that begins before the range and extends into it.
     fn cut_first(&mut self, location: Location, first: &Stored, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
         let head = first.part(&(first.start..range.start));
@@ -128,7 +131,7 @@ impl Operation<'_> {
         Ok(first.counted_bytes().saturating_sub(kept))
     }
 
-    /// Removes the items that begin in the range; none of them reaches past it.
+    /// Removes the items that begin in the range. None of them extends past it.
     fn remove_whole(&mut self, location: Location, range: &Range<u64>) -> Result<u64> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core().format.sector_bytes;
@@ -150,7 +153,7 @@ impl Operation<'_> {
         Ok(counted)
     }
 
-    /// Puts an item in where there is none. References are the caller's.
+    /// Inserts an item in a range without one. The caller adds the references.
     pub(crate) fn insert_extent(&mut self, location: Location, stored: &Stored) -> Result<()> {
         let range = stored.start..stored.end;
         self.edit().note_changed_extents(location, &range)?;
@@ -159,7 +162,7 @@ impl Operation<'_> {
         self.edit().insert(location.subvolume.tree(), &key, &bytes)
     }
 
-    /// Puts items of holes wherever the file has nothing in `range`, on volumes that want them.
+    /// Inserts hole items into every gap of `range`, on volumes whose holes have items.
     pub(crate) fn fill_holes(&mut self, location: Location, range: &Range<u64>) -> Result<()> {
         self.edit().note_changed_extents(location, range)?;
         if self.has(Incompat::NO_HOLES) || buttress_faults::on("holes-without-items") {
@@ -184,7 +187,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Changes what the inode counts as its content's room: `more` came, `less` went.
+    /// Changes the inode's `nbytes`: adds `more`, subtracts `less`.
     pub(crate) fn count_bytes(&mut self, location: Location, more: u64, less: u64) -> Result<()> {
         let mut counted = Ok(());
         self.change_inode(location, |item| counted = change_bytes(item, more, less))?;
@@ -192,8 +195,9 @@ impl Operation<'_> {
     }
 }
 
-/// Changes what an inode counts as its content's room: `more` came, `less` went. A volume may have inodes that count less than
-/// they have, from older programs; these end at zero. Where nobody else wrote, in tests, that is a fault of this program.
+/// Changes an inode's `nbytes`: adds `more`, subtracts `less`. Older programs left volumes whose
+/// inodes count less than they have; such a count ends at zero. In tests, where only this program
+/// wrote the volume, it is a defect.
 pub(crate) fn change_bytes(item: &mut InodeItem, more: u64, less: u64) -> Result<(), Defect> {
     let less = match buttress_faults::on("ledger-inode-bytes-keep-cut") {
         true => 0,

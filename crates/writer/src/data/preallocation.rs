@@ -1,4 +1,4 @@
-//! Room ahead of content, holes, zeros: what `fallocate(2)` does.
+//! Space ahead of content, holes and zeros, as by `fallocate(2)`.
 
 use super::content::Content;
 use super::stored::Stored;
@@ -15,39 +15,40 @@ use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
 
-/// The longest extent of preallocated room.
+/// The greatest length of a preallocated extent, in bytes.
 const EXTENT_BYTES_MAX: u64 = 256 << 20;
 
-/// What is done to a range.
+/// The effect of an allocation call on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// Holes get room; content stays. The file grows to the range's end.
+    /// Holes become preallocated extents; content stays. The file grows to the range's end.
     Allocate,
-    /// The same, and the file keeps its size.
+    /// As [`Allocate`](Self::Allocate), but the file keeps its size.
     AllocateKeepSize,
     /// The range becomes a hole. The file keeps its size.
     PunchHole,
-    /// The range reads as zeros and has room. The file grows to the range's end.
+    /// The range reads as zeros and is allocated. The file grows to the range's end.
     ZeroRange,
-    /// The same, and the file keeps its size.
+    /// As [`ZeroRange`](Self::ZeroRange), but the file keeps its size.
     ZeroRangeKeepSize,
 }
 
 impl WritableFilesystem {
-    /// Gives a range of a file room, or takes its content away, as `fallocate(2)` does.
+    /// Allocates, clears or zeroes a range of a file, as `fallocate(2)` does.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`]; [`Error::Invalid`] for an empty range. Append-only files get room and no
-    /// holes. After [`Error::NoSpace`] a part of the range may have room.
+    /// As for [`WritableFilesystem::write_at`]; [`Error::Invalid`] for an empty range. An
+    /// append-only file allows allocation, but no holes. After [`Error::NoSpace`], a part of the
+    /// range may be allocated.
     pub fn allocate(&self, location: Location, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
         self.allocate_with(location, range, mode, false)
     }
 
-    /// As [`allocate`](Self::allocate), for a caller who sets the file's times, as for
-    /// [`write_cached_at`](Self::write_cached_at).
+    /// Changes a range as [`allocate`](Self::allocate) does, for a caller that sets the file's
+    /// times itself, as for [`write_cached_at`](Self::write_cached_at).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`allocate`](Self::allocate).
     pub fn allocate_cached(
         &self,
         location: Location,
@@ -92,7 +93,7 @@ impl Content<'_> {
         self.finish(range, grows)
     }
 
-    /// Gives the file its new size, after its items.
+    /// Sets the file's new size after its items changed.
     fn finish(&mut self, range: &Range<u64>, grows: bool) -> Result<()> {
         let size = self.size()?;
         if grows && range.end > size {
@@ -101,7 +102,7 @@ impl Content<'_> {
         self.write_back()
     }
 
-    /// Gives all holes of a range room.
+    /// Preallocates all holes of a range.
     fn give_room(&mut self, range: &Range<u64>) -> Result<()> {
         let sectors = self.align_down(range.start)..self.align_up(range.end);
         if self.size()? <= self.sector_bytes {
@@ -118,8 +119,8 @@ impl Content<'_> {
             }
             Ok(sum)
         })?;
-        // Whether all of it fits, before any of it is taken. A reservation is for data that may become many extents, and keeps metadata
-        // for them, so none is held while room is taken.
+        // Check that the whole range fits before allocating any of it. A reservation for data also
+        // keeps metadata for many possible extents, so it is released before the allocation.
         let before = self.state.reserved;
         self.reserve(wanted)?;
         self.release(self.state.reserved.saturating_sub(before));
@@ -176,9 +177,10 @@ impl Content<'_> {
         })
     }
 
-    /// Makes a range zeros: parts of sectors in memory, whole sectors as holes. Gives those. The caller keeps readers away.
+    /// Zeroes a range: parts of sectors in memory, whole sectors as holes. Returns the whole
+    /// sectors. The caller blocks readers.
     fn clear(&mut self, range: &Range<u64>, size: u64) -> Result<Range<u64>> {
-        // Behind the end of the file there is nothing to keep.
+        // Content after the end of the file need not be preserved.
         let end = if range.end >= size {
             self.align_up(range.end)
         } else {
@@ -190,7 +192,7 @@ impl Content<'_> {
             self.load_inline()?;
         }
         if whole.start > whole.end {
-            // Within one sector.
+            // The range is within one sector.
             self.zero_part(range.start..end)?;
             return Ok(whole.start..whole.start);
         }
@@ -210,7 +212,8 @@ impl Content<'_> {
         self.require_changeable()?;
         let size = self.size()?;
         self.write_back()?;
-        // Until the file has its new size, too: readers see both, or neither.
+        // Hold the layout lock until the file has its new size, so that readers see both changes or
+        // neither.
         let mut layout = Some(self.file.layout.write());
         let whole = self.clear(range, size)?;
         if buttress_faults::on("live-zero-range-half-seen") {
@@ -230,7 +233,7 @@ impl Content<'_> {
 }
 
 impl Access<'_> {
-    /// The first part of a range that has no space on disk.
+    /// Returns the first part of a range that has no space on disk.
     fn next_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<Range<u64>>> {
         let mut at = range.start;
         while at < range.end {
@@ -254,17 +257,17 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Gives the first gap of a range room, or a part of it; gives where that ends.
+    /// Preallocates the first gap of a range, or a part of it. Returns the end of that part.
     fn fill_gap(&mut self, location: Location, range: &Range<u64>) -> Result<Option<u64>> {
         let Some(gap) = self.next_gap(location, range)? else {
             return Ok(None);
         };
         let wanted = gap.end.saturating_sub(gap.start).min(EXTENT_BYTES_MAX);
-        // What others were promised is not taken.
+        // Space promised to other calls must not be used.
         self.ledgers().reserve_data(wanted)?;
         self.ledgers().release_data(wanted);
         let disk = self.ledgers().allocate_data(ByteCount::new(wanted))?;
-        // It is taken: from here on nothing is retried.
+        // The space is allocated, so the operation must not be retried.
         self.begin();
         let end = gap.start.saturating_add(disk.length.get());
         self.put_room(location, &(gap.start..end), disk)?;

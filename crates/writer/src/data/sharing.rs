@@ -1,7 +1,7 @@
-//! Extents that several files have, or one file several times: reflink, dedupe, copy.
+//! Extents that several files share, or one file several times: reflink, dedupe, copy.
 //!
-//! Whole sectors are shared by adding items that refer to the same extents. Content inside a tree cannot be shared and is
-//! written again.
+//! Whole sectors are shared by adding items that refer to the same extents. Inline content cannot
+//! be shared and is written again.
 
 use super::content::Content;
 use super::write_back::is_of_gone_file;
@@ -15,13 +15,13 @@ use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
 
-/// Extents that are shared under one hold of the edit lock.
+/// The number of extents that are shared under one hold of the edit lock.
 const STEP_EXTENTS: u64 = 64;
 
-/// Content is compared and copied in pieces of this size.
+/// The size of the pieces in which content is compared and copied.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// A range of one file that takes the place of a range of another.
+/// A range of one file that replaces a range of another file.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     source: u64,
@@ -30,12 +30,14 @@ struct Share {
 }
 
 impl WritableFilesystem {
-    /// Shares the extents of a range of `source` with `target`, from `target_offset` on, as `FICLONERANGE` does. The range's
-    /// bounds and the target's offset must be whole sectors, except for an end that is that of the source.
+    /// Shares the extents of a range of `source` with `target`, from `target_offset` on, as
+    /// `FICLONERANGE` does. The range's bounds and the target's offset must be whole sectors,
+    /// except for an end at the end of the source.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`], of the source too; [`Error::Invalid`] for ranges that are not whole sectors, that overlap in
-    /// one file, or that end past the source; or when one of the files has checksums and the other has none.
+    /// As for [`WritableFilesystem::write_at`], of the source too. [`Error::Invalid`] for ranges
+    /// that are not whole sectors, that overlap in one file, or that end past the source.
+    /// [`Error::Invalid`] also if only one of the files has checksums.
     pub fn clone_range(
         &self,
         source: Location,
@@ -56,11 +58,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// Shares the extents of a range of `source` with `target` if both have the same content there, as
-    /// `FIDEDUPERANGE` does. Whether they have. Times stay as they are.
+    /// Shares the extents of a range of `source` with `target` if both have the same content there,
+    /// as `FIDEDUPERANGE` does. Returns whether the content was the same. Times stay unchanged.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::clone_range`], and that content cannot be read.
+    /// As for [`WritableFilesystem::clone_range`]; an error of reading content.
     pub fn dedupe_range(
         &self,
         source: Location,
@@ -82,7 +84,7 @@ impl WritableFilesystem {
             if !is_same(&mut from, to, &share)? {
                 return Ok(false);
             }
-            // Content inside a tree is as small as it gets.
+            // Inline content takes no extent that could be saved.
             let (filesystem, target) = (to.filesystem, to.location);
             if !filesystem.lies_in_tree(source)? && !filesystem.lies_in_tree(target)? {
                 to.share(&mut from, source, &share)?;
@@ -92,12 +94,13 @@ impl WritableFilesystem {
         })
     }
 
-    /// Copies a range of `source` to `target`, as `copy_file_range(2)` does: shares extents where it can, and writes the
-    /// rest. Gives how much was copied: less than asked for when the source ends, or a file is removed after a part was copied.
+    /// Copies a range of `source` to `target`, as `copy_file_range(2)` does: shares extents if
+    /// possible, and writes the rest. Returns the copied bytes. They are fewer than requested if
+    /// the source ends, or if a file is removed after a part was copied.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`], of the source too, and that its content cannot be read; [`Error::Invalid`]
-    /// for ranges that overlap in one file.
+    /// As for [`WritableFilesystem::write_at`], of the source too; an error of reading its content;
+    /// [`Error::Invalid`] for ranges that overlap in one file.
     pub fn copy_range(
         &self,
         source: Location,
@@ -108,11 +111,11 @@ impl WritableFilesystem {
         self.copy_range_with(source, &range, target, target_offset, false)
     }
 
-    /// As [`copy_range`](Self::copy_range), for a caller who sets the target's times, as for
-    /// [`write_cached_at`](Self::write_cached_at).
+    /// Copies as [`copy_range`](Self::copy_range) does, for a caller that sets the target's times
+    /// itself, as for [`write_cached_at`](Self::write_cached_at).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`copy_range`](Self::copy_range).
     pub fn copy_range_cached(
         &self,
         source: Location,
@@ -163,7 +166,8 @@ impl WritableFilesystem {
             while done < share.length {
                 let length = share.length.saturating_sub(done).min(PIECE_BYTES);
                 match copy_piece(&mut from, to, &share, done..done.saturating_add(length)) {
-                    // Somebody removed a file after what was copied could be seen: the call came before that.
+                    // Another call removed a file after the first part became visible: this call
+                    // counts as earlier.
                     Err(error) if done > 0 && is_of_gone_file(&error) => return Ok(done),
                     copied => copied?,
                 }
@@ -180,7 +184,7 @@ impl WritableFilesystem {
     }
 }
 
-/// Copies a part of a range, which is counted from the range's beginning.
+/// Copies a piece at an offset within the range.
 fn copy_piece(
     source: &mut Option<&mut Content<'_>>,
     target: &mut Content<'_>,
@@ -239,7 +243,7 @@ fn read(
     .map(drop)
 }
 
-/// Refuses sources without content.
+/// Returns an error for a source that has no content.
 fn require_file(target: &Content<'_>, source: Location) -> Result<()> {
     let item = target.filesystem.look(|operation| operation.inode(source))?;
     match item.kind() {
@@ -249,7 +253,7 @@ fn require_file(target: &Content<'_>, source: Location) -> Result<()> {
     }
 }
 
-/// Refuses what cannot be shared.
+/// Returns an error if the range cannot be shared.
 fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Location) -> Result<()> {
     let source_end = share.source.checked_add(share.length);
     let target_end = share.target.checked_add(share.length);
@@ -290,7 +294,7 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
     })
 }
 
-/// Whether both ranges have the same content.
+/// Returns whether both ranges have the same content.
 fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, share: &Share) -> Result<bool> {
     let mut done = 0;
     while done < share.length {
@@ -308,8 +312,8 @@ fn is_same(source: &mut Option<&mut Content<'_>>, target: &mut Content<'_>, shar
 }
 
 impl Content<'_> {
-    /// Puts the extents of a range of the source into this file. The inode has its new size only when the file is
-    /// written back after that.
+    /// Inserts the extents of a range of the source into this file. The inode item gets a new size
+    /// only at the next write-back of the file.
     fn share(&mut self, source: &mut Option<&mut Content<'_>>, from: Location, share: &Share) -> Result<()> {
         match source {
             Some(source) => source.write_back()?,
@@ -322,7 +326,7 @@ impl Content<'_> {
         }
         let end = share.target.saturating_add(share.length);
         let sectors = share.target..self.align_up(end);
-        // What the target has inside the tree must not stay beside extents.
+        // An inline extent of the target must not stay beside other extents.
         if share.target > 0 && self.size()? > 0 && self.size()? <= self.sector_bytes {
             self.reserve(self.sector_bytes)?;
             self.load_inline()?;
@@ -332,7 +336,7 @@ impl Content<'_> {
             let forgotten = self.change_dirty(|pending| pending.remove(&sectors));
             self.release(forgotten);
         }
-        // What the range has is still there if nothing can be shared.
+        // If nothing can be shared, the range keeps its content.
         self.out_of_tree(Self::write_back)?;
         let mut at = 0;
         let length = sectors.end.saturating_sub(sectors.start);
@@ -360,7 +364,7 @@ impl Content<'_> {
 }
 
 impl Operation<'_> {
-    /// Shares the first extents of a range; gives how much of the range is done.
+    /// Shares the first extents of a range. Returns how many bytes of the range are done.
     fn share_step(&mut self, source: Location, target: Location, share: &Share) -> Result<u64> {
         let mut done = 0_u64;
         for _ in 0..STEP_EXTENTS {
@@ -391,7 +395,8 @@ impl Operation<'_> {
                     self.edit().add_data_reference(disk, owner);
                 }
                 come = new.counted_bytes();
-                // Readers take a file without the flag, and with as many bytes as its size, for one without gaps.
+                // Readers assume that a file without this flag, and with as many bytes as its size,
+                // has no gaps.
                 if matches!(new.extent.body, FileExtentBody::Preallocated(_)) {
                     self.change_inode(target, |item| item.flags.insert(InodeFlags::PREALLOC))?;
                 }

@@ -1,14 +1,16 @@
-//! Small files on their way from memory to extents, many at a time.
+//! Write-back of small files, many at a time.
 //!
-//! By itself a file takes the edit lock several times, a request to a device and a task for its checksums, however small it
-//! is. Together their extents lie beside each other: room is taken once, one large request writes them, their checksums
-//! become few items, and the items of many files go in under one hold of the edit lock. The steps are those of `write_back`.
+//! A single write-back acquires the edit lock several times, and needs a device request and a
+//! checksum task, however small the file is. A batch shares this cost. It allocates adjacent space
+//! once, writes it by one large request, and adds its checksums as few items. The items of many
+//! files are inserted under one hold of the edit lock. The steps are those of `write_back`.
 //!
-//! Invariants: as there. The locks of all files of a batch are held over the device; who has one of them already is not
-//! waited for meanwhile. A file that went is left out of the step that would insert its extents, and so are its checksums.
+//! Invariants: as for `write_back`. A batch holds the file locks of all its files during device
+//! I/O. It skips files whose lock is held. If a file is removed meanwhile, the insertion skips its
+//! extents and checksums.
 //!
-//! Left out, and written back by itself: a file that is compressed, or has no checksums, or may be overwritten in place, or
-//! goes into the tree, or waits in many places.
+//! Left out, and written back separately: a file that is compressed, has no checksums, may be
+//! overwritten in place, fits inline, or has many dirty ranges.
 
 use super::allocation::writes_of;
 use super::compressing::{NewExtent, plain_extents};
@@ -31,31 +33,31 @@ use buttress_volume::ExtentWrite;
 /// Files with less dirty data than this are small.
 pub(super) const SMALL_BYTES: u64 = 1 << 20;
 
-/// How much is written back at a time, and of how many files.
+/// The greatest dirty data and number of files in a batch.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_FILES: usize = 512;
 
-/// How much is written by one request.
+/// The size of one write request, in bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// In how many places of a small file content waits at most.
+/// The most dirty ranges of a small file.
 const RANGES_MAX: usize = 16;
 
-/// Items that change of a file beside those of its extents.
+/// The items of a file that change beside its extent items.
 const FILE_ITEMS: u64 = 4;
 
-/// A file of a batch.
+/// One file of a batch.
 struct SmallFile<'c, 'a> {
     content: &'c mut Content<'a>,
     item: InodeItem,
     size: u64,
-    /// What is being written.
+    /// The content that is being written.
     pieces: Pieces,
     insertions: Vec<Insertion>,
 }
 
 impl WritableFilesystem {
-    /// How many of these files, from the first on, make a batch.
+    /// Returns how many of these files, from the first on, form a batch.
     pub(super) fn count_small_files(&self, files: &[Location]) -> usize {
         let files = files.get(..BATCH_FILES).unwrap_or(files);
         let mut sum = 0_u64;
@@ -69,7 +71,7 @@ impl WritableFilesystem {
             .count()
     }
 
-    /// Writes back small files together. Ends with the first error.
+    /// Writes back small files together. Stops at the first error.
     pub(super) fn write_back_together(&self, files: &[Location]) -> Result<()> {
         let mut files = files.to_vec();
         files.sort_unstable_by_key(|location| (location.subvolume.tree(), location.inode));
@@ -138,7 +140,7 @@ impl WritableFilesystem {
         written
     }
 
-    /// Steps 1 to 4. Counts the files whose extents are in the trees.
+    /// Does steps 1 to 4. Counts the files whose extents are in the trees.
     fn write_small_files(&self, files: &mut [SmallFile<'_, '_>], inserted: &mut usize) -> Result<()> {
         let extents: Vec<_> = files.iter().flat_map(SmallFile::extents).collect();
         if extents.is_empty() {
@@ -170,7 +172,8 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Step 4 for some files, under one hold of the edit lock. Says which were still there.
+    /// Does step 4 for some files, under one hold of the edit lock. Returns which files still
+    /// existed.
     fn insert_small_files(&self, step: &[SmallFile<'_, '_>], sums: &[Sums]) -> Result<Vec<bool>> {
         let extents = step
             .iter()
@@ -210,7 +213,8 @@ impl WritableFilesystem {
     }
 }
 
-/// The same bytes in fewer writes, from memory that suits the devices: each write is waited for, and has checksums of its own.
+/// Joins writes into fewer ones, in memory aligned for the devices. Each write is waited for, and
+/// has its own checksums.
 pub(super) fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
     let mut joined = Vec::new();
     let mut open: Option<(Logical, Buffer)> = None;
@@ -239,7 +243,7 @@ pub(super) fn joined(writes: Vec<ExtentWrite>) -> Vec<ExtentWrite> {
     joined
 }
 
-/// How many files go in under one hold of the edit lock.
+/// Returns how many files are inserted under one hold of the edit lock.
 fn count_of_step(files: &[SmallFile<'_, '_>]) -> usize {
     let mut extents = 0_usize;
     let fits = |file: &&SmallFile<'_, '_>| {
@@ -250,7 +254,7 @@ fn count_of_step(files: &[SmallFile<'_, '_>]) -> usize {
 }
 
 impl Content<'_> {
-    /// The file's inode, if it is still there.
+    /// Returns the file's inode item, if the file still exists.
     fn item_if_there(&self, operation: &mut Access<'_>) -> Result<Option<InodeItem>> {
         match self.require_still_there(operation) {
             Ok(item) => Ok(Some(item)),
@@ -259,7 +263,7 @@ impl Content<'_> {
         }
     }
 
-    /// Whether the file's content is written back with that of others.
+    /// Returns whether the file's content can be written back in a batch.
     fn goes_with_others(&mut self, item: &InodeItem) -> Result<bool> {
         let ranges = self.look_at_dirty(|dirty| match dirty.is_empty() {
             true => 0,
@@ -294,7 +298,8 @@ impl SmallFile<'_, '_> {
         made.collect()
     }
 
-    /// Takes what was placed of the file: places are in the order of files, and an extent may have several.
+    /// Takes the placed extents of this file. They are in the order of files, and an extent may
+    /// have several places.
     fn take_placed(&mut self, placed: &mut impl Iterator<Item = Placed>) {
         let pieces = self.pieces.iter();
         let mut left = pieces.fold(0_usize, |sum, (_, piece)| sum.saturating_add(piece.len()));
@@ -312,14 +317,14 @@ impl SmallFile<'_, '_> {
         })
     }
 
-    /// Puts the file's items into its tree.
+    /// Inserts the file's items into its tree.
     fn insert(&self, operation: &mut Operation<'_>) -> Result<()> {
         let (content, mut counted) = (&*self.content, (0_u64, 0_u64));
         for insertion in &self.insertions {
             let (more, less) = content.insert_one(operation, insertion)?;
             counted = (counted.0.saturating_add(more), counted.1.saturating_add(less));
         }
-        // Up to here the file has items, or needs none.
+        // Offsets below this one have items, or need none.
         let covered = content.align_up(self.item.size.get());
         let end = content.align_up(self.size);
         if end > covered {
@@ -328,7 +333,8 @@ impl SmallFile<'_, '_> {
         content.settle(operation, self.size, counted, false)
     }
 
-    /// The extents are in the tree, or nobody wants them any more. Gives how much room was promised for them, to be given back.
+    /// Ends the write-back: the extents are in the tree, or the file is removed. Returns the
+    /// reserved bytes to release.
     fn end(&mut self, is_there: bool) -> u64 {
         let insertions = core::mem::take(&mut self.insertions);
         if !is_there {
@@ -340,7 +346,7 @@ impl SmallFile<'_, '_> {
         core::mem::take(&mut self.content.state.reserved)
     }
 
-    /// What was to be written waits again.
+    /// Makes the content dirty again.
     fn give_up(self) {
         self.content.filesystem.give_back_insertions(self.insertions);
         self.content.file.waiting.write().fail_write_back(self.pieces);

@@ -1,4 +1,4 @@
-//! A file extent item outside of its leaf, and its parts.
+//! A file extent item copied out of its leaf, and parts of it.
 
 use buttress_engine::data_extents::{DataOwner, DataRange};
 use buttress_format::{
@@ -7,15 +7,15 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Result};
 use core::ops::Range;
 
-/// An item that was taken out of its leaf: everything but inline content.
+/// A copy of a file extent item, without inline content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
-    /// Where it begins in the file.
+    /// The file offset at which the item begins.
     pub(crate) start: u64,
-    /// Where it ends, in whole sectors.
+    /// The file offset at which the item ends, a multiple of the sector size.
     pub(crate) end: u64,
     pub(crate) extent: FileExtent<'static>,
-    /// Of inline content: its size.
+    /// The size of inline content; `None` for other items.
     pub(crate) inline_bytes: Option<u64>,
 }
 
@@ -42,12 +42,12 @@ impl Stored {
         })
     }
 
-    /// The part on disk; `None` for inline content and holes.
+    /// Returns the item's part of an extent on disk; `None` for inline content and holes.
     pub(crate) fn slice(&self) -> Option<&ExtentSlice> {
         self.extent.slice().filter(|slice| !slice.is_hole())
     }
 
-    /// The extent on disk.
+    /// Returns the extent on disk, if the item has one.
     pub(crate) fn disk(&self) -> Option<DataRange> {
         self.slice().map(|slice| DataRange {
             logical: slice.disk,
@@ -55,7 +55,7 @@ impl Stored {
         })
     }
 
-    /// Who refers to the extent.
+    /// Returns the owner of the item's reference to its extent.
     pub(crate) fn owner(&self, tree: TreeId, inode: InodeNumber) -> DataOwner {
         let mut inside = self.extent.slice().map_or(0, |slice| slice.offset.get());
         if buttress_faults::on("data-reference-offset") {
@@ -68,7 +68,7 @@ impl Stored {
         }
     }
 
-    /// What it counts for in `nbytes`.
+    /// Returns the bytes that the item adds to `nbytes`.
     pub(crate) fn counted_bytes(&self) -> u64 {
         match self.inline_bytes {
             Some(bytes) => bytes,
@@ -76,7 +76,7 @@ impl Stored {
         }
     }
 
-    /// The same item for a part of its range.
+    /// Returns the item for a part of its range.
     pub(crate) fn part(&self, range: &Range<u64>) -> Self {
         let cut = |slice: ExtentSlice| {
             let skipped = range.start.saturating_sub(self.start);
@@ -104,13 +104,13 @@ impl Stored {
     }
 }
 
-/// Whether an item's bytes are those of inline content.
+/// Returns whether an item's bytes are those of inline content.
 pub(crate) fn is_inline(data: &[u8]) -> bool {
-    // The kind is the last byte of what every item begins with.
+    // The type is the last byte of the common head of all items.
     data.get(FileExtent::INLINE_HEAD_BYTES.saturating_sub(1)) == Some(&0)
 }
 
-/// A hole's item, for volumes whose holes have items.
+/// Returns the item of a hole, for volumes whose holes have items.
 pub(crate) fn hole(range: &Range<u64>, generation: buttress_format::Generation) -> FileExtent<'static> {
     let length = ByteCount::new(range.end.saturating_sub(range.start));
     FileExtent {

@@ -1,4 +1,5 @@
-//! Checksums of content on its way to the checksum tree: those of a batch of extents, handed out to the steps that insert them.
+//! Checksums of content on their way to the checksum tree: a batch is divided among the steps that
+//! insert its extents.
 
 use super::insertion::Insertion;
 use buttress_exact::{Exact as _, u64_of};
@@ -9,12 +10,12 @@ use core::ops::Range;
 #[derive(Debug)]
 pub(super) struct Sums {
     pub(super) logical: Logical,
-    /// How many bytes of data they are of.
+    /// The number of data bytes that the checksums cover.
     pub(super) bytes: u64,
     pub(super) sums: Vec<u8>,
 }
 
-/// The addresses of insertions, those that follow each other as one.
+/// Returns the addresses of insertions, with adjacent ranges joined.
 fn addresses_of<'i>(insertions: impl IntoIterator<Item = &'i Insertion>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for insertion in insertions {
@@ -27,7 +28,7 @@ fn addresses_of<'i>(insertions: impl IntoIterator<Item = &'i Insertion>) -> Vec<
     joined
 }
 
-/// The checksums of a step's extents; all that are left for the last one.
+/// Removes and returns the checksums of a step's extents. The last step gets all that are left.
 pub(super) fn take_sums(sums: &mut Vec<Sums>, step: &[Insertion], is_last: bool) -> Vec<Sums> {
     if is_last {
         return core::mem::take(sums);
@@ -39,7 +40,7 @@ pub(super) fn take_sums(sums: &mut Vec<Sums>, step: &[Insertion], is_last: bool)
     own
 }
 
-/// The checksums of some extents.
+/// Returns the checksums of some extents.
 pub(super) fn sums_of<'i>(sums: &[Sums], insertions: impl IntoIterator<Item = &'i Insertion>) -> Vec<Sums> {
     let mut own = Vec::new();
     for range in addresses_of(insertions) {
@@ -54,7 +55,7 @@ pub(super) fn sums_of<'i>(sums: &[Sums], insertions: impl IntoIterator<Item = &'
     own
 }
 
-/// Moves the checksums of a range of addresses over.
+/// Moves the checksums of a range of addresses to `own`.
 fn cut_sums(sums: &mut Vec<Sums>, range: &Range<u64>, own: &mut Vec<Sums>) {
     let mut rest = Vec::with_capacity(sums.len());
     for part in sums.drain(..) {
@@ -75,7 +76,7 @@ fn cut_sums(sums: &mut Vec<Sums>, range: &Range<u64>, own: &mut Vec<Sums>) {
 }
 
 impl Sums {
-    /// The checksums of a part; these begin at `start`.
+    /// Returns the checksums of a part of the range that begins at `start`.
     fn part(&self, start: u64, range: &Range<u64>) -> Self {
         let of_bytes = |bytes: u64| {
             let whole = u64_of(self.sums.len());

@@ -1,4 +1,4 @@
-//! File content against byte vectors, on volumes that btrfs-progs makes and checks.
+//! Tests of file content against byte vectors, on volumes that btrfs-progs makes and checks.
 
 mod extents;
 mod model;
@@ -22,7 +22,7 @@ fn offset(at: u64) -> FileOffset {
     FileOffset::new(at)
 }
 
-/// All content of a file, as a reader of the running state sees it.
+/// Returns all content of a file, as a reader of the running state sees it.
 fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     let size = usize::try_from(filesystem.size_of(file).unwrap()).unwrap();
     let mut bytes = vec![0xee; size + 10];
@@ -31,7 +31,7 @@ fn content(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     bytes
 }
 
-/// All content of a file that was written back.
+/// Returns all content of a file after a write-back.
 fn written(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     let view = filesystem.view();
     let file = view.open_file(file).unwrap();
@@ -40,7 +40,7 @@ fn written(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     bytes
 }
 
-/// A generator of numbers: the same seed gives the same ones.
+/// A random number generator with a fixed sequence for each seed.
 struct Random(u64);
 
 impl Random {
@@ -52,7 +52,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) % bound.max(1)
     }
 
-    /// Content: noise, text that compresses, or one byte.
+    /// Returns noise, compressible text, or a repeated byte.
     fn bytes(&mut self, length: usize) -> Vec<u8> {
         let kind = self.below(3);
         let byte = u8::try_from(self.below(256)).unwrap();

@@ -1,4 +1,4 @@
-//! Other sizes: files are cut, or go on as holes.
+//! Changes of a file's size: shrinking cuts the file, and growing adds a hole.
 
 use super::content::Content;
 use super::write_back::is_of_gone_file;
@@ -13,17 +13,18 @@ use buttress_fs::location::Location;
 use buttress_tree::ReadAhead;
 use core::ops::Range;
 
-/// File extent items that are removed under one hold of the edit lock.
+/// The number of file extent items that are removed under one hold of the edit lock.
 const STEP_ITEMS: usize = 1000;
 
-/// Places of such a step: the ends of the row of items, and the extent that the end of the file cuts in two.
+/// The places of such a step: the ends of the run of items, and the extent that the new end cuts in
+/// two.
 const STEP_PLACES: u64 = 4;
 
 impl WritableFilesystem {
     /// Sets the size of a file, as `ftruncate(2)` does. New bytes are a hole.
     ///
     /// # Errors
-    /// As for [`WritableFilesystem::write_at`]; append-only files are refused.
+    /// As for [`WritableFilesystem::write_at`]. An append-only file returns an error.
     pub fn truncate(&self, location: Location, size: ByteCount) -> Result<()> {
         self.with_content_in_steps(location, |content| content.resize(size.get()))
     }
@@ -62,7 +63,8 @@ impl Content<'_> {
         self.write_back()
     }
 
-    /// What is inside the tree comes out of it if it does not fit beside what follows; the rest is for the write-back.
+    /// Inline content becomes dirty if it cannot stay inline in the larger file; the write-back
+    /// does the rest.
     pub(super) fn grow(&mut self, size: u64) -> Result<()> {
         let has_first = self.look_at_dirty(|pending| pending.has(0));
         if !has_first && self.size()? <= self.sector_bytes {
@@ -73,8 +75,8 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Content behind the new end goes: first from memory, with zeros up to the end of its last sector; then, when the
-    /// inode has its new size, from the trees, the last extents first.
+    /// Removes content after the new end. First it removes dirty data, and zeroes the rest of its
+    /// last sector. Once the inode item has the new size, it removes extents, last ones first.
     fn shrink(&mut self, size: u64) -> Result<()> {
         let (at, end) = (self.align_down(size), self.align_up(size));
         let zeroes = !buttress_faults::on("truncate-keeps-tail");
@@ -88,7 +90,7 @@ impl Content<'_> {
         }
         let forgotten = self.change_dirty(|pending| pending.remove(&(end..u64::MAX)));
         self.set_size(size);
-        // Of what is still in the trees behind the new end readers see nothing.
+        // Readers see nothing of the extents after the new end that are still in the tree.
         drop(layout);
         self.release(forgotten);
         self.touch();
@@ -96,7 +98,7 @@ impl Content<'_> {
         self.remove_extents(&(end..u64::MAX))
     }
 
-    /// Makes a part of one sector zeros: in memory, unless it is zeros already.
+    /// Zeroes a part of one sector in memory, unless that part is already zero.
     pub(super) fn zero_part(&mut self, part: Range<u64>) -> Result<()> {
         let at = self.align_down(part.start);
         if !self.look_at_dirty(|pending| pending.has(at)) {
@@ -116,8 +118,9 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Removes the extents in a range of whole sectors, the last ones first, some at a time. Somebody may remove the file meanwhile, and
-    /// them with it: the call came before that.
+    /// Removes the extents in a range of whole sectors, last ones first, in several steps. If
+    /// another call removes the file meanwhile, its extents go too, and this call counts as
+    /// earlier.
     pub(super) fn remove_extents(&self, range: &Range<u64>) -> Result<()> {
         match self.remove_extents_in_steps(range) {
             Err(error)
@@ -143,7 +146,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Where the last extents of a range begin that one step removes.
+    /// Returns the start of the last extents in a range, which the next step removes.
     fn step_start(&self, range: &Range<u64>) -> Result<u64> {
         let tree = self.location.subvolume.tree();
         let first = FileExtent::key(self.location.inode, FileOffset::new(range.start));
@@ -164,7 +167,7 @@ impl Content<'_> {
     }
 }
 
-/// Removes what a file has in a range, and puts holes there on volumes that want them.
+/// Removes a file's extents in a range, and inserts hole items there on volumes that need them.
 fn remove(operation: &mut Operation<'_>, location: Location, range: &Range<u64>) -> Result<()> {
     operation.reach_range(location, range)?;
     let gone = operation.drop_range(location, range)?;

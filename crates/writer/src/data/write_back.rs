@@ -1,13 +1,16 @@
-//! From memory to extents.
+//! Write-back of dirty data into extents.
 //!
-//! 1. Content that fits lies in the tree. Else it is cut into runs; parts that may be overwritten in place are taken
-//!    out of them; the rest becomes extents, compressed on all cores.
-//! 2. Room is taken, under the edit lock.
-//! 3. Everything is written to the devices while checksums are computed. No lock is held but, for some, the file's.
-//! 4. Items, references and checksums go in, under the edit lock, some extents at a time. The inode's size follows.
+//! 1. Small content becomes an inline extent. Other content is cut into runs. Parts that may be
+//!   overwritten in place are taken out; the rest becomes extents, compressed on all cores.
+//! 2. Under the edit lock, space is allocated.
+//! 3. The data is written to the devices while its checksums are computed. No lock is held except,
+//!   in some calls, the file lock.
+//! 4. Under the edit lock, items, references and checksums are inserted, some extents at a time.
+//!   The inode's size follows.
 //!
-//! Until step 4 nothing refers to the new extents, so a crash, or an error, leaves the file as it was. How content is taken
-//! out of memory before, and put back after an error, is in [`super::in_flight`].
+//! Until step 4 no tree refers to the new extents, so a crash or an error leaves the file
+//! unchanged. [`super::in_flight`] takes dirty data out of memory before, and puts it back after an
+//! error.
 
 use super::allocation::writes_of;
 use super::compressing::{CompressionPlan, NewExtent, PartOfExtent, length_of, with_compressor};
@@ -34,17 +37,18 @@ use buttress_volume::ExtentWrite;
 use bytes::Bytes;
 use core::ops::Range;
 
-/// Extents that go in under one hold of the edit lock.
+/// The number of extents that are inserted under one hold of the edit lock.
 pub(super) const STEP_EXTENTS: usize = 64;
 
-/// Items that an extent changes at its worst, in leaves of their own: those of the file, and those of checksums.
+/// The most items that an extent changes in separate leaves: items of the file, and items of
+/// checksums.
 pub(super) const EXTENT_ITEMS: u64 = 3;
 
-/// Content of a file, in pieces by their offset.
+/// Content of a file, in pieces with their file offsets.
 pub(super) type Pieces = Vec<(u64, Bytes)>;
 
 impl WritableFilesystem {
-    /// Gives room back that was taken for what was not inserted.
+    /// Gives back space that was allocated for extents which were not inserted.
     pub(super) fn give_back_insertions(&self, insertions: impl IntoIterator<Item = Insertion>) {
         let placed = insertions.into_iter().filter_map(|insertion| match insertion {
             Insertion::New(placed) => Some(placed),
@@ -55,13 +59,14 @@ impl WritableFilesystem {
 }
 
 impl Content<'_> {
-    /// The file's inode, if it is still there: others may remove it, or its subvolume, whenever the edit lock is not held.
+    /// Returns the file's inode item, if the file still exists. Other calls may remove it, or its
+    /// subvolume, while the edit lock is free.
     pub(super) fn require_still_there(&self, operation: &mut Access<'_>) -> Result<InodeItem> {
         operation.require_subvolume(self.location.subvolume)?;
         operation.inode(self.location)
     }
 
-    /// Forgets all that waits.
+    /// Discards all dirty data of the file.
     pub(super) fn discard(&mut self) {
         {
             let mut waiting = self.file.waiting.write();
@@ -73,7 +78,7 @@ impl Content<'_> {
         self.release(reserved);
     }
 
-    /// Steps 1 to 4.
+    /// Does steps 1 to 4.
     pub(super) fn write_pieces(&mut self, item: &InodeItem, pieces: &Pieces) -> Result<()> {
         self.filesystem.require_writing()?;
         let size = self.size()?;
@@ -92,14 +97,15 @@ impl Content<'_> {
             })
     }
 
-    /// Steps 1 to 3.
+    /// Does steps 1 to 3.
     fn write_extents(
         &self,
         item: &InodeItem,
         pieces: &Pieces,
         plan: Option<&CompressionPlan>,
     ) -> Result<(Vec<Insertion>, Vec<Sums>, bool)> {
-        // From looking to having written, no commit freezes a state that shares what is overwritten.
+        // From this check until the write ends, no commit freezes a state that shares the
+        // overwritten data.
         let locks = may_be_in_place(item) && !buttress_faults::on("in-place-unlocked");
         let _in_place = locks.then(|| self.filesystem.data().in_place.read());
         let mut insertions = Vec::new();
@@ -140,7 +146,7 @@ impl Content<'_> {
         }
     }
 
-    /// Step 4. Counts what was inserted.
+    /// Does step 4. Counts the inserted extents.
     pub(super) fn insert(
         &self,
         item: &InodeItem,
@@ -151,7 +157,7 @@ impl Content<'_> {
         inserted: &mut usize,
     ) -> Result<()> {
         let location = self.location;
-        // Up to here the file has items, or needs none.
+        // Offsets below this one have items, or need none.
         let mut covered = self.align_up(item.size.get());
         let mut sums = sums;
         let mut steps = insertions.chunks(STEP_EXTENTS).peekable();
@@ -198,7 +204,7 @@ impl Content<'_> {
         }
     }
 
-    /// Gives what the file counts more and less afterwards.
+    /// Inserts one extent. Returns the bytes to add to and subtract from `nbytes`.
     pub(super) fn insert_one(
         &self,
         operation: &mut Operation<'_>,
@@ -251,7 +257,7 @@ impl Content<'_> {
         Ok((extent.length, gone))
     }
 
-    /// Brings the inode up to date; its pending times are merged with that.
+    /// Updates the inode item, and merges its pending times.
     pub(super) fn settle(
         &self,
         operation: &mut Operation<'_>,
@@ -278,14 +284,14 @@ impl Content<'_> {
         ))
     }
 
-    /// Whether so much content goes into the tree as it is. A whole sector does not.
+    /// Returns whether content of this length is stored inline as it is. A whole sector is not.
     pub(super) fn fits_inline(&self, length: usize) -> bool {
         let sector_bytes = self.sector_bytes.narrow::<usize>();
         let is_small = length <= self.inline_bytes_max() || buttress_faults::on("inline-limit-ignored");
         is_small && length < sector_bytes
     }
 
-    /// Puts all of a small file's content into the tree. False when it does not belong there.
+    /// Stores all content of a small file inline. Returns false if it must not be inline.
     fn write_inline(
         &self,
         item: &InodeItem,
@@ -318,7 +324,7 @@ impl Content<'_> {
         Ok(true)
     }
 
-    /// Puts all of a file's content, as it is to be stored, into the tree.
+    /// Stores all content of a file inline, in its stored form.
     pub(super) fn put_inline(&self, size: u64, compression: Compression, stored: &[u8]) -> Result<()> {
         let location = self.location;
         self.filesystem.operate(Need::promised(6), |operation| {
@@ -348,7 +354,8 @@ impl Content<'_> {
     }
 }
 
-/// Whether the file was removed, or its subvolume: nobody wants its content any more.
+/// Returns whether an error means that the file or its subvolume was removed, so that its content
+/// is obsolete.
 pub(super) const fn is_of_gone_file(error: &Error) -> bool {
     matches!(
         error,
@@ -356,7 +363,7 @@ pub(super) const fn is_of_gone_file(error: &Error) -> bool {
     )
 }
 
-/// Marks the volume as having content that is compressed in this way.
+/// Sets the volume's feature flag for this compression.
 pub(super) fn require_feature(operation: &mut Operation<'_>, compression: Compression) {
     if buttress_faults::on("compression-feature-unmarked") {
         return;
@@ -369,7 +376,7 @@ pub(super) fn require_feature(operation: &mut Operation<'_>, compression: Compre
     operation.edit().use_feature(feature);
 }
 
-/// Pieces that follow each other without a gap.
+/// Returns runs of pieces that follow each other without a gap.
 pub(super) fn runs(pieces: &[(u64, Bytes)]) -> impl Iterator<Item = &[(u64, Bytes)]> {
     pieces.chunk_by(|(start, bytes), (next, _)| start.saturating_add(length_of(bytes)) == *next)
 }
@@ -382,7 +389,7 @@ fn range_of(run: &[(u64, Bytes)]) -> Range<u64> {
     start..end
 }
 
-/// The part of a run that lies in a range.
+/// Returns the part of a run in a range.
 fn cut(run: &[(u64, Bytes)], range: &Range<u64>) -> Pieces {
     run.iter()
         .filter_map(|(start, bytes)| {
@@ -395,7 +402,7 @@ fn cut(run: &[(u64, Bytes)], range: &Range<u64>) -> Pieces {
         .collect()
 }
 
-/// The writes of a part that is overwritten where it lies.
+/// Returns the writes of a part that is overwritten in place.
 fn writes_in_place(run: &[(u64, Bytes)], part: &InPlace) -> Vec<ExtentWrite> {
     let pieces = cut(run, &part.range);
     let place = |(start, bytes): (u64, Bytes)| {

@@ -1,4 +1,4 @@
-//! Writing at any offset, and what a call reads of its own file. Others read by [`crate::live`].
+//! Writes at any offset, and a call's reads of its own file. Other readers use [`crate::live`].
 
 use super::content::{Content, Of};
 use super::stored::is_inline;
@@ -25,7 +25,8 @@ impl WritableFilesystem {
         self.write_kept_at(location, None, offset, bytes)
     }
 
-    /// As [`WritableFilesystem::write_at`], of a file whose inode the caller may keep.
+    /// Writes as [`WritableFilesystem::write_at`] does, to a file whose live inode the caller may
+    /// keep.
     pub(crate) fn write_kept_at(
         &self,
         location: Location,
@@ -38,8 +39,9 @@ impl WritableFilesystem {
         self.write_back_taken_in()
     }
 
-    /// Writes what was written before, into a cache of somebody who says the file's times himself
-    /// ([`WritableFilesystem::set_attributes`]): they stay, and an append-only file takes it anywhere.
+    /// Writes content that an earlier write call stored in a cache. The cache's owner sets the
+    /// file's times itself ([`WritableFilesystem::set_attributes`]), so times stay unchanged. An
+    /// append-only file accepts the content at any offset.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
@@ -49,7 +51,8 @@ impl WritableFilesystem {
         self.write_back_taken_in()
     }
 
-    /// Writes at the end, as a file opened with `O_APPEND` does; gives the offset at which the content begins.
+    /// Writes at the end, as for a file opened with `O_APPEND`. Returns the offset at which the
+    /// content begins.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::write_at`].
@@ -60,8 +63,9 @@ impl WritableFilesystem {
         Ok(FileOffset::new(offset))
     }
 
-    /// Adds content to the file's dirty data. It does not wait for content in flight, unless it needs a part of it. If
-    /// space for more dirty data is lacking, it first writes back the dirty data of all files.
+    /// Adds content to the file's dirty data. It does not wait for content in flight, unless it
+    /// needs a part of that content. If space for more dirty data is lacking, it first writes back
+    /// the dirty data of all files.
     fn take_in(&self, of: Of<'_>, source: Source, bytes: &[u8]) -> Result<u64> {
         match self.take_in_beside_data(of, source, bytes) {
             Err(Error::NoSpace { .. }) if self.data().delalloc_bytes() > 0 => {
@@ -82,11 +86,11 @@ impl WritableFilesystem {
 }
 
 impl WritableFilesystem {
-    /// Promises room for the content of a file that is to be made.
+    /// Reserves space for the content of a file that will be made.
     pub(crate) fn reserve_for_new_file(&self, bytes: u64) -> Result<()> {
         match self.reserve_data(bytes) {
             Err(error) if error.is_out_of_space() => {
-                // A commit sets free what edits gave up.
+                // A commit frees the space that edits gave up.
                 self.commit_metadata()?;
                 self.reserve_data(bytes)
             }
@@ -94,7 +98,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// A file that has just been made gets its content, for which so much room was promised. Its times stay.
+    /// Stores the first content of a new file, for which `reserved` bytes are reserved. The file's
+    /// times stay unchanged.
     pub(crate) fn take_first_content(
         &self,
         location: Location,
@@ -115,7 +120,7 @@ impl WritableFilesystem {
 }
 
 impl WritableFilesystem {
-    /// Whether a file's content lies inside the tree.
+    /// Returns whether a file's content is inline.
     pub(super) fn lies_in_tree(&self, location: Location) -> Result<bool> {
         let key = FileExtent::key(location.inode, FileOffset::MIN);
         let tree = self.live_tree(location.subvolume.tree())?;
@@ -127,28 +132,28 @@ impl WritableFilesystem {
     }
 }
 
-/// Where content that is written comes from, and where it is to go.
+/// The origin of written content, and its offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
-    /// A call that writes at an offset.
+    /// A write call at an offset.
     CallAt(u64),
-    /// A call that writes at the end.
+    /// A write call at the end of the file.
     CallAtEnd,
-    /// A cache, where a call put it for this offset.
+    /// A cache that received the content from an earlier call for this offset.
     Cache(u64),
 }
 
-/// Where content goes.
+/// The destination of written content.
 struct Place {
     offset: u64,
     end: u64,
-    /// The file's size before.
+    /// The file's size before the write.
     size: u64,
     sectors: Range<u64>,
 }
 
 impl Content<'_> {
-    /// Takes content in, at `offset` or at the end.
+    /// Stores content at `offset` or at the end. Returns its offset.
     pub(super) fn write(&mut self, source: Source, bytes: &[u8]) -> Result<u64> {
         let place = self.place_of(source, bytes)?;
         if bytes.is_empty() {
@@ -167,8 +172,8 @@ impl Content<'_> {
         Ok(self.put_in(&place, source, bytes))
     }
 
-    /// As [`write`](Self::write), while content of the file may be in flight. `None`, and nothing has changed, where more is
-    /// needed of the file than what waits.
+    /// Stores content as [`write`](Self::write) does, while content of the file may be in flight.
+    /// Returns `None`, without a change, if the write needs more of the file than its dirty data.
     fn write_in_flight(&mut self, source: Source, bytes: &[u8]) -> Result<Option<u64>> {
         if !self.state.in_flight || bytes.is_empty() {
             return self.write(source, bytes).map(Some);
@@ -187,7 +192,8 @@ impl Content<'_> {
         Ok(Some(self.put_in(&place, source, bytes)))
     }
 
-    /// Whether content can be taken in there without looking at what the file has, in extents or in flight.
+    /// Returns whether content can be stored without reading the file's extents or content in
+    /// flight.
     fn needs_no_items(&self, place: &Place) -> Result<bool> {
         if self.file.waiting.read().may_land_inline(self.sector_bytes) {
             return Ok(false);
@@ -203,7 +209,8 @@ impl Content<'_> {
                 || !self.filesystem.lies_in_tree(self.location)?))
     }
 
-    /// Where so much content would go. Whether it may is asked, too.
+    /// Returns the destination of content of this length. Fails if the file must not be written
+    /// there.
     fn place_of(&mut self, source: Source, bytes: &[u8]) -> Result<Place> {
         let item = self.require_writable()?;
         let size = self.size()?;
@@ -233,10 +240,11 @@ impl Content<'_> {
         })
     }
 
-    /// Has content wait for which there is room. Gives its offset.
+    /// Makes content dirty for which space is reserved. Returns its offset.
     fn put_in(&mut self, place: &Place, source: Source, bytes: &[u8]) -> u64 {
         {
-            // Both at once: else a reader sees the part of it that lies before the old end.
+            // Both changes happen under one lock; otherwise a reader would see only the part before
+            // the old end.
             let mut waiting = self.file.waiting.write();
             waiting.pending.write(place.offset, bytes, self.sector_bytes);
             if buttress_faults::on("live-write-half-seen") {
@@ -254,7 +262,8 @@ impl Content<'_> {
         place.offset
     }
 
-    /// Promises room for the sectors of a range that do not wait yet, and for a sector 0 that may come out of the tree.
+    /// Reserves space for the clean sectors of a range, and for sector 0 if it may have to leave
+    /// its inline extent.
     pub(super) fn reserve_for(&mut self, sectors: &Range<u64>) -> Result<()> {
         let missing = |pending: &DirtyData| (pending.missing_bytes(sectors), pending.has(0));
         let (mut bytes, has_first) = self.look_at_dirty(missing);
@@ -262,13 +271,13 @@ impl Content<'_> {
             bytes = bytes.saturating_add(self.sector_bytes);
         }
         match self.reserve(bytes) {
-            // What may be overwritten where it lies needs no space.
+            // A write in place needs no new space.
             Err(error) if error.is_out_of_space() && self.is_in_place(sectors)? => Ok(()),
             reserved => reserved,
         }
     }
 
-    /// Has the sector at `at` wait with what the file has there.
+    /// Makes the sector at `at` dirty with the content that the file has there.
     pub(super) fn load(&mut self, at: u64) -> Result<()> {
         if self.look_at_dirty(|pending| pending.has(at)) || at >= self.size()? {
             return Ok(());
@@ -279,7 +288,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Has sector 0 wait if the file's content lies inside the tree: something else comes beside it.
+    /// Makes sector 0 dirty if the file's content is inline, because other content will follow it.
     pub(super) fn load_inline(&mut self) -> Result<()> {
         if self.look_at_dirty(|pending| pending.has(0)) || self.size()? == 0 {
             return Ok(());
@@ -290,7 +299,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Reads what the file has, dirty data included.
+    /// Reads the file's content, including dirty data.
     pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let rest = self.size()?.saturating_sub(offset);
         let length = at_most(rest, buffer.len());
@@ -306,7 +315,7 @@ impl Content<'_> {
         Ok(length)
     }
 
-    /// Reads what is in extents, and zeros elsewhere.
+    /// Reads the content of extents, and zeros elsewhere.
     pub(super) fn read_items(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.filesystem.read_extents(self.location, offset, buffer)
     }

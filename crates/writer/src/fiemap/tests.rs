@@ -1,4 +1,4 @@
-//! Maps against a map of sectors that knows nothing of them, while a volume changes at random.
+//! Tests of maps against an independent map of sectors, while a volume changes at random.
 
 use crate::WritableFilesystem;
 use crate::operations::NewInode;
@@ -22,13 +22,13 @@ const SECTORS: u64 = 200;
 const FILES: u64 = 4;
 const ALL: core::ops::Range<FileOffset> = FileOffset::MIN..FileOffset::new(u64::MAX);
 
-/// What one sector of a file is: its address, and flags other than [`FiemapFlags::LAST`].
+/// The address of each sector of a file, and its flags other than [`FiemapFlags::LAST`].
 type Sectors = BTreeMap<u64, (Option<Logical>, FiemapFlags)>;
 
-/// Who uses each extent: tree, inode, and where in the file the extent would begin.
+/// The users of each extent: tree, inode, and the file offset at which the extent would begin.
 type Users = HashMap<Logical, HashSet<(TreeId, u64, u64)>>;
 
-/// Looks at every item of every subvolume, deleted ones too.
+/// Reads every item of every subvolume, including deleted ones.
 fn users_of(view: &Filesystem) -> Users {
     let mut users = Users::new();
     for subvolume in view.subvolumes().unwrap() {
@@ -50,7 +50,7 @@ fn users_of(view: &Filesystem) -> Users {
     users
 }
 
-/// The sectors of a file, from its items, what waits of it, and who uses its extents.
+/// Returns the sectors of a file from its items, its dirty data, and the users of its extents.
 fn model(writer: &WritableFilesystem, file: Location) -> Sectors {
     let state = writer.look_at_content(file, 0, usize::MAX).unwrap();
     let users = users_of(&state.view);
@@ -104,7 +104,7 @@ fn model(writer: &WritableFilesystem, file: Location) -> Sectors {
     sectors
 }
 
-/// The sectors of a map.
+/// Returns the sectors of a map.
 fn sectors_of(map: &[FiemapExtent]) -> Sectors {
     let mut sectors = Sectors::new();
     for extent in map {
@@ -137,7 +137,7 @@ fn map_of(writer: &WritableFilesystem, file: Location) -> Vec<FiemapExtent> {
         .unwrap()
 }
 
-/// Compares everything that is said of a file with the model.
+/// Compares all maps and seeks of a file with the model.
 fn compare(writer: &WritableFilesystem, file: Location, random: &mut Random) {
     let expected = model(writer, file);
     let map = map_of(writer, file);
@@ -211,7 +211,7 @@ struct Changing {
     writer: WritableFilesystem,
     random: Random,
     files: Vec<Location>,
-    /// The first is the top level.
+    /// The subvolumes; the first is the top level.
     subvolumes: Vec<SubvolumeId>,
     number: u64,
 }
@@ -237,7 +237,7 @@ impl Changing {
                 self.writer.write_at(file, range.start, &bytes).unwrap();
             }
             6..9 => {
-                // Overwriting a little in the middle makes two items of one extent.
+                // A small overwrite in the middle makes two items of one extent.
                 let bytes = self.random.bytes(4096, false);
                 self.writer.write_at(file, range.start, &bytes).unwrap();
                 self.writer.write_back_file(file).unwrap();

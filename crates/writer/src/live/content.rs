@@ -1,19 +1,24 @@
-//! Reading files as they are now.
+//! Reads of a file's current content.
 //!
-//! A read takes neither the edit lock nor the lock of whoever changes the file. It first *gathers*, in memory: what waits or
-//! is on its way to the devices is copied, and for the rest it notes which extents hold it and what their sectors must hash
-//! to. Then it reads those, with nothing held but a hold on the running state, which keeps the extents from being used again.
+//! A read acquires neither the edit lock nor the file lock. It first *gathers* in memory: it copies
+//! dirty and in-flight data. For other ranges it records the extents and the checksums of their
+//! sectors. Then it reads these extents without a lock. A hold on the running state keeps the
+//! extents from being reused.
 //!
-//! # Why what was gathered is of one state
+//! # Why gathered data shows one state
 //!
-//! - What waits covers the extents below it, and goes only when extents with it are in the tree.
-//! - An operation is seen whole or not at all: from its first edit to its end it holds a lock that look-ups share.
-//! - Extents and the checksums that they must have are looked up under one hold of the file's tree: no extent leaves it
-//!   meanwhile, and so none loses its checksums.
-//! - The size of a file that nobody changes is that of its item; it changes only in a call that puts its content beside the
-//!   item. The number of such calls is looked at before and after.
-//! - A file is marked before its items go. The hold is taken while the file's tree is, and the running generation looked at
-//!   afterwards: a transaction that began meanwhile may have extents that the hold does not cover.
+//! - Dirty data covers the extents below it, and goes only when extents with its content are in the
+//!   tree.
+//! - An operation is visible as a whole or not at all: it holds the steps lock from its first edit
+//!   to its last, and lookups share this lock.
+//! - Extents and their checksums are looked up under one hold of the file's tree. Meanwhile no
+//!   extent leaves the tree, so no extent loses its checksums.
+//! - The size of a file without a writing call is that of its item. The size changes only in a call
+//!   that stores its content beside the item. The reader compares the number of such calls before
+//!   and after.
+//! - A removal marks a file before its items go. The reader takes its hold while it holds the
+//!   file's tree, and checks the running generation afterwards. A transaction that began meanwhile
+//!   may have extents that the hold does not cover.
 
 use super::LiveFile;
 use crate::WritableFilesystem;
@@ -35,18 +40,18 @@ use buttress_tree::{EditableTree, OwnedItem};
 use core::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-/// What is left to be read from devices.
+/// The data that is still to be read from devices.
 struct Gathered {
-    /// How much of the buffer is in the file.
+    /// The number of bytes of the buffer that lie inside the file.
     length: usize,
     planned: Vec<Planned>,
-    /// The buffer has what waits, and zeros elsewhere; else nothing of it was touched.
+    /// Whether the buffer holds dirty data, and zeros elsewhere; otherwise the buffer is unchanged.
     is_cleared: bool,
-    /// Keeps the extents.
+    /// A hold that keeps the extents from being reused.
     hold: Option<Hold>,
 }
 
-/// A file at the moment at which gathering began.
+/// The state of a file when gathering began.
 struct Found {
     item: InodeItem,
     content: Option<Arc<FileContent>>,
@@ -62,7 +67,8 @@ impl Found {
         })
     }
 
-    /// Whether it is the same still, but for changes that readers are kept from by other means.
+    /// Returns whether the file's state is unchanged, except for changes that readers cannot
+    /// observe for other reasons.
     fn is_still(&self, state: &InodeState) -> bool {
         let is_same = state.calls == self.calls || buttress_faults::on("live-calls-uncounted");
         is_same && !state.is_gone()
@@ -70,16 +76,18 @@ impl Found {
 }
 
 impl WritableFilesystem {
-    /// Reads at `offset` into `buffer`, dirty data included; gives how many bytes were read: fewer only at the end
-    /// of the file. A read of more than 4 MiB is of several moments.
+    /// Reads at `offset` into `buffer`, including dirty data. Returns the number of bytes read,
+    /// which is smaller than the buffer only at the end of the file. A read of more than 4 MiB
+    /// shows several moments.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], or that a byte of the range cannot be had.
+    /// [`Error::InodeNotFound`], [`Error::IsADirectory`], or an error of reading a byte of the
+    /// range.
     pub fn read_at(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         self.read_in_parts(offset, buffer, |at, part| self.read_part(location, at, part))
     }
 
-    /// Reads in parts of which each is of one moment.
+    /// Reads in parts, each of one moment.
     pub(super) fn read_in_parts(
         &self,
         offset: FileOffset,
@@ -102,7 +110,7 @@ impl WritableFilesystem {
     fn read_part(&self, location: Location, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         let trees = self.trees_of(location)?;
         let gathered = loop {
-            // Takes the item in, or says that there is none.
+            // Loads the item, or reports that none exists.
             self.live_inode(location)?;
             let inode = self.live_inodes().entry(id_of(location));
             let gathered = self.retry_live(|| self.gather(&trees, &inode, location, offset, buffer))?;
@@ -113,7 +121,7 @@ impl WritableFilesystem {
         self.read_gathered(gathered, offset, buffer)
     }
 
-    /// Reads a part of a file whose inode and trees the caller keeps.
+    /// Reads a part of a file whose live inode and trees the caller keeps.
     pub(super) fn read_part_of(
         &self,
         file: &LiveFile,
@@ -148,7 +156,7 @@ impl WritableFilesystem {
         Ok(length)
     }
 
-    /// Reads what extents have of a file whose lock the caller holds; zeros elsewhere.
+    /// Reads the extents of a file whose lock the caller holds. Other ranges read as zeros.
     pub(crate) fn read_extents(&self, location: Location, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let trees = self.trees_of(location)?;
         let (item, _) = self.live_inode(location)?;
@@ -165,13 +173,14 @@ impl WritableFilesystem {
         fetch(self.shared_base(), planned, FileOffset::new(offset), buffer)
     }
 
-    /// The tree of a file, and the one of checksums.
+    /// Returns the tree of a file, and the checksum tree.
     pub(super) fn trees_of(&self, location: Location) -> Result<[LiveTree; 2]> {
         let of_file = self.live_tree(location.subvolume.tree())?;
         Ok([of_file, self.live_tree(TreeId::CHECKSUM)?])
     }
 
-    /// Gathers. `None` when more than one state was seen, or the inode is no longer in memory: then it is to be done again.
+    /// Gathers. Returns `None` if more than one state was visible, or the inode left memory: the
+    /// caller then retries.
     fn gather(
         &self,
         trees: &[LiveTree; 2],
@@ -210,7 +219,8 @@ impl WritableFilesystem {
             }
             None => core::iter::once(whole).collect(),
         };
-        // Behind dirty data: who changes that in several steps holds it, and then begins an operation.
+        // This lock follows dirty data: a call of several steps holds dirty data before it begins
+        // an operation.
         let _whole = self.steps().read();
         let [of_file, _] = trees;
         of_file.require_subvolume(location.subvolume)?;
@@ -225,8 +235,9 @@ impl WritableFilesystem {
         }))
     }
 
-    /// What is to be read of extents for ranges of a file, and, where devices are to be read, a hold on the transaction that
-    /// the extents were found in: no extent leaves the tree before it is there.
+    /// Returns the planned reads of extents for ranges of a file. If they need devices, also
+    /// returns a hold on the transaction in which the extents were found. The hold is taken before
+    /// any of the extents can leave the tree.
     fn plan_held(
         &self,
         [of_file, checksums]: &[LiveTree; 2],
@@ -255,7 +266,7 @@ impl WritableFilesystem {
         Ok((planned, hold))
     }
 
-    /// Notes what the sectors must hash to that are to be read.
+    /// Records the expected checksums of the sectors to be read.
     fn expect_checksums(&self, checksums: &EditableTree, planned: &mut [Planned]) -> Result<()> {
         let base = self.shared_base();
         let (kind, sector_bytes) = (base.checksum_type(), self.forest().block_format().sector_bytes);
@@ -277,7 +288,7 @@ impl WritableFilesystem {
     }
 }
 
-/// Plans one range of a file.
+/// Plans the reads of one range of a file.
 fn plan_range(
     tree: &EditableTree,
     location: Location,
@@ -315,7 +326,7 @@ fn plan_range(
     ended
 }
 
-/// The checksum tree as it is now.
+/// The checksum tree in its current version.
 struct LiveChecksums<'a> {
     tree: &'a EditableTree,
     item: Option<OwnedItem>,

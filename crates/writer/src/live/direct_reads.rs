@@ -1,9 +1,11 @@
 //! Which reads Linux serves from the device, without its page cache.
 //!
-//! A direct read (`O_DIRECT`) is no access on Linux's btrfs unless it falls back to the page cache. It falls back if it is not
-//! aligned to sectors, or meets content that is inline or compressed.
+//! On Linux's btrfs, a direct read (`O_DIRECT`) counts as an access only if it falls back to the
+//! page cache. It falls back if it is not aligned to sectors, or reads inline or compressed
+//! content.
 //!
-//! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for these too.
+//! Left out: direct reads into memory that is not aligned, or not resident. Linux falls back for
+//! these too.
 
 use crate::WritableFilesystem;
 use buttress_format::{Compression, FileExtent, FileExtentBody, FileOffset, ItemType, Key};
@@ -13,12 +15,13 @@ use buttress_tree::EditableTree;
 use core::ops::{ControlFlow, Range};
 
 impl WritableFilesystem {
-    /// Returns whether Linux would serve a direct read of a range without its page cache. A range at the end of the file or after it
-    /// counts as such: nothing is read. Content that is dirty counts as neither inline nor compressed, except in a file of one sector,
-    /// whose content this call writes back.
+    /// Returns whether Linux would serve a direct read of a range without its page cache. A range
+    /// at or after the end of the file counts as direct, since it reads nothing. Dirty content
+    /// counts as neither inline nor compressed. In a file of one sector, this call writes dirty
+    /// content back first.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or that the tree cannot be read.
+    /// [`Error::InodeNotFound`](buttress_fs::Error::InodeNotFound), or an error of the tree.
     pub(crate) fn is_read_directly(&self, location: Location, range: &Range<FileOffset>) -> Result<bool> {
         let sector_bytes = self.forest().block_format().sector_bytes;
         let size = self.size_of(location)?;
@@ -45,7 +48,7 @@ impl WritableFilesystem {
     }
 }
 
-/// Content that Linux reads by its page cache.
+/// The kinds of content that Linux reads through its page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Inline,

@@ -1,9 +1,11 @@
-//! A file that a caller keeps open: its calls search no table.
+//! An open file, whose calls search no table.
 //!
 //! Invariants:
-//! - The inode is the object in the table of live inodes while the inode has items: the table keeps an object in use.
-//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call searches them again.
-//! - A subvolume that was deleted marks its open tree before its inodes leave the table.
+//! - The inode is the object in the table of live inodes while the inode has items: the table keeps
+//!   an object in use.
+//! - The trees are the open ones, or [`LiveFile::is_current`] returns false and each call searches
+//!   them again.
+//! - Deleting a subvolume marks its open tree before its inodes leave the table.
 
 use crate::WritableFilesystem;
 use crate::operations::AccessPolicy;
@@ -27,10 +29,11 @@ pub struct LiveFile {
 }
 
 impl WritableFilesystem {
-    /// Returns a file for calls that repeat. It does not hold the inode open: without names, the inode can go.
+    /// Returns a file for repeated calls. It does not hold the inode open: without names, the inode
+    /// can be removed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::InodeNotFound`], or an error of the tree.
     pub fn live_file(&self, location: Location) -> Result<LiveFile> {
         // Loads the item, or reports that none exists.
         self.live_inode(location)?;
@@ -44,7 +47,7 @@ impl WritableFilesystem {
 }
 
 impl LiveFile {
-    /// Returns the inode's place.
+    /// Returns the inode's location.
     #[must_use]
     pub const fn location(&self) -> Location {
         self.location
@@ -55,8 +58,8 @@ impl LiveFile {
         self.trees.iter().all(LiveTree::is_open)
     }
 
-    /// Returns the inode, if it is the table's for the length of a call: the caller keeps the file, and no operation removed
-    /// the inode so far.
+    /// Returns the live inode if the table has it for the length of a call. That is so while the
+    /// caller keeps the file and no operation has removed the inode.
     fn kept_inode(&self) -> Option<&LiveInode> {
         let [of_file, _] = &self.trees;
         let is_there = of_file.require_subvolume(self.location.subvolume).is_ok();
@@ -82,10 +85,10 @@ impl LiveFile {
         self.filesystem.live_inode(self.location)
     }
 
-    /// Reads as [`WritableFilesystem::read_at`].
+    /// Reads as [`WritableFilesystem::read_at`] does.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::read_at`].
+    /// As for [`WritableFilesystem::read_at`].
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         let filesystem = &self.filesystem;
         if !self.is_current() {
@@ -94,19 +97,19 @@ impl LiveFile {
         filesystem.read_in_parts(offset, buffer, |at, part| filesystem.read_part_of(self, at, part))
     }
 
-    /// Writes as [`WritableFilesystem::write_at`].
+    /// Writes as [`WritableFilesystem::write_at`] does.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::write_at`].
+    /// As for [`WritableFilesystem::write_at`].
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         self.filesystem
             .write_kept_at(self.location, self.kept_inode(), offset, bytes)
     }
 
-    /// Records an access as [`WritableFilesystem::note_access`].
+    /// Records an access as [`WritableFilesystem::note_access`] does.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::note_access`].
+    /// As for [`WritableFilesystem::note_access`].
     pub fn note_access(&self, policy: AccessPolicy) -> Result<bool> {
         if !self.filesystem.moves_access_time_of(&self.newest()?.0, policy) {
             return Ok(false);
@@ -114,10 +117,10 @@ impl LiveFile {
         self.filesystem.note_access(self.location, policy)
     }
 
-    /// Records a direct read as [`WritableFilesystem::note_direct_read`].
+    /// Records a direct read as [`WritableFilesystem::note_direct_read`] does.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::note_direct_read`].
+    /// As for [`WritableFilesystem::note_direct_read`].
     pub fn note_direct_read(&self, range: &Range<FileOffset>, policy: AccessPolicy) -> Result<bool> {
         if !self.filesystem.moves_access_time_of(&self.newest()?.0, policy) {
             return Ok(false);

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 impl WritableFilesystem {
-    /// An open tree; one that is not open is opened, which takes the edit lock.
+    /// Returns an open tree. Opening a tree that is not open acquires the edit lock.
     pub(crate) fn live_tree(&self, id: TreeId) -> Result<LiveTree> {
         if let Some(tree) = self.live_trees().get(id) {
             return Ok(tree);
@@ -67,10 +67,11 @@ impl WritableFilesystem {
         }
     }
 
-    /// The entry `name` of a directory, or `None`; as [`Filesystem::lookup`](buttress_fs::Filesystem::lookup).
+    /// Returns the entry `name` of a directory, or `None`, as
+    /// [`Filesystem::lookup`](buttress_fs::Filesystem::lookup) does.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
     pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
         if directory.placeholder().is_some() || !is_valid_name(name) {
             return Ok(None);
@@ -111,11 +112,12 @@ impl WritableFilesystem {
         })
     }
 
-    /// Entries of a directory in the order in which they were made, as `getdents64(2)` lists them, without `.` and `..`: those
-    /// from `index` on, at most `count`. The next call goes on behind the last one's [`DirEntry::index`].
+    /// Returns at most `count` entries of a directory from `index` on, in the order of
+    /// `getdents64(2)`, without `.` and `..`. That is the order in which they were made. The next
+    /// call continues after the last [`DirEntry::index`].
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
     pub fn list(&self, directory: Location, index: u64, count: usize) -> Result<Vec<DirEntry>> {
         if directory.placeholder().is_some() {
             return Ok(Vec::new());
@@ -155,11 +157,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// Returns the hashes of names in a directory in ascending order: those from `first` on, at most `count`. Names of equal
-    /// hash have one entry. Names that [wait](Self::defer_names) are left out.
+    /// Returns at most `count` hashes of names in a directory from `first` on, in ascending order.
+    /// Names with equal hashes have one entry. [Deferred names](Self::defer_names) are left out.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
     pub fn name_hashes(&self, directory: Location, first: u64, count: usize) -> Result<Vec<u64>> {
         if directory.placeholder().is_some() {
             return Ok(Vec::new());
@@ -182,10 +184,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// The index that the next new name in a directory gets, at least: what is listed from a smaller one on was there before.
+    /// Returns a lower bound for the index of the next new name in a directory. All entries with
+    /// smaller indexes existed before this call.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the tree cannot be read.
+    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.
     pub fn next_index(&self, directory: Location) -> Result<u64> {
         self.require_live_directory(directory)?;
         let known = self
@@ -206,20 +209,21 @@ impl WritableFilesystem {
         })
     }
 
-    /// The inode as `stat(2)` shows it; as [`Filesystem::metadata`](buttress_fs::Filesystem::metadata). Size and times are
-    /// those with dirty data, and so are allocated bytes, as if it were not compressed.
+    /// Returns the inode as `stat(2)` shows it, as
+    /// [`Filesystem::metadata`](buttress_fs::Filesystem::metadata) does. Size, times and allocated
+    /// bytes include dirty data. Allocated bytes count dirty data as uncompressed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
+    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or an error of the tree.
     pub fn metadata(&self, location: Location) -> Result<Metadata> {
         Ok(self.metadata_and_dirty(location)?.0)
     }
 
-    /// As [`WritableFilesystem::metadata`]. Also returns whether the inode had dirty data at that moment: its allocated
-    /// bytes can change without a call then.
+    /// Returns the inode as [`WritableFilesystem::metadata`] does, and whether it had dirty data at
+    /// that moment. With dirty data, its allocated bytes can change without a call.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::metadata`].
+    /// As for [`WritableFilesystem::metadata`].
     pub fn metadata_and_dirty(&self, location: Location) -> Result<(Metadata, bool)> {
         if let Some(directory) = location.placeholder() {
             let directory = self.metadata(directory)?;
@@ -251,10 +255,11 @@ impl WritableFilesystem {
         Ok((Metadata::from_item(location, &item, sector_bytes), is_dirty))
     }
 
-    /// The target of a symlink, as stored; as [`Filesystem::read_link`](buttress_fs::Filesystem::read_link).
+    /// Returns the stored target of a symlink, as
+    /// [`Filesystem::read_link`](buttress_fs::Filesystem::read_link) does.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Filesystem::read_link`](buttress_fs::Filesystem::read_link).
     pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
         let (item, _) = self.live_inode(location)?;
         if item.kind() != FileKind::Symlink {
@@ -284,24 +289,26 @@ impl WritableFilesystem {
                 target.truncate(item.size.to_usize().unwrap_or(0));
                 Ok(target)
             }
-            // In another form, or not as it should be: whoever reads files says what it is.
+            // The target is stored in another form or is damaged. A read of the file handles both.
             _ => self.view().read_link(location),
         }
     }
 
-    /// What `path` leads to now, from the directory `root`; as [`Filesystem::resolve`](buttress_fs::Filesystem::resolve). Each
-    /// name is looked up at a moment of its own.
+    /// Resolves `path` from the directory `root`, as
+    /// [`Filesystem::resolve`](buttress_fs::Filesystem::resolve) does. Each name is looked up at a
+    /// moment of its own.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Filesystem::resolve`](buttress_fs::Filesystem::resolve).
     pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
         resolve(self, root, path, follow)
     }
 
-    /// All extended attributes; as [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs).
+    /// Returns all extended attributes, as [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs)
+    /// does.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Filesystem::xattrs`](buttress_fs::Filesystem::xattrs).
     pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
         if location.placeholder().is_some() {
             return Ok(Vec::new());
@@ -331,10 +338,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// The value of one attribute, or `None`; as [`Filesystem::xattr`](buttress_fs::Filesystem::xattr).
+    /// Returns the value of one extended attribute, or `None`, as
+    /// [`Filesystem::xattr`](buttress_fs::Filesystem::xattr) does.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Filesystem::xattr`](buttress_fs::Filesystem::xattr).
     pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if location.placeholder().is_some() {
             return Ok(None);
@@ -392,7 +400,8 @@ fn listed(directory: Location, key: &Key, data: &[u8]) -> Result<Vec<Listed>> {
     entries.map(list).collect()
 }
 
-/// Where an entry leads: to a placeholder where the subvolume is not the one that was put there.
+/// Returns the location to which an entry leads. It is a placeholder if the subvolume's own record
+/// names another entry.
 fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: Target) -> Result<Location> {
     let Target::Subvolume(child) = target else {
         return Ok(target.location(directory));
@@ -406,7 +415,7 @@ fn live_target(root_tree: &LiveTree, directory: Location, name: &[u8], target: T
     })
 }
 
-/// The content of an inline extent that is neither compressed nor otherwise encoded.
+/// Returns the content of an inline extent that is neither compressed nor otherwise encoded.
 fn plain_inline(key: &Key, data: &[u8], sector_bytes: u32) -> Option<Vec<u8>> {
     let extent = FileExtent::parse(key, data, sector_bytes).ok()?;
     match extent.body {

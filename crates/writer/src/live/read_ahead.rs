@@ -1,8 +1,9 @@
-//! Reading ahead of changes: who knows which inodes it is going to change next has what that takes read at once, side by side,
-//! instead of block after block as each change comes to it.
+//! Readahead for changes: a caller that knows which inodes it will change reads their blocks at
+//! once, side by side. Otherwise each change would read block after block.
 //!
-//! It is a hint. What cannot be read, or is not there, is met by the change itself. The cache keeps what is read as it keeps
-//! everything else, so that it should be for no more than is changed soon.
+//! Readahead is a hint. The change itself returns errors of unreadable or missing blocks. The cache
+//! keeps these blocks like any others, so callers should read ahead only for changes that follow
+//! soon.
 
 use crate::WritableFilesystem;
 use buttress_engine::fault_in::FaultIn;
@@ -12,11 +13,11 @@ use buttress_fs::error::Result;
 use buttress_fs::location::Location;
 
 impl WritableFilesystem {
-    /// Looks up names of one subvolume, and reads in what changes of the inodes will need that they lead to. Gives the entries
-    /// that were found, in the order of the names.
+    /// Looks up names of one subvolume, and faults in the blocks that changes of the named inodes
+    /// will need. Returns the entries found, in the order of the names.
     ///
     /// # Errors
-    /// Those of [`lookup`](Self::lookup).
+    /// As for [`lookup`](Self::lookup).
     pub fn read_ahead(&self, names: &[(Location, &[u8])]) -> Result<Vec<Option<DirEntry>>> {
         let Some((first, _)) = names.first() else {
             return Ok(Vec::new());
@@ -47,7 +48,7 @@ impl WritableFilesystem {
         Ok(entries)
     }
 
-    /// Faults in what look-ups at these keys of a tree will need. They are in order.
+    /// Faults in the blocks that lookups of these keys of a tree will need. The keys are in order.
     fn fault_in_to_look(&self, id: TreeId, keys: &[Key]) -> Result<()> {
         let tree = self.live_tree(id)?;
         let mut reads = FaultIn::default();

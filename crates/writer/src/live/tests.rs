@@ -1,4 +1,5 @@
-//! Reads of the live state, while somebody has the edit lock and beside those who change it.
+//! Tests of live reads while another thread holds the edit lock, and beside threads that change
+//! files.
 
 use crate::data::AllocateMode;
 use crate::operations::{NewInode, RenameMode, SetXattr};
@@ -30,7 +31,7 @@ fn new_volume() -> WritableFilesystem {
     WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
 }
 
-/// What is read of a directory of everything: equal outcomes are equal texts.
+/// Reads everything about a directory. Equal results give equal texts.
 fn all_reads(filesystem: &WritableFilesystem, directory: Location) -> String {
     let mut told = String::new();
     for entry in filesystem.list(directory, 0, 100).unwrap() {
@@ -71,7 +72,7 @@ fn fill(filesystem: &WritableFilesystem) -> Location {
         .unwrap();
     filesystem.make_directory(directory, b"nested", &new).unwrap();
     filesystem.commit().unwrap();
-    // Now some content waits over extents, and a part is a hole.
+    // Now dirty data covers extents, and a part of the file is a hole.
     let large = filesystem.lookup(directory, b"large").unwrap().unwrap().target;
     let hole = FileOffset::new(4096)..FileOffset::new(12_288);
     filesystem.allocate(large, hole, AllocateMode::PunchHole).unwrap();
@@ -96,7 +97,7 @@ fn reads_wait_for_nobody_who_has_the_edit_lock() {
     filesystem.close().unwrap();
 }
 
-/// The size and content that one sees live are those that a view shows after the content was written back.
+/// Live size and content equal those of a view after the content was written back.
 #[test]
 fn live_reads_are_what_a_view_shows() {
     let filesystem = new_volume();
@@ -145,7 +146,8 @@ fn an_inode_that_is_gone_is_found_by_no_read() {
     filesystem.close().unwrap();
 }
 
-/// A name that others look up all the time leads nowhere once it was unlinked, and never back to a file that was there before.
+/// After `unlink`, a name that threads look up continuously never leads to a file that had it
+/// before.
 #[test]
 fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
     let filesystem = new_volume();
@@ -181,7 +183,7 @@ fn a_name_that_was_looked_up_leads_to_no_file_of_before() {
             match round % 3 {
                 0 => filesystem.unlink(ROOT, b"name").unwrap(),
                 1 => rename(b"name", b"elsewhere"),
-                // Left for the next round's rename, or to be unlinked for its creation.
+                // The next round renames or unlinks this file.
                 _ if round % 2 == 0 => continue,
                 _ => filesystem.unlink(ROOT, b"name").unwrap(),
             }

@@ -1,20 +1,20 @@
-//! The items that a sync puts into a log.
+//! The items that one sync adds to a log.
 
 use super::gathered::Gathered;
 use super::inode_batch::InodeBatches;
 use buttress_format::{Generation, InodeNumber, Logical};
 
-/// What is logged at once.
+/// The items that one sync logs together.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) generation: Generation,
     pub(super) inodes: InodeBatches,
     /// Checksums of new data.
     pub(super) sums: Vec<(Logical, Vec<u8>)>,
-    /// Inodes that were logged and are gone.
+    /// Inodes that were logged earlier and are deleted now.
     pub(super) removed: Vec<InodeNumber>,
-    /// How many of the names that went it takes into account.
+    /// The number of removed names that this batch takes into account.
     pub(super) names_seen: usize,
-    /// Memory for what the next sync reads.
+    /// Reusable memory for the reads of the next sync.
     pub(super) gathered: Gathered,
 }

@@ -1,19 +1,21 @@
-//! What must be logged with an inode, so that replaying leads to a state that is whole.
+//! The inodes that must be logged together, so that a replay leads to a consistent state.
 //!
-//! A log is a part of what changed. Which part is chosen so that, replayed on the last commit, it leaves nothing half done:
+//! A log holds a part of the changes. The part is chosen so that its replay on the last commit
+//! leaves no change half done:
 //!
-//! - An inode in the log has all its names there, as they are now, and all its attributes. Names that the last commit has of
-//!   it, and that it lost, are taken back by a range in the log of the directory that they were in.
-//! - What is taken away by that, by a logged name that another inode had, or with a directory that is gone, and lives on
-//!   elsewhere, is in the log itself.
-//! - A directory in which a logged inode has a name is in the log if it is new, or if it, or one above it, was moved.
-//! - A directory that is synced has its new entries in the log, and what they lead to; new directories among that with
-//!   their own entries. Existing inodes, and files that were not synced themselves, are logged as ones that there are,
-//!   without content.
-//! - Names that an inode in the log lost since it was logged are brought up to date with whatever is logged next.
+//! - The log has all current names and all attributes of each inode in it. If the inode lost names
+//!   that the last commit has, a range in the log of their directory removes them.
+//! - A replay may remove names: by that range, by a logged name that another inode had, or with a
+//!   deleted directory. An inode that loses such a name and still exists is in the log itself.
+//! - The log has each directory in which a logged inode has a name, if that directory is new, or if
+//!   it or a directory above it was moved.
+//! - The log of a synced directory has its new entries and the inodes they lead to. New directories
+//!   among these have their own entries logged. Other inodes are logged by existence only: names
+//!   and attributes, no content.
+//! - If a logged inode has lost names since, the next batch updates its names.
 //!
-//! Where that cannot be said in a log the answer is a commit, with its cause. All of it is looked up in memory, under the edit
-//! lock, in time that goes with what is new.
+//! If a log cannot express a change, the sync commits instead and records the cause. The collection
+//! looks up everything in memory, under the edit lock, in time proportional to the new changes.
 
 use super::batch::Batch;
 use super::gathered::Gathered;
@@ -32,41 +34,41 @@ use buttress_fs::error::{Corruption, Defect, Error};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
-/// The most inodes, and bytes of items, that are logged at once. A commit writes more than that with less effort.
+/// The most inodes, and bytes of items, in one batch. Beyond this, a commit is cheaper.
 pub(super) const INODES_MAX: usize = 1 << 14;
 const BYTES_MAX: usize = 16 << 20;
 
-/// Directories above one another: more than any path has.
+/// The depth of directories at which a walk stops: more than any path has.
 const DEPTH_MAX: usize = 4096;
 
 /// How much of an inode is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// That there is one, its names and its attributes.
+    /// The existence of the inode, its names and its attributes.
     Existence,
-    /// All of it.
+    /// The whole inode, with its content or entries.
     Whole,
 }
 
-/// A name that an inode has, with its directory.
+/// A name of an inode, with its directory.
 type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 
-/// What there is to do.
+/// What a sync must do.
 #[derive(Debug)]
 pub(super) enum Collected {
-    /// The last commit has all of it.
+    /// Nothing: the last commit has all of it.
     Committed,
-    /// A commit that is under way has.
+    /// Wait for the commit in progress, which has all of it.
     Committing,
-    /// The log has, as of this batch.
+    /// Wait for this batch of the log, which has all of it.
     Logged(u64),
-    /// This is to be logged.
+    /// Add this batch to the log.
     Batch(Box<Batch>),
-    /// The log cannot say it.
+    /// Commit, because the log cannot express the change.
     Commit(CommitCause),
 }
 
-/// The walk over what belongs together.
+/// The walk over the inodes that must be logged together.
 pub(super) struct Collector<'a, 'b> {
     pub(super) operation: &'a mut Access<'b>,
     pub(super) log: &'a SubvolumeLog,
@@ -76,15 +78,15 @@ pub(super) struct Collector<'a, 'b> {
     pub(super) bytes: usize,
     pub(super) waiting: Vec<InodeNumber>,
     wanted: InodeSet,
-    /// Those that are wanted as a whole.
+    /// Inodes that must be logged as a whole.
     wanted_whole: InodeSet,
-    /// Inodes that are gone and were looked at.
+    /// Deleted inodes that the walk has visited.
     pub(super) gone: HashSet<InodeNumber>,
-    /// Items, names and attributes that were read at one go.
+    /// Items, names and attributes that were read in one pass.
     pub(super) gathered: Gathered,
 }
 
-/// Ends the walk.
+/// The reason why the walk ended early.
 pub(super) enum Stop {
     Commit(CommitCause),
     Failed(Error),
@@ -135,7 +137,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    /// Collects what goes with an inode that is synced.
+    /// Collects the changes that must be logged with a synced inode.
     pub(super) fn collect(mut self, inode: InodeNumber) -> Walk<Batch> {
         let tree = self.tree();
         self.require_log_of_subvolume()?;
@@ -185,7 +187,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         Corruption::Item { tree, error }.into()
     }
 
-    /// A tree that the last commit does not have cannot be replayed into.
+    /// A log of a subvolume that the last commit lacks cannot be replayed.
     fn require_log_of_subvolume(&mut self) -> Walk {
         let tree = self.tree();
         self.operation.require_subvolume(self.subvolume)?;
@@ -210,7 +212,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    /// The inode, if it has names.
+    /// Returns the inode, if it has names.
     pub(super) fn living(&mut self, inode: InodeNumber) -> Walk<Option<InodeItem>> {
         if let Some(item) = self.gathered.item(inode) {
             if cfg!(debug_assertions) && item != self.operation.inode(self.at(inode))? {
@@ -236,7 +238,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         };
         let kind = item.kind();
         let extent = match kind {
-            // A symlink without its target is none.
+            // A symlink always needs its target.
             FileKind::Symlink => Extent::Whole,
             _ => extent,
         };
@@ -262,7 +264,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         }
     }
 
-    /// All items of names and attributes, and the names.
+    /// Returns all items of names and attributes, and the names.
     fn names_and_attributes(
         &mut self,
         inode: InodeNumber,
@@ -281,7 +283,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         self.bytes = bytes.fold(self.bytes, usize::saturating_add);
         let mut names = SmallVec::new();
         let mut take = |name: buttress_format::InodeName<'_>| {
-            // The root's name for itself is none.
+            // The root directory's reference to itself is no name.
             if name.parent != inode {
                 names.push((name.parent, SmallVec::from_slice(name.name)));
             }
@@ -300,7 +302,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         Ok((items, names))
     }
 
-    /// What the names of a logged inode ask for: those that it has, and those that it lost.
+    /// Collects the inodes that the current and the removed names of a logged inode require.
     fn names(&mut self, inode: InodeNumber, names: &[OwnName]) -> Walk {
         let tree = self.tree();
         let mut parent = None;
@@ -331,7 +333,7 @@ impl<'a, 'b> Collector<'a, 'b> {
         Ok(())
     }
 
-    /// Logs of the directories from here up to the top what replaying needs to have them where they are.
+    /// Logs the directories from here to the top whose position a replay must restore.
     fn reach(&mut self, directory: InodeNumber) -> Walk {
         let tree = self.tree();
         let mut at = directory;
@@ -348,7 +350,7 @@ impl<'a, 'b> Collector<'a, 'b> {
                 self.want(at, Extent::Existence);
                 return Ok(());
             }
-            // Where no directory moved, what was there is where it was.
+            // If no directory moved, existing directories have kept their positions.
             let any_moved =
                 changes.is_some_and(buttress_engine::removed_names::RemovedNames::has_directories);
             if at == InodeNumber::ROOT_DIRECTORY || !any_moved {
@@ -368,7 +370,7 @@ impl<'a, 'b> Collector<'a, 'b> {
     }
 }
 
-/// What is logged of an inode of which nothing but its names was synced. Without content it has no size.
+/// Returns the item of an inode whose existence alone is logged. Without content it has size zero.
 fn existence_of(item: &InodeItem) -> InodeItem {
     let mut logged = *item;
     logged.generation = Generation::MIN;

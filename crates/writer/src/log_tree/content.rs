@@ -1,11 +1,13 @@
-//! The content of a file that is logged: extents that changed, holes where some were, checksums of new data.
+//! The logged content of a file: changed extents, holes in place of removed extents, checksums of
+//! new data.
 //!
-//! What changed is in the state of the live inode ([`buttress_engine::log_state`]); of a file without one all is logged. Items are logged
-//! whole, also where only a part of their range changed: the log's older items give way. Where a range has no item, on
-//! volumes whose holes have none, the log gets one, or replaying would leave what was there.
+//! The live inode's state records the changes ([`buttress_engine::log_state`]); a file without a
+//! state is logged completely. An item is logged whole even if only a part of its range changed,
+//! and replaces the log's older items. A changed range may have no item, on volumes whose holes
+//! have none. The log then gets a hole item, or a replay would keep the old content.
 //!
-//! Replaying cuts a file off at its size. So the first log of a file in a transaction has all that lies behind it:
-//! preallocated room.
+//! A replay cuts a file at its size. The first log of a file in a transaction therefore contains
+//! its preallocated extents after the end.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::inode_batch::{Data, Item};
@@ -23,7 +25,7 @@ use core::ops::{ControlFlow, Range};
 const EXTENTS_MAX: usize = 1 << 16;
 
 impl Collector<'_, '_> {
-    /// Collects the content of a file or symlink.
+    /// Collects the extents and checksums of a file or symlink.
     pub(super) fn content(&mut self, inode: InodeNumber, item: &InodeItem) -> Walk {
         let sector_bytes = self.operation.look().core().sector_bytes();
         let size_end = item
@@ -61,7 +63,7 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// The ranges to be logged.
+    /// Returns the ranges to be logged.
     fn changed_ranges(&mut self, inode: InodeNumber, size_end: u64) -> Vec<Range<u64>> {
         let whole = 0..u64::MAX;
         let location = Location::new(self.subvolume, inode);
@@ -79,7 +81,7 @@ impl Collector<'_, '_> {
         changed.iter().cloned().collect()
     }
 
-    /// The items of a file that lie in a range or reach into it.
+    /// Returns the items of a file that overlap a range.
     fn extents_in(&mut self, inode: InodeNumber, range: &Range<u64>) -> Walk<Vec<Item>> {
         let tree = self.tree();
         let sector_bytes = self.operation.look().core().format.sector_bytes;
@@ -111,7 +113,7 @@ impl Collector<'_, '_> {
         Ok(items)
     }
 
-    /// The item of a hole, where the last commit may have something.
+    /// Returns a hole item for a range in which the last commit may have content.
     fn hole_item(&self, inode: InodeNumber, range: &Range<u64>, is_new: bool) -> Option<Item> {
         let is_wanted = range.start < range.end && !is_new && !buttress_faults::on("log-without-holes");
         is_wanted.then(|| {
@@ -120,7 +122,7 @@ impl Collector<'_, '_> {
         })
     }
 
-    /// Collects the checksums of an extent that is new.
+    /// Collects the checksums of a new extent.
     fn sums_of(&mut self, stored: &Stored) -> Result<()> {
         let FileExtentBody::Regular(slice) = stored.extent.body else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Decides what a sync of an inode takes: nothing, a batch for the log of its subvolume, or a commit.
+//! Decides what a sync of an inode does: nothing, a batch for the log of its subvolume, or a
+//! commit.
 
 use super::batch::Batch;
 use super::collecting::{Collected, Collector, Stop};
@@ -13,7 +14,7 @@ use buttress_fs::error::Result;
 /// The most inodes that the logs of one subvolume and transaction may have.
 const INODES_MAX: usize = 1 << 18;
 
-/// What is new of an inode, if anything is. Notes what is going to be logged.
+/// Returns the new changes of an inode, if there are any. Records what will be logged.
 pub(super) fn collect(
     operation: &mut Access<'_>,
     log: &mut SubvolumeLog,
@@ -23,7 +24,7 @@ pub(super) fn collect(
     let generation = operation.generation();
     let item = operation.inode(location)?;
     if item.nlink == 0 {
-        // Nobody could come to have it after a crash.
+        // After a crash, no name would lead to this inode.
         return Ok(Collected::Committed);
     }
     if item.transid < generation {
@@ -64,7 +65,7 @@ pub(super) fn collect(
     }
 }
 
-/// The batch in which an inode was logged as it is.
+/// Returns the batch that logged an inode in its current state.
 fn logged_already(
     operation: &mut Access<'_>,
     log: &SubvolumeLog,
@@ -85,7 +86,8 @@ fn logged_already(
         });
     let logged = state.flatten()?;
     let mut then = logged.item;
-    // What was overwritten in place is to be flushed. Names and attributes change more than times.
+    // Data that was overwritten in place needs a flush. Changes of names and attributes change more
+    // than times.
     let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
     if only_data && item.kind() != FileKind::Directory && !item.flags.intersects(in_place) {
         then.mtime = item.mtime;
@@ -95,8 +97,8 @@ fn logged_already(
     (then == *item).then_some(logged.batch)
 }
 
-/// Notes what the log is going to have of the inodes of a batch. Nothing is looked up any more after this, so it is not done
-/// twice.
+/// Records the logged state of the inodes of a batch. No lookup follows that could miss a block, so
+/// this does not run twice.
 fn mark(operation: &mut Access<'_>, location: Location, batch: &Batch) {
     let generation = batch.generation;
     for (inode, of_inode) in batch.inodes.iter() {

@@ -1,8 +1,8 @@
-//! A log's own trees: items put in and taken out.
+//! Edits of a log's own trees: inserting and removing items.
 //!
-//! Blocks of a log belong to no extent. They get their addresses when the log is written, and a block that is changed again
-//! gets another one. The old one is noted: a later log may have it once the log that no longer needs it is durable
-//! ([`super::writing`]).
+//! Blocks of a log belong to no extent. They get their addresses when the log is written. A block
+//! that changes again gets another address. The editor records the old address. A later log may
+//! reuse it once the log that no longer needs it is durable ([`super::writing`]).
 
 use super::inode_batch::{Data, InodeBatch, Item};
 use crate::data::stored::{Stored, is_inline};
@@ -15,10 +15,10 @@ use buttress_fs::error::{Corruption, Result};
 use buttress_tree::{BlockPointer, ContextError, EditContext, EditableTree};
 use core::ops::{ControlFlow, Range};
 
-/// Of so many new inodes the items are put in at once.
+/// The number of new inodes whose items are inserted together.
 const INSERTED_AT_ONCE: usize = 32;
 
-/// What edits of a log keep account of: blocks that were written and that the log has left.
+/// The log blocks that were written and that edits have since replaced.
 #[derive(Debug)]
 pub(super) struct LogContext<'a> {
     pub(super) generation: Generation,
@@ -40,7 +40,7 @@ impl EditContext for LogContext<'_> {
         Ok(())
     }
 
-    /// Blocks get addresses when they are frozen, so none has one that was not.
+    /// Log blocks get addresses when they are frozen, so an unfrozen block has none.
     fn dropped(
         &mut self,
         _: TreeId,
@@ -58,7 +58,7 @@ pub(super) struct Editor<'a> {
     pub(super) format: BlockFormat,
 }
 
-/// Whether something is an item of this type of an inode.
+/// Returns whether a key is an item of this type of an inode.
 fn is_of(key: &Key, object: ObjectId, item_type: ItemType) -> bool {
     key.objectid == object && key.item_type == item_type
 }
@@ -78,7 +78,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Puts an item in, unless the very same is there: a block that need not change is not written again.
+    /// Inserts an item unless an identical one exists: an unchanged block is not written again.
     fn put_changed(&mut self, key: &Key, data: &[u8]) -> Result<()> {
         let mut is_same = false;
         self.tree.look(key, |present| is_same = present == data)?;
@@ -88,15 +88,15 @@ impl Editor<'_> {
         }
     }
 
-    /// Takes all items of an inode out.
+    /// Removes all items of an inode.
     pub(super) fn remove_inode(&mut self, inode: InodeNumber) -> Result<()> {
         let end = ObjectId::new(inode.get().saturating_add(1));
         self.remove_range(Key::new(inode.object_id(), ItemType(0), 0)..Key::new(end, ItemType(0), 0))
     }
 
-    /// Puts the items in of inodes that the log has nothing of, in order.
+    /// Inserts the items of inodes that are not in the log yet, in order.
     pub(super) fn insert_new(&mut self, inodes: &[(InodeNumber, &InodeBatch)]) -> Result<()> {
-        // Of a part at a time, which stays in the processor's cache.
+        // Insert one part at a time, which stays in the processor's cache.
         for part in inodes.chunks(INSERTED_AT_ONCE) {
             let head_of = |(inode, batch): &(InodeNumber, &InodeBatch)| {
                 let item = batch.item.map(InodeItem::to_bytes);
@@ -114,7 +114,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Brings names and attributes of an inode up to date, and its item.
+    /// Updates the names, the attributes and the item of an inode.
     pub(super) fn update(&mut self, inode: InodeNumber, batch: &InodeBatch) -> Result<()> {
         if let Some(item) = batch.item {
             self.put_changed(&InodeItem::key(inode), &item.to_bytes())?;
@@ -144,7 +144,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Entries and content of an inode.
+    /// Updates the entries and the content of an inode.
     pub(super) fn rest(&mut self, inode: InodeNumber, batch: &InodeBatch) -> Result<()> {
         for index in &batch.gone {
             self.remove(&DirItem::index_key(inode, *index))?;
@@ -159,7 +159,7 @@ impl Editor<'_> {
             .map(|(key, data)| (*key, data.as_slice()))
             .collect();
         if let Some((first, _)) = entries.first() {
-            // What a failed sync may have left.
+            // A failed sync may have left these items.
             let object = inode.object_id();
             let behind = Key::new(object, ItemType::DIR_INDEX, u64::MAX);
             self.remove_range(*first..behind)?;
@@ -171,13 +171,13 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Puts extents in the place of those that the log has in a range.
+    /// Replaces the log's extents in a range.
     fn replace_extents(&mut self, inode: InodeNumber, range: &Range<u64>, items: &[Item]) -> Result<()> {
         let object = inode.object_id();
         let start = FileExtent::key(inode, FileOffset::new(range.start));
         let parse =
             |key: &Key, data: &[u8], sector_bytes| Stored::parse(TreeId::TREE_LOG, key, data, sector_bytes);
-        // What begins before the range and reaches into it, or past it, is cut.
+        // Cut an item that begins before the range and extends into or past it.
         let before = match range.start {
             0 => None,
             _ => self.tree.at_or_before(&Key::new(
@@ -215,7 +215,7 @@ impl Editor<'_> {
         Ok(self.tree.insert_many(&mut self.context, &items)?)
     }
 
-    /// Puts checksums in the place of whatever the log has for these sectors.
+    /// Replaces the log's checksums of these sectors.
     pub(super) fn put_sums(&mut self, at: Logical, sums: &[u8]) -> Result<()> {
         let sum_bytes = self.format.checksum_type.size_bytes();
         let sector_bytes = u64::from(self.format.sector_bytes);
@@ -257,7 +257,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The items with checksums of sectors in a range, or that end where it begins.
+    /// Returns the items with checksums of sectors in a range, or that end at its start.
     fn sums_near(&self, at: Logical, end: u64) -> Result<Vec<Item>> {
         let before = self.tree.at_or_before(&ChecksumItem::key(at))?;
         let from = before

@@ -1,6 +1,7 @@
-//! The entries of a directory that is synced: those that it got since it was logged last, and those that it lost.
+//! The entries of a synced directory: entries added since its last logging, and entries removed.
 //!
-//! New names have higher indexes than all before, so the scan begins behind the last one that was logged and costs what is new.
+//! New names have higher indexes than all earlier names. The scan therefore begins after the last
+//! logged index, and its cost depends only on new names.
 
 use super::collecting::{Collector, Extent, INODES_MAX, Stop, Walk};
 use super::inode_batch::Data;
@@ -10,7 +11,7 @@ use buttress_format::{DirItem, DirItems, FileKind, InodeItem, InodeNumber, ItemT
 use core::ops::ControlFlow;
 
 impl Collector<'_, '_> {
-    /// The entries that a directory got and lost.
+    /// Collects the entries that a directory gained and lost.
     pub(super) fn entries(&mut self, directory: InodeNumber, item: &InodeItem) -> Walk {
         let tree = self.tree();
         let changes = self.operation.look().names().of(tree);
@@ -67,7 +68,7 @@ impl Collector<'_, '_> {
         let mut targets = Vec::with_capacity(items.len());
         self.batch.inodes.reserve(items.len());
         self.waiting.reserve(items.len());
-        // The last one first, so that they are visited in order.
+        // Push the entries in reverse, so that they are visited in order.
         for (key, data) in items.iter().rev() {
             self.bytes = self.bytes.saturating_add(data.len());
             let mut entries = DirItems::parse(key, data).map_err(|error| self.broken(error))?;

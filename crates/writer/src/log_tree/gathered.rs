@@ -1,44 +1,44 @@
-//! Inode items, names and attributes that were read for a sync, and the memory for them.
+//! Inode items, names and attributes that were read for a sync, and their reusable memory.
 
 use super::inode_batch::NamesAndAttributes;
 use buttress_format::{InodeItem, InodeNumber};
 
-/// Room for what is read of so many inodes is kept for the next sync.
+/// The number of inodes whose memory is kept for the next sync.
 const KEPT_INODES: usize = 256;
 
-/// What was read, in order of inodes. It is asked for in that order for the most part.
+/// The items that were read, in order of inodes. Most requests follow that order.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) items: Row<InodeItem>,
-    /// Names and attributes that have not been taken yet.
+    /// Names and attributes that were not taken yet.
     pub(super) names: Row<NamesAndAttributes>,
 }
 
 impl Gathered {
-    /// The same memory, without anything in it.
+    /// Returns the same memory, emptied.
     pub(super) fn cleared(mut self) -> Self {
         self.items.clear();
         self.names.clear();
         self
     }
 
-    /// The item of an inode, if it was read. None changes while something is collected.
+    /// Returns the item of an inode, if it was read. Items do not change during a collection.
     pub(super) fn item(&mut self, inode: InodeNumber) -> Option<InodeItem> {
         self.items.of(inode).copied()
     }
 
-    /// What was read of an inode's names and attributes, once.
+    /// Returns the names and attributes of an inode once, if they were read.
     pub(super) fn take_names(&mut self, inode: InodeNumber) -> Option<NamesAndAttributes> {
         let names = core::mem::take(self.names.of(inode)?);
         Some(names).filter(|names| !names.is_empty())
     }
 }
 
-/// Something of each of several inodes, in order.
+/// One value for each of several inodes, in order.
 #[derive(Debug)]
 pub(super) struct Row<T> {
     pub(super) all: Vec<(InodeNumber, T)>,
-    /// The place behind the one that was asked for last.
+    /// The position after the last returned value.
     next: usize,
 }
 
@@ -68,7 +68,7 @@ impl<T> Row<T> {
 }
 
 impl<T: Default> Row<T> {
-    /// What there is of an inode that does not come before the last one.
+    /// Returns the value of an inode that is not before the last one.
     pub(super) fn last_of(&mut self, inode: InodeNumber) -> Option<&mut T> {
         if self.all.last().is_none_or(|(last, _)| *last < inode) {
             self.all.push((inode, T::default()));

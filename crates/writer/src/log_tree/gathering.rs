@@ -1,8 +1,9 @@
-//! Inode items, names and attributes of many inodes, read at one go.
+//! Reads inode items, names and attributes of many inodes in one pass.
 //!
-//! A directory that got many names leads to as many inodes, which lie one after another in the tree if they were made one
-//! after another: they are read at one go, and not each by a way down of its own. Where something lies between them the next
-//! one is gone down to. An item that is newer in memory than in the tree is taken from there.
+//! A directory with many new names leads to as many inodes. If they were made one after another,
+//! they are adjacent in the tree. One scan then reads them, instead of one descent for each. If
+//! other items lie between, the scan descends to the next inode. Items that are newer in memory
+//! than in the tree are taken from memory.
 
 use super::collecting::{Collector, Stop, Walk};
 use super::gathered::{Gathered, Row};
@@ -11,20 +12,20 @@ use super::statistics::CommitCause;
 use buttress_format::{InodeItem, InodeNumber, ItemType, Key};
 use core::ops::ControlFlow;
 
-/// More items than this that lie between those of two inodes are not read over.
+/// The most items between two inodes that a scan reads over; more make it descend again.
 const PASSED_MAX: usize = 16;
 
-/// Whether items of this type are names or attributes.
+/// Returns whether items of this type are names or attributes.
 fn is_logged(item_type: ItemType) -> bool {
     (ItemType::INODE_REF..=ItemType::XATTR_ITEM).contains(&item_type)
 }
 
-/// Whether items of this type, which lie between attributes and entries or extents, are ones that no log holds.
+/// Returns whether items of this type, between attributes and entries or extents, are never logged.
 fn is_other(item_type: ItemType) -> bool {
     item_type > ItemType::XATTR_ITEM && item_type < ItemType::DIR_LOG_ITEM
 }
 
-/// Those of a row of inodes in order that do not come before one.
+/// Returns the inodes of an ordered list from `inode` on.
 fn from_inode(mut inodes: &[InodeNumber], inode: InodeNumber) -> &[InodeNumber] {
     while let Some((_, behind)) = inodes.split_first().filter(|(first, _)| **first < inode) {
         inodes = behind;
@@ -33,7 +34,7 @@ fn from_inode(mut inodes: &[InodeNumber], inode: InodeNumber) -> &[InodeNumber] 
 }
 
 impl Collector<'_, '_> {
-    /// Reads items, names and attributes of inodes, for when they are asked for.
+    /// Reads items, names and attributes of inodes for later requests.
     pub(super) fn gather(&mut self, mut inodes: Vec<InodeNumber>) -> Walk {
         inodes.sort_unstable();
         inodes.dedup();
@@ -45,7 +46,7 @@ impl Collector<'_, '_> {
         let mut rest = inodes.as_slice();
         while let Some(first) = rest.first() {
             let mut passed = 0_usize;
-            // The last inode that was come to.
+            // The last inode that the scan reached.
             let mut last = *first;
             let from = InodeItem::key(*first);
             let mut next = rest;
@@ -56,7 +57,7 @@ impl Collector<'_, '_> {
                 let is_wanted = next.first() == Some(&inode);
                 if is_wanted && key.item_type == ItemType::INODE_ITEM {
                     passed = 0;
-                    // Whoever asks for one that is broken looks it up, and finds what is wrong.
+                    // A request for a damaged item looks it up again and returns the error.
                     items
                         .all
                         .extend(InodeItem::parse(key, data).ok().map(|item| (inode, item)));
@@ -73,7 +74,7 @@ impl Collector<'_, '_> {
                     && is_other(key.item_type)
                     && let Some(items) = names.last_of(inode)
                 {
-                    // Whoever asks for it looks at it alone, and finds what is wrong.
+                    // A request for this inode looks it up alone and returns the error.
                     items.clear();
                 }
                 passed = passed.saturating_add(1);
@@ -93,8 +94,8 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Puts items that changed in memory in the place of those that were read. Where very many changed none is kept: they are
-    /// looked up when they are asked for.
+    /// Replaces items that were read by their newer versions in memory. If very many changed, keeps
+    /// none: requests then look them up.
     fn gather_changed_items(&mut self, inodes: &[InodeNumber], items: &mut Row<InodeItem>) {
         let (Some(first), Some(last)) = (inodes.first(), inodes.last()) else {
             return;
@@ -112,7 +113,7 @@ impl Collector<'_, '_> {
         }
     }
 
-    /// Reads names and attributes of one inode.
+    /// Reads the names and attributes of one inode.
     pub(super) fn scan_names_and_attributes(&mut self, inode: InodeNumber) -> Walk<NamesAndAttributes> {
         let object = inode.object_id();
         let tree = self.tree();

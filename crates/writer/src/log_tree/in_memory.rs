@@ -1,12 +1,12 @@
-//! A volume opened for reading, shown with its log replayed: in memory.
+//! A volume opened for reading, shown with its log replayed in memory.
 //!
-//! The devices are opened once more, under overlays that keep what is written in memory. There the log is replayed and
-//! committed as on a volume that is opened for writing, and what comes of that is opened for reading. So every call that reads,
-//! back references, space and checks among them, sees a volume like any other; the devices themselves may be open for
-//! reading only, and nothing is written to them.
+//! The devices are opened once more, under overlays that keep writes in memory. The log is replayed
+//! and committed there, as on a volume that is opened for writing, and the result is opened for
+//! reading. Every reading call, including back references, space and checks, then sees an ordinary
+//! volume. The devices themselves may be open read-only, and nothing is written to them.
 //!
-//! Where the log cannot be replayed, because it is damaged or because of a feature that is not written, the volume is as of
-//! its last commit, and a notice names the cause.
+//! If the log cannot be replayed, because it is damaged or uses an unsupported feature, the volume
+//! shows its last commit. A notice names the cause.
 
 use crate::WritableFilesystem;
 use buttress_device::Device;
@@ -19,17 +19,17 @@ use std::sync::Arc;
 /// A volume that was opened for reading.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// As it is read: with its log replayed, where one was pending and could be.
+    /// The volume for readers, with its pending log replayed if possible.
     pub filesystem: Filesystem,
-    /// As it lies on its devices: its last commit.
+    /// The last commit, as it is on the devices.
     pub on_disk: Filesystem,
 }
 
-/// Opens a volume for reading, with what was synced since its last commit. See the module. With `rescue=nologreplay` the last
-/// commit is shown.
+/// Opens a volume for reading, with changes that were synced since its last commit. See the module.
+/// With `rescue=nologreplay` it shows the last commit.
 ///
 /// # Errors
-/// As [`OpenOptions::open`].
+/// As for [`OpenOptions::open`].
 pub fn open_replayed(options: OpenOptions) -> Result<Shown> {
     let on_disk = options.clone().open()?;
     let superblock = on_disk.superblock();
@@ -64,12 +64,12 @@ fn replay(options: OpenOptions) -> Result<Filesystem> {
         ..WriteOptions::default()
     };
     let replayed = WritableFilesystem::in_memory(options.clone().open()?, writing)?;
-    // The replay is committed. What opening does besides, on inodes without names, nobody sees.
+    // The replay is committed. Readers see nothing of the opening's later work on orphans.
     replayed.abandon();
     options.open()
 }
 
-/// The system's clock, no thread, and nothing that could be lost.
+/// The system's clock, without a background thread, and without a report of lost changes.
 #[derive(Debug)]
 struct InMemory;
 

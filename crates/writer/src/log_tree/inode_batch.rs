@@ -1,48 +1,50 @@
-//! The items of each inode that a sync puts into a log: its item, its names and attributes, its content or its entries.
+//! The items of each inode in a batch: its item, its names and attributes, its content or its
+//! entries.
 
 use buttress_format::{InodeItem, InodeNumber, Key};
 use core::ops::Range;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// Room for what is logged of so many inodes is kept for the next sync.
+/// The number of inodes whose memory is kept for the next sync.
 const KEPT_BATCHES: usize = 256;
 
-/// The bytes of an item of a log: those of most names and extents are kept in place, as a sync has very many of them.
+/// The bytes of a log item. Bytes of most names and extents are stored inline, as a sync has very
+/// many of them.
 pub(super) type Data = SmallVec<[u8; 56]>;
 
 /// An item of a log.
 pub(super) type Item = (Key, Data);
 
-/// Names and attributes of an inode: most have one name, and nothing else.
+/// Names and attributes of an inode. Most inodes have one name and nothing else.
 pub(super) type NamesAndAttributes = SmallVec<[Item; 1]>;
 
-/// What is logged of one inode.
+/// The logged items of one inode.
 #[derive(Debug, Default)]
 pub(super) struct InodeBatch {
-    /// The inode's item; `None`: the one in the log stays.
+    /// The inode's item; `None` keeps the item in the log.
     pub(super) item: Option<InodeItem>,
-    /// How much of it the log has afterwards.
+    /// Whether the log then has the whole inode.
     pub(super) whole: bool,
-    /// All names and attributes; `None`: those in the log stay.
+    /// All names and attributes; `None` keeps those in the log.
     pub(super) names: Option<NamesAndAttributes>,
-    /// File extents, each with the range whose extents it takes the place of.
+    /// File extents, each with the range of logged extents that they replace.
     pub(super) content: Vec<(Range<u64>, Vec<Item>)>,
     /// New entries of a directory.
     pub(super) entries: Vec<Item>,
-    /// Ranges of indexes of which the log has all entries: first and last.
+    /// Ranges of indexes, first and last, of which the log has all entries.
     pub(super) ranges: Vec<(u64, u64)>,
-    /// Indexes of entries that the log may have, and that are gone.
+    /// Indexes of removed entries that the log may have.
     pub(super) gone: Vec<u64>,
 }
 
-/// What is logged of several inodes, in order of their numbers.
+/// The logged items of several inodes, in order of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct InodeBatches {
-    /// In the order in which they came: they are large, and are not to be moved.
+    /// In the order of collection: batches are large and should not be moved.
     all: Vec<InodeBatch>,
     places: BTreeMap<InodeNumber, usize>,
-    /// Memory for entries.
+    /// Reusable memory for entries.
     entries: Vec<Item>,
 }
 
@@ -51,7 +53,7 @@ impl InodeBatches {
         self.all.len()
     }
 
-    /// The same memory, without anything in it.
+    /// Returns the same memory, emptied.
     pub(super) fn cleared(mut self) -> Self {
         self.places.clear();
         for batch in &mut self.all {
@@ -66,7 +68,7 @@ impl InodeBatches {
         self
     }
 
-    /// Memory for the entries of a directory, without anything in it.
+    /// Returns empty memory for the entries of a directory.
     pub(super) fn room_for_entries(&mut self) -> Vec<Item> {
         core::mem::take(&mut self.entries)
     }
@@ -75,7 +77,7 @@ impl InodeBatches {
         self.all.reserve(count);
     }
 
-    /// What is logged of an inode, which may be nothing so far.
+    /// Returns the batch of an inode, which may still be empty.
     pub(super) fn of(&mut self, inode: InodeNumber) -> &mut InodeBatch {
         let place = *self.places.entry(inode).or_insert(self.all.len());
         if place == self.all.len() {

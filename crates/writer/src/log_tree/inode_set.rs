@@ -1,12 +1,12 @@
-//! Sets of inodes whose numbers lie near each other, as those of files that were made one after another do.
+//! Sets of inodes with numbers near each other, such as files that were made one after another.
 //!
-//! A bit for each number, 64 to an entry: a sync of very many names asks of each several times whether it is there, and finds
-//! the answer for its neighbours in the same place.
+//! Each map entry has 64 bits, one for each number. A sync of very many names checks each number
+//! several times, and neighbouring numbers are in the same map entry.
 
 use buttress_format::InodeNumber;
 use std::collections::BTreeMap;
 
-/// How many numbers an entry has, as a power of two.
+/// The number of bits in an entry, as a power of two.
 const SHIFT: u32 = 6;
 
 /// A set of inodes. See the module.
@@ -16,7 +16,7 @@ pub(super) struct InodeSet {
     count: usize,
 }
 
-/// The entry of a number, and its bit there.
+/// Returns the entry of a number, and its bit in that entry.
 const fn place_of(inode: InodeNumber) -> (u64, u64) {
     let number = inode.get();
     let bit = number & ((1 << SHIFT) - 1);
@@ -29,7 +29,7 @@ impl InodeSet {
         self.bits.get(&place).is_some_and(|bits| bits & bit != 0)
     }
 
-    /// Whether it was not there.
+    /// Adds an inode. Returns whether it was absent.
     pub(super) fn insert(&mut self, inode: InodeNumber) -> bool {
         let (place, bit) = place_of(inode);
         let bits = self.bits.entry(place).or_default();

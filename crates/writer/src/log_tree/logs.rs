@@ -14,18 +14,18 @@ lock_class!(pub(super) RootsLock, "roots", Rank::new(41));
 lock_class!(pub(super) JoiningLock, "joining", Rank::LEAF);
 lock_class!(pub(super) SubvolumesLock, "subvolumes", Rank::LEAF);
 
-/// The batches that syncs wait for.
+/// The numbers of batches that syncs wait for.
 #[derive(Debug, Default)]
 pub(super) struct Joining {
-    /// The last batch that was put into a log.
+    /// The last batch that was added to a log.
     pub(super) applied: u64,
     /// The last batch that is durable.
     pub(super) synced: u64,
-    /// Whether a caller writes logs.
+    /// Whether a call is writing logs.
     pub(super) is_writing: bool,
 }
 
-/// The log of one subvolume, whoever has it.
+/// The log of one subvolume, shared between threads.
 #[derive(Debug)]
 pub(super) struct SharedLog {
     pub(super) log: Mutex<SubvolumeLog, LogLock>,
@@ -43,14 +43,14 @@ impl SharedLog {
 #[derive(Debug, Default)]
 pub(crate) struct LogTrees {
     pub(super) subvolumes: Mutex<BTreeMap<TreeId, Arc<SharedLog>>, SubvolumesLock>,
-    /// The tree of log roots. Only who writes logs has it.
+    /// The tree of log roots. Only the log writer uses it.
     pub(super) roots: Mutex<Option<LogRoots>, RootsLock>,
     pub(super) joining: Mutex<Joining, JoiningLock>,
     pub(super) written: Condvar,
     pub(super) counters: Counters,
 }
 
-/// The tree of log roots of a transaction, and addresses that its logs have done with.
+/// The tree of log roots of a transaction, and addresses that its logs no longer use.
 #[derive(Debug)]
 pub(crate) struct LogRoots {
     pub(super) generation: Generation,

@@ -1,7 +1,8 @@
-//! Names that went, and what must be logged with that.
+//! Removed names, and the inodes that must be logged with each removal.
 //!
-//! What loses a name by replaying, and lives, is in the log with where it is now; what has the name now comes with it. What does
-//! not live loses all its names. Of a directory that is gone that holds for all that was in it.
+//! If a replay removes a name of an inode that still exists, the log also has the inode's current
+//! names. It also has the inode that has the name now. A deleted inode loses all its names. For a
+//! deleted directory, the same holds for all its entries.
 
 use super::collecting::{Collector, Extent, Stop, Walk};
 use super::statistics::CommitCause;
@@ -10,14 +11,14 @@ use buttress_engine::removed_names::RemovedName;
 use buttress_format::InodeNumber;
 
 impl Collector<'_, '_> {
-    /// A name went that the log may know.
+    /// Handles a removed name that the log may have.
     pub(super) fn follow_removal(&mut self, removed: &RemovedName) -> Walk {
         if self.log.has(removed.inode) {
             match self.living(removed.inode)? {
                 Some(_) => self.want(removed.inode, Extent::Existence),
                 None => {
                     self.batch.removed.push(removed.inode);
-                    // What the last commit has of it is older than what was synced.
+                    // The state in the last commit is older than the synced state.
                     if removed.is_committed {
                         self.take_back(removed)?;
                     }
@@ -34,7 +35,7 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// A name is taken away. Whatever has it now came with that: the two are seen together, or neither.
+    /// Adds the inode that has a removed name now: readers saw both changes together, or neither.
     fn want_successor(&mut self, removed: &RemovedName) -> Walk {
         if self.living(removed.directory)?.is_none() || buttress_faults::on("log-forgets-successor") {
             return Ok(());
@@ -54,7 +55,8 @@ impl Collector<'_, '_> {
         }
     }
 
-    /// Replaying is going to take away a name that the last commit has: what it led to must be somewhere else, if it lives.
+    /// Handles a name of the last commit that a replay will remove: if its inode exists, the log
+    /// must have another name of it.
     pub(super) fn let_go(&mut self, removed: &RemovedName) -> Walk {
         if self.living(removed.inode)?.is_some() {
             self.want(removed.inode, Extent::Existence);
@@ -63,7 +65,7 @@ impl Collector<'_, '_> {
         if !self.gone.insert(removed.inode) {
             return Ok(());
         }
-        // It is gone under its other names, too: with some of them it never was.
+        // The inode's other names are removed too, since it never had only some of them.
         let tree = self.tree();
         let names = self.operation.look().names().of(tree);
         let others: Vec<RemovedName> = names.map_or_else(Vec::new, |names| {
@@ -79,7 +81,7 @@ impl Collector<'_, '_> {
         if !removed.is_directory {
             return Ok(());
         }
-        // It goes with all that it held.
+        // The removal also affects all entries of this directory.
         for held in self.names_of_directory(removed.inode, 0) {
             if held.is_committed {
                 self.let_go(&held)?;
@@ -96,7 +98,7 @@ impl Collector<'_, '_> {
         })
     }
 
-    /// The last commit has a name that replaying is to take away.
+    /// Records that a replay must remove a name that the last commit has.
     pub(super) fn take_back(&mut self, lost: &RemovedName) -> Walk {
         if buttress_faults::on("log-keeps-old-names") {
             return Ok(());

@@ -1,24 +1,27 @@
-//! Replaying a log: one edit of the running transaction, which is committed at once.
+//! The replay of a log: one edit of the running transaction, committed at once.
 //!
-//! For each subvolume, in this order, each step over all items of its log:
+//! For each subvolume, each of these steps runs over all items of its log, in this order:
 //!
-//! 1. Inodes: attributes, names and content that the log says are gone go; then the inode gets its item.
+//! 1. Inodes: attributes, names and content that the log marks as removed are removed. Then the
+//!   inode gets its item.
 //! 2. Entries of directories, by index.
-//! 3. Names of inodes ([`names`]), extended attributes, file extents with their checksums ([`extents`]).
-//! 4. Every inode that was met gets the link count that its names say. One without names becomes an orphan, which opening
-//!    removes afterwards.
+//! 3. Names of inodes ([`names`]), extended attributes, file extents with their checksums
+//!   ([`extents`]).
+//! 4. Link counts: every visited inode gets the count of its names. An inode without names becomes
+//!   an orphan, which opening removes afterwards.
 //!
 //! # Invariants
 //!
-//! - Until the commit is durable, nothing that the log or the last commit leads to is overwritten: a crash in the middle
-//!   leaves both as they were, and the next opening replays again.
-//! - After each step names are whole: each is known to its directory and to its inode.
-//! - Directories have the times that the log has, or their own: what replaying takes away or adds leaves no other.
+//! - Until the commit is durable, no block of the log or the last commit is overwritten. A crash
+//!   during the replay leaves both unchanged, and the next opening replays again.
+//! - After each step names are consistent: both the directory and the inode record each name.
+//! - Directories have the times of the log, or their own times. Entries that the replay adds or
+//!   removes change no time.
 //!
-//! # What a logged inode's generation says
+//! # The generation of a logged inode
 //!
-//! Zero: the inode is only known to exist, with these names and attributes. An inode that the subvolume has then keeps its
-//! item, but for a size that was logged before.
+//! Zero means that only the existence of the inode is logged, with its names and attributes. If the
+//! subvolume has that inode, it keeps its item, except for a size that was logged before.
 
 mod extents;
 mod names;
@@ -37,10 +40,10 @@ use buttress_tree::{OwnedItem, ReadAhead, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 impl WritableFilesystem {
-    /// Replays a log, and commits: afterwards the volume has no log.
+    /// Replays a log, and commits. Afterwards the volume has no log.
     ///
     /// # Errors
-    /// [`Error::DamagedLog`]: then nothing was written, and the log still waits.
+    /// [`Error::DamagedLog`]. Nothing was written then, and the log is still pending.
     pub(crate) fn replay(&self, log: &PendingLog) -> Result<()> {
         let handle = self.start_unchecked();
         let replayed = self.operate_on(handle, |operation| {
@@ -52,7 +55,7 @@ impl WritableFilesystem {
                 let replay = Replay::new(operation, *subvolume, tree.clone(), &mut unused);
                 replay.run()?;
             }
-            // Data of inodes that were passed over.
+            // Free the data of inodes that the replay skipped.
             for range in unused.into_values() {
                 operation.edit().give_back_data(range);
             }
@@ -68,11 +71,11 @@ struct Replay<'a, 'b> {
     operation: &'a mut Operation<'b>,
     subvolume: SubvolumeId,
     log: Tree,
-    /// Extents that only logs refer to, as far as nothing does yet.
+    /// Extents that only logs refer to, and that no file extent item uses yet.
     unused: &'a mut BTreeMap<Logical, DataRange>,
     /// Inodes whose names may have changed.
     touched: BTreeSet<InodeNumber>,
-    /// Inodes without names: nobody could come to have them.
+    /// Logged inodes without names, which no path would reach.
     ignored: HashSet<InodeNumber>,
 }
 
@@ -94,7 +97,7 @@ impl<'a, 'b> Replay<'a, 'b> {
     }
 }
 
-/// The keys of one type that an inode has.
+/// Returns the range of keys of one item type of an inode.
 fn keys_of(inode: InodeNumber, item_type: ItemType) -> core::ops::RangeInclusive<Key> {
     let object = ObjectId::new(inode.get());
     Key::new(object, item_type, 0)..=Key::new(object, item_type, u64::MAX)
@@ -104,7 +107,7 @@ fn inode_of(key: &Key) -> InodeNumber {
     InodeNumber::new(key.objectid.get())
 }
 
-/// A rule that the log breaks.
+/// Returns the error for a log that breaks a rule of the format.
 fn wrong(key: &Key, what: &'static str) -> Error {
     Corruption::Log { key: *key, what }.into()
 }
@@ -135,7 +138,7 @@ impl Replay<'_, '_> {
         self.count_links()
     }
 
-    /// Goes over all items of inodes that are not ignored.
+    /// Calls `body` for all items of inodes that are not ignored.
     fn each(&mut self, mut body: impl FnMut(&mut Self, &OwnedItem) -> Result<()>) -> Result<()> {
         let items = self.log.range(Key::MIN..=Key::MAX, ReadAhead::None);
         for item in items {
@@ -155,7 +158,7 @@ impl Replay<'_, '_> {
         Location::new(self.subvolume, inode)
     }
 
-    /// The inode, if the subvolume has it.
+    /// Returns the inode item, if the subvolume has the inode.
     fn find_inode(&mut self, inode: InodeNumber) -> Result<Option<InodeItem>> {
         let location = self.at(inode);
         match self.operation.inode(location) {
@@ -165,7 +168,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// The subvolume's items of one type of an inode.
+    /// Returns the subvolume's items of one type of an inode.
     fn items(&mut self, inode: InodeNumber, item_type: ItemType) -> Result<Vec<OwnedItem>> {
         let tree = self.tree();
         let view = self.operation.view_of(tree)?;
@@ -173,7 +176,7 @@ impl Replay<'_, '_> {
         Ok(items.collect::<core::result::Result<_, _>>()?)
     }
 
-    /// Step 1, for one inode.
+    /// Does step 1 for one inode.
     fn inode(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         let logged = InodeItem::parse(&key, item.data()).map_err(broken)?;
@@ -231,7 +234,7 @@ impl Replay<'_, '_> {
             return Ok(());
         }
         self.operation.change_inode(location, |item| {
-            // Both follow from what else is replayed.
+            // Later steps of the replay compute both values.
             let (nbytes, size) = (item.nbytes, item.size);
             *item = *logged;
             item.nbytes = nbytes;
@@ -241,7 +244,7 @@ impl Replay<'_, '_> {
         })
     }
 
-    /// Removes the attributes that the log does not have.
+    /// Removes the extended attributes that the log does not have.
     fn remove_xattrs(&mut self, inode: InodeNumber) -> Result<()> {
         for item in self.items(inode, ItemType::XATTR_ITEM)? {
             let key = item.key();
@@ -260,7 +263,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Step 3, for the attributes of one hash.
+    /// Does step 3 for the attributes of one hash.
     fn xattr(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         DirItems::parse(&key, item.data()).map_err(broken)?;
@@ -269,13 +272,13 @@ impl Replay<'_, '_> {
         self.operation.edit().put(tree, &key, item.data())
     }
 
-    /// The inode of an item, which is in the subvolume by now.
+    /// Returns the inode of an item; the subvolume must have it by now.
     fn require_inode(&mut self, key: &Key) -> Result<InodeItem> {
         let found = self.find_inode(inode_of(key))?;
         found.ok_or_else(|| wrong(key, "neither the log nor the subvolume has the item's inode"))
     }
 
-    /// Step 4.
+    /// Does step 4.
     fn count_links(&mut self) -> Result<()> {
         while let Some(inode) = self.touched.pop_first() {
             let location = self.at(inode);
@@ -311,14 +314,15 @@ impl Replay<'_, '_> {
         self.operation.edit().put(tree, &key, &[])
     }
 
-    /// The target of an entry that leads to an inode; `None` for subvolumes, which no log brings or takes.
+    /// Returns the inode that an entry leads to; `None` for a subvolume, since no log adds or
+    /// removes subvolumes.
     fn target(entry: &DirItem<'_>) -> Option<InodeNumber> {
         let is_inode = entry.location.item_type == ItemType::INODE_ITEM;
         is_inode.then(|| InodeNumber::new(entry.location.objectid.get()))
     }
 }
 
-/// Whether an inode was logged only as one that there is.
+/// Returns whether only the existence of an inode is logged.
 fn is_existence_only(logged: &InodeItem) -> bool {
     logged.generation.get() == 0
 }

@@ -1,36 +1,39 @@
-//! What was synced, and how.
+//! Counts of syncs, and of their outcomes.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a sync was a commit.
+/// The reason why a sync had to commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CommitCause {
-    /// The subvolume was made since the last commit: replaying would not find its tree.
+    /// The subvolume was made since the last commit, so a replay would not find its tree.
     NewSubvolume,
-    /// A subvolume came to the directory or left it: its references lie in the root tree.
+    /// A subvolume was added to or removed from the directory. Its references are in the root tree,
+    /// which no log has.
     SubvolumeMoved,
-    /// A name that must last left a directory which is gone itself.
+    /// A name that must survive was in a directory that is deleted.
     DirectoryGone,
-    /// More names went since the last commit than are remembered.
+    /// More names were removed since the last commit than the engine remembers.
     ManyNames,
-    /// More is new than a log is good for: the commit writes it once.
+    /// The changes exceed the limits of a log. A commit writes them once.
     Much,
-    /// The running transaction made a chunk: replaying, on the last commit, would not find what lies in it.
+    /// The running transaction made a chunk. A replay starts from the last commit and would not
+    /// find data in that chunk.
     NewChunk,
-    /// There is no space for log blocks beside what the commit itself needs.
+    /// Free space for log blocks is lacking beside the commit's own needs.
     Space,
-    /// An inode has items that no log holds.
+    /// An inode has items of types that logs never hold.
     OtherItems,
-    /// A device was left out while the log was written: only a commit tells it from the others.
+    /// A device failed while the log was written. Only a commit gives it an older generation than
+    /// the other devices.
     DeviceLost,
     /// A failure left the log of the running transaction incomplete.
     Incomplete,
 }
 
 impl CommitCause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 10] = [
         Self::NewSubvolume,
         Self::SubvolumeMoved,
@@ -44,7 +47,7 @@ impl CommitCause {
         Self::Incomplete,
     ];
 
-    /// The cause in a word or two.
+    /// Returns the cause in a word or two.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,26 +71,26 @@ impl fmt::Display for CommitCause {
     }
 }
 
-/// What syncs there were since the volume was opened.
+/// Counts of syncs since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStatistics {
     /// Calls of `fsync` and `fdatasync`.
     pub syncs: u64,
-    /// Those that had nothing to do: all was durable.
+    /// Syncs without any work, because everything was durable.
     pub unneeded: u64,
-    /// Those that were made durable by what another one wrote.
+    /// Syncs that became durable by another call's write.
     pub joined: u64,
-    /// Logs that were written: blocks, a flush, superblocks.
+    /// Written logs: blocks, a flush, superblocks.
     pub written: u64,
-    /// Blocks of logs that were written.
+    /// Written log blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
     /// Syncs that were commits, by cause.
     pub commits: Vec<(CommitCause, u64)>,
 }
 
-/// The same, while it is counted.
+/// The counters behind [`LogStatistics`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) syncs: AtomicU64,

@@ -1,4 +1,4 @@
-//! The log of one subvolume in one transaction: what is in it.
+//! The log of one subvolume in one transaction, in memory.
 
 use super::batch::Batch;
 use super::editor::{Editor, LogContext};
@@ -15,20 +15,20 @@ use std::collections::HashMap;
 pub(super) struct SubvolumeLog {
     pub(super) generation: Generation,
     pub(super) tree: Option<EditableTree>,
-    /// Blocks that were written, and that the tree has left since it was frozen last.
+    /// Written blocks that the tree no longer uses since it was last frozen.
     pub(super) superseded: Vec<BlockPointer>,
     pub(super) inodes: InodeSet,
-    /// Those that it has as a whole.
+    /// Inodes that the log has as a whole.
     pub(super) whole: InodeSet,
     pub(super) names_seen: usize,
-    /// Of the directories among those: how many names that went were taken into account.
+    /// For each directory in the log, the number of removed names that it takes into account.
     pub(super) names_seen_by: HashMap<InodeNumber, usize>,
-    /// Memory for what the next sync collects and reads.
+    /// Reusable memory for the collection and the reads of the next sync.
     pub(super) room: InodeBatches,
     pub(super) gathered: Gathered,
-    /// Whether there is something that was not written.
+    /// Whether the log has changes that are not written.
     pub(super) is_dirty: bool,
-    /// An edit failed half-way.
+    /// Whether an edit failed half-way, so that the log must not be written.
     pub(super) is_broken: bool,
 }
 
@@ -49,7 +49,7 @@ impl SubvolumeLog {
         self.names_seen_by.get(&directory).copied().unwrap_or(0)
     }
 
-    /// Brings the tree up to date with what was collected. After an error the log is not to be written any more.
+    /// Applies a batch to the tree. After an error the log must not be written.
     pub(super) fn take_in(&mut self, batch: Batch, format: BlockFormat) -> Result<()> {
         let context = LogContext {
             generation: batch.generation,

@@ -1,24 +1,29 @@
-//! `fsync` and `fdatasync`: what is written when, and for whom.
+//! `fsync` and `fdatasync`: what a sync writes, when, and for which other calls.
 //!
-//! 1. The file's dirty data is written back, as extents that nothing committed uses.
-//! 2. Under the lock of the subvolume's log: what is new is collected from the trees of the running transaction, in memory,
-//!    under the edit lock ([`super::collecting`]), and put into the log's own tree, without it.
-//! 3. One of those who wait writes for all: blocks of logs that changed get addresses, under the edit lock; then, without it,
-//!    they are written, then the tree of log roots; a flush; the primary superblocks with the new root; a flush. Whoever
-//!    comes meanwhile waits for the next round, and one of them leads it.
+//! 1. The sync writes the file's dirty data back, into extents that no commit uses.
+//! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
+//!   transaction. This happens in memory, under the edit lock ([`super::collecting`]). Then it adds
+//!   them to the log's own tree, without the edit lock.
+//! 3. One waiting call writes for all. Under the edit lock, changed log blocks get addresses.
+//!   Without it, that call writes the blocks, then the tree of log roots; flushes; writes the
+//!   primary superblocks with the new root; flushes. Calls that come meanwhile wait for the next
+//!   round, and one of them leads it.
 //!
-//! Nothing that happens to the trees afterwards changes what a log says. A commit makes every log of its transaction
-//! superfluous: its superblock names none, and then the blocks are free again.
+//! Later changes of the trees never change the meaning of a log. A commit makes every log of its
+//! transaction obsolete: its superblock names none, and the log blocks are then free.
 //!
 //! # Invariants
 //!
-//! - A log is of the transaction that follows the commit whose superblock names it. While it is written no commit is frozen
-//!   or written: both hold the lock of superblocks. A commit that still settles its trees is not waited for.
-//! - A superblock with a log differs from the one before it only within its first 512 bytes. So one that is torn is the old
-//!   one or the new one, and its copies, which are those of the commit, are not needed.
-//! - A log that could not be brought up to date is not written: until the next commit every sync is one.
-//! - A block of a log is pinned when it gets its address, until the commit is durable; before that only a later log may have
-//!   the address, once no durable log leads to it. Data that logs refer to is used again only after the commit is durable.
+//! - A log belongs to the transaction after the commit whose superblock names it. During its write
+//!   no commit is frozen or written: both hold the superblock lock. A log writer does not wait for
+//!   a commit that is still converging.
+//! - A superblock with a log differs from the superblock before only in its first 512 bytes. A torn
+//!   one is therefore the old or the new one. Its copies, which belong to the commit, are not
+//!   needed.
+//! - An incomplete log is never written. Until the next commit, every sync is then a commit.
+//! - A log block stays pinned from its allocation until the commit is durable. Only a later log may
+//!   reuse its address before that, once no durable log leads to it. Data that logs refer to is
+//!   reused only after the commit is durable.
 
 use super::collecting::Collected;
 use super::deciding::collect;
@@ -33,40 +38,40 @@ use buttress_fs::error::Result;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// What became of a sync.
+/// The outcome of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// All of it was durable, or had been logged by another call.
+    /// Everything was durable already, or another call had logged it.
     Unneeded,
-    /// It was logged.
+    /// The sync wrote a log.
     Logged,
-    /// It took a commit.
+    /// The sync needed a commit.
     Committed(CommitCause),
 }
 
-/// What is left of a sync when its log has everything.
+/// The remaining work of a sync once its changes are in the log.
 enum Logging {
-    /// Nothing: it is committed.
+    /// Nothing: the changes are committed.
     Durable,
-    /// The commit that is under way.
+    /// Wait for the commit in progress.
     Committing,
-    /// The batch is to be written, which is this sync's own or an earlier one.
+    /// Write the batch, which is this sync's own or an earlier one.
     Batch { number: u64, is_new: bool },
-    /// It takes a commit.
+    /// Commit.
     Commit(CommitCause),
 }
 
-/// What waiting for a batch came to.
+/// The result of waiting for a batch.
 enum Waited {
-    /// Another one wrote it.
+    /// Another call wrote the batch.
     Joined,
-    /// It was written here.
+    /// This call wrote the batch.
     Wrote,
-    /// It takes a commit.
+    /// A commit is needed.
     Commit(CommitCause),
 }
 
-/// A caller writes logs, until this is dropped: others wait for that.
+/// A guard of the call that writes logs. Other calls wait until it is dropped.
 struct WritingLogs<'a>(&'a WritableFilesystem);
 
 impl Drop for WritingLogs<'_> {
@@ -83,28 +88,29 @@ impl Drop for WritingLogs<'_> {
 }
 
 impl WritableFilesystem {
-    /// Makes a file, directory, symlink or other inode durable as it is now, as `fsync(2)` does: its content, attributes and
-    /// names; of a directory, the names in it.
+    /// Makes the current state of an inode durable, as `fsync(2)` does: its content, attributes and
+    /// names. For a directory, its entries too.
     ///
-    /// When this returns, a crash does not take that away.
+    /// After this returns, that state survives a crash.
     ///
     /// # Errors
-    /// `Error::InodeNotFound`; `Error::NoSpace` for dirty data; when writing has stopped, or stops now.
+    /// `Error::InodeNotFound`; `Error::NoSpace` for dirty data; an error that stopped writing, or
+    /// stops it now.
     pub fn fsync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, false, None)
     }
 
-    /// As [`fsync`](Self::fsync), but times that changed alone need not last.
+    /// Makes an inode durable as [`fsync`](Self::fsync) does, except for changes of times alone.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`fsync`](Self::fsync).
     pub fn fdatasync(&self, location: Location) -> Result<Synced> {
         self.sync_inode(location, true, None)
     }
 
-    /// As [`fdatasync`](Self::fdatasync), for a range of a file alone, as `sync_file_range(2)`'s users want it. Where nothing
-    /// waits in the range nothing is written; otherwise what waits elsewhere in the file stays in memory, unless the file has
-    /// another size than was written.
+    /// Makes a range of a file durable as [`fdatasync`](Self::fdatasync) does, for users of
+    /// `sync_file_range(2)`. Writes nothing if nothing in the range is dirty. Otherwise dirty data
+    /// outside the range stays in memory, unless the file has another size than its item.
     ///
     /// # Errors
     /// As for [`fsync`](Self::fsync).
@@ -119,7 +125,8 @@ impl WritableFilesystem {
         Ok(Synced::Unneeded)
     }
 
-    /// Writes, and returns when that is durable, as `write(2)` does on a file that was opened with `O_DSYNC`.
+    /// Writes, and returns once the data is durable, as `write(2)` does on a file opened with
+    /// `O_DSYNC`.
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at) and [`fsync`](Self::fsync).
@@ -132,7 +139,8 @@ impl WritableFilesystem {
         )
     }
 
-    /// Whether a durable log has a range of a file as it is now. Where that is not known at a look, the answer is no.
+    /// Returns whether a durable log has the current state of a range. Returns false if the answer
+    /// is not already in memory.
     fn is_range_durable(&self, location: Location, range: &Range<u64>) -> Result<bool> {
         if self.has_dirty_in(location, range)? {
             return Ok(false);
@@ -155,7 +163,7 @@ impl WritableFilesystem {
         Ok(logged.flatten().unwrap_or(false))
     }
 
-    /// What syncs there were since the volume was opened.
+    /// Returns counts of syncs since the volume was opened.
     #[must_use]
     pub fn log_statistics(&self) -> LogStatistics {
         self.logs().counters.read()
@@ -204,7 +212,7 @@ impl WritableFilesystem {
         Ok(Synced::Committed(cause))
     }
 
-    /// Step 2.
+    /// Does step 2.
     fn log(&self, location: Location, only_data: bool) -> Result<Logging> {
         let tree = location.subvolume.tree();
         let new = || Arc::new(SharedLog::new(tree));
@@ -221,7 +229,7 @@ impl WritableFilesystem {
             }
             Collected::Commit(cause) => return Ok(Logging::Commit(cause)),
         };
-        // What the log has of others is not asked for: they are logged anew when they are synced themselves.
+        // The log states of other inodes need no update: a sync of such an inode logs it again.
         let marks: Vec<InodeNumber> = batch
             .inodes
             .iter()
@@ -231,7 +239,7 @@ impl WritableFilesystem {
         if let Err(error) = log.take_in(*batch, self.forest().block_format().clone()) {
             log.is_broken = true;
             self.forget_marks(location, &marks);
-            // A block of the log that cannot be read: the commit needs none.
+            // A block of the log cannot be read; a commit needs no log.
             return match error.kind() {
                 buttress_format::ErrorKind::Io | buttress_format::ErrorKind::Corrupt => {
                     Ok(Logging::Commit(CommitCause::Incomplete))
@@ -249,7 +257,7 @@ impl WritableFilesystem {
         Ok(Logging::Batch { number, is_new })
     }
 
-    /// Says of which batch the inodes were that were just logged.
+    /// Records the number of the batch that logged these inodes.
     fn mark_batch(&self, location: Location, inodes: &[InodeNumber], generation: Generation, batch: u64) {
         for inode in inodes {
             let id = (location.subvolume.tree(), *inode);
@@ -270,7 +278,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Step 3: waits until a batch is durable, and writes for all who wait if nobody does.
+    /// Does step 3: waits until a batch is durable. If no call writes logs, this call writes for
+    /// all waiting calls.
     fn wait_for_log(&self, batch: u64) -> Result<Waited> {
         let logs = self.logs();
         let mut joining = logs.joining.lock();

@@ -1,4 +1,5 @@
-//! What a sync costs, who joins whom, and devices that fail meanwhile.
+//! Tests of the cost of syncs, of syncs that join another write, and of devices that fail
+//! meanwhile.
 
 mod broken;
 mod lasting;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const MIB: usize = 1 << 20;
 
-/// A clock without a thread that commits.
+/// A clock whose environment starts no background commits.
 #[derive(Debug)]
 struct Still;
 
@@ -33,7 +34,7 @@ impl Environment for Still {
     }
 }
 
-/// Memory whose flush takes its time, so that others come to wait for it.
+/// A memory backend with a slow flush, so that other calls wait for it.
 #[derive(Debug)]
 struct Slow(MemoryBackend);
 
@@ -120,7 +121,8 @@ fn write(filesystem: &WritableFilesystem, file: Location, byte: u8, bytes: usize
     filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
 }
 
-/// The last sync of a directory that grew costs what the first one did: what is new, whatever it holds.
+/// The last sync of a growing directory costs as much as the first: its cost depends only on new
+/// names.
 #[test]
 fn a_directory_costs_what_is_new() {
     let backends = made(&[512 * MIB], None);
@@ -162,7 +164,7 @@ fn a_sync_with_nothing_to_do_writes_nothing() {
     filesystem.close().unwrap();
 }
 
-/// Threads that sync files of their own at once: all of it is there afterwards, without a commit.
+/// Threads sync their own files at once. All content survives a crash, without a commit.
 #[test]
 fn what_many_threads_sync_is_there_after_a_crash() {
     let backends = made(&[512 * MIB], None);
@@ -197,7 +199,7 @@ fn what_many_threads_sync_is_there_after_a_crash() {
     filesystem.close().unwrap();
 }
 
-/// A failed write, flush or superblock ends in an error of that sync; what was synced before is there.
+/// A failed write, flush or superblock makes that sync fail. Earlier synced content survives.
 #[test]
 fn a_device_that_fails_ends_the_sync_and_not_what_was_synced_before() {
     for number in 0..4 {
@@ -212,7 +214,7 @@ fn a_device_that_fails_ends_the_sync_and_not_what_was_synced_before() {
         let (_, writes, flushes) = backends[0].request_counts();
         let fault = match number {
             0 => Fault::FailWritesFrom(writes),
-            // The superblock.
+            // The fault hits the primary superblock.
             1 => Fault::FailWrites((64 << 10)..(68 << 10)),
             2 => Fault::FailFlushesFrom(flushes),
             _ => Fault::FailFlushesFrom(flushes + 1),
@@ -234,7 +236,7 @@ fn a_device_that_fails_ends_the_sync_and_not_what_was_synced_before() {
     }
 }
 
-/// Threads sync until the device fails; of each what it was promised is there afterwards.
+/// Runs threads that sync until the device fails. Everything that a sync promised must survive.
 fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     let slow = Slow(MemoryBackend::new("slow", vec![0; 160 * MIB]));
     let backends = formatted(
@@ -288,7 +290,7 @@ fn expect_promises_kept(fault: impl FnOnce(u64, u64) -> Fault) {
     filesystem.close().unwrap();
 }
 
-/// Who waits for whom when the device fails is by chance: so more than once.
+/// Chance decides which call waits for which when the device fails, so the test repeats.
 #[test]
 fn nobody_is_promised_what_a_failed_flush_wrote() {
     for _ in 0..3 {
@@ -296,7 +298,7 @@ fn nobody_is_promised_what_a_failed_flush_wrote() {
     }
 }
 
-/// Wherever in a round the first write fails.
+/// The first failing write may be at any point of a round.
 #[test]
 fn nobody_is_promised_what_lies_behind_any_failed_write() {
     for later in [20, 30, 40, 50, 60, 90] {
@@ -304,7 +306,8 @@ fn nobody_is_promised_what_lies_behind_any_failed_write() {
     }
 }
 
-/// However many syncs there are in a transaction, their logs take no more room than the few that there are at once.
+/// The logs of any number of syncs in a transaction use no more space than the few logs that exist
+/// at once.
 #[test]
 fn logs_take_turns_at_the_same_places() {
     let backends = made(&[160 * MIB], None);
@@ -316,7 +319,7 @@ fn logs_take_turns_at_the_same_places() {
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
         assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged, "round {round}");
         if round % 500 == 499 {
-            // A crash now, on a copy.
+            // Simulate a crash now, on a copy.
             let copy: Vec<Arc<FaultyBackend>> = backends
                 .iter()
                 .map(|backend| {
@@ -333,12 +336,13 @@ fn logs_take_turns_at_the_same_places() {
             copied.close().unwrap();
         }
     }
-    // Metadata has 32 MiB there or less: 2000 logs of two blocks would not all fit.
+    // Metadata has 32 MiB or less here: 2000 logs of two blocks would not all fit.
     assert_eq!(filesystem.log_statistics().commits, []);
     filesystem.abandon();
 }
 
-/// A device that is left out has the generation of those that have the log; a commit tells them apart.
+/// A failed device has the same generation as the devices with the log. A commit makes the
+/// generations differ.
 #[test]
 fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
     let backends = made(&[160 * MIB; 2], Some(Profile::Raid1));
@@ -355,7 +359,7 @@ fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
     filesystem.abandon();
 }
 
-/// On a full volume a sync keeps its promise, by a log or by a commit.
+/// On a full volume, a sync keeps its promise by a log or by a commit.
 #[test]
 fn what_is_synced_on_a_full_volume_is_there_after_a_crash() {
     let backends = made(&[160 * MIB], None);
@@ -386,7 +390,8 @@ fn what_is_synced_on_a_full_volume_is_there_after_a_crash() {
     filesystem.close().unwrap();
 }
 
-/// The number of an inode that went is not used again in the transaction: the last commit still has it.
+/// A removed inode's number is not reused in the same transaction, because the last commit still
+/// has it.
 #[test]
 fn numbers_of_inodes_are_not_used_again_before_a_commit() {
     let backends = made(&[160 * MIB], None);
@@ -404,7 +409,7 @@ fn numbers_of_inodes_are_not_used_again_before_a_commit() {
     filesystem.close().unwrap();
 }
 
-/// A file that is replaced by rename and synced: the old content or the new one, never neither.
+/// After a rename over a synced file, a crash leaves the old or the new content, never neither.
 #[test]
 fn a_replaced_file_has_its_new_content() {
     let backends = made(&[160 * MIB], None);
@@ -426,7 +431,8 @@ fn a_replaced_file_has_its_new_content() {
     filesystem.close().unwrap();
 }
 
-/// What the last commit has no chunk for cannot be replayed: a sync after a chunk was made is a commit.
+/// The last commit lacks a new chunk, so a log cannot refer to it: a sync after the chunk was made
+/// is a commit.
 #[test]
 fn a_log_refers_to_no_new_chunk() {
     let backends = made(&[512 * MIB], None);

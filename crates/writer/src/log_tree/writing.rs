@@ -1,11 +1,12 @@
-//! Writing logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
+//! Writes logs: blocks, the tree of log roots, a flush, the primary superblocks, a flush.
 //!
-//! One round writes the logs of all subvolumes that changed, for all who wait. Blocks get addresses under the edit lock; all
-//! else is done without it. While a round is at it no commit is frozen or written: both hold the lock of superblocks. Trees may
-//! settle meanwhile.
+//! One round writes all changed logs of subvolumes, for all waiting calls. Blocks get addresses
+//! under the edit lock; the rest runs without it. During a round no commit is frozen or written:
+//! both hold the superblock lock. A commit may converge meanwhile.
 //!
-//! When a round is durable, nothing leads any more to the blocks that its logs left since the round before: the next round may
-//! write there ([`buttress_engine::log_blocks`]).
+//! Logs replace some of their blocks between two rounds. Once the second round is durable, nothing
+//! leads to the replaced blocks, and the next round may reuse their addresses
+//! ([`buttress_engine::log_blocks`]).
 
 use super::editor::LogContext;
 use super::logs::{LogLock, LogRoots, SharedLog};
@@ -28,25 +29,25 @@ use std::sync::Arc;
 /// The logs of all subvolumes, locked.
 type Guards<'a> = Vec<(TreeId, &'a Arc<SharedLog>, MutexGuard<'a, SubvolumeLog, LogLock>)>;
 
-/// What is to be written of logs.
+/// The log blocks that one round writes.
 struct LogWrite {
-    /// Of each log the blocks that changed.
+    /// The changed blocks of each log.
     frozen: Vec<Frozen>,
-    /// Whose they are, in the same order.
+    /// The logs of these blocks, in the same order.
     logs: Vec<Arc<SharedLog>>,
-    /// The tree of log roots: the last of what is written.
+    /// The tree of log roots, which is written last.
     roots: Frozen,
     root: Logical,
     level: u8,
-    /// Blocks to which nothing leads any more once this is durable.
+    /// Blocks to which nothing leads once this round is durable.
     superseded: Vec<BlockPointer>,
 }
 
-/// How writing logs ended.
+/// The result of a round.
 pub(super) enum Written {
-    /// Everything up to here is durable.
+    /// All batches up to this one are durable.
     UpTo(u64),
-    /// It takes a commit.
+    /// A commit is needed.
     Commit(CommitCause),
 }
 
@@ -72,7 +73,8 @@ impl WritableFilesystem {
             .collect();
         let frozen = self.freeze_logs(&mut guards);
         if !matches!(frozen, Ok(Ok(_))) && !buttress_faults::on("log-failed-freeze-joined") {
-            // Some logs may be frozen and clean already. Syncs that wait for this round need a commit.
+            // Some logs may already be frozen and clean. Syncs that wait for this round then need a
+            // commit.
             guards.iter_mut().for_each(|(_, _, log)| log.is_broken = true);
         }
         let write = match frozen? {
@@ -81,7 +83,7 @@ impl WritableFilesystem {
         };
         drop(guards);
         let Some(write) = write else {
-            // The round before has all of it, or a commit that came in between.
+            // The previous round, or a commit since, has everything.
             count(&self.logs().counters.joined, 1);
             return Ok(Written::UpTo(applied));
         };
@@ -96,13 +98,14 @@ impl WritableFilesystem {
         }
         if let Some(roots) = self.logs().roots.lock().as_mut() {
             roots.tree.keep_written(write.roots);
-            // What is written there next has the same generation.
+            // The next log blocks at these addresses have the same generation.
             self.forest().forget_blocks(&write.superseded);
             let addresses = write.superseded.iter().map(|block| block.logical);
             roots.spare.extend(addresses);
         }
         if self.forest().volume().written_devices() != devices_before {
-            // A device that was left out has the same generation as those that have the log: only a commit tells them apart.
+            // A failed device has the same generation as the devices with the log. Only a commit
+            // makes the generations differ.
             logs.iter()
                 .for_each(|(_, shared)| shared.log.lock().is_broken = true);
             return Ok(Written::Commit(CommitCause::DeviceLost));
@@ -110,7 +113,8 @@ impl WritableFilesystem {
         Ok(Written::UpTo(applied))
     }
 
-    /// Gives the blocks of all logs that changed addresses, and freezes them. `None` when nothing is left to be written.
+    /// Gives addresses to the blocks of all changed logs, and freezes them. Returns `None` if
+    /// nothing is left to write.
     fn freeze_logs(
         &self,
         guards: &mut Guards<'_>,
@@ -127,7 +131,7 @@ impl WritableFilesystem {
             .map_or(0, |roots| roots.tree.level());
         let count = of_logs.saturating_add(u64::from(roots_level)).saturating_add(1);
         let count = count.narrow::<usize>();
-        // The tree of log roots may have to be split.
+        // The tree of log roots may have to split.
         let more = dirty().count().saturating_mul(2).saturating_add(4);
         if buttress_faults::on("log-over-durable-log")
             && let Some(roots) = self.logs().roots.lock().as_mut()
@@ -152,7 +156,7 @@ impl WritableFilesystem {
         frozen
     }
 
-    /// What earlier logs of this transaction have done with, as long as addresses are given out.
+    /// Takes the spare addresses of this transaction's earlier logs while it gives out addresses.
     fn take_spare(&self, generation: Generation) -> Spare {
         let mut roots = self.logs().roots.lock();
         let roots = roots.as_mut().filter(|roots| roots.generation == generation);
@@ -176,7 +180,7 @@ impl WritableFilesystem {
             .iter_mut()
             .filter(|(_, _, log)| log.generation != generation)
         {
-            // Its transaction is committed.
+            // The transaction of this log is committed.
             **log = SubvolumeLog::default();
         }
         if running.core.has_new_chunk && guards.iter().any(|(_, _, log)| log.is_dirty) {
@@ -207,7 +211,7 @@ impl WritableFilesystem {
             running.assign_log(of_subvolume, places)?;
             let root = (of_subvolume.root_logical(), of_subvolume.level());
             let Some(blocks) = of_subvolume.freeze()? else {
-                // The batch changed nothing: what the log has was written before.
+                // The batch changed nothing: an earlier round wrote the log's content.
                 continue;
             };
             let (Some(logical), level) = root else {
@@ -263,7 +267,7 @@ impl WritableFilesystem {
     }
 }
 
-/// What the log of a subvolume is named by.
+/// Returns the root item that names the log of a subvolume.
 fn log_root_item(generation: Generation, logical: Logical, level: u8) -> RootItem {
     RootItem {
         inode: InodeItem::empty(Timestamp::default()),

@@ -1,10 +1,11 @@
-//! Read access to the running transaction: what an operation has before its first edit, and a look has at all.
+//! Lookups in the running transaction: the part of an operation before its first edit, and the
+//! whole of a look.
 //!
-//! An [`Access`] holds the edit lock. It has no edits: [`Operation`](super::Operation) is made from one, consumes it, and adds them. So a
-//! look that edits is an error of the compiler.
+//! An [`Access`] holds the edit lock. It has no edits: an [`Operation`](super::Operation) consumes
+//! an access and adds them. The compiler therefore rejects a look that edits.
 //!
-//! A missing block ends a look-up with an error as long as the access [`waits for no device`](Access::may_retry): the
-//! caller then reads the block without the lock and retries.
+//! While an access [waits for no device](Access::may_retry), a lookup that misses a block ends with
+//! an error. The caller then reads the block without the lock and retries.
 
 use buttress_engine::checksums::checksum_key;
 use buttress_engine::data_options::DataOptions;
@@ -21,23 +22,23 @@ use buttress_fs::location::Location;
 use buttress_tree::{NonBlocking, OwnedItem, Tree};
 use std::path::PathBuf;
 
-/// Read access to the running transaction, under the edit lock. See the module.
+/// Lookups in the running transaction, under the edit lock. See the module.
 pub(crate) struct Access<'a> {
     handle: Handle<'a>,
     now: Timestamp,
-    /// Held while look-ups take only blocks that are in memory.
+    /// Held while lookups use only blocks in memory.
     resident_only: Option<NonBlocking>,
-    /// What is looked for is going to be edited after a snapshot of this subvolume.
+    /// The subvolume after whose snapshot the edits will run.
     pub(crate) follows_snapshot_of: Option<SubvolumeId>,
 }
 
 impl<'a> Access<'a> {
-    /// Access whose look-ups read no block. It may be retried.
+    /// Returns an access whose lookups read no block. It may be retried.
     pub(super) fn resident_only(handle: Handle<'a>) -> Self {
         Self::new(handle, Some(NonBlocking::hold()))
     }
 
-    /// Access whose look-ups read what they need.
+    /// Returns an access whose lookups read missing blocks.
     pub(super) fn reading(handle: Handle<'a>) -> Self {
         Self::new(handle, None)
     }
@@ -51,7 +52,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// The running transaction, for the edits of the operation that this access was consumed by.
+    /// Returns the running transaction, for the edits of the operation that consumed this access.
     pub(super) fn transaction_mut(&mut self) -> &mut Running {
         &mut self.handle
     }
@@ -61,24 +62,24 @@ impl<'a> Access<'a> {
         &self.handle.filesystem().data().options
     }
 
-    /// The lock that keeps live look-ups from an operation half done.
+    /// Returns the lock that makes an operation's edits appear together to live lookups.
     pub(super) fn steps(&self) -> &'a Steps {
         self.handle.steps()
     }
 }
 
 impl Access<'_> {
-    /// Whether a look-up that misses a block may be retried.
+    /// Returns whether a lookup that misses a block may be retried.
     pub(super) const fn may_retry(&self) -> bool {
         self.resident_only.is_some()
     }
 
-    /// From here on nothing is retried: look-ups read what they need.
+    /// Ends retries: from here on lookups read missing blocks.
     pub(super) fn retry_no_more(&mut self) {
         self.resident_only = None;
     }
 
-    /// Goes to where these keys are or would be, so that edits there find their way in memory.
+    /// Reaches the places of these keys, so that edits there find their blocks in memory.
     pub(crate) fn reach(&mut self, tree: TreeId, keys: &[Key]) -> Result<()> {
         let follows_snapshot = self.follows_snapshot_of.is_some_and(|of| of.tree() == tree);
         keys.iter().try_for_each(|key| {
@@ -90,12 +91,12 @@ impl Access<'_> {
         })
     }
 
-    /// Goes to where the checksums of new data are going to be.
+    /// Reaches the places of the checksums of new data.
     pub(crate) fn reach_checksums(&mut self, logical: Logical) -> Result<()> {
         self.reach(TreeId::CHECKSUM, &[checksum_key(logical.get())])
     }
 
-    /// Returns the look-ups of the running transaction.
+    /// Returns the lookups of the running transaction.
     pub(crate) fn look(&mut self) -> Look<'_> {
         Look::new(&mut self.handle)
     }
@@ -116,7 +117,7 @@ impl Access<'_> {
         self.handle.running_generation()
     }
 
-    /// The time of the operation: one for all that it changes.
+    /// Returns the time of the operation, the same for all of its changes.
     pub(crate) const fn now(&self) -> Timestamp {
         self.now
     }
@@ -129,7 +130,7 @@ impl Access<'_> {
         self.handle.core.has(feature)
     }
 
-    /// Refuses subvolumes that were deleted: what is still there of their trees only waits to be dropped.
+    /// Returns an error for a deleted subvolume, whose tree remains only until it is dropped.
     pub(crate) fn require_subvolume(&mut self, subvolume: SubvolumeId) -> Result<()> {
         let references = match self.look().root_item(subvolume.tree()) {
             Ok(item) => item.references,
@@ -142,17 +143,18 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// Whether a subvolume is being made that nobody sees yet. Inode flags forbid nothing in there.
+    /// Returns whether a subvolume is unfinished, so that no reader sees it. Inode flags forbid
+    /// nothing in it.
     pub(crate) fn is_unfinished(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         match self.look().open_tree(subvolume.tree()) {
             Ok(open) => Ok(open.tree.is_unfinished()),
-            // It was dropped.
+            // The subvolume's tree was dropped.
             Err(Error::TreeNotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Refuses read-only subvolumes, and deleted ones.
+    /// Returns an error for a read-only or deleted subvolume.
     pub(crate) fn require_writable(&mut self, location: Location) -> Result<()> {
         let subvolume = location.subvolume;
         self.require_subvolume(subvolume)?;
@@ -164,7 +166,7 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// The inode of a directory that is still there.
+    /// Returns the inode item of an existing directory.
     pub(super) fn require_directory(&mut self, directory: Location) -> Result<InodeItem> {
         let item = self.inode(directory)?;
         if item.kind() != FileKind::Directory {
@@ -178,7 +180,7 @@ impl Access<'_> {
         Ok(item)
     }
 
-    /// Refuses directories to which no names can be added.
+    /// Returns an error for a directory to which no name can be added.
     pub(super) fn require_adding(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
         if item.flags.contains(InodeFlags::IMMUTABLE) && !self.is_unfinished(directory.subvolume)? {
             return Err(Error::NotPermitted {
@@ -189,7 +191,7 @@ impl Access<'_> {
         self.require_writable(directory)
     }
 
-    /// Refuses directories from which no names can be taken.
+    /// Returns an error for a directory from which no name can be removed.
     pub(super) fn require_removing(&mut self, directory: Location, item: &InodeItem) -> Result<()> {
         self.require_adding(directory, item)?;
         if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished(directory.subvolume)? {
@@ -201,7 +203,7 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// Refuses inodes that must keep their names and attributes.
+    /// Returns an error for an inode whose names and attributes must not change.
     pub(super) fn require_changeable(&mut self, location: Location, item: &InodeItem) -> Result<()> {
         let why = if item.flags.contains(InodeFlags::IMMUTABLE) {
             "it is immutable"

@@ -1,9 +1,11 @@
-//! Times of the last access, as reading sets them.
+//! Times of the last access, which reads set.
 //!
 //! A call that reads content, lists a directory or follows a symlink reports the access with
-//! [`WritableFilesystem::note_access`]. An access changes one time and nothing else: no other time, no change counter.
+//! [`WritableFilesystem::note_access`]. An access changes only the access time: no other time, and
+//! no change counter.
 //!
-//! Sources: mount(8), options `relatime`, `strictatime`, `noatime` and `nodiratime`; ioctl_iflags(2), `FS_NOATIME_FL`.
+//! Sources: mount(8), options `relatime`, `strictatime`, `noatime` and `nodiratime`;
+//! ioctl_iflags(2), `FS_NOATIME_FL`.
 
 use crate::WritableFilesystem;
 use buttress_engine::reservation::Need;
@@ -12,34 +14,34 @@ use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 use core::ops::Range;
 
-/// The inode.
+/// The items that an access changes: the inode item.
 const ACCESS_ITEMS: u64 = 1;
 
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 
-/// Which accesses move the time of the last access.
+/// Which accesses update the access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// The first access after a change of the inode, and the first one after a day.
+    /// The first access after a change of the inode, and the first access after a day.
     #[default]
     Relative,
     /// Every access.
     Strict,
-    /// None.
+    /// No access.
     Never,
 }
 
-/// Which accesses move which times.
+/// The rules by which accesses update access times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
     /// Which accesses count.
     pub times: AccessTimes,
-    /// Whether accesses of directories do not count.
+    /// Whether accesses of directories are ignored.
     pub without_directories: bool,
 }
 
 impl AccessPolicy {
-    /// Returns whether an access at `now` moves the time of an inode.
+    /// Returns whether an access at `now` updates the access time of an inode.
     fn moves(self, item: &InodeItem, now: Timestamp) -> bool {
         if item.flags.contains(InodeFlags::NOATIME) || item.atime == now {
             return false;
@@ -52,7 +54,7 @@ impl AccessPolicy {
             AccessTimes::Strict => true,
             AccessTimes::Relative => {
                 let is_older = item.atime <= item.mtime || item.atime <= item.ctime;
-                // A time in the future is no access of a day ago.
+                // An access time in the future is not older than a day.
                 let age = now.seconds.saturating_sub(item.atime.seconds);
                 is_older || age >= DAY_SECONDS
             }
@@ -61,16 +63,17 @@ impl AccessPolicy {
 }
 
 impl WritableFilesystem {
-    /// Records an access of an inode, if `policy` counts it. Returns whether the time moved. In a read-only subvolume, and of what stands
-    /// for a subvolume that is not there, times never move.
+    /// Records an access of an inode, if `policy` counts it. Returns whether the access time
+    /// changed. It never changes in a read-only subvolume, nor for a placeholder of a missing
+    /// subvolume.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::NoSpace`], or that the tree cannot be read.
+    /// [`Error::InodeNotFound`], [`Error::NoSpace`], or an error of the tree.
     pub fn note_access(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
         if policy.times == AccessTimes::Never || location.placeholder().is_some() {
             return Ok(false);
         }
-        // Nearly always nothing moves: then no edit begins.
+        // Nearly always the time stays unchanged, so no edit begins.
         if !self.moves_access_time(location, policy)? {
             return Ok(false);
         }
@@ -86,8 +89,9 @@ impl WritableFilesystem {
         })
     }
 
-    /// Records a direct read (`O_DIRECT`) of a range as Linux's btrfs does: it is an access only if Linux would serve it from the page
-    /// cache. Call this after the read, so that it sees the extents that were read. Returns whether the time moved.
+    /// Records a direct read (`O_DIRECT`) of a range as Linux's btrfs does: the read counts only if
+    /// Linux would serve it from the page cache. The caller reads first, so that this call sees the
+    /// extents that were read. Returns whether the access time changed.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::note_access`].
@@ -104,12 +108,12 @@ impl WritableFilesystem {
         self.note_access(location, policy)
     }
 
-    /// Returns whether an access now would move the time.
+    /// Returns whether an access now would update the access time.
     fn moves_access_time(&self, location: Location, policy: AccessPolicy) -> Result<bool> {
         Ok(self.moves_access_time_of(&self.live_inode(location)?.0, policy))
     }
 
-    /// Returns whether an access now would move the time of an inode with this item.
+    /// Returns whether an access now would update the access time of an inode with this item.
     pub(crate) fn moves_access_time_of(&self, item: &InodeItem, policy: AccessPolicy) -> bool {
         policy.moves(item, self.now())
     }

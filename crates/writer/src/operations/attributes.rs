@@ -16,13 +16,13 @@ use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty, flags_with};
 
 const SET_USER_ID: u32 = 0o4000;
 const GROUP_EXECUTE: u32 = 0o010;
-/// The attribute that a change of owner takes away with the set-id bits.
+/// The extended attribute that a change of owner removes together with the set-id bits.
 const CAPABILITY_NAME: &[u8] = b"security.capability";
 
-/// Items that a change of attributes takes: the inode and two extended attributes.
+/// The items that a change of attributes edits: the inode and two extended attributes.
 const CHANGE_ITEMS: u64 = 4;
 
-/// What is to be changed of an inode; `None` stays.
+/// Changes of an inode's attributes; `None` keeps a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChanges {
     /// Permission bits, with set-user-id, set-group-id and sticky.
@@ -35,21 +35,23 @@ pub struct AttributeChanges {
     pub accessed: Option<Timestamp>,
     /// The time of the last change of content.
     pub modified: Option<Timestamp>,
-    /// The time of the last change of the inode, which is otherwise the time of this operation. No system call sets it;
-    /// copies that are to be exact need it.
+    /// The time of the last change of the inode; `None` means the time of this operation. No system
+    /// call sets it, but exact copies need it.
     pub changed: Option<Timestamp>,
-    /// The time when the inode was made. No system call sets it.
+    /// The creation time of the inode. No system call sets it.
     pub created: Option<Timestamp>,
 }
 
 impl WritableFilesystem {
-    /// Changes mode, owner or times. A new owner or group of a file takes its set-id bits and its capabilities away, as
-    /// `chown(2)` does, unless a mode is given as well. An access control list follows the mode.
-    /// Times later than the environment allows ([`Environment::latest`](crate::Environment::latest)) become that one.
+    /// Changes mode, owner or times. A new owner or group of a file removes its set-id bits and its
+    /// capabilities, as `chown(2)` does, unless the call also sets a mode. An access control list
+    /// follows the mode. Times after [`Environment::latest`](crate::Environment::latest) are
+    /// reduced to that time.
     ///
     /// # Errors
     /// [`Error::InodeNotFound`]; [`Error::NotPermitted`] for an immutable or append-only inode;
-    /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds above 999,999,999.
+    /// [`Error::ReadOnlySubvolume`]; [`Error::Invalid`] for a mode with other bits, or nanoseconds
+    /// above 999,999,999.
     pub fn set_attributes(&self, location: Location, changes: &AttributeChanges) -> Result<()> {
         changes.check()?;
         self.set_attributes_where(location, changes, |operation, item| {
@@ -57,7 +59,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// Sets times as a call does that names none, only `now`: append-only inodes allow that.
+    /// Sets times for a call that requests the current time instead of explicit times. Append-only
+    /// inodes allow that.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::set_attributes`].
@@ -95,16 +98,17 @@ impl WritableFilesystem {
         })
     }
 
-    /// Changes the flags that `chattr` changes, all at once: what is not in `attributes` is cleared.
+    /// Sets all flags that `chattr` can set, and clears those not in `attributes`.
     ///
-    /// Of a file with content, the flag not to copy on write stays as it is. The flags of compression set and remove the
-    /// property `btrfs.compression`.
+    /// For a file with content, the flag against copy-on-write stays unchanged. The compression
+    /// flags set and remove the property `btrfs.compression`.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for what is neither a file
-    /// nor a directory; [`Error::Invalid`] for flags that exclude each other or cannot be set in this way.
+    /// [`Error::InodeNotFound`]; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for
+    /// an inode that is neither a file nor a directory; [`Error::Invalid`] for flags that exclude
+    /// each other or that `chattr` cannot set.
     pub fn set_flags(&self, location: Location, attributes: FileAttributes) -> Result<()> {
-        // Whether there is content is known when none waits.
+        // The item shows whether the file has content only if nothing is dirty.
         self.write_back_file(location)?;
         self.operate_beside_data(Need::places(CHANGE_ITEMS), |operation| {
             operation.require_writable(location)?;
@@ -137,7 +141,7 @@ impl AttributeChanges {
         Ok(())
     }
 
-    /// The same with no time later than `latest`.
+    /// Returns the same changes with no time later than `latest`.
     pub(super) fn no_later_than(&self, latest: Option<Timestamp>) -> Self {
         let clamped = |time: Option<Timestamp>| match (time, latest) {
             (Some(time), Some(latest)) => Some(time.min(latest)),
@@ -152,7 +156,7 @@ impl AttributeChanges {
         }
     }
 
-    /// Changes all of an inode but the time of its last change.
+    /// Applies all changes to an inode item, except the time of its last change.
     pub(super) fn apply_to(&self, item: &mut InodeItem) {
         item.mode = self.mode_after(item);
         item.uid = self.uid.unwrap_or(item.uid);
@@ -162,7 +166,7 @@ impl AttributeChanges {
         item.otime = self.created.unwrap_or(item.otime);
     }
 
-    /// The mode of an inode afterwards.
+    /// Returns the mode of an inode after the changes.
     fn mode_after(&self, item: &InodeItem) -> u32 {
         if let Some(mode) = self.mode {
             return (item.mode & MODE_TYPE_MASK) | mode;
@@ -187,7 +191,7 @@ impl Operation<'_> {
         changes: &AttributeChanges,
     ) -> Result<()> {
         let mode = changes.mode_after(item);
-        // Symlinks have no list of their own.
+        // Symlinks have no access control list.
         let has_list = changes.mode.is_some() && item.kind() != FileKind::Symlink;
         let list = match has_list
             .then(|| self.xattr(location, ACCESS_NAME))
@@ -244,7 +248,7 @@ impl Operation<'_> {
     }
 }
 
-/// The flags of an inode item for those of `chattr`, where it is one that has `item` now.
+/// Returns the flags of an inode item for `chattr` flags, given the inode's current item.
 fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFlags> {
     let excluding = FileAttributes::COMPRESS | FileAttributes::NOCOMPRESS;
     if attributes.contains(excluding) {
@@ -290,7 +294,7 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
     }
     let wants_nocow = attributes.contains(FileAttributes::NOCOW);
     match item.kind() {
-        // Content that is there already stays as it was written.
+        // Existing content keeps its form.
         FileKind::Regular if item.size != ByteCount::ZERO => {}
         FileKind::Regular => flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, wants_nocow),
         _ => flags.set(InodeFlags::NODATACOW, wants_nocow),

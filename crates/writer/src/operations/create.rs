@@ -1,9 +1,10 @@
 //! New inodes: files, directories, device nodes, pipes, sockets, symlinks, files without a name.
 //!
-//! The items of a new inode lie side by side at the end of its tree and are inserted together. The inode number is one
-//! more than any that the tree has had since the volume was opened.
+//! The items of a new inode are adjacent at the end of its tree and are inserted together. The
+//! inode number is one more than any number that the tree has had since the volume was opened.
 //!
-//! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2), btrfs(5).
+//! Source: on-disk format documentation, section "INODE_ITEM"; limits of symlinks: symlink(2),
+//! btrfs(5).
 
 use super::Access;
 use super::attributes::AttributeChanges;
@@ -31,11 +32,11 @@ pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// Places that a new inode takes at most: its own items, which lie side by side (two, as three attributes and a symlink's
-/// target may be large), two entries, the directory, and an orphan item.
+/// The most places that a new inode needs: two for its own adjacent items, as three attributes and
+/// a symlink's target may be large; two entries, the directory, and an orphan item.
 const CREATE_PLACES: u64 = 6;
 
-/// The device field of an inode item.
+/// Returns the device field of an inode item.
 fn raw_device(kind: NodeKind) -> Result<u64> {
     match kind {
         NodeKind::Fifo | NodeKind::Socket => Ok(0),
@@ -47,25 +48,25 @@ fn raw_device(kind: NodeKind) -> Result<u64> {
     }
 }
 
-/// What a new file has besides its name.
+/// The content of a new file, given at its creation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole<'a> {
     pub(super) attributes: &'a AttributeChanges,
-    /// Content that lies inside the tree.
+    /// Content to be stored inline.
     pub(super) content: &'a [u8],
-    /// Whether it has content, there or elsewhere.
+    /// Whether the file has content, inline or in extents.
     pub(super) has_content: bool,
 }
 
-/// What makes one new inode different from another.
+/// The properties in which new inodes differ.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'a> {
-    /// The type bits of its mode.
+    /// The file type bits of the mode.
     pub(super) type_bits: u32,
     pub(super) rdev: u64,
     /// The target of a symlink.
     pub(super) target: Option<&'a [u8]>,
-    /// What a file has that is made at once.
+    /// The content of a file that is made together with it.
     pub(super) whole: Option<Whole<'a>>,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// mkdir(2) takes neither of the set-id bits.
+/// `mkdir(2)` ignores both set-id bits.
 pub(super) const fn of_directory(new: &NewInode) -> NewInode {
     NewInode {
         mode: new.mode & 0o1777,
@@ -104,7 +105,7 @@ pub(super) const fn of_directory(new: &NewInode) -> NewInode {
     }
 }
 
-/// Symlinks have all permissions.
+/// A symlink has all permissions.
 pub(super) const fn of_symlink(new: &NewInode) -> NewInode {
     NewInode {
         mode: 0o777,
@@ -117,8 +118,9 @@ impl WritableFilesystem {
     /// Makes an empty regular file.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::NotADirectory`], [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`],
-    /// [`Error::NotPermitted`] of the directory; a name that cannot be; [`Error::HashCollision`]; [`Error::NoSpace`].
+    /// [`Error::Exists`]; an invalid name; [`Error::HashCollision`]; [`Error::NoSpace`]. For the
+    /// directory, [`Error::NotADirectory`], [`Error::InodeNotFound`], [`Error::ReadOnlySubvolume`]
+    /// or [`Error::NotPermitted`].
     pub fn create(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
         self.make_location(directory, name, new, NewKind::File)
     }
@@ -126,7 +128,7 @@ impl WritableFilesystem {
     /// Makes an empty directory.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`].
+    /// As for [`WritableFilesystem::create`].
     pub fn make_directory(&self, directory: Location, name: &[u8], new: &NewInode) -> Result<Location> {
         self.make_location(directory, name, new, NewKind::Directory)
     }
@@ -134,7 +136,8 @@ impl WritableFilesystem {
     /// Makes a pipe, a socket or a device node.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`]; [`Error::Invalid`] for a device number that the format cannot hold.
+    /// As for [`WritableFilesystem::create`]; [`Error::Invalid`] for a device number that the
+    /// format cannot hold.
     pub fn make_node(
         &self,
         directory: Location,
@@ -145,11 +148,11 @@ impl WritableFilesystem {
         self.make_location(directory, name, new, NewKind::Node(kind))
     }
 
-    /// Makes a symlink to `target`, which may be anything but empty.
+    /// Makes a symlink to `target`, which must not be empty.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`]; [`Error::NameTooLong`] for a target that no path can be or that does not fit
-    /// into the inode's items.
+    /// As for [`WritableFilesystem::create`]; [`Error::NameTooLong`] for a target that is longer
+    /// than any path, or that does not fit into the inode's items.
     pub fn make_symlink(
         &self,
         directory: Location,
@@ -160,12 +163,14 @@ impl WritableFilesystem {
         self.make_location(directory, name, new, NewKind::Symlink(target))
     }
 
-    /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread can remove the name at
-    /// once, so a later look-up can fail. `made` runs once, in that edit: a caller who then refers to the inode is asked
-    /// whether a later [`unlink_keeping`](Self::unlink_keeping) keeps it.
+    /// Makes an inode with a name, and returns its attributes as of the same edit. Another thread
+    /// can remove the name at once, so a later lookup can fail. `made` runs once, in that edit. If
+    /// it registers the inode with the caller, a later [`unlink_keeping`](Self::unlink_keeping)
+    /// asks the caller whether to keep the inode.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and [`WritableFilesystem::make_symlink`].
+    /// As for [`WritableFilesystem::create`], [`WritableFilesystem::make_node`] and
+    /// [`WritableFilesystem::make_symlink`].
     pub fn make(
         &self,
         directory: Location,
@@ -190,7 +195,7 @@ impl WritableFilesystem {
         Ok(self.make_planned(directory, name, &new, plan, &|_| ())?.0)
     }
 
-    /// Returns what an inode of this kind gets of `new`, and how it is made.
+    /// Returns the part of `new` that applies to an inode of this kind, and the plan for making it.
     pub(super) fn plan_of<'a>(&self, new: &NewInode, kind: NewKind<'a>) -> Result<(NewInode, Plan<'a>)> {
         Ok(match kind {
             NewKind::File => (*new, Plan::of_type(REGULAR)),
@@ -203,12 +208,12 @@ impl WritableFilesystem {
         })
     }
 
-    /// Returns an inode without dirty data as `stat(2)` shows it.
+    /// Returns the attributes of an inode without dirty data, as `stat(2)` shows them.
     pub(super) fn metadata_of(&self, location: Location, item: &InodeItem) -> Metadata {
         Metadata::from_item(location, item, self.forest().block_format().sector_bytes)
     }
 
-    /// Refuses what no symlink can lead to.
+    /// Returns an error for a target that no symlink can have.
     pub(super) fn check_target(&self, target: &[u8]) -> Result<()> {
         if target.is_empty() {
             return Err(entries::not_found(target));
@@ -233,19 +238,20 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Makes a regular file that has no name, in the subvolume of `directory`, from which it inherits. It lives as long as
-    /// it is held, or until [`WritableFilesystem::link`] gives it a name.
+    /// Makes a regular file without a name, in the subvolume of `directory`, from which it
+    /// inherits. The file lives as long as it is held open, or until [`WritableFilesystem::link`]
+    /// gives it a name.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`].
+    /// As for [`WritableFilesystem::create`].
     pub fn make_unnamed(&self, directory: Location, new: &NewInode) -> Result<OpenInode> {
         Ok(self.create_unnamed(directory, new)?.0)
     }
 
-    /// As [`WritableFilesystem::make_unnamed`], with the attributes of the file.
+    /// Makes a file as [`WritableFilesystem::make_unnamed`] does, and returns its attributes.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`].
+    /// As for [`WritableFilesystem::create`].
     pub fn create_unnamed(&self, directory: Location, new: &NewInode) -> Result<(OpenInode, Metadata)> {
         let (location, item) = self.operate_beside_data(Need::places(CREATE_PLACES), |operation| {
             let parent = operation.require_directory(directory)?;
@@ -263,7 +269,8 @@ impl WritableFilesystem {
         Ok((OpenInode::held(self.clone(), location), metadata))
     }
 
-    /// Makes an inode with a name. Returns its place and its item. `made` runs once, in the same edit.
+    /// Makes an inode with a name. Returns its location and its item. `made` runs once, in the same
+    /// edit.
     pub(super) fn make_planned(
         &self,
         directory: Location,
@@ -285,7 +292,7 @@ impl WritableFilesystem {
 }
 
 impl Access<'_> {
-    /// Goes to where the items of a new inode are going to be.
+    /// Reaches the places of a new inode's items.
     pub(super) fn reach_new_inode(&mut self, tree: TreeId) -> Result<()> {
         let number = self.look().next_inode_number(tree)?;
         self.reach(tree, &[InodeItem::key(InodeNumber::new(number))])
@@ -293,11 +300,11 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// The inode of a directory to which this name can be added.
+    /// Returns the inode item of a directory to which this name can be added.
     pub(super) fn require_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<InodeItem> {
         let parent = self.require_directory(directory)?;
         let (present, item_bytes) = match self.defers_names(directory.subvolume)? {
-            // Whether the tree has it is seen when it is put there.
+            // Inserting the waiting name later detects whether the tree has the name.
             true => (self.waiting_entry(directory, name)?, 0),
             false => self.find_entry_beside(directory, name)?,
         };
@@ -311,7 +318,7 @@ impl Operation<'_> {
         Ok(parent)
     }
 
-    /// Makes an inode under a name that is free.
+    /// Makes an inode under an unused name.
     pub(super) fn make_named(
         &mut self,
         directory: Location,
@@ -333,7 +340,8 @@ impl Operation<'_> {
         Ok((location, item))
     }
 
-    /// Puts the items of a new inode into the tree: with a name and its index in the directory, or as an orphan.
+    /// Inserts the items of a new inode: with a name and its index in the directory, or as an
+    /// orphan.
     fn insert_inode(
         &mut self,
         directory: Location,
@@ -379,7 +387,7 @@ impl Operation<'_> {
         Ok((location, item))
     }
 
-    /// Puts items of one tree into it.
+    /// Inserts items into one tree.
     pub(super) fn insert_items(&mut self, tree: TreeId, mut items: Vec<(Key, Vec<u8>)>) -> Result<()> {
         items.sort_unstable_by_key(|(key, _)| *key);
         let borrowed: Vec<(Key, &[u8])> = items.iter().map(|(key, data)| (*key, data.as_slice())).collect();
@@ -422,7 +430,7 @@ impl Operation<'_> {
         item
     }
 
-    /// The item of content that lies inside the tree.
+    /// Returns the item of inline content.
     pub(super) fn inline_item(&self, inode: InodeNumber, content: &[u8]) -> (Key, Vec<u8>) {
         let extent = FileExtent {
             generation: self.generation(),
@@ -434,7 +442,7 @@ impl Operation<'_> {
         (FileExtent::key(inode, FileOffset::MIN), extent.encode())
     }
 
-    /// An attribute as an item's entry.
+    /// Returns an extended attribute as an entry of its item.
     pub(super) fn xattr_entry<'a>(&self, name: &'a [u8], value: &'a [u8]) -> DirItem<'a> {
         DirItem {
             location: Key::new(ObjectId::MIN, ItemType(0), 0),
@@ -446,7 +454,7 @@ impl Operation<'_> {
     }
 }
 
-/// The location of an inode of the directory's subvolume.
+/// Returns the location of an inode in the directory's subvolume.
 pub(super) const fn beside(directory: Location, inode: InodeNumber) -> Location {
     Location::new(directory.subvolume, inode)
 }

@@ -1,10 +1,12 @@
-//! Putting names that wait into their directories: those of unfinished subvolumes, in order of their keys.
+//! Inserts the waiting names of unfinished subvolumes into their directories, in order of their
+//! keys.
 //!
-//! Leaves that are needed are read ahead of the edits, side by side. Each operation puts some names into the tree, and they
-//! wait no more; between two of them others get the lock, and commits may come.
+//! The leaves are read ahead of the edits, side by side. Each operation inserts some names, which
+//! then no longer wait. Other threads may acquire the lock between two operations, and commits may
+//! run.
 //!
-//! A name that its directory has already is found here, not when it was made: it stays among those that wait, and the
-//! subvolume cannot be finished.
+//! If the directory already has a name, the insertion fails, not the earlier call that made it. The
+//! name remains waiting, and the subvolume cannot be finished.
 
 use super::Operation;
 use crate::WritableFilesystem;
@@ -17,28 +19,28 @@ use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_fs::location::Location;
 use buttress_tree::{EditContext, EditableTree, HeldMemory};
 
-/// How many names are put into the tree by one operation, and for how many leaves are read ahead at a time.
+/// The number of names that one operation inserts, and whose leaves are read ahead together.
 const NAMES_AT_ONCE: usize = 128;
 const NAMES_READ_FOR: usize = 1024;
 
-/// A name that cannot be put where it was made.
+/// A waiting name that cannot be inserted into its directory.
 #[derive(Clone, Debug)]
 pub struct RefusedName {
     /// The directory.
     pub directory: Location,
     /// The name.
     pub name: Vec<u8>,
-    /// Why: [`Error::Exists`] or [`Error::HashCollision`].
+    /// The cause: [`Error::Exists`] or [`Error::HashCollision`].
     pub error: Error,
 }
 
 impl WritableFilesystem {
-    /// From now on names that are made in an unfinished subvolume are kept in memory until [`put_names`](Self::put_names), or
-    /// until it is finished or copied. Whether a directory has such a name already is found then, instead of when it is
-    /// made.
+    /// Starts to keep new names of an unfinished subvolume in memory, until
+    /// [`put_names`](Self::put_names), or until the subvolume is finished or copied. The check
+    /// whether a directory already has a name also moves to that time.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; that the tree cannot be read.
+    /// [`Error::SubvolumeNotFound`]; an error of the tree.
     pub fn defer_names(&self, subvolume: SubvolumeId) -> Result<()> {
         self.look(|operation| {
             operation.require_unfinished(subvolume)?;
@@ -48,22 +50,24 @@ impl WritableFilesystem {
         })
     }
 
-    /// Takes memory for a job that makes a whole subvolume from the volume's budget, for as long as it is held.
+    /// Reserves memory of the volume's budget for a job that makes a whole subvolume, until the
+    /// value is dropped.
     #[must_use]
     pub fn hold_memory(&self) -> HeldMemory {
         self.forest().hold_unread()
     }
 
-    /// How many names should wait at most: they take memory that other changes wait in, too.
+    /// Returns the most names that should wait: they share memory with other dirty state.
     #[must_use]
     pub fn deferred_names_max(&self) -> u64 {
         self.waiting_bytes_max().get() >> 10
     }
 
-    /// Puts names that wait into their directories. Ends with the first that cannot be.
+    /// Inserts the waiting names into their directories. Stops at the first name that cannot be
+    /// inserted, and returns it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; that the tree cannot be read, or that writing has stopped.
+    /// [`Error::NoSpace`]; an error of the tree; the error that stopped writing.
     pub fn put_names(&self, subvolume: SubvolumeId) -> Result<Option<RefusedName>> {
         let Some(tree) = self.live_trees().get(subvolume.tree()) else {
             return Ok(None);
@@ -83,7 +87,8 @@ impl WritableFilesystem {
         Ok(None)
     }
 
-    /// As [`put_names`](Self::put_names), for who made them without asking for that.
+    /// Inserts the names as [`put_names`](Self::put_names) does, and returns an error for a name
+    /// that cannot be inserted.
     pub(super) fn put_all_names(&self, subvolume: SubvolumeId) -> Result<()> {
         match self.put_names(subvolume)? {
             None => Ok(()),
@@ -93,7 +98,7 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Puts what waits under these keys into the tree.
+    /// Inserts the names waiting under these keys into the tree.
     fn put_names(
         &mut self,
         subvolume: SubvolumeId,
@@ -128,7 +133,8 @@ impl Operation<'_> {
         Ok(refused)
     }
 
-    /// Puts names into an item that the tree has: of names with the same hash, or the same names.
+    /// Inserts names into an existing item of the tree, which has names of the same hash, or the
+    /// same names.
     fn put_beside(&mut self, subvolume: SubvolumeId, key: &Key, data: &[u8]) -> Result<Option<RefusedName>> {
         let id = subvolume.tree();
         let broken = |error| Corruption::Item { tree: id, error };

@@ -1,4 +1,4 @@
-//! Statistics of what devices failed with, set to zero.
+//! Resets the error statistics of devices.
 //!
 //! The engine records the errors ([`buttress_engine::device_errors`]).
 
@@ -8,10 +8,10 @@ use buttress_format::{DeviceId, DeviceStatistics, TreeId};
 use buttress_fs::error::Result;
 
 impl WritableFilesystem {
-    /// Sets the statistics of a device to zero, as `btrfs device stats -z` does.
+    /// Resets the statistics of a device, as `btrfs device stats -z` does.
     ///
     /// # Errors
-    /// The device tree cannot be read, or has no space.
+    /// If the device tree cannot be read, or has no space.
     pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
         let key = DeviceStatistics::key(device);
         self.operate(Need::places(1), |operation| {
@@ -19,7 +19,7 @@ impl WritableFilesystem {
             let Some(item) = operation.get(TreeId::DEVICE, &key)? else {
                 return Ok(());
             };
-            // Counters that a later version may add are counters, too.
+            // Bytes that a later format version may append hold counters too.
             let zeros = vec![0; item.data().len()];
             operation.edit().put(TreeId::DEVICE, &key, &zeros)
         })

@@ -1,10 +1,11 @@
-//! Names: an entry of a directory, from both sides.
+//! The items of a name, on the directory's side and on the inode's side.
 //!
-//! A name is three items: `DIR_ITEM` under its hash, `DIR_INDEX` under its index, and, under the inode, an entry of
-//! `INODE_REF` or, where that is full, of `INODE_EXTREF`. The name of a subvolume has a pair of root references in the
-//! root tree instead of the last.
+//! A name has three items: `DIR_ITEM` under its hash, `DIR_INDEX` under its index, and an entry of
+//! `INODE_REF` under the inode. If `INODE_REF` is full, the entry is in `INODE_EXTREF`. The name of
+//! a subvolume has a pair of root references in the root tree instead of that entry.
 //!
-//! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF", "INODE_EXTREF", "ROOT_REF".
+//! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX", "INODE_REF",
+//! "INODE_EXTREF", "ROOT_REF".
 
 use super::Access;
 use super::Operation;
@@ -20,7 +21,8 @@ use buttress_fs::location::Location;
 use buttress_fs::lookup::{NAME_LIMIT, display_path};
 use buttress_tree::error::Cause;
 
-/// The index of a subvolume's entry, if what its parent records of it is the entry `name` of this directory.
+/// Returns the index in a subvolume's root reference, if the reference records the entry `name` of
+/// this directory.
 pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8]) -> Result<Option<u64>> {
     let tree = TreeId::ROOT;
     let place = RootRef::parse(key, data).map_err(|error| Corruption::Item { tree, error })?;
@@ -28,14 +30,14 @@ pub(crate) fn place_in(directory: Location, key: &Key, data: &[u8], name: &[u8])
     Ok(is_here.then_some(place.sequence))
 }
 
-/// An entry that is not there.
+/// Returns the error for a missing entry.
 pub(super) fn not_found(name: &[u8]) -> Error {
     Error::NotFound {
         path: display_path(name),
     }
 }
 
-/// Refuses what cannot be the name of an entry.
+/// Returns an error for an invalid name.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_LIMIT {
         return Err(Error::NameTooLong {
@@ -57,7 +59,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Access<'_> {
-    /// Goes to where a new entry is going to be, by name and by index.
+    /// Reaches the places of a new entry, by name and by index.
     pub(super) fn reach_new_entry(&mut self, directory: Location, name: &[u8]) -> Result<()> {
         let index = self.look().next_index(directory)?;
         if self.defers_names(directory.subvolume)? {
@@ -67,15 +69,16 @@ impl Access<'_> {
         self.reach_entry(directory, name, index)
     }
 
-    /// Whether new names of this subvolume wait.
+    /// Returns whether new names of this subvolume wait before they are inserted.
     pub(super) fn defers_names(&mut self, subvolume: SubvolumeId) -> Result<bool> {
         Ok(self.look().open_tree(subvolume.tree())?.tree.defers_names())
     }
 
-    /// Goes to an entry, by name and by index.
+    /// Reaches the items of an entry, by name and by index.
     ///
-    /// The directory's next index is known from then on. Were it looked up after the last name was removed, the next one would get
-    /// that one's index; in the log, over a last commit that still has the old name, Linux takes that for an error, and does not mount.
+    /// This call also caches the directory's next index. Without it, a lookup after the removal of
+    /// the last name would reuse that name's index. Linux refuses a log in which a new name has an
+    /// index that the last commit still uses, and does not mount.
     pub(super) fn reach_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         if !buttress_faults::on("directory-index-of-removed-name") {
             self.look().next_index(directory)?;
@@ -87,12 +90,13 @@ impl Access<'_> {
         self.reach(directory.subvolume.tree(), &keys)
     }
 
-    /// The entry of this name, or `None`.
+    /// Returns the entry of this name, or `None`.
     pub(crate) fn find_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
         Ok(self.find_entry_beside(directory, name)?.0)
     }
 
-    /// The entry of this name, or `None`, and how long the item is that it is in or would be in.
+    /// Returns the entry of this name, or `None`, and the length of the item that has or would have
+    /// the entry.
     pub(super) fn find_entry_beside(
         &mut self,
         directory: Location,
@@ -110,7 +114,7 @@ impl Access<'_> {
         Ok((found, item.data().len()))
     }
 
-    /// The entry of a name that waits ([`buttress_engine::waiting_names`]).
+    /// Returns the entry of a waiting name ([`buttress_engine::waiting_names`]).
     pub(super) fn waiting_entry(&mut self, directory: Location, name: &[u8]) -> Result<Option<Entry>> {
         let tree = &self.look().open_tree(directory.subvolume.tree())?.tree;
         if tree.names_waiting() == 0 {
@@ -125,8 +129,8 @@ impl Operation<'_> {
         Corruption::Item { tree, error }.into()
     }
 
-    /// The entry of this name, which is to go or to move. Refuses one that waits although the tree has another of this name: it
-    /// could never be put there.
+    /// Returns the entry of this name, for a removal or a move. Fails if the name waits although
+    /// the tree also has it, since such a name could never be inserted.
     pub(super) fn require_entry(&mut self, directory: Location, name: &[u8]) -> Result<Entry> {
         if let Some(waiting) = self.waiting_entry(directory, name)? {
             let key = DirItem::key(directory.inode, name);
@@ -142,7 +146,8 @@ impl Operation<'_> {
         self.find_entry(directory, name)?.ok_or_else(|| not_found(name))
     }
 
-    /// Refuses a name that cannot be put into the directory because the item of its hash, `item_bytes` long, is full.
+    /// Returns an error if a name cannot be added because the item of its hash, `item_bytes` long,
+    /// is full.
     pub(super) fn check_collision(&self, name: &[u8], item_bytes: usize) -> Result<()> {
         let nowhere = Target::Inode(InodeNumber::MIN);
         let entry_bytes = entry(nowhere, FileKind::Unknown, Generation::MIN, name).encoded_bytes();
@@ -154,9 +159,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Goes to all that goes with a name of an inode, from the first of the inode's items to the end of them, which may lie in
-    /// two leaves, and to what marks it as an orphan.
-    /// Gives the name's index.
+    /// Reaches all items of an inode's name, from the first of the inode's items to their end,
+    /// which may be in two leaves. Also reaches the orphan item. Returns the name's index.
     pub(super) fn reach_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<u64> {
         let index = self.link_index(inode, directory.inode, name)?;
         self.reach_entry(directory, name, index)?;
@@ -164,7 +168,7 @@ impl Operation<'_> {
         Ok(index)
     }
 
-    /// Goes to the first item of an inode, to the end of its items, and to what marks it as an orphan.
+    /// Reaches the first item of an inode, the end of its items, and its orphan item.
     pub(super) fn reach_inode(&mut self, inode: Location) -> Result<()> {
         let keys = [
             InodeItem::key(inode.inode),
@@ -174,7 +178,7 @@ impl Operation<'_> {
         self.reach(inode.subvolume.tree(), &keys)
     }
 
-    /// Puts an entry into a directory, by name and by index. Its inode is not touched.
+    /// Inserts an entry into a directory, by name and by index. The inode does not change.
     pub(crate) fn insert_entry(
         &mut self,
         directory: Location,
@@ -197,7 +201,7 @@ impl Operation<'_> {
         if open.defers_names() {
             return open.change_names(|names| names.add(key, &item)).map_err(broken);
         }
-        // Seldom has another name the same hash, so this one look is nearly always enough.
+        // Another name seldom has the same hash, so this one insertion nearly always suffices.
         match self.edit().insert(tree, &key, &data) {
             Err(Error::Tree(error)) if matches!(error.cause(), Cause::ItemExists(_)) => {
                 self.append(tree, &key, &mut |data| {
@@ -208,7 +212,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Takes an entry out of a directory. Its inode is not touched.
+    /// Removes an entry from a directory. The inode does not change.
     pub(crate) fn remove_entry(&mut self, directory: Location, name: &[u8], index: u64) -> Result<()> {
         let tree = directory.subvolume.tree();
         let key = DirItem::key(directory.inode, name);
@@ -236,7 +240,7 @@ impl Operation<'_> {
         .into())
     }
 
-    /// Gives an inode a name, on its own side.
+    /// Adds a name to an inode's references.
     pub(crate) fn insert_link(
         &mut self,
         inode: Location,
@@ -261,7 +265,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Refuses a name for which the inode has no space, in either form.
+    /// Returns an error for a name for which the inode's references have no space, in either form.
     pub(super) fn check_link_space(
         &mut self,
         inode: Location,
@@ -289,7 +293,7 @@ impl Operation<'_> {
         })
     }
 
-    /// The index of a name of an inode.
+    /// Returns the index of an inode's name.
     pub(crate) fn link_index(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
         let tree = inode.subvolume.tree();
         let key = InodeRefs::key(inode.inode, parent);
@@ -319,7 +323,7 @@ impl Operation<'_> {
         .into()
     }
 
-    /// Takes a name from an inode, on its own side, and returns its index.
+    /// Removes a name from an inode's references, and returns its index.
     pub(crate) fn remove_link(&mut self, inode: Location, parent: InodeNumber, name: &[u8]) -> Result<u64> {
         let tree = inode.subvolume.tree();
         let mut index = None;
@@ -340,7 +344,7 @@ impl Operation<'_> {
         index.ok_or_else(|| Self::name_missing(tree, key))
     }
 
-    /// The index of a subvolume's entry, if this is its place.
+    /// Returns the index of a subvolume's entry, if this entry is the subvolume's place.
     pub(super) fn subvolume_index(
         &mut self,
         directory: Location,
@@ -354,8 +358,8 @@ impl Operation<'_> {
         place_in(directory, &key, item.data(), name)
     }
 
-    /// The index of the entry of this name, by a search through the directory: for an entry of a subvolume that is not
-    /// there, which nothing else remembers.
+    /// Returns the index of this name by a scan of the directory. No reference records the index of
+    /// a placeholder for a missing subvolume.
     pub(super) fn search_index(&mut self, directory: Location, name: &[u8]) -> Result<Option<u64>> {
         let tree = directory.subvolume.tree();
         let view = self.view_of(tree)?;
@@ -372,7 +376,7 @@ impl Operation<'_> {
         Ok(None)
     }
 
-    /// Changes the data of an item that may not be there yet, by adding to it.
+    /// Appends to an item's data, and creates the item if it is missing.
     pub(super) fn append(
         &mut self,
         tree: TreeId,
@@ -390,7 +394,8 @@ impl Operation<'_> {
         self.edit().put(tree, key, &data)
     }
 
-    /// Changes the data of an item by taking from it; an item that is left empty goes. Says whether anything was taken.
+    /// Removes a part of an item's data. An empty item is removed. Returns whether anything was
+    /// removed.
     pub(super) fn shrink(
         &mut self,
         tree: TreeId,

@@ -1,5 +1,5 @@
-//! What a directory gives to inodes that are made in it: flags, the property of compression, default access control
-//! lists, and, with set-group-id, its group.
+//! Attributes that new inodes inherit from their directory: flags, the compression property,
+//! default access control lists, and, with set-group-id, the group.
 //!
 //! Source: btrfs(5), section "File attributes"; acl(5); inode(7) on set-group-id directories.
 
@@ -15,25 +15,25 @@ use buttress_fs::location::Location;
 use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty, flags_with, is_for};
 use std::sync::Arc;
 
-/// The mode of a new subvolume's root directory, where no list limits it.
+/// The mode of a new subvolume's root directory, unless an access control list limits it.
 const SUBVOLUME_MODE: u32 = 0o040_755;
 
 /// The set-group-id bit of a mode.
 pub(super) const SET_GROUP_ID: u32 = 0o2000;
 
-/// Mode, owner, flags and attributes of an inode that is about to be made.
+/// Mode, owner, flags and extended attributes of an inode that will be made.
 #[derive(Clone, Debug)]
 pub(super) struct NewInodeAttributes {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) flags: InodeFlags,
-    /// Attributes, in the order in which they are set.
+    /// Extended attributes, in the order in which they are set.
     pub(super) xattrs: Vec<(&'static [u8], Vec<u8>)>,
 }
 
 impl Access<'_> {
-    /// The value of an attribute, or `None`.
+    /// Returns the value of an extended attribute, or `None`.
     pub(crate) fn xattr(&mut self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let tree = location.subvolume.tree();
         let key = DirItem::xattr_key(location.inode, name);
@@ -49,7 +49,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// What the directory's attributes give to new inodes.
+    /// Returns the attributes that new inodes inherit from the directory's extended attributes.
     fn inherited(&mut self, directory: Location) -> Result<Arc<Inherited>> {
         if let Some(known) = self.look().inodes().inherited(directory) {
             return Ok(known);
@@ -59,7 +59,7 @@ impl Operation<'_> {
             None => None,
         };
         let compression = match self.xattr(directory, COMPRESSION_NAME)? {
-            // What nobody understands is passed on by nobody.
+            // A property with an unknown value is not inherited.
             Some(value) => CompressionProperty::parse(&value).ok(),
             None => None,
         };
@@ -73,7 +73,8 @@ impl Operation<'_> {
         Ok(inherited)
     }
 
-    /// What a new inode of `kind_bits` (the type bits of its mode) in `directory` is given.
+    /// Returns the attributes of a new inode in `directory`; `kind_bits` are the type bits of its
+    /// mode.
     pub(super) fn inherited_attributes(
         &mut self,
         directory: Location,
@@ -110,8 +111,9 @@ impl Operation<'_> {
         Ok(inherited_attributes)
     }
 
-    /// What a new inode is given where whoever makes it says all: directories of a subvolume that is being made pass nothing
-    /// on, since what is made in them has, at the end, the attributes that it has elsewhere.
+    /// Returns the attributes of a new inode for a caller that sets all of them. Directories of an
+    /// unfinished subvolume pass nothing on, because their inodes must end with the attributes of
+    /// another volume.
     pub(super) fn given_attributes(&mut self, kind_bits: u32, new: &NewInode) -> NewInodeAttributes {
         let is_file = FileKind::from_mode(kind_bits) == Some(FileKind::Regular);
         let options = self.data_options();
@@ -127,9 +129,10 @@ impl Operation<'_> {
         }
     }
 
-    /// What the root directory of a new subvolume in `directory` is given, in the kernel's way: a default list of that
-    /// directory limits its mode, but is not passed on; the property of compression comes from the root of the subvolume that
-    /// the directory is in; flags and group are not inherited.
+    /// Returns the attributes of the root directory of a new subvolume in `directory`, as the
+    /// kernel sets them. A default list of that directory limits its mode, but is not inherited. It
+    /// inherits the compression property from the root of the subvolume that contains the
+    /// directory. It does not inherit flags and group.
     pub(super) fn inherited_by_subvolume(&mut self, directory: Location) -> Result<NewInodeAttributes> {
         let around = self.inherited(directory)?;
         let limited = around
@@ -150,7 +153,8 @@ impl Operation<'_> {
 }
 
 impl NewInodeAttributes {
-    /// Takes the property of compression over, if it names an algorithm and the inode is one to compress.
+    /// Inherits the compression property, if it names an algorithm and applies to this kind of
+    /// inode.
     fn take_compression(&mut self, property: Option<CompressionProperty>, kind: FileKind) {
         let takes_property = is_for(kind) && !self.flags.contains(InodeFlags::NODATACOW);
         if let Some(property) = property.filter(|_| takes_property)
@@ -161,7 +165,8 @@ impl NewInodeAttributes {
         }
     }
 
-    /// Takes lists from the default list of a directory; without one, the umask limits the mode.
+    /// Derives access control lists from a directory's default list. Without a default list, the
+    /// umask limits the mode.
     fn take_lists(&mut self, default: Option<&Acl>, kind: FileKind, umask: u32) {
         match default {
             Some(list) if kind != FileKind::Symlink => {
@@ -181,7 +186,7 @@ impl NewInodeAttributes {
     }
 }
 
-/// The flags that a directory passes on.
+/// Returns the flags that new inodes inherit from a directory.
 fn inherited_flags(parent: InodeFlags, kind: FileKind) -> InodeFlags {
     let mut flags = InodeFlags::empty();
     if parent.contains(InodeFlags::NOCOMPRESS) {

@@ -1,9 +1,10 @@
-//! Names that come and go: link, unlink, rmdir.
+//! Adding and removing names: link, unlink, rmdir.
 //!
-//! The last name of an inode takes the inode with it, unless somebody holds it open or it has so much content that it
-//! goes in several steps: then it becomes an orphan first ([`super::orphan`]).
+//! Removing the last name of an inode removes the inode. If it is held open, or has so much content
+//! that its removal takes several steps, it becomes an orphan first ([`super::orphan`]).
 //!
-//! Source: link(2), unlink(2), rmdir(2) for the errors; on-disk format documentation, section "ORPHAN_ITEM".
+//! Source: link(2), unlink(2), rmdir(2) for the errors; on-disk format documentation, section
+//! "ORPHAN_ITEM".
 
 use super::Operation;
 use super::create::beside;
@@ -19,52 +20,55 @@ use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::inode::Metadata;
 use buttress_fs::location::Location;
 
-/// Items that a name takes or gives: entry, index, name of the inode, both inodes, an orphan item.
+/// The items that adding or removing a name edits: entry, index, the inode's reference, both
+/// inodes, an orphan item.
 const LINK_ITEMS: u64 = 6;
 
-/// Places of a name that goes, and of an inode that goes with it: its items lie side by side, and have two ends.
+/// The places of removing a name and its inode, whose adjacent items have two ends.
 const UNLINK_PLACES: u64 = LINK_ITEMS + 2;
 
-/// Items that an inode which goes at once may have.
+/// The most items of an inode that is removed in one step.
 pub(super) const REMOVED_AT_ONCE: u64 = 300;
 
-/// What became of a name that was taken away.
+/// The state of an inode after one of its names was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// The inode has other names, or is held open.
     Nothing,
-    /// The inode is gone.
+    /// The inode is removed.
     Gone(Location),
-    /// The inode waits as an orphan to be removed.
+    /// The inode is an orphan that must still be removed.
     Orphan(Location),
-    /// The inode is an orphan that was held open for the caller.
+    /// The inode is an orphan that is now held open for the caller.
     Kept(Location),
 }
 
-/// Returns whether an inode is to be held open when its last name goes.
+/// Returns whether an inode must be held open when its last name is removed.
 pub type Keeps<'a> = &'a dyn Fn(Location) -> bool;
 
-/// The caller refers to no inode.
+/// Keeps no inode, for callers without open inodes.
 pub(super) const fn keep_none(_: Location) -> bool {
     false
 }
 
 impl WritableFilesystem {
-    /// Gives an inode another name.
+    /// Adds another name to an inode.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::CrossesSubvolumes`]; [`Error::NotPermitted`] for a directory or an immutable or
-    /// append-only inode; [`Error::TooMany`] for an inode with 65,535 names, or with more in one directory than a volume
-    /// without extended references can hold; and those of [`WritableFilesystem::create`].
+    /// [`Error::Exists`]; [`Error::CrossesSubvolumes`]; [`Error::NotPermitted`] for a directory or
+    /// an immutable or append-only inode. [`Error::TooMany`] for an inode with 65,535 names, or
+    /// with more in one directory than a volume without extended references can hold; also as for
+    /// [`WritableFilesystem::create`].
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         self.link_item(inode, directory, name).map(drop)
     }
 
-    /// As [`WritableFilesystem::link`]. Returns the attributes of the inode afterwards, also if another thread has removed
-    /// it since, and whether it has dirty data.
+    /// Adds a name as [`WritableFilesystem::link`] does. Returns the inode's attributes as of that
+    /// edit, and whether it has dirty data. This works even if another thread has removed the inode
+    /// since.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::link`].
+    /// As for [`WritableFilesystem::link`].
     pub fn link_and_stat(
         &self,
         inode: Location,
@@ -93,20 +97,22 @@ impl WritableFilesystem {
         })
     }
 
-    /// Takes a name from an inode that is no directory. With its last name the inode goes, unless it is held open.
+    /// Removes a name of an inode that is no directory. Removing its last name removes the inode,
+    /// unless it is held open.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or append-only inode or
-    /// directory; [`Error::ReadOnlySubvolume`].
+    /// [`Error::NotFound`]; [`Error::IsADirectory`]; [`Error::NotPermitted`] for an immutable or
+    /// append-only inode or directory; [`Error::ReadOnlySubvolume`].
     pub fn unlink(&self, directory: Location, name: &[u8]) -> Result<()> {
         self.unlink_keeping(directory, name, &keep_none).map(drop)
     }
 
-    /// As [`WritableFilesystem::unlink`], and holds the inode open if its last name goes and `keeps` wants it. `keeps` runs
-    /// under the edit lock, and may run several times.
+    /// Removes a name as [`WritableFilesystem::unlink`] does. If that was the last name and `keeps`
+    /// returns true, holds the inode open. `keeps` runs under the edit lock, and may run several
+    /// times.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::unlink`].
+    /// As for [`WritableFilesystem::unlink`].
     pub fn unlink_keeping(
         &self,
         directory: Location,
@@ -132,21 +138,22 @@ impl WritableFilesystem {
         self.finish_removal(left)
     }
 
-    /// Removes an empty directory, or the empty entry that stands for a subvolume which a snapshot does not have.
+    /// Removes an empty directory, or the empty placeholder of a subvolume that a snapshot lacks.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`]; [`Error::NotPermitted`], also for a subvolume,
-    /// which is deleted by its own call; [`Error::ReadOnlySubvolume`].
+    /// [`Error::NotFound`]; [`Error::NotADirectory`]; [`Error::NotEmpty`];
+    /// [`Error::ReadOnlySubvolume`]. [`Error::NotPermitted`], also for a subvolume, which
+    /// [`delete_subvolume`](Self::delete_subvolume) deletes.
     pub fn remove_directory(&self, directory: Location, name: &[u8]) -> Result<()> {
         self.remove_directory_keeping(directory, name, &keep_none)
             .map(drop)
     }
 
-    /// As [`WritableFilesystem::remove_directory`], and holds the directory open if `keeps` wants it. `keeps` runs under the
-    /// edit lock, and may run several times.
+    /// Removes a directory as [`WritableFilesystem::remove_directory`] does. If `keeps` returns
+    /// true, holds the directory open. `keeps` runs under the edit lock, and may run several times.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::remove_directory`].
+    /// As for [`WritableFilesystem::remove_directory`].
     pub fn remove_directory_keeping(
         &self,
         directory: Location,
@@ -171,8 +178,8 @@ impl WritableFilesystem {
         self.finish_removal(left)
     }
 
-    /// Removes what is left of an inode whose last name went: its orphan, or dirty data, which nobody wants.
-    /// Returns the hold on an inode that is kept.
+    /// Removes the rest of an inode whose last name was removed: its orphan, or dirty data, which
+    /// is obsolete. Returns the hold on an inode that is kept.
     pub(super) fn finish_removal(&self, left: Left) -> Result<Option<OpenInode>> {
         match left {
             Left::Nothing => {}
@@ -235,7 +242,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Refuses directories with entries, and what is no directory.
+    /// Returns an error for a directory with entries, and for an inode that is no directory.
     pub(super) fn require_empty(&self, location: Location, item: &InodeItem) -> Result<()> {
         if item.kind() != FileKind::Directory {
             return Err(Error::NotADirectory {
@@ -248,7 +255,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Takes an entry away, on both sides, with all that goes with it: sizes, times, the count of links.
+    /// Removes an entry, on both sides, and updates sizes, times and the link count.
     pub(super) fn unlink_name(&mut self, directory: Location, name: &[u8], inode: Location) -> Result<()> {
         let index = self.remove_link(inode, directory.inode, name)?;
         self.remove_entry(directory, name, index)?;
@@ -257,7 +264,7 @@ impl Operation<'_> {
         self.touch_inode(inode)
     }
 
-    /// Notes, for logs, that a name went.
+    /// Records a removed name, for logs.
     fn note_removed_name(
         &mut self,
         directory: Location,
@@ -286,7 +293,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Takes a name away and, with the last one, the inode. Holds the inode open instead if `keeps` wants it.
+    /// Removes a name and, with the last name, the inode. If `keeps` returns true, holds the inode
+    /// open instead.
     pub(super) fn unlink(
         &mut self,
         directory: Location,
@@ -295,13 +303,13 @@ impl Operation<'_> {
         keeps: Keeps<'_>,
     ) -> Result<Left> {
         let item = self.inode(inode)?;
-        // Looked up while the inode is there: a number is not given twice in one transaction.
+        // Cache the next number while the inode exists: a transaction must not reuse a number.
         self.look().next_inode_number(inode.subvolume.tree())?;
         let index = self.reach_name(directory, name, inode)?;
         let is_kept = item.nlink <= 1 && keeps(inode);
         let is_held = is_kept || self.look().inodes().is_held(inode);
         if item.nlink <= 1 && !is_held && self.is_small(&item) {
-            // Its own side of the name goes with its other items.
+            // The inode's reference is removed with its other items.
             self.remove_entry(directory, name, index)?;
             self.note_removed_name(directory, name, inode, index)?;
             self.shrink_directory(directory, name)?;
@@ -330,7 +338,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Whether an inode surely has few items: an extent is a sector long at least.
+    /// Returns whether an inode certainly has few items, given that an extent has at least one
+    /// sector.
     pub(super) fn is_small(&self, item: &InodeItem) -> bool {
         let bytes = item.size.get().max(item.nbytes.get());
         item.kind() != FileKind::Regular || bytes <= REMOVED_AT_ONCE.saturating_mul(2048)

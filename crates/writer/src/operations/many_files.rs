@@ -1,10 +1,12 @@
-//! Many small files that are made at once, in a subvolume whose names wait ([`defer_names`](WritableFilesystem::defer_names)).
+//! Many small files, made at once in a subvolume whose names wait
+//! ([`defer_names`](WritableFilesystem::defer_names)).
 //!
-//! Each is made as [`create_whole`](WritableFilesystem::create_whole) makes one; together they are one operation. Their inodes
-//! follow each other at the end of the tree, and their indexes in each directory do, so that the items go in as few runs, and
-//! each directory changes once.
+//! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all in one
+//! operation. Their inode numbers are consecutive, and so are their indexes in each directory.
+//! Their items therefore form few runs, and each directory changes once.
 //!
-//! All are made or, after an error, none is: whoever wants to know which of them cannot be made makes them one by one.
+//! All files are made or, after an error, none. A caller that needs to know which file fails makes
+//! them one by one.
 
 use super::NewInode;
 use super::create::{Plan, REGULAR, Whole};
@@ -22,25 +24,27 @@ use buttress_format::{
 use buttress_fs::error::{Corruption, Defect, Error, Name, Result};
 use buttress_fs::location::Location;
 
-/// Items that a new file takes at most: inode, name, content, an index, and its part of a directory's own change.
+/// The most items of a new file: inode, name, content, an index, and its part of a directory's own
+/// change.
 const ITEMS_OF_FILE: u64 = 5;
 
-/// A file that is to be made.
+/// A file to be made.
 #[derive(Debug)]
 pub struct NewFile<'a> {
-    /// The directory.
+    /// The directory of the new name.
     pub directory: Location,
-    /// The name.
+    /// The name of the file in its directory.
     pub name: &'a [u8],
-    /// What it has besides.
+    /// The attributes of the file.
     pub attributes: AttributeChanges,
-    /// Its content, which is taken.
+    /// The content of the file, moved out of this vector.
     pub content: &'a mut Vec<u8>,
-    /// Content that is stored as it is, instead of that: in order of the ranges, which do not overlap.
+    /// Content that is stored unchanged, instead of `content`: in order of the ranges, which do not
+    /// overlap.
     pub encoded: &'a [EncodedExtent],
 }
 
-/// What one of the files puts into the tree.
+/// The items of one of the files.
 struct Part<'a> {
     directory: Location,
     name: &'a [u8],
@@ -49,12 +53,14 @@ struct Part<'a> {
 }
 
 impl WritableFilesystem {
-    /// Makes regular files of one unfinished subvolume, with the mode and owner of `new` where their attributes say nothing. Their
-    /// contents are taken: they are empty afterwards. After an error they are as they were, and no file is made.
+    /// Makes regular files of one unfinished subvolume. Attributes that are not set come from
+    /// `new`. The call takes the contents and leaves the vectors empty. After an error the vectors
+    /// are unchanged, and no file is made.
     ///
     /// # Errors
-    /// As [`create_whole`](Self::create_whole) of each file. [`Error::Invalid`] if the files are not of one subvolume,
-    /// if its names do not wait, or if encoded content does not fit.
+    /// As for [`create_whole`](Self::create_whole) of each file. [`Error::Invalid`] if the files
+    /// are in several subvolumes, if the subvolume's names do not wait, or if encoded content does
+    /// not fit.
     pub fn create_many(&self, new: &NewInode, files: &mut [NewFile<'_>]) -> Result<Vec<Location>> {
         let Some(subvolume) = files.first().map(|file| file.directory.subvolume) else {
             return Ok(Vec::new());
@@ -75,7 +81,7 @@ impl WritableFilesystem {
         let written = self.write_new_files(&encoded)?.ok_or(Error::Invalid {
             what: "encoded content that cannot be stored as it is",
         })?;
-        // All that can fail for want of room comes before the files are there.
+        // Everything that may fail for lack of space precedes the creation of the files.
         let reserved = outside.iter().copied().fold(0, u64::saturating_add);
         if reserved > 0
             && let Err(error) = self
@@ -134,7 +140,7 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Makes the files. Gives the inode number of the first; the others follow.
+    /// Makes the files. Returns the inode number of the first file; the others follow it.
     fn make_many(
         &mut self,
         subvolume: SubvolumeId,
@@ -143,7 +149,7 @@ impl Operation<'_> {
         written: &WrittenFiles,
     ) -> Result<InodeNumber> {
         let tree = subvolume.tree();
-        // By directory, and in each in the order in which they are made.
+        // Sort by directory, and within a directory in the order of creation.
         let mut order: Vec<(Location, usize)> = parts.iter().map(|part| part.directory).zip(0..).collect();
         order.sort_unstable();
         let directories: Vec<&[(Location, usize)]> =
@@ -200,7 +206,8 @@ impl Operation<'_> {
         Ok(InodeNumber::new(first))
     }
 
-    /// Refuses names that wait already, or come twice. Those that the tree has are found when they are put there.
+    /// Returns an error for a name that already waits or occurs twice. The later insertion detects
+    /// names in the tree.
     fn require_new_names(&mut self, subvolume: SubvolumeId, parts: &[Part<'_>]) -> Result<()> {
         let is_of_it = |part: &Part<'_>| part.directory.subvolume == subvolume;
         if !self.defers_names(subvolume)? || !parts.iter().all(is_of_it) {
@@ -225,7 +232,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The entries of the files: items under their indexes, and names that wait.
+    /// Adds the entries of the files: items under their indexes, and waiting names.
     fn add_entries(
         &mut self,
         subvolume: SubvolumeId,
@@ -259,7 +266,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The items of the files' inodes.
+    /// Adds the items of the files' inodes.
     fn add_inodes(
         &mut self,
         new: &NewInode,
@@ -288,7 +295,7 @@ impl Operation<'_> {
             } else if !part.whole.content.is_empty() {
                 items.push(self.inline_item(inode, part.whole.content));
             } else if part.whole.has_content {
-                // It changes soon, when the content gets extents.
+                // The item changes soon, when the content gets extents.
                 self.edit()
                     .know_inode(Location::new(part.directory.subvolume, inode), item);
             }

@@ -1,4 +1,4 @@
-//! Directories that lie in each other: a directory cannot be moved to below itself.
+//! Nesting of directories: a directory cannot be moved below itself.
 
 use super::Operation;
 use super::create::beside;
@@ -6,11 +6,11 @@ use buttress_format::{InodeNumber, InodeRefs, ItemType, Key, RootRef, SubvolumeI
 use buttress_fs::error::{Corruption, Result};
 use buttress_fs::location::Location;
 
-/// How many directories may lie above a directory that is moved.
+/// The most directories above a directory that is moved.
 const PARENTS_LIMIT: usize = 65_536;
 
 impl Operation<'_> {
-    /// Returns whether `directory` is `above` or lies below it.
+    /// Returns whether `directory` equals `above` or is below it.
     pub(super) fn lies_below(&mut self, directory: Location, above: Location) -> Result<bool> {
         let mut current = directory;
         for _ in 0..PARENTS_LIMIT {
@@ -29,7 +29,7 @@ impl Operation<'_> {
         .into())
     }
 
-    /// Returns the directory that holds a directory; `None` at the top.
+    /// Returns the parent of a directory; `None` at the top.
     fn directory_above(&mut self, directory: Location) -> Result<Option<Location>> {
         if directory.is_subvolume_root() {
             let tree = directory.subvolume.tree().object_id();

@@ -5,18 +5,19 @@ use buttress_fs::NodeKind;
 /// Mode and owner of an inode to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewInode {
-    /// Permission bits, with set-user-id, set-group-id and sticky; not used for symlinks, which have all.
+    /// Permission bits, with set-user-id, set-group-id and sticky. Symlinks ignore them and have
+    /// all permissions.
     pub mode: u32,
-    /// Permission bits that are taken away, unless the directory has a default access control list.
+    /// Permission bits that are cleared, unless the directory has a default access control list.
     pub umask: u32,
     /// The owner.
     pub uid: u32,
-    /// The group, unless the directory gives its own.
+    /// The group, unless the directory's set-group-id bit passes its own group on.
     pub gid: u32,
 }
 
 impl NewInode {
-    /// An inode of root's with these permission bits, whatever the umask.
+    /// Returns a new inode of root with these permission bits and an empty umask.
     #[must_use]
     pub const fn of_root(mode: u32) -> Self {
         Self {

@@ -1,9 +1,11 @@
-//! Inodes without names: those that are held open, and those that wait to be removed.
+//! Inodes without names: held open, or pending removal.
 //!
-//! An inode whose last name goes while it is held, or whose content is large, gets an orphan item, in the same
-//! transaction. When nobody holds it any more it is removed: its extents from the beginning, some thousand in each step, so that
-//! no transaction grows without bound, then all that is left with the orphan item. A crash in between leaves the orphan
-//! item, and the next opening for writing goes on there ([`WritableFilesystem::clean_orphans`]).
+//! An inode gets an orphan item when its last name is removed while it is held open or has much
+//! content. The same transaction records both. Once it is no longer held, it is removed: its
+//! extents from the beginning, some thousand in each step, so that no transaction grows without
+//! bound. The last step removes the rest and the orphan item. After a crash in between, the orphan
+//! item remains, and the next opening for writing continues
+//! ([`WritableFilesystem::clean_orphans`]).
 //!
 //! Source: on-disk format documentation, section "ORPHAN_ITEM".
 
@@ -21,17 +23,18 @@ use buttress_fs::error::{Corruption, Error, Result};
 use buttress_fs::location::Location;
 use buttress_tree::ReadAhead;
 
-/// File extent items that one step removes.
+/// The number of file extent items that one step removes.
 const STEP_ITEMS: usize = 2000;
 
-/// Places of a step: the ends of the row of items, the inode, and the orphan item.
+/// The places of a step: the ends of the run of items, the inode, and the orphan item.
 const STEP_PLACES: u64 = 4;
 
-/// How many orphans are taken up at once.
+/// The number of orphans that are read at once.
 const ORPHANS_AT_ONCE: usize = 4096;
 
-/// Keeps an inode, although its last name goes: an open file. When the last holder lets go of an inode without names, it
-/// is removed; a failure of that is not lost, as the orphan item stays and the next opening cleans up.
+/// A hold that keeps an inode after its last name is removed, like an open file. Dropping the last
+/// hold removes an inode without names. If the removal fails, the orphan item remains, and the next
+/// opening removes the inode.
 #[derive(Debug)]
 pub struct OpenInode {
     filesystem: WritableFilesystem,
@@ -39,12 +42,12 @@ pub struct OpenInode {
 }
 
 impl OpenInode {
-    /// A holder whose count was raised already.
+    /// Returns a hold whose count was already raised.
     pub(super) const fn held(filesystem: WritableFilesystem, location: Location) -> Self {
         Self { filesystem, location }
     }
 
-    /// The inode.
+    /// Returns the inode's location.
     #[must_use]
     pub const fn location(&self) -> Location {
         self.location
@@ -58,19 +61,20 @@ impl Drop for OpenInode {
         }
         let is_orphan = self.filesystem.note(|operation| {
             let is_last = operation.begin().inodes.release(self.location);
-            // A deleted subvolume goes with all that it holds.
+            // A deleted subvolume is dropped with all its inodes.
             operation.require_subvolume(self.location.subvolume)?;
             Ok(is_last && operation.inode(self.location)?.nlink == 0)
         });
         if is_orphan.unwrap_or(false) {
-            // What fails here is done again at the next opening.
+            // If this fails, the next opening retries.
             drop(self.filesystem.remove_orphan(self.location));
         }
     }
 }
 
-/// What came of cleaning up one subvolume; `None` where that is damaged. A volume with such a subvolume can be written
-/// nevertheless, to save or to delete it: who reads it is told, and what is to be cleaned up stays for another opening.
+/// Turns an error of a damaged subvolume into `None`. A volume with such a subvolume can still be
+/// written, to save or delete the subvolume. Reads of it return the error, and its orphans remain
+/// for a later opening.
 pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(error) if error.kind() == ErrorKind::Corrupt && !error.is_defect() => Ok(None),
@@ -79,10 +83,10 @@ pub(crate) fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 impl WritableFilesystem {
-    /// Holds an inode open: it stays when its last name goes.
+    /// Holds an inode open, so that it remains when its last name is removed.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], also for one without names that nobody holds.
+    /// [`Error::InodeNotFound`], also for an inode without names and without holds.
     pub fn open_inode(&self, location: Location) -> Result<OpenInode> {
         self.note(|operation| {
             let item = operation.inode(location)?;
@@ -95,26 +99,26 @@ impl WritableFilesystem {
         Ok(OpenInode::held(self.clone(), location))
     }
 
-    /// Removes an inode that has no names and that nobody holds, in steps of bounded size.
+    /// Removes an inode without names and without holds, in steps of bounded size.
     pub(super) fn remove_orphan(&self, location: Location) -> Result<()> {
         loop {
             let is_gone = self.operate(Need::freeing(STEP_PLACES), |operation| {
                 operation.be_upkeep();
                 match operation.require_subvolume(location.subvolume) {
-                    // Its tree goes as a whole.
+                    // The subvolume's tree is dropped as a whole.
                     Err(Error::SubvolumeNotFound { .. }) => return Ok(true),
                     required => required?,
                 }
                 operation.remove_orphan_step(location, |_| ())
             })?;
             if is_gone {
-                // Content that still waits goes, too.
+                // Discard the remaining dirty data too.
                 return self.write_back_file(location);
             }
         }
     }
 
-    /// Returns whether an inode without names has one hold, at this moment.
+    /// Returns whether an inode without names has exactly one hold now.
     fn is_last_hold(&self, location: Location) -> bool {
         let is_last = |state: &InodeState| state.held == 1 && state.item.is_some_and(|item| item.nlink == 0);
         self.live_inodes().look(id_of(location), is_last) == Some(true)
@@ -147,11 +151,11 @@ impl WritableFilesystem {
         is_released
     }
 
-    /// Removes the inodes without names that a crash, or a holder that never let go, left in one subvolume. Returns how
-    /// many there were. Inodes that are held now are left alone.
+    /// Removes the inodes without names in one subvolume that a crash, or a hold without end, left.
+    /// Returns their number. Inodes that are held now remain.
     ///
     /// # Errors
-    /// That the tree cannot be read; [`Error::NoSpace`].
+    /// An error of the tree; [`Error::NoSpace`].
     pub fn clean_orphans(&self, subvolume: SubvolumeId) -> Result<u64> {
         let mut removed = 0_u64;
         let mut from = 0;
@@ -168,8 +172,8 @@ impl WritableFilesystem {
         }
     }
 
-    /// Removes the inodes without names of all subvolumes: what is done when a volume is opened for writing. A subvolume
-    /// without any costs the way to one leaf.
+    /// Removes the inodes without names of all subvolumes, when a volume is opened for writing. A
+    /// subvolume without orphans costs a descent to one leaf.
     ///
     /// # Errors
     /// As for [`WritableFilesystem::clean_orphans`].
@@ -195,7 +199,7 @@ impl WritableFilesystem {
             let Some(id) = id.filter(|_| key.item_type == ItemType::ROOT_ITEM) else {
                 continue;
             };
-            // Those that are being deleted go with all that they hold.
+            // A deleted subvolume is dropped with all its inodes.
             if view.root_item(id.tree())?.references == 0 {
                 continue;
             }
@@ -220,8 +224,8 @@ impl WritableFilesystem {
             .collect()
     }
 
-    /// Removes an orphan, or only its orphan item: where the inode is gone, or has names (older kernels marked truncations
-    /// in this way, and truncated content needs no more than that).
+    /// Removes an orphan, or only its orphan item if the inode is gone or has names. Older kernels
+    /// marked truncations with an orphan item, and a truncated file needs no other cleanup.
     fn clean_orphan(&self, location: Location) -> Result<bool> {
         let (is_held, nlink) = self.look(|operation| {
             let nlink = match operation.inode(location) {
@@ -250,7 +254,7 @@ impl Operation<'_> {
     /// Removes an inode without names, or the first of its extents if it has many. Returns whether the inode is gone. `begun`
     /// runs once, before the first edit.
     fn remove_orphan_step(&mut self, location: Location, begun: impl FnOnce(&InodeTable)) -> Result<bool> {
-        // Looked up while the inode is there: a number is not given twice in one transaction.
+        // Cache the next number while the inode exists: a transaction must not reuse a number.
         self.look().next_inode_number(location.subvolume.tree())?;
         let end = self.end_of_step(location)?;
         self.reach_inode(location)?;
@@ -290,7 +294,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Removes all items of an inode, and what its extents refer to.
+    /// Removes all items of an inode, and its references to extents.
     pub(super) fn remove_inode_items(&mut self, location: Location) -> Result<()> {
         let first = InodeItem::key(location.inode);
         let end = Key::new(
@@ -304,8 +308,8 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Removes the items with keys in `[from, end)`, drops what file extents among them refer to, and returns how many
-    /// bytes of `nbytes` those stood for.
+    /// Removes the items with keys in `[from, end)`, and drops the references of file extents among
+    /// them. Returns the bytes that these items added to `nbytes`.
     fn remove_items(&mut self, location: Location, from: Key, end: Key) -> Result<u64> {
         let tree = location.subvolume.tree();
         let sector_bytes = self.look().core().format.sector_bytes;

@@ -1,8 +1,9 @@
-//! Rename, in all its forms: over what is there or not, two entries exchanged, a whiteout left behind; of files,
-//! directories, and entries of subvolumes, which may move between subvolumes.
+//! Rename in all its forms: with or without replacing an entry, with two entries exchanged, or with
+//! a whiteout left behind. It moves files, directories, and subvolumes, which may move between
+//! subvolumes.
 //!
-//! The new name is added before the old one goes, so an inode whose names are as many as its item holds may get one in
-//! an extended item. Counters and times are raised as often as the kernel raises them.
+//! The new name is added before the old one is removed. An inode whose reference item is full may
+//! therefore get an extended item. Counters and times change as often as in the kernel.
 //!
 //! Source: rename(2) for meaning and errors.
 
@@ -20,26 +21,27 @@ use buttress_format::{FileKind, InodeItem, RootRef, TreeId};
 use buttress_fs::error::{Corruption, Error, Name, Result};
 use buttress_fs::location::Location;
 
-/// Items that a rename takes or gives: two names, an inode that goes, a whiteout.
+/// The items that a rename edits: two names, a removed inode, a whiteout.
 const RENAME_ITEMS: u64 = 20;
 
-/// Places of a rename, and of the inode that gives way: its items lie side by side, and have two ends.
+/// The places of a rename and of a replaced inode, whose adjacent items have two ends.
 const RENAME_PLACES: u64 = RENAME_ITEMS + 2;
 
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// What a rename does with an entry that has the new name, and with the old name.
+/// What a rename does with an existing entry of the new name, and with the old name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// What has the new name goes, if it is of the same kind, and, if a directory, empty.
+    /// The entry of the new name is replaced, if it has the same kind and, for a directory, is
+    /// empty.
     #[default]
     Replace,
-    /// Nothing may have the new name.
+    /// An entry of the new name makes the rename fail.
     NoReplace,
-    /// Both entries change places.
+    /// Both entries exchange places.
     Exchange,
-    /// As [`RenameMode::Replace`]; the old name becomes a whiteout: a character device 0, 0 of this owner, as overlay
-    /// file systems need it.
+    /// Replaces as [`RenameMode::Replace`] does. The old name becomes a whiteout, as overlay file
+    /// systems need it: a character device 0, 0 of this owner.
     Whiteout(NewInode),
 }
 
@@ -48,13 +50,13 @@ pub enum RenameMode {
 pub struct Renamed {
     /// The inode that moved.
     pub moved: Location,
-    /// The inode that had the new name.
+    /// The inode that had the new name before.
     pub present: Option<Location>,
-    /// The inode that gave way with its last name, held open.
+    /// A hold on the replaced inode, if that was its last name and the caller keeps it.
     pub kept: Option<OpenInode>,
 }
 
-/// One end of a rename.
+/// The directory and the name at one end of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End<'a> {
     directory: Location,
@@ -62,15 +64,16 @@ struct End<'a> {
 }
 
 impl WritableFilesystem {
-    /// Gives the entry `old_name` of `old_directory` the name `new_name` in `new_directory`. Two names of the same inode
-    /// stay as they are.
+    /// Renames the entry `old_name` of `old_directory` to `new_name` in `new_directory`. If both
+    /// are names of the same inode, nothing changes.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`]; [`Error::IsADirectory`] and
-    /// [`Error::NotADirectory`] where only one of both is a directory; [`Error::NotEmpty`], also for a subvolume;
-    /// [`Error::CrossesSubvolumes`]; [`Error::Invalid`] for a directory that is to move into itself;
-    /// [`Error::NotPermitted`], also of a subvolume's root; [`Error::ReadOnlySubvolume`], also for a read-only subvolume that is
-    /// to move to another directory; [`Error::HashCollision`]; [`Error::NoSpace`].
+    /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`];
+    /// [`Error::IsADirectory`] and [`Error::NotADirectory`] if only one of both is a directory;
+    /// [`Error::NotEmpty`], also for a subvolume; [`Error::CrossesSubvolumes`]; [`Error::Invalid`]
+    /// for a move of a directory into itself; [`Error::NotPermitted`], also for a subvolume's root.
+    /// [`Error::ReadOnlySubvolume`], also for a move of a read-only subvolume to another directory;
+    /// [`Error::HashCollision`]; [`Error::NoSpace`].
     pub fn rename(
         &self,
         old_directory: Location,
@@ -83,11 +86,12 @@ impl WritableFilesystem {
             .map(drop)
     }
 
-    /// As [`WritableFilesystem::rename`], and holds the inode that gives way open if its last name goes and `keeps` wants
-    /// it. `keeps` runs under the edit lock, and may run several times.
+    /// Renames as [`WritableFilesystem::rename`] does. If the replaced inode loses its last name
+    /// and `keeps` returns true, holds it open. `keeps` runs under the edit lock, and may run
+    /// several times.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::rename`].
+    /// As for [`WritableFilesystem::rename`].
     pub fn rename_keeping(
         &self,
         old_directory: Location,
@@ -119,7 +123,8 @@ impl WritableFilesystem {
 }
 
 impl Operation<'_> {
-    /// Returns what is left of the entry that gave way, the entry that moved, and the one that had the new name.
+    /// Returns the rest of the replaced entry, the entry that moved, and the entry that had the new
+    /// name.
     fn rename(
         &mut self,
         old: End<'_>,
@@ -145,7 +150,7 @@ impl Operation<'_> {
             _ => {}
         }
         self.check_nesting(old, moved, new, present, mode)?;
-        // A subvolume has one name; beside it there may be entries that only stand for it.
+        // A subvolume has one real name; other entries may be placeholders for it.
         let is_same = present.is_some_and(|present| match moved.target {
             Target::Inode(_) => {
                 present.target == moved.target && old.directory.subvolume == new.directory.subvolume
@@ -165,7 +170,7 @@ impl Operation<'_> {
         Ok((left, moved, present))
     }
 
-    /// Renames an entry whose new name is another one.
+    /// Renames an entry to a different name.
     fn rename_entry(
         &mut self,
         old: End<'_>,
@@ -197,7 +202,8 @@ impl Operation<'_> {
         self.replace(old, moved, new, Some(present), (mode, keeps))
     }
 
-    /// Refuses moves to below what moves, and over what it lies in.
+    /// Returns an error for a move of a directory below itself, and for replacing a directory above
+    /// the moved entry.
     fn check_nesting(
         &mut self,
         old: End<'_>,
@@ -240,7 +246,8 @@ impl Operation<'_> {
         self.require_changeable(location, &item)
     }
 
-    /// Refuses to take a read-only subvolume to another directory: that is a change of its root.
+    /// Returns an error for a move of a read-only subvolume to another directory, which would
+    /// change its root.
     fn require_entry_leaves(&mut self, end: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
         match entry.target {
             Target::Subvolume(id) if end.directory != to.directory && !self.is_placeholder(end, entry)? => {
@@ -250,7 +257,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Whether an entry only stands for a subvolume, which is elsewhere or gone.
+    /// Returns whether an entry is only a placeholder for a subvolume that is elsewhere or deleted.
     fn is_placeholder(&mut self, end: End<'_>, entry: Entry) -> Result<bool> {
         match entry.target {
             Target::Inode(_) => Ok(false),
@@ -258,13 +265,13 @@ impl Operation<'_> {
         }
     }
 
-    /// Whether the entry at `from` may move to the directory of `to`.
+    /// Checks that the entry at `from` may move to the directory of `to`.
     fn check_moves(&mut self, from: End<'_>, entry: Entry, to: End<'_>) -> Result<()> {
         match entry.target {
             Target::Subvolume(_) if !self.is_placeholder(from, entry)? => Ok(()),
             _ if from.directory.subvolume != to.directory.subvolume => Err(Error::CrossesSubvolumes),
             Target::Inode(_) => Ok(()),
-            // An entry that stands for a subvolume which is not there stays where it is.
+            // A placeholder for a missing subvolume cannot move.
             Target::Subvolume(_) => Err(Error::NotEmpty {
                 location: Location::placeholder_in(from.directory),
             }),
@@ -328,7 +335,7 @@ impl Operation<'_> {
         Ok(left)
     }
 
-    /// Goes to what changes when an entry leaves one end for another directory.
+    /// Reaches the items that change when an entry moves from one end to another directory.
     fn reach_end(&mut self, end: End<'_>, entry: Entry, other: Location) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => {
@@ -346,7 +353,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Refuses a directory over what is none, and the other way round.
+    /// Returns an error for a directory that would replace another file type, and the reverse.
     fn check_kinds(&self, moved: Entry, new: End<'_>, present: Entry) -> Result<()> {
         let location = present.target.location(new.directory);
         match (
@@ -361,7 +368,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Whether what has the new name may go.
+    /// Checks that the entry of the new name may be replaced.
     fn check_gives_way(&mut self, new: End<'_>, present: Entry) -> Result<()> {
         let location = present.target.location(new.directory);
         let Target::Inode(_) = present.target else {
@@ -413,7 +420,8 @@ impl Operation<'_> {
         self.grow_directory(old.directory, old.name)
     }
 
-    /// Records a name on the side of what it leads to. A subvolume has one place, so that of a subvolume moves here.
+    /// Adds a name to the references of its target. A subvolume has one place, so its old root
+    /// reference is replaced.
     fn insert_name(&mut self, end: End<'_>, from: Location, entry: Entry, index: u64) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => {
@@ -431,12 +439,12 @@ impl Operation<'_> {
         }
     }
 
-    /// Takes the old name away, on both sides.
+    /// Removes the old name, on both sides.
     fn remove_name(&mut self, end: End<'_>, entry: Entry) -> Result<()> {
         match entry.target {
             Target::Inode(inode) => self.unlink_name(end.directory, end.name, beside(end.directory, inode)),
             Target::Subvolume(_) => {
-                // Its reference moved already.
+                // The entry's root reference has already moved.
                 let Some(index) = self.search_index(end.directory, end.name)? else {
                     return Err(Corruption::DirIndexMissing {
                         directory: end.directory,
@@ -452,8 +460,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Counts the change of both directories and of what moves. A subvolume's own tree does not know its name: it stays as it
-    /// is, read-only ones above all, which incremental sends take for unchanged.
+    /// Records the change in both directories and in the moved inode. A subvolume's own tree does
+    /// not contain its name, so it stays unchanged. Incremental sends rely on that for read-only
+    /// subvolumes.
     fn touch_ends(&mut self, old: End<'_>, moved: Entry, new: End<'_>) -> Result<()> {
         let now = self.now();
         let touch = |item: &mut InodeItem| {

@@ -1,10 +1,12 @@
 //! Setting and removing extended attributes.
 //!
-//! Attributes whose names have the same hash share an item. A value that changes keeps its place where it is alone in
-//! its item, else it goes to the end, as in the kernel. Some attributes mean more: access control lists change the mode
-//! and are not stored when they say no more than it; the property of compression changes flags.
+//! Extended attributes whose names have the same hash share an item. A changed value keeps its
+//! position if it is alone in its item. Otherwise it moves to the end, as in the kernel. Some
+//! attributes have side effects. An access control list changes the mode, and is not stored if it
+//! says no more than the mode. The compression property changes flags.
 //!
-//! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation, section "XATTR_ITEM".
+//! Source: setxattr(2), removexattr(2) for meaning and errors; on-disk format documentation,
+//! section "XATTR_ITEM".
 
 use super::Operation;
 use crate::WritableFilesystem;
@@ -17,34 +19,35 @@ use buttress_fs::location::Location;
 use buttress_fs::lookup::NAME_LIMIT;
 use buttress_fs::property::{COMPRESSION_NAME, CompressionProperty, PREFIX, flags_with, is_for};
 
-/// Items that an attribute takes: its own, the inode's.
+/// The items that setting an extended attribute edits: its own item and the inode item.
 const XATTR_ITEMS: u64 = 3;
 
-/// What the names of attributes for users begin with.
+/// The prefix of user attributes' names.
 const USER: &[u8] = b"user.";
 
-/// Whether an attribute may be there already.
+/// Whether the extended attribute may exist before the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetXattr {
-    /// Either way.
+    /// It may exist or not.
     #[default]
     CreateOrReplace,
-    /// It must not be there (`XATTR_CREATE`).
+    /// It must not exist (`XATTR_CREATE`).
     Create,
-    /// It must be there (`XATTR_REPLACE`).
+    /// It must exist (`XATTR_REPLACE`).
     Replace,
 }
 
 impl WritableFilesystem {
-    /// Sets an attribute. The name is the full one, `user.…`. Access control lists are set whatever `how` says, and an
-    /// empty value removes them and the property of compression.
+    /// Sets an extended attribute by its full name, such as `user.…`. Access control lists ignore
+    /// `how`. An empty value removes an access control list or the compression property.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`] as `how` asks;
-    /// [`Error::AttributeTooLarge`] for a value that does not fit into a leaf, or not beside the other attributes of the
-    /// same hash; [`Error::NotPermitted`] for an immutable or append-only inode, and in `user.` for what is neither a file
-    /// nor a directory; [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for an unknown prefix;
-    /// [`Error::Invalid`] for a value that an attribute with a meaning cannot have.
+    /// [`Error::InodeNotFound`]; [`Error::Exists`] and [`Error::AttributeNotFound`] according to
+    /// `how`. [`Error::AttributeTooLarge`] for a value that does not fit into a leaf, or not beside
+    /// other attributes of the same hash. [`Error::NotPermitted`] for an immutable or append-only
+    /// inode, and for `user.` on an inode that is neither a file nor a directory.
+    /// [`Error::ReadOnlySubvolume`]; [`Error::AttributesUnsupported`] for an unknown prefix;
+    /// [`Error::Invalid`] for an invalid value of an attribute with side effects.
     pub fn set_xattr(&self, location: Location, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         check_xattr_name(name)?;
         self.operate_beside_data(Need::places(XATTR_ITEMS), |operation| {
@@ -58,10 +61,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// Removes an attribute.
+    /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`Error::AttributeNotFound`], but not of access control lists; and those of [`WritableFilesystem::set_xattr`].
+    /// [`Error::AttributeNotFound`], except for access control lists; as for
+    /// [`WritableFilesystem::set_xattr`].
     pub fn remove_xattr(&self, location: Location, name: &[u8]) -> Result<()> {
         check_xattr_name(name)?;
         self.operate(Need::freeing(XATTR_ITEMS), |operation| {
@@ -76,7 +80,7 @@ impl WritableFilesystem {
     }
 }
 
-/// Refuses names that no attribute can have.
+/// Returns an error for an invalid attribute name.
 fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_LIMIT {
         return Err(Error::NameTooLong {
@@ -92,7 +96,7 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses name spaces that btrfs does not have.
+/// Returns an error for a name space that btrfs does not have.
 fn check_name_space(location: Location, name: &[u8]) -> Result<()> {
     let known = [USER, b"trusted.", b"security.", PREFIX];
     if [ACCESS_NAME, DEFAULT_NAME].contains(&name) {
@@ -125,7 +129,7 @@ impl Operation<'_> {
         Ok(item)
     }
 
-    /// Refuses what `how` does not allow.
+    /// Returns an error if the attribute's existence contradicts `how`.
     fn require_presence(&mut self, location: Location, name: &[u8], how: SetXattr) -> Result<()> {
         let is_present = self.xattr(location, name)?.is_some();
         let name = || Name::from(name);
@@ -200,7 +204,7 @@ impl Operation<'_> {
         how: SetXattr,
     ) -> Result<()> {
         let property = match value {
-            // There is nothing against taking it away.
+            // Removing the value is always valid.
             b"" => None,
             value => {
                 let in_place = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
@@ -213,7 +217,7 @@ impl Operation<'_> {
             }
         };
         if !is_for(item.kind()) {
-            // The kernel takes the property for other inodes and does nothing.
+            // The kernel accepts the property on other inodes and does nothing.
             return Ok(());
         }
         if property.is_some() {
@@ -231,7 +235,7 @@ impl Operation<'_> {
         self.change_inode(location, |item| item.flags = flags_with(property, item.flags))
     }
 
-    /// Marks the volume as using the feature that an attribute's value stands for.
+    /// Sets the volume's feature flag that an attribute's value requires.
     pub(super) fn require_feature_of(&mut self, name: &[u8], value: &[u8]) {
         if name == COMPRESSION_NAME
             && let Ok(property) = CompressionProperty::parse(value)
@@ -241,7 +245,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Refuses a value that would not fit.
+    /// Returns an error for a value that does not fit.
     fn check_xattr_room(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
         let too_large = || Error::AttributeTooLarge {
             name: Name::from(name),
@@ -269,7 +273,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Puts an attribute in, in place of one of the same name. The inode is not touched.
+    /// Adds an extended attribute, or replaces one of the same name. The inode does not change.
     pub(super) fn put_xattr(&mut self, location: Location, name: &[u8], value: &[u8]) -> Result<()> {
         let entry = self.xattr_entry(name, value);
         let key = DirItem::xattr_key(location.inode, name);
@@ -285,7 +289,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Takes an attribute away, if it is there. The inode is not touched.
+    /// Removes an extended attribute, if it exists. The inode does not change.
     pub(crate) fn remove_xattr_item(&mut self, location: Location, name: &[u8]) -> Result<()> {
         let key = DirItem::xattr_key(location.inode, name);
         self.shrink(location.subvolume.tree(), &key, &mut |data| {

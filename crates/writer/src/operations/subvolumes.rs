@@ -1,10 +1,12 @@
-//! Subvolumes as directories hold them: create, snapshot, delete, default, read-only, and the volume's label.
+//! Subvolumes as directory entries: create, snapshot, delete, default, read-only, and the volume's
+//! label.
 //!
-//! The trees and root items are made in [`buttress_fs::subvolume`]; here they get their names. Deleting takes the name and marks
-//! the tree; its blocks go when [`WritableFilesystem::drop_deleted_subvolumes`] is called, at once or after the volume was
-//! opened again.
+//! [`buttress_fs::subvolume`] makes the trees and root items; this module names them. Deleting
+//! removes the name and marks the tree. [`WritableFilesystem::drop_deleted_subvolumes`] frees its
+//! blocks, at once or after the volume was opened again.
 //!
-//! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for what is refused.
+//! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF"; btrfs-subvolume(8) for
+//! refused calls.
 
 use super::Access;
 use super::Operation;
@@ -23,23 +25,25 @@ use buttress_fs::location::Location;
 use buttress_fs::subvolume::{DEFAULT_NAME, SubvolumePlace, default_in, parse_place};
 use buttress_tree::OwnedItem;
 
-/// Items that a new subvolume takes: root item, its directory, references from both sides, entry, uuids, quota group.
+/// The items of a new subvolume: root item, its directory, references from both sides, entry,
+/// uuids, quota group.
 pub(super) const SUBVOLUME_ITEMS: u64 = 20;
 
-/// The most bytes of a label; one more is the zero that ends it.
+/// The most bytes of a label, without the zero byte that ends it.
 pub const LABEL_BYTES_MAX: usize = 255;
 
-/// What becomes of a received subvolume's claim to equal its original when it is made writable.
+/// What happens to a received subvolume's received uuid when the subvolume becomes writable. The
+/// uuid asserts that it equals its original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedUuid {
-    /// It is not made writable.
+    /// The subvolume does not become writable.
     Refuse,
-    /// The claim is given up: the received uuid is cleared.
+    /// The received uuid is cleared.
     Clear,
 }
 
 impl WritableFilesystem {
-    /// Refuses what lies in a read-only subvolume, or in a deleted one.
+    /// Returns an error for a location in a read-only or deleted subvolume.
     ///
     /// # Errors
     /// [`Error::ReadOnlySubvolume`], [`Error::SubvolumeNotFound`].
@@ -51,11 +55,12 @@ impl WritableFilesystem {
         self.look(|access| access.require_writable(location))
     }
 
-    /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the mode of its root directory,
-    /// which gets the property of compression of the root of the subvolume that `directory` is in.
+    /// Makes an empty subvolume. As in the kernel, a default access list of `directory` limits the
+    /// mode of its root directory. The root directory inherits the compression property from the
+    /// root of the subvolume that contains `directory`.
     ///
     /// # Errors
-    /// [`Error::Exists`], and those of [`WritableFilesystem::create`].
+    /// [`Error::Exists`]; as for [`WritableFilesystem::create`].
     pub fn create_subvolume(&self, directory: Location, name: &[u8]) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
@@ -70,13 +75,15 @@ impl WritableFilesystem {
         })
     }
 
-    /// Makes a snapshot of the source, in the state that the commit of this call freezes. Takes the same time at any size.
+    /// Makes a snapshot of the source, in the state that this call's commit freezes. The time does
+    /// not depend on the source's size.
     ///
-    /// As on Linux, the snapshot is durable when this returns. It gets its name after the commit that froze the source, so a second
-    /// commit follows. That one writes metadata only.
+    /// As on Linux, the snapshot is durable when this returns. It gets its name after the commit
+    /// that froze the source, so a second commit follows, which writes metadata only.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], [`Error::Exists`], and those of [`Engine::commit`](crate::Engine::commit).
+    /// [`Error::SubvolumeNotFound`], [`Error::Exists`]; as for
+    /// [`Engine::commit`](crate::Engine::commit).
     pub fn snapshot(
         &self,
         source: SubvolumeId,
@@ -86,9 +93,9 @@ impl WritableFilesystem {
     ) -> Result<SubvolumeId> {
         check_name(name)?;
         let new = self.new_subvolume();
-        // Each child of the source's root gets a reference.
+        // Each child of the source's root gets a reference, which needs no place now.
         let need = Need::places(SUBVOLUME_ITEMS);
-        // The moment itself is short: what it needs is in memory by then.
+        // Fault in the blocks first, so that the work inside the commit is short.
         self.look(|operation| {
             operation.follows_snapshot_of = Some(source);
             operation.reach_new_subvolume(directory, name, &new)?;
@@ -106,12 +113,13 @@ impl WritableFilesystem {
         Ok(id)
     }
 
-    /// Deletes a subvolume: its name is gone with the next commit, its space comes back as its tree is dropped.
+    /// Deletes a subvolume. The next commit removes its name; dropping its tree frees its space.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]. [`Error::HoldsSubvolume`] if the subvolume holds others. [`Error::NotPermitted`]
-    /// for the top level and the default subvolume. Also if its directory or its root directory is immutable or
-    /// append-only. [`Error::ReadOnlySubvolume`] if its directory is in a read-only subvolume.
+    /// [`Error::SubvolumeNotFound`]. [`Error::HoldsSubvolume`] if the subvolume contains others.
+    /// [`Error::NotPermitted`] for the top level and the default subvolume. [`Error::NotPermitted`]
+    /// also if its directory or its root directory is immutable or append-only.
+    /// [`Error::ReadOnlySubvolume`] if its directory is in a read-only subvolume.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         let location = Location::root_of(id);
         let refuse = |why| Err(Error::NotPermitted { location, why });
@@ -157,7 +165,7 @@ impl WritableFilesystem {
         self.give_up_content_of(id)
     }
 
-    /// Says which subvolume is mounted where none is named.
+    /// Sets the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// # Errors
     /// [`Error::SubvolumeNotFound`].
@@ -187,10 +195,11 @@ impl WritableFilesystem {
     /// Makes a subvolume read-only, or writable.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume that would become writable and
-    /// shall keep its received uuid.
+    /// [`Error::SubvolumeNotFound`]; [`Error::NotPermitted`] for a received subvolume that would
+    /// become writable while `received` is [`ReceivedUuid::Refuse`].
     pub fn set_read_only(&self, id: SubvolumeId, read_only: bool, received: ReceivedUuid) -> Result<()> {
-        // A copy that has begun is done before: nothing changes in what others have seen to be read-only.
+        // Calls of several steps end first, so that no content changes after readers saw the
+        // subvolume read-only.
         let _no_steps = self.data().several_steps.write();
         self.operate(Need::places(4), |operation| {
             operation.require_subvolume(id)?;
@@ -221,10 +230,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// Gives the volume a label; an empty one takes it away.
+    /// Sets the volume's label. An empty label removes it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a label that is longer than [`LABEL_BYTES_MAX`], or holds a zero byte or a line's end.
+    /// [`Error::Invalid`] for a label that is longer than [`LABEL_BYTES_MAX`], or contains a zero
+    /// byte or a newline.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_BYTES_MAX || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
             return Err(Error::Invalid {
@@ -248,11 +258,11 @@ impl WritableFilesystem {
 }
 
 impl Access<'_> {
-    /// Goes to what a snapshot reads of its source.
+    /// Reaches the items of the source that a snapshot reads.
     pub(super) fn reach_source(&mut self, source: SubvolumeId) -> Result<()> {
         let tree = source.tree();
         let received = match self.look().root_item(tree) {
-            // That is told when the snapshot is made.
+            // Making the snapshot returns this error.
             Err(Error::TreeNotFound { .. }) => return Ok(()),
             item => item?.received_uuid,
         };
@@ -263,14 +273,14 @@ impl Access<'_> {
             true => open.is_dirty(),
             false => open.is_in_memory(),
         };
-        // What a commit is about to write is in memory when the snapshot's turn comes.
+        // Blocks that a commit is about to write are in memory when the snapshot is made.
         if !is_newer {
             making::committed_root(self.look(), source, None)?;
         }
         Ok(())
     }
 
-    /// Goes to where a new subvolume is going to be written down.
+    /// Reaches the places of a new subvolume's items.
     fn reach_new_subvolume(&mut self, directory: Location, name: &[u8], new: &NewSubvolume) -> Result<()> {
         self.reach_new_entry(directory, name)?;
         self.reach_new_inode(TreeId::ROOT)?;
@@ -283,7 +293,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Gives the root directory of a new subvolume what it inherits.
+    /// Sets the inherited attributes of a new subvolume's root directory.
     fn endow_root(&mut self, id: SubvolumeId, inherited_attributes: &NewInodeAttributes) -> Result<()> {
         let root = Location::root_of(id);
         for (name, value) in &inherited_attributes.xattrs {
@@ -296,7 +306,7 @@ impl Operation<'_> {
         })
     }
 
-    /// Gives a subvolume its entry, and its references from both sides.
+    /// Inserts the entry of a subvolume, and its root references on both sides.
     pub(super) fn name_subvolume(&mut self, directory: Location, name: &[u8], id: SubvolumeId) -> Result<()> {
         let index = self.begin().free_index(directory)?;
         let entry = Entry {
@@ -314,21 +324,21 @@ impl Operation<'_> {
         self.grow_directory(directory, name)
     }
 
-    /// The key of the entry that names the default subvolume.
+    /// Returns the key of the entry that names the default subvolume.
     fn key_of_default(&mut self) -> Key {
         let superblock = self.look().core().forest.volume().superblock();
         let directory = InodeNumber::new(superblock.root_dir_objectid.get());
         DirItem::key(directory, DEFAULT_NAME)
     }
 
-    /// The subvolume that is mounted where none is named, as of now.
+    /// Returns the current default subvolume.
     fn default_subvolume(&mut self) -> Result<SubvolumeId> {
         let key = self.key_of_default();
         let item = self.get(TreeId::ROOT, &key)?;
         default_in(&key, item.as_ref().map(OwnedItem::data))
     }
 
-    /// Where a subvolume is, as of now.
+    /// Returns the current place of a subvolume: its directory and name.
     fn place_of(&mut self, id: SubvolumeId) -> Result<SubvolumePlace> {
         let first = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, 0);
         let found = self.look().at_or_after(TreeId::ROOT, &first)?;
@@ -340,7 +350,7 @@ impl Operation<'_> {
         parse_place(&item.key(), item.data())
     }
 
-    /// Refuses a subvolume that holds others.
+    /// Returns an error for a subvolume that contains other subvolumes.
     fn require_no_subvolumes(&mut self, id: SubvolumeId) -> Result<()> {
         let first = Key::new(id.tree().object_id(), ItemType::ROOT_REF, 0);
         let found = self.look().at_or_after(TreeId::ROOT, &first)?.filter(|item| {

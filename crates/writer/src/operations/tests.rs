@@ -1,4 +1,5 @@
-//! File operations on volumes of mkfs.btrfs, each checked by btrfs-progs, and against the kernel.
+//! Tests of file operations on volumes of mkfs.btrfs, checked by btrfs-progs and compared with the
+//! kernel.
 
 mod against_kernel;
 mod every_operation;

@@ -1,17 +1,19 @@
-//! Subvolumes that nobody sees before they are whole: what receives streams makes them.
+//! Unfinished subvolumes, which no reader sees until they are complete. Receiving a stream makes
+//! them.
 //!
-//! Such a subvolume is a tree with a root item without references and an orphan item: on disk it looks like one that was
-//! deleted and is not dropped yet, except that the flag is missing that deleted ones have. It has no name, no uuid finds it,
-//! and whoever opens the volume next for writing, this library or the kernel, drops it. [`finish_subvolumes`] makes it one
-//! like any other, in one step of one transaction.
+//! Such a subvolume is a tree with an orphan item and a root item without references. On disk it
+//! looks like a deleted subvolume that is not yet dropped, except for the missing flag of deleted
+//! subvolumes. It has no name, and no uuid leads to it. The next opening for writing, by this
+//! library or the kernel, drops it. [`finish_subvolumes`] makes it an ordinary subvolume, in one
+//! step of one transaction.
 //!
-//! Whoever makes it says all about what is in it: directories pass nothing on to what is made in them, and the flags of
-//! immutable and append-only inodes forbid nothing before the end.
+//! The caller sets all attributes of its inodes. Directories pass no attributes on to new inodes,
+//! and the flags of immutable and append-only inodes forbid nothing until the end.
 //!
-//! Names that are made in it may wait, so that many go into each leaf at once ([`defer_names`]).
+//! Its new names may wait, so that many go into each leaf at once ([`defer_names`]).
 //!
-//! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes
-//! [`defer_names`]: WritableFilesystem::defer_names
+//! [`finish_subvolumes`]: WritableFilesystem::finish_subvolumes [`defer_names`]:
+//! WritableFilesystem::defer_names
 
 use super::Access;
 use super::Operation;
@@ -28,35 +30,36 @@ use buttress_format::{
 use buttress_fs::error::{Error, Result};
 use buttress_fs::location::Location;
 
-/// Where a subvolume comes from.
+/// The sender's identification of a received subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The uuid by which streams name it.
+    /// The uuid that identifies the subvolume in streams.
     pub uuid: Uuid,
-    /// The generation at which it last changed at its sender.
+    /// The generation of its last change at its sender.
     pub transid: Generation,
 }
 
-/// What a subvolume becomes once it is whole.
+/// The final properties of an unfinished subvolume.
 #[derive(Clone, Debug)]
 pub struct FinishedSubvolume {
-    /// Which.
+    /// The subvolume to be finished.
     pub id: SubvolumeId,
-    /// The directory that it gets its name in.
+    /// The directory of its name.
     pub directory: Location,
     /// The name.
     pub name: Vec<u8>,
-    /// The uuid of what it is a snapshot of.
+    /// The uuid of the subvolume of which it is a snapshot.
     pub parent: Option<Uuid>,
-    /// Where it was received from.
+    /// Its identification by the sender, if it was received.
     pub received: Option<Received>,
 }
 
 impl WritableFilesystem {
-    /// Begins an empty subvolume that nobody sees before it is [finished](Self::finish_subvolumes).
+    /// Makes an empty subvolume that no reader sees until it is
+    /// [finished](Self::finish_subvolumes).
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; that trees cannot be read, or that writing has stopped.
+    /// [`Error::NoSpace`]; an error of a tree; the error that stopped writing.
     pub fn begin_subvolume(&self) -> Result<SubvolumeId> {
         let new = self.new_subvolume();
         self.operate(Need::places(SUBVOLUME_ITEMS), |operation| {
@@ -67,10 +70,11 @@ impl WritableFilesystem {
         })
     }
 
-    /// As [`begin_subvolume`](Self::begin_subvolume), with what another one holds; that one may be unfinished itself. Commits.
+    /// Makes an unfinished subvolume as [`begin_subvolume`](Self::begin_subvolume) does, as a
+    /// snapshot of another subvolume. The source may be unfinished itself. This call commits.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], and those of [`Engine::commit`](crate::Engine::commit).
+    /// [`Error::SubvolumeNotFound`]; as for [`Engine::commit`](crate::Engine::commit).
     pub fn begin_snapshot(&self, source: SubvolumeId) -> Result<SubvolumeId> {
         self.put_all_names(source)?;
         let new = self.new_subvolume();
@@ -89,14 +93,15 @@ impl WritableFilesystem {
         })
     }
 
-    /// Makes subvolumes that were begun here what others are: read-only, with a name, found by their uuids. All of them at
-    /// once, and, with the next commit, for good.
+    /// Finishes unfinished subvolumes: they become read-only, get their names, and their uuids lead
+    /// to them. All become visible together, and durable with the next commit.
     ///
     /// # Errors
-    /// [`Error::Exists`] and those of [`WritableFilesystem::create`], of the directories; [`Error::SubvolumeNotFound`] for
-    /// one that is none, or is finished.
+    /// [`Error::Exists`]; as for [`WritableFilesystem::create`], for the directories.
+    /// [`Error::SubvolumeNotFound`] for a subvolume that does not exist or is already finished.
     pub fn finish_subvolumes(&self, finished: &[FinishedSubvolume]) -> Result<()> {
-        // What waits may need more room than there is: that is known before any of them shows.
+        // Writing dirty data back may need more space than is free. This error must precede the
+        // visibility of any subvolume.
         self.write_back()?;
         for one in finished {
             check_name(&one.name)?;
@@ -112,10 +117,10 @@ impl WritableFilesystem {
         })
     }
 
-    /// Gives up a subvolume that was begun here: it is one that was deleted.
+    /// Gives up an unfinished subvolume, which then counts as deleted.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`]; that the tree cannot be read.
+    /// [`Error::SubvolumeNotFound`]; an error of the tree.
     pub fn discard_subvolume(&self, id: SubvolumeId) -> Result<()> {
         self.operate(Need::freeing(4), |operation| {
             operation.require_unfinished(id)?;
@@ -132,11 +137,12 @@ impl WritableFilesystem {
         self.give_up_content_of(id)
     }
 
-    /// Sets the flags of an inode of an unfinished subvolume as an inode item has them. Of a file with content those stay that
-    /// say how content is written; what is not a matter of choice is left alone.
+    /// Sets the flags of an inode of an unfinished subvolume, in the form of the inode item. For a
+    /// file with content, the flags that describe how content is written stay. Flags that the file
+    /// system itself controls stay too.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a subvolume that is finished.
+    /// [`Error::InodeNotFound`]; [`Error::SubvolumeNotFound`] for a finished subvolume.
     pub fn set_inode_flags(&self, location: Location, flags: InodeFlags) -> Result<()> {
         self.write_back_file(location)?;
         self.operate(Need::places(2), |operation| {
@@ -165,7 +171,7 @@ impl Access<'_> {
         Err(Error::SubvolumeNotFound { subvolume: id })
     }
 
-    /// Goes to where an unfinished subvolume is going to be written down.
+    /// Reaches the places of an unfinished subvolume's items.
     fn reach_unfinished(&mut self) -> Result<()> {
         self.reach_new_inode(TreeId::ROOT)?;
         let id = self.look().next_inode_number(TreeId::ROOT)?;
@@ -174,7 +180,7 @@ impl Access<'_> {
 }
 
 impl Operation<'_> {
-    /// Has nobody see a subvolume that was just made.
+    /// Hides a subvolume that was just made from readers.
     fn hide(&mut self, id: SubvolumeId) -> Result<()> {
         let running = self.edit();
         let item = running.root_item_mut(id.tree())?;
@@ -190,7 +196,7 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// Goes to all that changes when a subvolume gets its name.
+    /// Reaches all items that change when a subvolume is finished.
     fn reach_finished(&mut self, finished: &FinishedSubvolume) -> Result<()> {
         let id = finished.id;
         self.reach_new_entry(finished.directory, &finished.name)?;
@@ -231,7 +237,7 @@ impl Operation<'_> {
     }
 }
 
-/// The key that marks a subvolume as one to be dropped.
+/// Returns the key of the orphan item that marks a subvolume to be dropped.
 const fn orphan_key(id: u64) -> Key {
     Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, id)
 }

@@ -1,8 +1,10 @@
-//! Small files that are made at once: name, attributes and content. Directories, nodes and symlinks, with their attributes.
+//! Small files made at once, with name, attributes and content. Also directories, nodes and
+//! symlinks with their attributes.
 //!
-//! What receives streams knows all of a small file before it has to make any of it. Made step by step such a file costs an
-//! operation for its name, one for each write, which waits as dirty data, and one for its attributes. Made at once it costs
-//! one; content that does not lie inside the tree is handed over as dirty data as it is.
+//! A receiver of a stream knows everything about a small file before it makes the file. Separate
+//! calls would need one operation for its name, one dirty write for each piece, and one operation
+//! for its attributes. This module needs one operation. Content that is not inline becomes dirty
+//! data without a copy.
 
 use super::attributes::AttributeChanges;
 use super::create::{Plan, REGULAR, Whole};
@@ -19,8 +21,8 @@ impl WritableFilesystem {
     /// Makes an inode with these attributes.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::make_directory`], [`WritableFilesystem::make_node`] or [`WritableFilesystem::make_symlink`], and
-    /// [`WritableFilesystem::set_attributes`].
+    /// As for [`WritableFilesystem::make_directory`], [`WritableFilesystem::make_node`],
+    /// [`WritableFilesystem::make_symlink`], and [`WritableFilesystem::set_attributes`].
     pub fn make_with(
         &self,
         directory: Location,
@@ -42,10 +44,12 @@ impl WritableFilesystem {
             .0)
     }
 
-    /// Counts a change of names in directories of one unfinished subvolume: their times become the current time.
+    /// Records changed names in directories of one unfinished subvolume: their times become the
+    /// current time.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::NoSpace`]. [`Error::SubvolumeNotFound`] for a finished subvolume.
+    /// [`Error::InodeNotFound`], [`Error::NoSpace`]. [`Error::SubvolumeNotFound`] for a finished
+    /// subvolume.
     pub fn touch_directories(&self, directories: &[Location]) -> Result<()> {
         let count = u64_of(directories.len());
         self.operate(Need::places(count), |operation| {
@@ -60,7 +64,8 @@ impl WritableFilesystem {
         })
     }
 
-    /// How much content lies inside the tree as it is; zero where the options for data ask for anything else.
+    /// Returns the most bytes of content that is stored inline unchanged; zero if the data options
+    /// exclude it.
     pub(super) fn whole_file_bytes_max(&self) -> usize {
         let options = &self.data().options;
         if options.compression.is_some() || !options.flags_of_new_files().is_empty() {
@@ -73,11 +78,12 @@ impl WritableFilesystem {
             .min(sector_bytes.saturating_sub(1))
     }
 
-    /// Makes a regular file with these attributes and this content, which is taken: it is empty afterwards, and as it was after
-    /// an error, which leaves no file.
+    /// Makes a regular file with these attributes and this content. The call takes the content and
+    /// leaves the vector empty. After an error, the vector is unchanged and no file exists.
     ///
     /// # Errors
-    /// As [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and [`WritableFilesystem::write_at`].
+    /// As for [`WritableFilesystem::create`], [`WritableFilesystem::set_attributes`] and
+    /// [`WritableFilesystem::write_at`].
     pub fn create_whole(
         &self,
         directory: Location,
@@ -103,7 +109,7 @@ impl WritableFilesystem {
             content.clear();
             return Ok(location);
         }
-        // All that can fail for want of room comes before the file is there.
+        // Everything that may fail for lack of space precedes the creation of the file.
         self.write_back_excess()?;
         let sectors = ByteCount::of(content.len())
             .checked_align_up(u64::from(self.forest().block_format().sector_bytes))

@@ -1,12 +1,15 @@
-//! Dropping what deleted subvolumes leave: their trees, block by block, over as many transactions as it takes.
+//! The snapshot dropper: frees the trees of deleted subvolumes, block by block, over several
+//! transactions.
 //!
-//! A deleted subvolume has a root item without references and an orphan item. Its tree is walked from left to right; a
-//! block that nothing else refers to is freed with all it refers to, a block that a snapshot shares only loses this
-//! tree's reference. Between transactions the root item remembers the first child that is still there (*drop progress*),
-//! so that dropping goes on after a crash, here or in the kernel.
+//! A deleted subvolume has an orphan item and a root item without references. The dropper walks its
+//! tree from left to right. It frees a block without other references, and drops the references
+//! that the block holds. A block that a snapshot shares only loses this tree's reference. Between
+//! transactions the root item records the first remaining child (*drop progress*), so that the drop
+//! continues after a crash, here or in the kernel.
 //!
-//! A shared block that this tree made counts what is below it for this tree, by name. Before the tree goes, such blocks
-//! turn to references by address (`turning`), those below before those above, so that this too can stop after any block.
+//! A shared block that this tree made holds keyed references to its children in this tree's name.
+//! Before the tree is freed, such blocks are converted to full back references
+//! (`full_back_references`), children before parents. The conversion too can stop after any block.
 //!
 //! Source: on-disk format documentation, section "Root item" (`drop_progress`, `drop_level`).
 
@@ -27,64 +30,65 @@ use buttress_fs::progress::Progress;
 use buttress_tree::{BlockPointer, NonBlocking, ReadAhead, RootPointer};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// How many references may wait before a transaction is given a chance to end.
+/// The number of delayed references after which the dropper lets the transaction end.
 const REFERENCES_AT_ONCE: usize = 1 << 16;
 
-/// Places of a step beside the references that it gives up: the root item, the orphan item, and how far it got.
+/// The places of a step beside the dropped references: the root item, the orphan item, and the drop
+/// progress.
 const STEP_PLACES: u64 = 8;
 
-/// How many children of a node are read in at once.
+/// The number of a node's children that are read at once.
 const CHILDREN_AHEAD: usize = 256;
 
-/// Why dropping a tree stopped.
+/// The reason why dropping a tree stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stop {
-    /// Nothing is left.
+    /// The whole tree is dropped.
     Gone,
-    /// So much was done that others shall have the lock.
+    /// The step did enough work, and other threads may acquire the lock.
     Enough,
     /// A block is not in memory.
     Missing(Box<BlockPointer>),
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advance {
-    /// It was done.
+    /// The step is complete.
     Done,
-    /// Nothing is left.
+    /// No block is left.
     AtEnd,
-    /// It stopped half-way, so that others get the lock, and is to be done again.
+    /// The step stopped half-way so that other threads get the lock, and must be repeated.
     Interrupted,
 }
 
-/// A node on the way down: what is in `slot` and after it is still to be dropped.
+/// A node on the path: the children in `slot` and after it are still to be dropped.
 #[derive(Debug)]
 struct Step {
     pointer: BlockPointer,
     block: TreeBlock,
     slot: usize,
     full_backref: bool,
-    /// How this block is referred to from above.
+    /// The form of the parent's reference to this block.
     reference: Reference,
 }
 
-/// How many of the blocks that were missing last are known.
+/// How many of the last missing blocks are remembered.
 const MISSING_KNOWN: usize = 16;
 
-/// What is known of one tree between two holds of the lock.
+/// State of one tree that is kept between two holds of the lock.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The blocks that were missing last, and were read.
+    /// The last blocks that were missing and were then read.
     missing: VecDeque<Logical>,
-    /// Nodes below which all that counts for this tree refers by address.
+    /// Nodes whose subtrees hold full back references for everything that this tree made.
     turned: BTreeSet<Logical>,
-    /// Blocks that were read ahead: each is needed once, and soon, so that the cache need not keep them.
+    /// Blocks that were read ahead. Each is needed once and soon, so the cache need not keep them.
     ahead: HashMap<Logical, TreeBlock>,
 }
 
 impl Memory {
-    /// Whether a block was missing not long ago; from now on it was.
+    /// Returns whether a block was missing recently, and remembers it.
     fn is_known(&mut self, pointer: &BlockPointer) -> bool {
         if self.missing.contains(&pointer.logical) {
             return true;
@@ -94,7 +98,7 @@ impl Memory {
         false
     }
 
-    /// A block that was read ahead, or is read now.
+    /// Returns a block that was read ahead, or reads it now.
     fn block(&mut self, running: &Running, pointer: &BlockPointer) -> Result<TreeBlock> {
         match self.ahead.remove(&pointer.logical) {
             Some(block) if block.header().generation == pointer.generation => Ok(block),
@@ -103,26 +107,27 @@ impl Memory {
     }
 }
 
-/// The way through one tree.
+/// The dropper's path through one tree.
 #[derive(Debug)]
 struct SnapshotDropper<'m> {
     tree: TreeId,
     last_snapshot: Generation,
-    /// What the root item's key says of the transaction that made this tree out of another one: older blocks are not its
-    /// own. Of blocks as old as that their owner decides: with a key of the kernel's they are the source's, and keys that
-    /// name the transaction itself may stand beside blocks that the snapshot changed in it.
+    /// The transaction in which a snapshot made this tree, from the root item's key: older blocks
+    /// are not the tree's own. For blocks of exactly this age, their owner decides. With the
+    /// kernel's keys they are the source's. Keys that name the transaction itself may be older than
+    /// blocks that the snapshot changed in it.
     origin: Generation,
     steps: Vec<Step>,
-    /// Blocks that are worth reading with the one that was missing.
+    /// Blocks to be read together with the missing block.
     ahead: Vec<BlockPointer>,
     memory: &'m mut Memory,
 }
 
 impl WritableFilesystem {
-    /// The deleted subvolumes that are not yet gone.
+    /// Returns the deleted subvolumes that are not completely dropped.
     ///
     /// # Errors
-    /// When the root tree cannot be read.
+    /// If the root tree cannot be read.
     pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
         let mut found = self.subvolumes_without_references()?;
         let trees = self.live_trees();
@@ -130,7 +135,7 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    /// Subvolumes that were deleted, and those that are, or once were, being made.
+    /// Returns deleted subvolumes, and subvolumes that are or were unfinished.
     fn subvolumes_without_references(&self) -> Result<Vec<SubvolumeId>> {
         let view = self.view();
         let from = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
@@ -147,11 +152,12 @@ impl WritableFilesystem {
         Ok(found)
     }
 
-    /// Drops what deleted subvolumes left, to the end. Work done so far is kept when it is cancelled. One that is damaged, or
-    /// cannot be read, keeps none of the others from being dropped.
+    /// Drops all deleted subvolumes completely. A cancelled call keeps its progress. A subvolume
+    /// that is damaged or unreadable does not prevent dropping the others.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`Error::NotDropped`], with all that could not be dropped; that writing has stopped.
+    /// [`Error::Cancelled`]; [`Error::NotDropped`], with every subvolume that could not be dropped;
+    /// the error that stopped writing.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         let deleted = self.deleted_subvolumes()?;
         let mut failures = Vec::new();
@@ -167,8 +173,9 @@ impl WritableFilesystem {
         Err(Error::NotDropped { failures })
     }
 
-    /// Drops what was left of subvolumes that were being made when the volume was last open: what is done when it is opened
-    /// for writing. They are told from deleted ones by the flag that those have. A damaged one stays, for the next opening.
+    /// Drops unfinished subvolumes of an earlier session when the volume is opened for writing.
+    /// Only deleted subvolumes have the flag that distinguishes both. A damaged subvolume remains
+    /// for the next opening.
     pub(crate) fn sweep_unfinished(&self) -> Result<()> {
         for id in self.subvolumes_without_references()? {
             let item = self.look(|operation| operation.look().root_item(id.tree()).cloned())?;
@@ -183,7 +190,8 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Whether dropping one tree failed for something that is in that tree, so that it is no reason to leave others.
+    /// Returns whether an error concerns only the tree being dropped, so that other trees can still
+    /// be dropped.
     fn is_of_one_tree(&self, error: &Error) -> bool {
         let is_in_tree = match error {
             Error::Defect(_) | Error::WritingStopped { .. } => false,
@@ -202,10 +210,11 @@ impl WritableFilesystem {
         Ok(())
     }
 
-    /// Goes on dropping one tree for a while; a block or so of it where the job was cancelled, so that even then it gets
-    /// on.
+    /// Continues to drop one tree for a while. If the job is cancelled, it still drops about one
+    /// block, so that each call progresses.
     fn drop_some(&self, tree: TreeId, progress: &Progress, memory: &mut Memory) -> Result<Stop> {
-        // What is dropped is what lies on disk, not what changed since, or what a commit is about to write.
+        // The dropper needs the tree as it is on disk, without newer changes and without blocks
+        // that a commit is about to write.
         let is_newer = |handle: &mut Handle<'_>| {
             let tree = &handle.open_tree(tree)?.tree;
             Ok(match buttress_faults::on("drop-reads-unwritten") {
@@ -226,12 +235,13 @@ impl WritableFilesystem {
         if let Stop::Missing(pointer) = &stop
             && memory.is_known(pointer)
         {
-            // It was read, and the cache did not keep it.
+            // The block was read, but the cache did not keep it.
             (stop, _) = drop_below(&mut handle, tree, progress, memory)?;
         }
         match &stop {
             Stop::Gone => remove_dead_root(&mut handle, tree).inspect_err(|error| {
-                // All that it led to was let go, so that it must not be committed with what leads there.
+                // The references are dropped, so the transaction must not be committed with blocks
+                // that still lead there.
                 self.forest().volume().stop_writing(error);
             })?,
             Stop::Enough => {}
@@ -246,7 +256,8 @@ impl WritableFilesystem {
     }
 }
 
-/// Goes on dropping where dropping stopped, and writes down where it stops now. Gives also what is worth reading in.
+/// Continues at the drop progress, and records the new drop progress. Also returns the blocks to
+/// read ahead.
 fn drop_below(
     running: &mut Running,
     tree: TreeId,
@@ -274,7 +285,7 @@ fn drop_below(
             Err(error) => match missing(error) {
                 Ok(stop) => break stop,
                 Err(error) => {
-                    // What was let go stays let go.
+                    // Dropped references stay dropped, so the progress must be recorded.
                     way.remember(running)?;
                     return Err(error);
                 }
@@ -289,7 +300,7 @@ fn drop_below(
     Ok((stop, way.blocks_ahead()))
 }
 
-/// Keys of what is left of a tree at the end: its root item and the orphan item.
+/// Returns the keys of a tree's last items: its root item and the orphan item.
 fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
     let offset = running.open_tree(tree)?.item_offset;
     Ok([
@@ -298,15 +309,16 @@ fn keys_of_dead_root(running: &mut Running, tree: TreeId) -> Result<[Key; 2]> {
     ])
 }
 
-/// Goes to where the last of a tree lies: when nothing else is left it must go at once.
+/// Reaches a tree's last items: they must be removed as soon as the tree is empty.
 fn reach_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
-    // Its id may be the highest: nobody gets it while the volume is open, since callers may still name what was in it.
+    // Cache the next id, since this id may be the highest. It is not reused while the volume is
+    // open, because callers may still name inodes in it.
     running.next_inode_number(TreeId::ROOT)?;
     let keys = keys_of_dead_root(running, tree)?;
     keys.iter().try_for_each(|key| running.reach(TreeId::ROOT, key))
 }
 
-/// Removes the last of a tree.
+/// Removes a tree's root item and orphan item.
 fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
     let keys = keys_of_dead_root(running, tree)?;
     running.trees.remove(tree);
@@ -318,7 +330,8 @@ fn remove_dead_root(running: &mut Running, tree: TreeId) -> Result<()> {
 }
 
 impl<'m> SnapshotDropper<'m> {
-    /// Finds the place where dropping stopped, or the root. `None` when others shall have the lock first.
+    /// Finds the drop progress, or the root. Returns `None` if other threads should get the lock
+    /// first.
     fn resume(running: &mut Running, tree: TreeId, memory: &'m mut Memory) -> Result<Option<Self>> {
         let open = running.open_tree(tree)?;
         let offset = open.item_offset;
@@ -354,7 +367,7 @@ impl<'m> SnapshotDropper<'m> {
             let Some((child, reference)) = step.child(tree) else {
                 break;
             };
-            // The child is on the way itself: what comes after it is what this step has left.
+            // The child is on the path itself, so this level continues after it.
             step.slot = slot.saturating_add(1);
             let depth = drop.steps.len();
             if !drop.enter(running, child, reference)? {
@@ -367,14 +380,15 @@ impl<'m> SnapshotDropper<'m> {
         Ok(Some(drop))
     }
 
-    /// Whether the way ends at a node that still has children: only such a place can be written down.
+    /// Returns whether the path ends at a node with remaining children: only such a place can be
+    /// recorded.
     fn can_stop(&self) -> bool {
         self.steps
             .last()
             .is_some_and(|step| step.pointer.level > 0 && step.slot < step.block.item_count())
     }
 
-    /// What is worth reading with the block that was missing: the children that come next, of those that this tree made.
+    /// Returns the blocks to read with the missing block: the next children that this tree made.
     fn blocks_ahead(self) -> Vec<BlockPointer> {
         if !self.ahead.is_empty() {
             return self.ahead;
@@ -389,7 +403,7 @@ impl<'m> SnapshotDropper<'m> {
             .collect()
     }
 
-    /// Writes down where to go on.
+    /// Records the drop progress.
     fn remember(&self, running: &mut Running) -> Result<()> {
         let place = self
             .steps
@@ -405,7 +419,7 @@ impl<'m> SnapshotDropper<'m> {
         Ok(())
     }
 
-    /// References of a block, looked up only where it may be shared.
+    /// Returns the references of a block. Only a block that may be shared is looked up.
     fn state(
         &self,
         running: &Running,
@@ -425,8 +439,8 @@ impl<'m> SnapshotDropper<'m> {
             .extent_state(pointer.logical, kind, running.core.node_bytes())
     }
 
-    /// Comes to a block: one that others share is let go at once, another is put on the way. False when it was neither, so
-    /// that others get the lock.
+    /// Visits a block: drops this tree's reference to a shared block, or adds another block to the
+    /// path. Returns false if it did neither, so that other threads get the lock.
     fn enter(&mut self, running: &mut Running, pointer: BlockPointer, reference: Reference) -> Result<bool> {
         let own = pointer.generation > self.last_snapshot;
         if !own {
@@ -435,7 +449,8 @@ impl<'m> SnapshotDropper<'m> {
                 if pointer.generation >= self.origin && !self.set_full_back_references(running, &pointer)? {
                     return Ok(false);
                 }
-                // Shared: others keep it, so nobody needs to know for whom it was made.
+                // Another tree keeps a shared block, so the owner of its references does not
+                // matter.
                 Self::let_go(running, &pointer, reference, self.tree);
                 return Ok(true);
             }
@@ -459,7 +474,7 @@ impl<'m> SnapshotDropper<'m> {
         Ok(true)
     }
 
-    /// Takes this tree's reference to a block away.
+    /// Drops this tree's reference to a block.
     fn let_go(running: &mut Running, pointer: &BlockPointer, reference: Reference, owner: TreeId) {
         let node_bytes = running.core.node_bytes();
         running
@@ -468,7 +483,7 @@ impl<'m> SnapshotDropper<'m> {
             .let_go(pointer.logical, node_bytes, pointer.level, reference, owner);
     }
 
-    /// One step: drops a leaf, or goes down or up.
+    /// Does one step: drops a leaf, or moves down or up.
     fn advance(&mut self, running: &mut Running) -> Result<Advance> {
         let tree = self.tree;
         let Some(step) = self.steps.last_mut() else {
@@ -481,7 +496,7 @@ impl<'m> SnapshotDropper<'m> {
             step.slot = slot.saturating_add(1);
             let depth = self.steps.len();
             let entered = self.enter(running, child, reference);
-            // It was not entered: dropping goes on here.
+            // The child was not visited, so the drop continues at it.
             let is_entered = entered.as_ref().is_ok_and(|is_done| *is_done);
             if !is_entered && let Some(step) = self.steps.get_mut(depth.saturating_sub(1)) {
                 step.slot = slot;
@@ -500,7 +515,7 @@ impl<'m> SnapshotDropper<'m> {
                 .core
                 .refer_below(&step.block, form, -1)
                 .inspect_err(|error| {
-                    // Some of it was let go, and nobody could tell what.
+                    // Some references are dropped, and no record shows which.
                     running.core.forest.volume().stop_writing(error);
                 })?;
         }
@@ -523,7 +538,7 @@ impl Step {
         }
     }
 
-    /// The child in the slot, and how this block refers to it.
+    /// Returns the child in the slot, and this block's form of reference to it.
     fn child(&self, tree: TreeId) -> Option<(BlockPointer, Reference)> {
         let child = self.pointer.child(&self.block, self.slot)?;
         let reference = match self.form(tree) {

@@ -1,11 +1,12 @@
 //! Making subvolumes: empty ones, and snapshots in constant time.
 //!
-//! A snapshot is a copy of the root block of its source, under an id of its own; everything below is shared, and gets one
-//! reference more for each child of that root. Nothing else is read or written, so it costs the same at any size. What a
-//! running transaction changed in the source is committed first, so that what is shared lies on disk.
+//! A snapshot is a copy of its source's root block with an id of its own. All blocks below are
+//! shared, and each child of the root gets one more reference. Nothing else is read or written, so
+//! the cost does not depend on the size. Changes of the source in the running transaction are
+//! committed first, so that the shared blocks are on disk.
 //!
-//! Here are the trees, root items, root references and uuids; the entry in the directory belongs to
-//! [`crate::operations`].
+//! This module makes trees, root items, root references and uuids; [`crate::operations`] makes the
+//! directory entry.
 //!
 //! Source: on-disk format documentation, sections "Root item", "Root reference", "UUID tree".
 
@@ -24,18 +25,18 @@ use buttress_tree::{BlockPointer, EditableTree};
 /// The mode of a new subvolume's root directory.
 const DIRECTORY_MODE: u32 = 0o040_755;
 
-/// The flag of the inode item inside root items that says that its flags field means something.
+/// The flag of the inode item inside root items that marks its flags field as valid.
 const ROOT_ITEM_INODE_FLAGS: u64 = 1 << 31;
 
-/// What a new subvolume is given from outside.
+/// The time and uuids of a new subvolume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewSubvolume {
     pub(crate) uuid: Uuid,
     pub(crate) now: Timestamp,
 }
 
-/// The next id for a subvolume. As with inodes in their tree, no id is given twice while the volume is open: what was
-/// kept of one that is gone never belongs to another.
+/// Returns the next subvolume id. An id is never reused while the volume is open, so cached state
+/// of a deleted subvolume never belongs to another.
 fn free_subvolume_id(running: &mut Running) -> Result<SubvolumeId> {
     let number = running.free_inode_number(TreeId::ROOT)?;
     TreeId::new(number.get())
@@ -43,7 +44,7 @@ fn free_subvolume_id(running: &mut Running) -> Result<SubvolumeId> {
         .ok_or(Error::TooMany { what: "subvolumes" })
 }
 
-/// An empty subvolume: its tree with its root directory.
+/// Makes the tree of an empty subvolume, with its root directory.
 pub(crate) fn make_subvolume_tree(running: &mut Running, new: &NewSubvolume) -> Result<SubvolumeId> {
     let id = free_subvolume_id(running)?;
     let generation = running.core.generation;
@@ -76,7 +77,8 @@ pub(crate) fn make_subvolume_tree(running: &mut Running, new: &NewSubvolume) -> 
     Ok(id)
 }
 
-/// A snapshot of a subvolume whose tree is as it is being, or was, committed. `root` is its root block.
+/// Makes the tree of a snapshot. The source's tree was committed, or is being committed; `root` is
+/// its root block.
 pub(crate) fn make_snapshot_tree(
     running: &mut Running,
     source: SubvolumeId,
@@ -98,15 +100,15 @@ pub(crate) fn make_snapshot_tree(
     item.last_snapshot = generation;
     let item = snapshot_root_item(item, new, generation, read_only);
     running.core.refer_below(root, Form::Keyed(id.tree()), 1)?;
-    // Whoever drops it one day takes what is not newer than this for the source's, and the first blocks that are its
-    // own are of this transaction.
+    // A later drop treats blocks that are not newer than this generation as the source's. The first
+    // blocks of the snapshot's own have this transaction's generation.
     let newest_of_source = generation.get().saturating_sub(1);
     add_root(running, id, tree, item, newest_of_source)?;
     running.make_quota_group(id)?;
     Ok(id)
 }
 
-/// Makes a subvolume known by its own uuid, and by that of what it was received from.
+/// Makes a subvolume findable by its own uuid and by its received uuid.
 pub(crate) fn add_uuids(running: &mut Running, id: SubvolumeId) -> Result<()> {
     let item = running.root_item(id.tree())?;
     let (own, received) = (item.uuid, item.received_uuid);
@@ -114,7 +116,7 @@ pub(crate) fn add_uuids(running: &mut Running, id: SubvolumeId) -> Result<()> {
     add_uuid(running, received, ItemType::UUID_KEY_RECEIVED_SUBVOL, id)
 }
 
-/// The root block of a subvolume as it is being committed, or was committed last.
+/// Returns the root block of a subvolume in the commit in progress, or in the last commit.
 pub(crate) fn committed_root(
     mut look: Look<'_>,
     subvolume: SubvolumeId,
@@ -129,7 +131,7 @@ pub(crate) fn committed_root(
     Ok(look.core().forest.read_block(&BlockPointer::root(&root))?)
 }
 
-/// Takes a new tree in: its root item is in the root tree at once, so that its id is taken.
+/// Adds a new tree. Its root item is inserted at once, so that its id is taken.
 pub(crate) fn add_root(
     running: &mut Running,
     id: SubvolumeId,
@@ -151,7 +153,7 @@ pub(crate) fn add_root(
     Ok(())
 }
 
-/// Records the place of a subvolume, from both sides.
+/// Inserts the root references of a subvolume's place, on both sides.
 pub(crate) fn add_root_reference(
     running: &mut Running,
     child: SubvolumeId,
@@ -164,7 +166,7 @@ pub(crate) fn add_root_reference(
     running.insert(TreeId::ROOT, &forward, &bytes)
 }
 
-/// Forgets the place of a subvolume.
+/// Removes the root references of a subvolume's place.
 pub(crate) fn remove_root_reference(
     running: &mut Running,
     child: SubvolumeId,
@@ -176,7 +178,7 @@ pub(crate) fn remove_root_reference(
     Ok(())
 }
 
-/// Marks a subvolume that has no entry any more as deleted: its tree waits to be dropped.
+/// Marks a subvolume without an entry as deleted, so that its tree will be dropped.
 pub(crate) fn kill_root(running: &mut Running, id: SubvolumeId) -> Result<()> {
     running.open_tree(id.tree())?.tree.set_deleted();
     let item = running.root_item_mut(id.tree())?;
@@ -191,7 +193,7 @@ pub(crate) fn kill_root(running: &mut Running, id: SubvolumeId) -> Result<()> {
     running.put(TreeId::ROOT, &orphan, &[])
 }
 
-/// Whether the volume keeps an index of uuids.
+/// Returns whether the volume has a uuid tree.
 fn has_uuid_tree(running: &mut Running) -> Result<bool> {
     match running.open_tree(TreeId::UUID) {
         Ok(_) => Ok(true),
@@ -200,7 +202,7 @@ fn has_uuid_tree(running: &mut Running) -> Result<bool> {
     }
 }
 
-/// Adds a subvolume to those of a uuid.
+/// Adds a subvolume to the uuid tree's item of a uuid.
 pub(crate) fn add_uuid(
     running: &mut Running,
     uuid: Uuid,
@@ -218,7 +220,7 @@ pub(crate) fn add_uuid(
     running.put(TreeId::UUID, &key, &ids)
 }
 
-/// Takes a subvolume out of those of a uuid.
+/// Removes a subvolume from the uuid tree's item of a uuid.
 pub(crate) fn remove_uuid(
     running: &mut Running,
     uuid: Uuid,
@@ -245,7 +247,7 @@ fn uuids(running: &mut Running, key: &Key) -> Result<Vec<u8>> {
     Ok(found.map_or_else(Vec::new, |item| item.data().to_vec()))
 }
 
-/// The keys of what says where a subvolume is: for the subvolume that it is in, and for itself.
+/// Returns the keys of both root references of a subvolume: the one of its parent, and its own.
 pub(crate) fn root_reference_keys(child: SubvolumeId, parent: SubvolumeId) -> [Key; 2] {
     let (child, parent) = (child.tree(), parent.tree());
     [
@@ -259,7 +261,7 @@ const NO_TIME: Timestamp = Timestamp {
     nanoseconds: 0,
 };
 
-/// The root item of a snapshot, but for the place of its root.
+/// Returns the root item of a snapshot, without the address of its root.
 fn snapshot_root_item(
     source: &RootItem,
     new: &NewSubvolume,
@@ -291,7 +293,7 @@ fn snapshot_root_item(
     item
 }
 
-/// The root item of an empty subvolume.
+/// Returns the root item of an empty subvolume.
 fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCount) -> RootItem {
     RootItem {
         inode: InodeItem {
@@ -333,7 +335,8 @@ fn new_root_item(new: &NewSubvolume, generation: Generation, node_bytes: ByteCou
 mod tests {
     use super::*;
 
-    /// A receiver finds the parent of an incremental stream by the received uuid: what may have been changed must not have it.
+    /// A receiver finds an incremental stream's parent by the received uuid, so a changed subvolume
+    /// must not have one.
     #[test]
     fn only_a_read_only_snapshot_passes_for_what_was_received() {
         let new = |number| NewSubvolume {

@@ -1,4 +1,4 @@
-//! What waits while a device is waited for: neither readers nor the edit lock.
+//! Tests that neither readers nor other edits wait while a thread waits for a device.
 
 use crate::operations::{AttributeChanges, NewInode, RenameMode, SetXattr};
 use crate::{WritableFilesystem, WriteOptions};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const FILES: usize = 3000;
 
-/// What is done before each read.
+/// A function that runs before each read.
 type Hook = Arc<dyn Fn() + Send + Sync>;
 
-/// A device in memory that tells of its reads.
+/// A memory device that calls a hook before each read.
 struct Watched {
     memory: MemoryBackend,
     before_read: Mutex<Option<Hook>>,
@@ -103,7 +103,8 @@ impl Watched {
     }
 }
 
-/// A commit reads what it needs of the extent tree and of free space before it settles, and lets go of the edit lock for that.
+/// A commit reads blocks of the extent tree and of free space before it converges, and releases the
+/// edit lock for these reads.
 #[test]
 fn a_view_waits_for_no_commit_that_settles() {
     let device = Watched::new();
@@ -111,7 +112,7 @@ fn a_view_waits_for_no_commit_that_settles() {
     filesystem
         .create(ROOT, b"before", &NewInode::of_root(0o600))
         .unwrap();
-    // (the gate is closed, reads that stand before it)
+    // Whether the gate is closed, and the number of reads that wait at it.
     let gate = Arc::new((Mutex::new((true, 0_usize)), Condvar::new()));
     let own = gate.clone();
     device.watch(Some(Arc::new(move || {
@@ -134,7 +135,8 @@ fn a_view_waits_for_no_commit_that_settles() {
         let view = view.expect("a view while a commit waits for its device");
         assert!(view.lookup(ROOT, b"before").unwrap().is_some());
         commit.join().unwrap().unwrap();
-        // What the view was given before its references were in the trees is not of the same moment as what waits now.
+        // The view was made before its references were in the trees, so it is not of the same
+        // moment as the pending references.
         assert!(filesystem.delayed_references_of(&view, &[]).is_none());
         assert!(filesystem.view().lookup(ROOT, b"before").unwrap().is_some());
     });
@@ -144,7 +146,8 @@ fn name(number: usize) -> Vec<u8> {
     format!("name-{number}").into_bytes()
 }
 
-/// Three directories of many files, and a snapshot, so that trees have several levels and many leaves.
+/// Makes three directories of many files, and a snapshot, so that trees have several levels and
+/// many leaves.
 fn fill(filesystem: &WritableFilesystem) -> Result<()> {
     for directory in ["one", "two", "three"] {
         let directory = filesystem.make_directory(ROOT, directory.as_bytes(), &NewInode::of_root(0o755))?;
@@ -169,7 +172,7 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
     Ok(())
 }
 
-/// Deletes a subvolume and drops it to the end.
+/// Deletes a subvolume and drops it completely.
 fn delete(filesystem: &WritableFilesystem, name: &[u8]) -> Result<()> {
     let gone = filesystem.lookup(ROOT, name)?.unwrap().target.subvolume;
     filesystem.delete_subvolume(gone)?;
@@ -177,7 +180,7 @@ fn delete(filesystem: &WritableFilesystem, name: &[u8]) -> Result<()> {
     filesystem.drop_deleted_subvolumes(&Progress::new())
 }
 
-/// A change of a volume that was just opened, so that nothing of its trees is in memory.
+/// A change of a volume that was just opened, with none of its trees in memory.
 type Change = fn(&WritableFilesystem, Location, Location) -> Result<()>;
 
 const CHANGES: &[(&str, Change)] = &[
@@ -264,7 +267,7 @@ const CHANGES: &[(&str, Change)] = &[
     }),
 ];
 
-/// Counts the reads of a device, and those during which the edit lock was held.
+/// Counts the reads of a device, and the reads while the edit lock was held.
 #[derive(Default)]
 struct Count {
     all: AtomicUsize,
@@ -295,7 +298,7 @@ impl Count {
     }
 }
 
-/// What is read is read before the lock is taken, or after it was let go.
+/// All reads happen before the edit lock is acquired, or after it was released.
 #[test]
 fn no_change_reads_under_the_edit_lock() {
     let device = Watched::new();
@@ -323,7 +326,8 @@ fn no_change_reads_under_the_edit_lock() {
     assert!(read > CHANGES.len(), "only {read} reads: nothing was cold");
 }
 
-/// Blocks that the cache does not keep are read under the lock, and what ends that way ends as a whole.
+/// Blocks that the cache does not keep are read under the lock, and such an operation ends
+/// completely.
 #[test]
 fn a_subvolume_is_dropped_to_the_end_without_a_cache() {
     let device = Watched::new();

@@ -1,4 +1,5 @@
-//! Devices that fail while the volume is written: where new chunks go then, and what statistics say.
+//! Tests of devices that fail during writes: the placement of new chunks, and the device
+//! statistics.
 
 use crate::operations::NewInode;
 use crate::{WritableFilesystem, WriteOptions};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const MIB: usize = 1 << 20;
 
-/// An empty RAID1.
+/// Returns the devices of an empty RAID1.
 fn mirror(devices: usize) -> Vec<Arc<FaultyBackend>> {
     let backends: Vec<Arc<FaultyBackend>> = (0..devices)
         .map(|number| {
@@ -80,7 +81,7 @@ fn no_chunk_is_made_on_a_device_that_was_left_out() {
     }
 }
 
-/// The chunks, each with the devices that it lies on.
+/// Returns the chunks, each with its devices.
 fn chunks(filesystem: &WritableFilesystem) -> Vec<(u64, Vec<u64>)> {
     let map = filesystem.forest().volume().chunk_map();
     map.chunks()
@@ -100,7 +101,7 @@ fn statistics(filesystem: &WritableFilesystem, device: u64) -> DeviceStatistics 
     DeviceStatistics::parse(&key, item.data()).unwrap()
 }
 
-/// What is counted in one session is added to what was counted in others, once.
+/// The counts of one session are added to those of earlier sessions, once.
 #[test]
 fn errors_add_up_in_the_statistics() {
     let backends = mirror(2);

@@ -1,4 +1,4 @@
-//! A ledger that is wrong ends the commit before anything is written, and says how it is wrong.
+//! A wrong ledger ends the commit before any write, with an error that names the difference.
 
 use crate::operations::NewInode;
 use crate::{WritableFilesystem, WriteOptions};
@@ -31,7 +31,8 @@ fn new_volume() -> (Arc<MemoryBackend>, WritableFilesystem) {
     (memory, filesystem)
 }
 
-/// Writes some files and commits; spoils a ledger; the next commit must end with what is said.
+/// Writes some files and commits, then corrupts a ledger. The next commit must fail with the
+/// expected error.
 #[track_caller]
 fn spoilt(spoil: impl FnOnce(&mut Core), said: &[&str]) {
     let (memory, filesystem) = new_volume();
@@ -48,7 +49,7 @@ fn spoilt(spoil: impl FnOnce(&mut Core), said: &[&str]) {
     }
     filesystem.commit().unwrap();
     filesystem.unlink(ROOT, b"before-3").unwrap();
-    // Inline, so that no data goes to the device before the commit.
+    // The file is inline, so no data goes to the device before the commit.
     write("after", 100);
     filesystem.with_core(spoil);
     let before = memory.snapshot();
@@ -63,7 +64,7 @@ fn spoilt(spoil: impl FnOnce(&mut Core), said: &[&str]) {
     let after = filesystem.commit().unwrap_err();
     assert!(matches!(after, Error::WritingStopped { .. }), "{after}");
     assert!(after.to_string().contains(&told), "{after}");
-    // What was committed can be read, and what was done since.
+    // Both committed and later changes can still be read.
     assert!(filesystem.lookup(ROOT, b"before-4").unwrap().is_some());
     assert!(filesystem.lookup(ROOT, b"after").unwrap().is_some());
     filesystem.abandon();
@@ -92,7 +93,7 @@ fn the_shares_of_a_block_group() {
     );
 }
 
-/// Free and used are both wrong, by as much: only the trees know.
+/// Free and used bytes are wrong by the same amount, so only the trees show the error.
 #[test]
 fn a_block_group_beside_the_extent_tree() {
     spoilt(
@@ -144,7 +145,7 @@ fn pinned_space_that_nothing_waits_for() {
 
 #[test]
 fn a_promise_to_data_that_no_file_has() {
-    // Content is written back before the commit looks, so no file is left.
+    // Content is written back before the commit checks the ledgers, so no file is dirty.
     spoilt(
         |core| core.reserved_data_bytes += 4096,
         &["dirty data is counted that no file has", "bytes promised "],

@@ -1,4 +1,5 @@
-//! Letting go of a volume: what is committed, what is lost, and that nothing is lost in silence.
+//! Tests of closing a volume: which changes are committed, which are lost, and that each loss is
+//! reported.
 
 use super::super::{Environment, Uncommitted, WritableFilesystem, WriteOptions};
 use crate::operations::{AttributeChanges, NewInode};
@@ -13,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// The latest time that the volume may get.
+/// The latest time that the volume may record.
 const LATEST: Timestamp = Timestamp {
     seconds: 1_000,
     nanoseconds: 5,
 };
 
-/// Notes what is lost.
+/// Records reported losses.
 #[derive(Debug, Default)]
 struct Notes {
     lost: Mutex<Vec<Uncommitted>>,
@@ -44,7 +45,7 @@ impl Environment for Notes {
     }
 }
 
-/// A volume in memory, and what is said about it.
+/// A volume in memory, and the losses that were reported.
 struct Volume {
     backend: Arc<MemoryBackend>,
     notes: Arc<Notes>,
@@ -119,13 +120,13 @@ fn a_last_handle_that_is_dropped_says_what_is_lost() {
         )
         .unwrap();
     assert_eq!(counts(&filesystem), (2, 7));
-    // What failed is no change.
+    // A failed call is no change.
     assert!(
         filesystem
             .create(ROOT, b"lost", &NewInode::of_root(0o644))
             .is_err()
     );
-    // Written back, but not committed.
+    // The content is written back, but not committed.
     filesystem.write_back().unwrap();
     assert_eq!(counts(&filesystem), (2, 7));
     let committed = filesystem.committed_generation();
@@ -151,7 +152,7 @@ fn closing_commits_and_abandoning_is_silent() {
     assert_eq!((forgotten.changes, forgotten.content.get()), (1, 2));
     assert_eq!(volume.names(), 1);
     assert!(volume.lost().is_empty());
-    // A view keeps nothing open for writing, and says nothing.
+    // A view does not keep the volume open for writing, and reports no loss.
     let view = volume.open().view();
     drop(view);
     assert!(volume.lost().is_empty());
@@ -162,13 +163,13 @@ fn commits_that_other_calls_make_count() {
     let volume = Volume::new();
     let filesystem = volume.open();
     make(&filesystem, b"a", b"x");
-    // A snapshot commits what was before it, and itself.
+    // A snapshot commits all earlier changes, and itself.
     filesystem
         .snapshot(SubvolumeId::TOP_LEVEL, ROOT, b"snapshot", true)
         .unwrap();
     assert_eq!(counts(&filesystem), (0, 0));
     make(&filesystem, b"b", b"xyz");
-    // A commit for want of room leaves content waiting.
+    // A commit for lack of space leaves content dirty.
     filesystem.commit_metadata().unwrap();
     assert_eq!(counts(&filesystem), (0, 3));
     drop(filesystem);

@@ -1,4 +1,5 @@
-//! What waits for a commit: it stays within its part of the budget, and is not forgotten.
+//! Tests of dirty state: it stays within its share of the budget, and is always committed in the
+//! end.
 
 use super::super::{Environment, WritableFilesystem, WriteOptions};
 use crate::operations::NewInode;
@@ -60,7 +61,7 @@ fn new_volume(bytes: usize, cache: ByteCount, clock: &Arc<Clock>) -> WritableFil
     WritableFilesystem::new(filesystem, options).unwrap()
 }
 
-/// What the cache holds.
+/// Returns the bytes in the cache.
 fn cached_bytes(filesystem: &WritableFilesystem) -> u64 {
     let cached = filesystem.forest().cache_statistics();
     cached.block_bytes.get() + cached.ahead_bytes.get()
@@ -68,7 +69,7 @@ fn cached_bytes(filesystem: &WritableFilesystem) -> u64 {
 
 #[test]
 fn a_long_run_of_creations_stays_within_the_budget() {
-    // With commits where calls make them, and with commits in the background.
+    // The test runs with commits only by calls, and with background commits.
     for interval in [None, Some(Duration::from_secs(1 << 40))] {
         let clock = Arc::new(Clock {
             interval,
@@ -91,10 +92,10 @@ fn a_long_run_of_creations_stays_within_the_budget() {
         }
         filesystem.commit().unwrap();
         let commits = filesystem.committed_generation().get() - first.get();
-        // What is not read ahead is the cache's.
+        // Memory that readahead does not use belongs to the cache.
         let (whole, cached) = (cache.get(), most_cached);
         assert!(limit + cached <= whole, "{limit} beside {cached} of {whole}");
-        // What a commit itself changes comes on top.
+        // The changes of a commit itself are not part of the limit.
         assert!(peak <= limit + limit / 8, "{peak} of {limit}");
         assert!(peak > limit / 4 && cached > 0, "{peak}, {cached}");
         assert!(commits >= 5, "{commits}");
@@ -123,14 +124,15 @@ fn content_is_written_back_beside_those_who_write() {
                 .unwrap()
         })
         .collect();
-    // More than half of what may be dirty, and less than all of it: no call has to write back.
+    // The content is more than half of the limit and less than all of it, so no call has to write
+    // back.
     let piece = usize::try_from(limit * 3 / 4).unwrap() / files.len() / 4096 * 4096;
     for file in &files {
         filesystem
             .write_at(*file, FileOffset::MIN, &vec![b'x'; piece])
             .unwrap();
     }
-    // It ends at a quarter, but what was written after that wakes it only from half on.
+    // Background write-back ends at a quarter. Later writes wake it only from half on.
     while filesystem.data().delalloc_bytes() > limit / 2 {
         std::thread::yield_now();
     }
@@ -144,7 +146,8 @@ fn content_is_written_back_beside_those_who_write() {
     }
     filesystem.commit().unwrap();
 
-    // Less than half: a commit writes large files back side by side.
+    // The content is less than half of the limit, so the commit writes the large files back side by
+    // side.
     let large = vec![b'y'; (MIB + 200_000) as usize];
     for file in files.iter().take(3) {
         filesystem.write_at(*file, FileOffset::MIN, &large).unwrap();
@@ -170,7 +173,7 @@ fn what_waits_for_long_is_committed() {
         filesystem.commit_if_due(interval).unwrap()
     };
     let first = filesystem.committed_generation();
-    // Nothing waits.
+    // Nothing is dirty.
     assert!(!due(0) && !due(100));
     let file = filesystem
         .create(ROOT, b"file", &NewInode::of_root(0o644))
@@ -181,7 +184,7 @@ fn what_waits_for_long_is_committed() {
     assert!(due(230));
     assert!(filesystem.committed_generation() > first);
     assert!(!filesystem.data().has_dirty());
-    // A commit of the caller's own begins the time anew, and so does a clock that was set back.
+    // A caller's own commit restarts the interval, and so does a clock that was set back.
     filesystem.write_at(file, FileOffset::new(0), b"other").unwrap();
     assert!(!due(300));
     filesystem.commit().unwrap();

@@ -1,4 +1,5 @@
-//! What happens while a commit is on its way to the devices: its blocks are not there yet, and the next transaction runs.
+//! Tests of calls during a commit's writes: its blocks are not on the devices yet, and the next
+//! transaction runs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -17,8 +18,8 @@ use std::sync::Arc;
 
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// More subvolumes than trees stay open from one transaction to the next, with more blocks than are sealed ahead of their
-/// writing: what is sealed is in the cache.
+/// More subvolumes than trees stay open between transactions, and more blocks than one batch seals
+/// ahead of its write. The cache has the sealed blocks.
 const SUBVOLUMES: usize = 1300;
 
 fn device(backend: &Arc<GatedBackend>) -> Device {
@@ -41,7 +42,7 @@ fn new_volume() -> (Arc<GatedBackend>, WritableFilesystem) {
     (gate, filesystem)
 }
 
-/// A commit that is held up at its first request of one kind.
+/// Starts a commit that blocks at its first request of one kind.
 fn held_up(
     gate: &GatedBackend,
     filesystem: &WritableFilesystem,
@@ -122,17 +123,18 @@ fn a_tree_stays_open_until_its_blocks_are_on_the_device() {
     filesystem.commit().unwrap();
 }
 
-/// A commit that still reads what it settles is not at its superblocks yet: what is synced meanwhile is logged on the one before.
+/// A commit that still reads blocks for convergence has not reached its superblocks. A sync
+/// meanwhile logs against the previous commit.
 #[test]
 fn a_sync_does_not_wait_for_a_commit_that_settles() {
     let (gate, filesystem) = new_volume();
-    // So many that the extent tree has leaves which only a commit reads.
+    // The number makes the extent tree have leaves that only a commit reads.
     make_subvolumes(&filesystem);
     let file = filesystem
         .create(ROOT, b"file", &NewInode::of_root(0o600))
         .unwrap();
     filesystem.close().unwrap();
-    // Nothing is in memory.
+    // Nothing is in memory after the new opening.
     let filesystem = OpenOptions::new(vec![device(&gate)]).open().unwrap();
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
     let write = |content: u8| {
@@ -140,7 +142,7 @@ fn a_sync_does_not_wait_for_a_commit_that_settles() {
             .write_at(file, FileOffset::MIN, &[content; 8192])
             .unwrap()
     };
-    // The sync has what a sync needs read.
+    // This sync reads the blocks that later syncs need.
     write(b'a');
     assert_eq!(filesystem.fsync(file).unwrap(), Synced::Logged);
     write(b'b');
@@ -164,7 +166,7 @@ fn a_sync_does_not_wait_for_a_commit_that_settles() {
     assert_eq!(content, [b'b'; 8192]);
 }
 
-/// What the next transaction allocated is part of a view that is taken while the commit before it is under way.
+/// A view taken during a commit contains the extents that the next transaction allocated.
 #[test]
 fn a_view_keeps_what_came_while_a_commit_was_under_way() {
     const BYTES: usize = 16 << 20;
@@ -184,7 +186,7 @@ fn a_view_keeps_what_came_while_a_commit_was_under_way() {
     filesystem.commit().unwrap();
     filesystem.commit().unwrap();
 
-    // All the room that there is.
+    // This file takes all remaining space.
     let other = filesystem
         .create(ROOT, b"other", &NewInode::of_root(0o600))
         .unwrap();

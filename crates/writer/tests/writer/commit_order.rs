@@ -1,4 +1,5 @@
-//! The order of a commit as the devices see it: what is durable before what is written, and what may be written while.
+//! Tests of the order of a commit's requests: which writes must be durable before others, and which
+//! may overlap.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -63,7 +64,7 @@ fn create(filesystem: &WritableFilesystem, name: &str, content: &[u8]) -> Result
     Ok(file)
 }
 
-/// What a device was asked for.
+/// A request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Block,
@@ -72,7 +73,7 @@ enum Step {
     Flush,
 }
 
-/// All requests of all devices, in the order in which they came.
+/// Records all requests of all devices, in order of arrival.
 fn record(gates: &[Arc<GatedBackend>]) -> Arc<Mutex<Vec<(usize, Step)>>> {
     let steps = Arc::new(Mutex::new(Vec::new()));
     for (device, gate) in gates.iter().enumerate() {
@@ -96,8 +97,8 @@ fn record(gates: &[Arc<GatedBackend>]) -> Arc<Mutex<Vec<(usize, Step)>>> {
     steps
 }
 
-/// Every block on every device, every device flushed, every primary, flushed, every copy, flushed: each step ends before the
-/// next begins.
+/// Checks the order of a commit: blocks on every device, flushes, primaries, flushes, copies,
+/// flushes. Each step ends before the next begins.
 fn is_in_order(devices: usize, steps: &[(usize, Step)]) {
     let mut rest = steps;
     for step in [
@@ -143,11 +144,11 @@ fn each_step_ends_on_all_devices_with_striped_data() {
     each_step_ends_on_all_devices(3, Profile::Raid0, Profile::Raid1C3);
 }
 
-/// While the commit is under way that frees what `end` lets go of, other content waits for it.
+/// Checks that space freed by `end` is not reused while the commit that frees it is in progress.
 fn what_is_freed_waits(end: impl Fn(&WritableFilesystem, Location)) {
     let (gates, filesystem) = new_volume(1, Profile::Single, Profile::Single);
     let freed = create(&filesystem, "freed", &vec![b'f'; 16 * MIB]).unwrap();
-    // All that is left but a little.
+    // These files take all but a little of the space.
     let mut number = 0;
     loop {
         match create(&filesystem, &format!("other-{number}"), &vec![b'o'; MIB]) {

@@ -1,4 +1,5 @@
-//! A volume one of whose subvolumes is damaged can be written: the others are cleaned up, and that one is told of when it is read.
+//! A volume with one damaged subvolume can be written: the others are cleaned up, and reads of the
+//! damaged one return an error.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
@@ -16,7 +17,7 @@ fn open(memory: &Arc<MemoryBackend>) -> Filesystem {
     OpenOptions::new(vec![device]).open().unwrap()
 }
 
-/// A volume with two subvolumes, each with a file that has no name any more.
+/// Makes a volume with two subvolumes, each with an unnamed file.
 fn volume() -> (Arc<MemoryBackend>, [SubvolumeId; 2]) {
     let memory = Arc::new(MemoryBackend::new("memory", vec![0; 128 << 20]));
     let device = Device::with_backend(Arc::clone(&memory) as Arc<dyn Backend>, Engine::Inline);
@@ -40,13 +41,13 @@ fn volume() -> (Arc<MemoryBackend>, [SubvolumeId; 2]) {
         subvolume
     });
     filesystem.commit().unwrap();
-    // Who holds the files never lets go.
+    // The holds on the files are never released.
     held.into_iter().for_each(std::mem::forget);
     let _abandoned = filesystem.abandon();
     (memory, subvolumes)
 }
 
-/// Overwrites the root of a subvolume's tree, all copies.
+/// Overwrites all copies of the root block of a subvolume's tree.
 fn damage(memory: &Arc<MemoryBackend>, subvolume: SubvolumeId) {
     let filesystem = open(memory);
     let root = filesystem.root_item(subvolume.tree()).unwrap().logical;

@@ -1,8 +1,9 @@
-//! Content that is overwritten where it lies, while a snapshot comes between: the snapshot waits until it is written, and
-//! then keeps what it has.
+//! Tests of overwrites in place with a concurrent snapshot: the snapshot waits for the write, and
+//! then keeps its content.
 //!
-//! The moment that matters: a commit is under way and holds up a snapshot that has written back what waited. Only then a
-//! write finds that its place is the file's alone, and is on its way to the device when the snapshot's turn comes.
+//! The critical moment: a commit in progress delays a snapshot that has already written dirty data
+//! back. Only then does a write find that the file owns its extent alone. The write is on its way
+//! to the device when the snapshot runs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -58,7 +59,7 @@ fn content_of(filesystem: &Filesystem, subvolume: SubvolumeId) -> Vec<u8> {
     content
 }
 
-/// A snapshot of a file that is being overwritten in place; `make` gives the file its room.
+/// Takes a snapshot of a file during an overwrite in place; `make` allocates the file's extents.
 fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesystem, Location)) {
     let (gate, filesystem) = new_volume(data);
     let file = filesystem
@@ -67,7 +68,7 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     make(&filesystem, file);
     filesystem.commit().unwrap();
 
-    // A commit is held up at its first flush.
+    // A commit blocks at its first flush.
     filesystem
         .create(ROOT, b"other", &NewInode::of_root(0o644))
         .unwrap();
@@ -85,7 +86,7 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     let snapshot = WatchedThread::start(take).unwrap();
     assert!(snapshot.comes_to_wait(), "two commits at once");
 
-    // The content of the file is on its way to the device, which now lets all but that pass.
+    // The content of the file is on its way to the device; the gate now passes all other requests.
     let is_content = |bytes: &[u8]| bytes.len() >= 4096 && bytes.iter().all(|byte| *byte == NEW);
     let is_either = move |request: Request<'_>| match request {
         Request::Flush => true,

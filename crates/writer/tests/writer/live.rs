@@ -1,4 +1,5 @@
-//! Reads beside writers: each sees one state of the volume, and none waits for a device that only the writer needs.
+//! Tests of reads beside writers: each read shows one state of the volume, and none waits for a
+//! device that only a writer uses.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

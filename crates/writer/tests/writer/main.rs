@@ -1,4 +1,5 @@
-//! The writer over several of its layers: mkfs, the order of commits, writes in place, live reads, and whole calls.
+//! Tests of the writer across its layers: mkfs, the order of commits, writes in place, live reads,
+//! and atomic calls.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

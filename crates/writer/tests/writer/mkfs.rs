@@ -1,7 +1,8 @@
-//! New volumes against those of mkfs.btrfs, item by item, and before the kernel and `btrfs check`.
+//! Compares new volumes with those of mkfs.btrfs, item by item, and checks them by the kernel and
+//! `btrfs check`.
 //!
-//! The comparison needs mkfs.btrfs 6.14 or newer, mounting root and a kernel with btrfs; elsewhere a test says that it was
-//! skipped, and why.
+//! The comparison needs mkfs.btrfs 6.14 or newer, root for mounting, and a kernel with btrfs.
+//! Elsewhere a test reports that it was skipped, and why.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -33,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// One volume of the matrix, for both programs.
+/// One volume of the test matrix, for both programs.
 #[derive(Clone, Debug)]
 struct Case {
     mib: u64,
@@ -72,7 +73,8 @@ impl Case {
         }
     }
 
-    /// Makes the same with mkfs.btrfs, whose version may not yet have a block group tree by default.
+    /// Makes the same volume with mkfs.btrfs, whose version may not yet have a block group tree by
+    /// default.
     fn by_progs(&self, images: &[PathBuf]) -> Result<()> {
         let mut command = Command::new(newest("mkfs.btrfs"));
         command.args(["-q", "-f", "-L", "new", "--csum", self.checksum.name()]);
@@ -209,7 +211,8 @@ fn identity(devices: usize) -> Identity {
     }
 }
 
-/// Uuids that no volume of an earlier run had: the kernel remembers the devices of those that it has seen.
+/// Returns uuids that no earlier run used: the kernel remembers the devices of volumes that it has
+/// seen.
 fn identity_of_its_own(devices: usize) -> Identity {
     let uuid = || -> Uuid {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
@@ -224,7 +227,7 @@ fn identity_of_its_own(devices: usize) -> Identity {
 
 type Items = BTreeMap<Key, Vec<u8>>;
 
-/// Everything that a volume holds.
+/// The items of a volume.
 struct Contents {
     superblock: Superblock,
     chunk_tree_uuid: Uuid,
@@ -271,7 +274,7 @@ fn items(filesystem: &Filesystem, id: TreeId) -> Result<(Items, Uuid)> {
 }
 
 impl Contents {
-    /// The uuids and the time that this volume was made with.
+    /// Returns the uuids and the time with which this volume was made.
     fn identity(&self, devices: &[Device]) -> Result<Identity> {
         let key = RootItem::key(TreeId::FS, 0);
         let sector_bytes = self.superblock.sector_bytes;
@@ -293,7 +296,8 @@ impl Contents {
         })
     }
 
-    /// Without what depends on where blocks lie: their addresses, and the free space around them.
+    /// Removes everything that depends on block addresses: the addresses, and the free space around
+    /// them.
     fn without_places(mut self) -> Result<Self> {
         let sector_bytes = self.superblock.sector_bytes;
         for (key, data) in self.trees.get_mut(&TreeId::ROOT).unwrap() {
@@ -303,7 +307,7 @@ impl Contents {
                 *data = item.to_bytes().to_vec();
             }
         }
-        // Of the extents of blocks remain how many there are of each tree and generation.
+        // Of block extents, only the number for each tree and generation remains.
         let extents = self.trees.get_mut(&TreeId::EXTENT).unwrap();
         let mut counted = Items::new();
         let mut count: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
@@ -317,7 +321,7 @@ impl Contents {
                     0..0
                 };
                 let mut data = data;
-                // The first key of a block may have been another when it was allocated.
+                // The first key of a block may have been different when it was allocated.
                 data[info].fill(0);
                 *count.entry(data).or_default() += 1;
             }
@@ -433,7 +437,7 @@ fn check(case: &Case, images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts, writes, reads back after another mount.
+/// Mounts the volume, writes, and reads back after another mount.
 fn use_it(images: &[PathBuf]) -> Result<()> {
     let bytes: Vec<u8> = (0..3_000_000_u32)
         .map(|number| (number / 7).to_le_bytes()[0])

@@ -1,5 +1,5 @@
-//! Rows of RAID5 and RAID6 that commits write, before the kernel: its scrub recomputes every parity, and its degraded mounts
-//! read through it.
+//! Checks rows of RAID5 and RAID6 that commits wrote, by the kernel: its scrub recomputes every
+//! parity, and its degraded mounts read through parity.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -58,7 +58,7 @@ fn make(folder: &Path, profile: Profile, count: usize) -> Result<Vec<PathBuf>> {
     Ok(images)
 }
 
-/// Several commits of names and attributes: each writes parts of rows.
+/// Makes several commits of names and attributes: each writes parts of rows.
 fn fill(images: &[PathBuf]) -> Result<()> {
     let filesystem = OpenOptions::new(open(images)?).open()?;
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default())?;

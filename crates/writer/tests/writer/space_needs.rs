@@ -1,8 +1,9 @@
-//! Every operation, in trees of growing height: none takes more nodes than it asked for, and no commit more than was reserved.
+//! Every operation, in trees of growing height: none takes more nodes than its need, and no commit
+//! more than was reserved.
 //!
-//! The engine compares both where it has debug assertions, at the end of each edit and of each commit. The nodes of this
-//! volume have the least size, so its trees become high with few files. Heights that no test reaches are computed in the
-//! engine (`worst_case`).
+//! The engine compares these numbers in builds with debug assertions, at the end of each edit and
+//! of each commit. The volume has the smallest node size, so few files make high trees. Tests of
+//! the engine compute heights that no volume here reaches (`worst_case`).
 
 use crate::live::identity;
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
@@ -28,7 +29,7 @@ fn new_volume() -> WritableFilesystem {
     WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap()
 }
 
-/// A directory with so many files, whose names lie all over it.
+/// Makes a directory with `files` files, whose name hashes are spread over all its leaves.
 fn fill(filesystem: &WritableFilesystem, files: u64) -> Location {
     let directory = NewInode::of_root(0o755);
     let directory = filesystem.make_directory(ROOT, b"filled", &directory).unwrap();
@@ -148,7 +149,7 @@ fn subvolumes(filesystem: &WritableFilesystem, directory: Location) {
         .snapshot(SubvolumeId::TOP_LEVEL, directory, b"snapshot", false)
         .unwrap();
     filesystem.commit().unwrap();
-    // Each changed block of a shared tree is copied, and what it refers to gets a reference more.
+    // Each changed block of a shared tree is copied, and its children get one more reference.
     filesystem
         .create(
             Location::root_of(snapshot),

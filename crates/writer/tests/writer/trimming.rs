@@ -1,5 +1,5 @@
-//! Trimming tells devices of all that nothing uses, and of nothing else, beside writers too. Discarded bytes of these devices
-//! hold a pattern afterwards.
+//! Trimming discards all unused space, and only unused space, also beside writers. Discarded bytes
+//! of these devices read as a pattern afterwards.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -23,7 +23,7 @@ const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const DEVICE_BYTES: usize = 192 << 20;
 const ALL: core::ops::Range<Logical> = Logical::MIN..Logical::new(u64::MAX);
 
-/// What the content of files that stay, and of those that go, consists of.
+/// The content of files that stay, and below of files that are removed.
 const STAYS: &[u8; 16] = b"this is to stay.";
 const GOES: &[u8; 16] = b"this is to go!!!";
 
@@ -67,7 +67,7 @@ impl Disks {
         WritableFilesystem::new(filesystem, options).unwrap()
     }
 
-    /// How many sectors begin with these bytes.
+    /// Returns how many sectors begin with these bytes.
     fn count(&self, bytes: &[u8; 16]) -> usize {
         let sectors = |memory: &Arc<MemoryBackend>| {
             let snapshot = memory.snapshot();
@@ -141,10 +141,10 @@ fn what_went_is_told_to_every_device_and_what_stays_is_not() {
         if data.parity_stripes() == 0 {
             assert_eq!(left, 0, "{data:?}");
         } else {
-            // Rows that hold something else, too, are left as they are.
+            // Rows that also contain other data are left unchanged.
             assert!(left < gone / 2, "{data:?}: {left} of {gone}");
         }
-        // What was trimmed can be used, and what is told of twice is the same.
+        // Trimmed space can be used again, and a second trim of the same space changes nothing.
         write(&filesystem, "later", GOES, 1 << 20).unwrap();
         filesystem.commit().unwrap();
         filesystem.close().unwrap();
@@ -187,8 +187,8 @@ fn short_ranges_and_other_addresses_are_left_alone() {
     filesystem.close().unwrap();
 }
 
-/// A trim holds the space of no chunk. An edit that needs a chunk waits for it, whatever needs the chunk: dirty data,
-/// preallocation, a snapshot.
+/// A trim keeps the space outside of chunks from being used. An edit that needs a chunk waits for
+/// the trim, whatever needs the chunk: dirty data, preallocation, a snapshot.
 #[test]
 fn a_trim_causes_no_want_of_space() {
     let written = edits_beside_trim(|filesystem, number| {
@@ -208,7 +208,8 @@ fn a_trim_causes_no_want_of_space() {
     assert!(snapshots > 300, "{snapshots}");
 }
 
-/// Repeats the edit until it fails, beside a trim that is held up until the edit waits. Returns how many succeeded.
+/// Repeats the edit until it fails, beside a trim that is blocked until the edit waits. Returns how
+/// many edits succeeded.
 #[track_caller]
 fn edits_beside_trim(
     edit: impl Fn(&WritableFilesystem, usize) -> Result<(), Error> + Send + 'static,
@@ -218,7 +219,7 @@ fn edits_beside_trim(
     let device = Device::with_backend(Arc::clone(&gate) as Arc<dyn Backend>, Engine::Inline);
     let filesystem = OpenOptions::new(vec![device]).open().unwrap();
     let filesystem = WritableFilesystem::new(filesystem, WriteOptions::default()).unwrap();
-    // No chunk lies in the last 91 MiB.
+    // No chunk is in the last 91 MiB.
     gate.close(|request| matches!(request, Request::Discard { length_bytes, .. } if length_bytes > 80 << 20));
     let of = filesystem.clone();
     let trim = WatchedThread::start(move || of.trim(ALL, ByteCount::ZERO).unwrap()).unwrap();
@@ -231,7 +232,8 @@ fn edits_beside_trim(
         }
     })
     .unwrap();
-    // A thread also sleeps while others work for its commit: then it has made an edit soon.
+    // The thread also sleeps while other threads work for its commit; in that case its edit ends
+    // soon.
     let waits = loop {
         let edits = done.load(Ordering::Relaxed);
         let waits = fill.comes_to_wait();
@@ -266,7 +268,7 @@ fn what_writers_were_promised_is_there_while_a_full_volume_is_trimmed() {
             (times, trimmed)
         });
         for round in 0..6 {
-            // Until it is full: all that was taken in must come to be on the device.
+            // Write until the volume is full: all accepted content must reach the device.
             let mut written = Vec::new();
             for number in 0.. {
                 let name = format!("{round}-{number}");
@@ -323,7 +325,7 @@ fn with_discards_a_commit_tells_what_it_freed() {
     remove(&filesystem, 0..10);
     filesystem.close().unwrap();
     assert_eq!(disks.count(GOES), filled, "nobody asked for it");
-    // The volume was opened anew: free space is not in memory yet.
+    // The volume was opened again, so its free space is not in memory yet.
     let filesystem = disks.open_with(WriteOptions {
         discard: true,
         ..WriteOptions::default()

@@ -1,4 +1,5 @@
-//! Calls that others see whole or not at all, and what those that fail leave as it was: each moment held open at a gate.
+//! Tests of calls that readers see completely or not at all, and of failed calls. Gates hold each
+//! critical moment open.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,
@@ -57,7 +58,7 @@ fn content_of(filesystem: &WritableFilesystem, file: Location) -> Vec<u8> {
     content
 }
 
-/// Zeros and the new size are two steps, with a write-back between them.
+/// Zeroing a range and changing the size are two steps, with a write-back between them.
 #[test]
 fn a_range_of_zeros_past_the_end_is_seen_whole() {
     let (gate, filesystem) = new_volume();
@@ -84,7 +85,8 @@ fn a_range_of_zeros_past_the_end_is_seen_whole() {
     filesystem.close().unwrap();
 }
 
-/// A hole whose bounds are inside sectors is made in steps: what lies in the sectors between goes, then zeros are written at the end.
+/// A hole with bounds inside sectors takes several steps: whole sectors are removed, then zeros are
+/// written at the ends.
 #[test]
 fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
     let (gate, filesystem) = new_volume();
@@ -100,7 +102,8 @@ fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
         .create(ROOT, b"other", &NewInode::of_root(0o644))
         .unwrap();
 
-    // A commit is at its tree blocks; for that the snapshot waits, which has nothing to write back.
+    // A commit is writing its tree blocks. The snapshot, which has nothing to write back, waits for
+    // it.
     let is_tree_block = |bytes: &[u8]| bytes.len() >= 16_384;
     let is_of_hole = |bytes: &[u8]| bytes.len() == 4096 && bytes.last() == Some(&b'o');
     gate.close(move |request| {
@@ -133,7 +136,8 @@ fn a_hole_is_in_a_snapshot_as_a_whole_or_not_at_all() {
     filesystem.close().unwrap();
 }
 
-/// A clone whose source goes while it is written back: then the target has what it had, dirty data included.
+/// If the source of a clone is removed during its write-back, the target keeps its content,
+/// including dirty data.
 fn clone_without_source(in_subvolume: bool) {
     let (gate, filesystem) = new_volume();
     let target = create(&filesystem, ROOT, b"target", &vec![b'o'; 40_960]);
@@ -154,7 +158,7 @@ fn clone_without_source(in_subvolume: bool) {
     .unwrap();
     gate.wait_for_arrivals(1);
     let of = filesystem.clone();
-    // A name goes at once; then its file's lock is waited for.
+    // The name is removed at once; then the removal waits for the file lock.
     let remove = WatchedThread::start(move || match in_subvolume {
         true => of.delete_subvolume(id),
         false => of.unlink(ROOT, b"source"),
@@ -174,7 +178,8 @@ fn clone_without_source(in_subvolume: bool) {
     filesystem.close().unwrap();
 }
 
-/// The new size is seen before content behind it is gone: that the file goes in between makes no error of it.
+/// Readers see the new size before the content after it is removed. Removing the file in between is
+/// no error.
 #[test]
 fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     let (gate, filesystem) = new_volume();
@@ -196,7 +201,8 @@ fn a_file_that_goes_while_it_is_cut_was_cut_before() {
     filesystem.close().unwrap();
 }
 
-/// A copy that shares nothing goes on in pieces, each of which is seen: a file that goes after one makes a short copy, no error.
+/// A copy without sharing runs in visible pieces. If the file is removed after one of them, the
+/// copy is short, without an error.
 #[test]
 fn a_file_that_goes_while_it_is_copied_to_was_copied_to_before() {
     const PIECE: usize = 1 << 20;
@@ -206,7 +212,7 @@ fn a_file_that_goes_while_it_is_copied_to_was_copied_to_before() {
     filesystem.commit().unwrap();
     let (come, comes) = mpsc::channel();
     let pieces = Mutex::new(BTreeSet::new());
-    // The second piece of the source has been read then.
+    // The second piece of the source has been read by then.
     gate.close(move |request| {
         let Request::Read {
             offset_bytes,
@@ -249,7 +255,7 @@ fn a_clone_out_of_a_deleted_subvolume_leaves_the_target_as_it_was() {
     clone_without_source(true);
 }
 
-/// Its tree is there until it is dropped.
+/// The subvolume's tree exists until it is dropped.
 #[test]
 fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
     let (_, filesystem) = new_volume();
@@ -270,7 +276,7 @@ fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
             filesystem.list(directory, 0, 9).unwrap();
         }
         filesystem.delete_subvolume(id).unwrap();
-        // What is refused must not take the inode in for others, either.
+        // A refused call must not load the inode for other calls either.
         filesystem
             .create(directory, b"other", &NewInode::of_root(0o600))
             .unwrap_err();
@@ -300,7 +306,7 @@ fn what_lies_in_a_deleted_subvolume_is_found_by_no_read() {
     filesystem.close().unwrap();
 }
 
-/// A file of so many bytes, which are on their way to the device, at a gate.
+/// Makes a file whose content of `bytes` bytes is in flight, blocked at a gate.
 fn in_flight(bytes: usize) -> (Arc<GatedBackend>, WritableFilesystem, Location, WatchedThread<()>) {
     let (gate, filesystem) = new_volume();
     let file = create(&filesystem, ROOT, b"file", &vec![b'o'; bytes]);
@@ -311,7 +317,7 @@ fn in_flight(bytes: usize) -> (Arc<GatedBackend>, WritableFilesystem, Location, 
     (gate, filesystem, file, write_back)
 }
 
-/// Who writes whole sectors, or behind the end, waits for no device while the file is written back.
+/// A write of whole sectors, or after the end, waits for no device while the file is written back.
 #[test]
 fn a_write_goes_on_beside_the_write_back_of_its_file() {
     let (gate, filesystem, file, write_back) = in_flight(60_000);
@@ -348,7 +354,8 @@ fn a_write_goes_on_beside_the_write_back_of_its_file() {
     filesystem.close().unwrap();
 }
 
-/// The rest of a sector of which a part is written is in flight: it comes from there, not from the extents of before.
+/// If a write covers a part of a sector in flight, the rest of the sector comes from the data in
+/// flight, not from old extents.
 #[test]
 fn a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight() {
     for offset in [100, 59_990] {
@@ -376,7 +383,8 @@ fn a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight() {
     }
 }
 
-/// What was written while a write-back failed is newer than what waits again.
+/// Content that was written during a failed write-back is newer than the content that becomes dirty
+/// again.
 #[test]
 fn what_was_written_beside_a_write_back_that_fails_stays_on_top() {
     let faults = FaultyBackend::new(Arc::new(new_memory()), 1);
@@ -398,7 +406,8 @@ fn what_was_written_beside_a_write_back_that_fails_stays_on_top() {
     assert!(content_of(&filesystem, file) == expected);
 }
 
-/// Making a subvolume read-only waits for a hole that is being made in it: what was seen of it afterwards changes no more.
+/// Making a subvolume read-only waits for a hole punch in progress: content seen afterwards no
+/// longer changes.
 #[test]
 fn what_became_read_only_changes_no_more() {
     let (gate, filesystem) = new_volume();

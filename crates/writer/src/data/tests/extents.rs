@@ -1,4 +1,4 @@
-//! Which extents content becomes.
+//! Tests of the extents that content becomes.
 
 use super::*;
 use crate::data::AllocateMode;
@@ -17,7 +17,7 @@ fn ranges(filesystem: &WritableFilesystem, file: Location) -> Vec<FileRange> {
     file.extents().unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// The kinds of a file's ranges, with their lengths.
+/// Returns the kinds of a file's ranges, with their lengths.
 fn shape(filesystem: &WritableFilesystem, file: Location) -> String {
     let words: Vec<String> = ranges(filesystem, file)
         .iter()
@@ -51,7 +51,7 @@ fn metadata(filesystem: &WritableFilesystem, file: Location) -> (u64, u64) {
     (metadata.size.get(), metadata.allocated.get())
 }
 
-/// What waits of very many files is next to nothing each, and would wait for nothing.
+/// Dirty data of very many files is tiny for each file, so keeping it dirty gains nothing.
 #[test]
 fn content_of_very_many_files_does_not_wait() {
     let Some(image) = Image::make(&[]) else { return };
@@ -156,7 +156,7 @@ fn preallocated_room_is_written_where_it_lies() {
         shape(&filesystem, file),
         "room 10, data 1, room 29, data 1, data 1, room 18, data 1, room 29, data 1, room 9"
     );
-    // What another file has as well is not overwritten.
+    // An extent that another file shares is not overwritten.
     let other = filesystem.create(ROOT, b"other", &NEW).unwrap();
     filesystem
         .clone_range(file, offset(0)..offset(100 * 4096), other, offset(0))
@@ -183,7 +183,7 @@ fn files_without_copy_on_write_are_overwritten_where_they_lie() {
     assert_eq!((bytes[3999], bytes[4000], bytes[8999], bytes[9000]), (1, 2, 2, 1));
 }
 
-/// What a snapshot shares is not overwritten, and neither is room that it has.
+/// A shared extent of a snapshot is not overwritten, also if it is preallocated.
 #[test]
 fn snapshots_keep_their_content_without_copy_on_write() {
     let Some(image) = Image::make(&[]) else { return };
@@ -202,7 +202,8 @@ fn snapshots_keep_their_content_without_copy_on_write() {
     assert!(after.iter().any(|place| !before.contains(place)));
     image.commit_and_check(&filesystem);
     assert_eq!(written(&filesystem, Location::new(snapshot, file.inode)), bytes);
-    // What the file wrote in a transaction after the snapshot's is its own and overwritten again.
+    // Content that the file wrote in a later transaction than the snapshot's is its own, and is
+    // overwritten again.
     filesystem.write_at(file, offset(8192), &[3; 4096]).unwrap();
     let own = places(&filesystem, file);
     filesystem.write_at(file, offset(8192), &[4; 4096]).unwrap();
@@ -242,7 +243,7 @@ fn new_files_have_the_flags_of_the_options() {
     }
 }
 
-/// Threads that write, share, truncate and commit at once get in nobody's way.
+/// Threads that write, share, truncate and commit at the same time never block each other forever.
 #[test]
 fn many_threads_write_and_commit() {
     let Some(image) = Image::make(&[]) else { return };
@@ -267,14 +268,14 @@ fn many_threads_write_and_commit() {
                     match random.below(8) {
                         0 => drop(filesystem.commit().unwrap()),
                         1 => filesystem.truncate(file, ByteCount::new(at)).unwrap(),
-                        // Refused where the other one is shorter.
+                        // An error is expected if the other file is shorter.
                         2 | 3 => {
                             drop(filesystem.clone_range(other, offset(0)..offset(8192), file, offset(16_384)))
                         }
                         4 => {
                             drop(filesystem.copy_range(other, offset(0)..offset(9000), file, offset(100_000)))
                         }
-                        // Another thread may change its size meanwhile.
+                        // Another thread may change the file's size meanwhile.
                         _ => {
                             let size = filesystem.size_of(other).unwrap();
                             let mut bytes = vec![0; usize::try_from(size).unwrap()];
@@ -312,7 +313,7 @@ fn what_is_shared_takes_no_room_and_stays_apart() {
             .unwrap()
     );
     assert_eq!(content(&filesystem, one), bytes);
-    // Not whole sectors, past the end, overlapping.
+    // These ranges are not whole sectors, end past the source, overlap, or are empty.
     for (range, to) in [(1..4097, 0), (0..300_000, 0), (0..8192, 5), (0..0, 0)] {
         let range = offset(range.start)..offset(range.end);
         let result = filesystem.clone_range(one, range, other, offset(to));
@@ -320,7 +321,7 @@ fn what_is_shared_takes_no_room_and_stays_apart() {
     }
     let overlap = filesystem.clone_range(one, offset(0)..offset(8192), one, offset(4096));
     assert!(matches!(overlap, Err(Error::Invalid { .. })));
-    // Within one file.
+    // A range is shared within one file.
     filesystem
         .clone_range(one, offset(0)..offset(8192), one, offset(16_384))
         .unwrap();
@@ -362,7 +363,7 @@ fn refused_writes_leave_files_as_they_were() {
     image.commit_and_check(&filesystem);
 }
 
-/// A full volume says so when content is handed in, and takes it again once something is gone.
+/// A full volume returns an error to the write call, and accepts content again after a removal.
 #[test]
 fn a_full_volume_refuses_early_and_recovers() {
     let Some(image) = Image::make(&[]) else { return };
@@ -390,7 +391,7 @@ fn a_full_volume_refuses_early_and_recovers() {
     assert_eq!(content(&filesystem, file), piece.repeat(2));
 }
 
-/// What an unnamed file had waiting is not written any more.
+/// Dirty data of an unnamed file is not written once the file is gone.
 #[test]
 fn content_of_removed_files_is_forgotten() {
     let Some(image) = Image::make(&[]) else { return };
@@ -448,7 +449,7 @@ fn room_that_is_shared_is_known_as_room() {
     image.check();
 }
 
-/// What is preallocated is one extent, not one for each sector: no metadata is kept for those.
+/// Preallocated space is one extent, so no metadata is reserved for one extent in each sector.
 #[test]
 fn all_that_is_available_can_be_preallocated() {
     let Some(image) = Image::make(&[]) else { return };
@@ -462,7 +463,7 @@ fn all_that_is_available_can_be_preallocated() {
     image.commit_and_check(&filesystem);
 }
 
-/// Its last sector ends one byte beyond it.
+/// Its last sector ends one byte after the largest file size.
 #[test]
 fn the_largest_file_has_a_last_sector() {
     for features in [&[][..], &["-O", "^no-holes"]] {

@@ -1,4 +1,4 @@
-//! Random operations on some files, byte vectors beside them.
+//! Random operations on some files, compared with byte vectors.
 
 use super::*;
 use crate::data::AllocateMode;
@@ -18,7 +18,7 @@ struct Run {
     filesystem: WritableFilesystem,
     files: Vec<(Location, Vec<u8>)>,
     random: Random,
-    /// Whether files may have room behind their end.
+    /// Whether files may have preallocated extents after their end.
     room_behind_end: bool,
 }
 
@@ -136,7 +136,7 @@ impl Run {
         }
     }
 
-    /// Shares or copies a range of one file with another.
+    /// Shares or copies a range of one file into another.
     fn share(&mut self, target: usize) {
         let source = self.random.below(FILES as u64) as usize;
         let from_size = self.files[source].1.len() as u64;
@@ -192,7 +192,7 @@ impl Run {
         }
     }
 
-    /// What is on the devices is what should be, to us and to btrfs-progs.
+    /// Checks that the devices hold the expected content, by this crate and by btrfs-progs.
     fn check(&self) {
         self.filesystem.commit().unwrap();
         self.image.check();
@@ -266,7 +266,8 @@ fn files_of_mixed_volumes_with_small_nodes_agree() {
     run(30, &["-M", "-n", "4096"], small_memory(), 300);
 }
 
-/// The kernel reads what was written here, changes it, and what it wrote is changed here again.
+/// The kernel reads files written here and changes them; this crate then reads and changes them
+/// again.
 #[test]
 fn files_go_to_the_kernel_and_come_back() {
     let rounds: [(&[&str], DataOptions); 2] = [
@@ -277,8 +278,9 @@ fn files_go_to_the_kernel_and_come_back() {
         let Some(mut run) = Run::new(seed as u64 + 50, mkfs, options) else {
             return;
         };
-        // With items for holes, Linux 6.18 loses the size of a file that is mounted with room behind its end and then
-        // grows into it: `fallocate -n`, mounting again and writing there is enough.
+        // With items for holes, Linux 6.18 loses the size of a mounted file that has preallocated
+        // extents after its end and grows into them. `fallocate -n`, a new mount and a write there
+        // suffice.
         run.room_behind_end = mkfs.is_empty();
         for _ in 0..3 {
             for _ in 0..120 {
@@ -296,7 +298,8 @@ fn files_go_to_the_kernel_and_come_back() {
 }
 
 impl Run {
-    /// Has the kernel compare all files and change some of them. `None` where there is no kernel to mount with.
+    /// Lets the kernel compare all files and change some. Returns `None` if no kernel can mount the
+    /// volume.
     fn through_the_kernel(self, options: DataOptions) -> Option<Self> {
         let Self {
             image,

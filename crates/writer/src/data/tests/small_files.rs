@@ -1,11 +1,11 @@
-//! Small files: written back together, and made at once.
+//! Tests of small files: written back together, and made at once.
 
 use super::*;
 use crate::operations::AttributeChanges;
 use buttress_format::Timestamp;
 use buttress_fs::error::Error;
 
-/// Small files go to the devices together: what one of them is must not change what another is.
+/// A batch of small files keeps each file's content independent of the other files.
 #[test]
 fn small_files_that_are_written_back_together_keep_what_is_theirs() {
     let Some(image) = Image::make(&[]) else { return };
@@ -19,7 +19,7 @@ fn small_files_that_are_written_back_together_keep_what_is_theirs() {
         let mut bytes = random.bytes(length);
         filesystem.write_at(file, offset(0), &bytes).unwrap();
         match number % 7 {
-            // In several places, with a hole between.
+            // This file has content in several ranges, with a hole between.
             0 => {
                 let at = length.next_multiple_of(4096) + 8192;
                 bytes.resize(at, 0);
@@ -27,14 +27,14 @@ fn small_files_that_are_written_back_together_keep_what_is_theirs() {
                 let at = u64::try_from(at).unwrap();
                 filesystem.write_at(file, offset(at), b"behind a hole").unwrap();
             }
-            // Over extents that it has, and no longer than before.
+            // This write covers existing extents, and keeps the size.
             1 => {
                 filesystem.write_back_file(file).unwrap();
                 let end = bytes.len().min(5000);
                 bytes[..end].fill(7);
                 filesystem.write_at(file, offset(0), &bytes[..end]).unwrap();
             }
-            // Gone, with what waits.
+            // This file is removed together with its dirty data.
             2 => {
                 filesystem.unlink(ROOT, &name(number)).unwrap();
                 expected.push(None);
@@ -58,7 +58,7 @@ fn small_files_that_are_written_back_together_keep_what_is_theirs() {
     image.commit_and_check(&filesystem);
 }
 
-/// Many files are few requests: a file that is written back by itself has a request of its own.
+/// Many files need few requests: a separate write-back would need one request for each file.
 #[test]
 fn small_files_are_written_back_with_few_requests() {
     let Some(image) = Image::make(&[]) else { return };
@@ -83,7 +83,7 @@ fn small_files_are_written_back_with_few_requests() {
     assert!(made > 0 && made < files / 4, "{made} requests for {files} files");
 }
 
-/// All that a file is to have is there at once, or there is no file.
+/// The parts of a file made at once appear together, or the file does not exist.
 #[test]
 fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
     let Some(image) = Image::make(&[]) else { return };
@@ -122,13 +122,13 @@ fn a_file_that_is_made_at_once_has_its_content_and_its_times() {
             "{length}"
         );
     }
-    // More than the volume has room for.
+    // The content exceeds the volume's space.
     let mut much = vec![1; 600 << 20];
     let made = filesystem.create_whole(ROOT, b"much", &NEW, &attributes, &mut much);
     assert!(matches!(made, Err(Error::NoSpace { .. })), "{made:?}");
     assert_eq!(much.len(), 600 << 20);
     assert_eq!(filesystem.lookup(ROOT, b"much").unwrap(), None);
-    // A name that is there.
+    // The name exists already.
     let mut bytes = vec![1; 5000];
     let made = filesystem.create_whole(ROOT, b"file-5000", &NEW, &attributes, &mut bytes);
     assert!(matches!(made, Err(Error::Exists { .. })), "{made:?}");

@@ -1,8 +1,9 @@
-//! File content, replayed: extents, holes, checksums.
+//! Replay of file content: extents, holes, checksums.
 //!
-//! A logged extent takes the place of whatever the file has in its range. One that only the log refers to becomes an
-//! extent of the volume; one that is there gets another reference. A hole is an item with address zero, also on volumes
-//! whose holes have none: there only what lies in its range goes.
+//! A logged extent replaces the file's extents in its range. If only the log refers to it, it
+//! becomes a new extent of the volume; otherwise it gets one more reference. A hole is an item with
+//! address zero, even on volumes whose holes have no items. On such a volume, the replay only
+//! removes the file's extents in that range.
 
 use super::{Replay, inode_of};
 use crate::data::stored::Stored;
@@ -15,7 +16,7 @@ use buttress_fs::error::Result;
 use buttress_tree::{OwnedItem, ReadAhead};
 
 impl Replay<'_, '_> {
-    /// Removes what a file has behind the end that it has now.
+    /// Removes the extents after the current end of a file.
     pub(super) fn cut(&mut self, inode: InodeNumber) -> Result<()> {
         let location = self.at(inode);
         let size = self.operation.inode(location)?.size.get();
@@ -32,7 +33,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Step 3, for one extent.
+    /// Does step 3 for one extent.
     pub(super) fn extent(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         let inode = inode_of(&key);
@@ -71,7 +72,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Puts the logged checksums of what an extent's item refers to where the volume's are.
+    /// Replaces the volume's checksums by the logged ones, for the extent that an item refers to.
     fn checksums(&mut self, slice: &ExtentSlice, compression: Compression) -> Result<()> {
         let (start, length) = match compression {
             Compression::None => (slice.disk.saturating_add(slice.offset), slice.num_bytes),
@@ -91,11 +92,11 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// What the log has of the checksums between two addresses.
+    /// Returns the log's checksums between two addresses.
     fn logged_sums(&mut self, start: Logical, end: Logical) -> Result<Vec<(Logical, Vec<u8>)>> {
         let format = &self.operation.look().core().format;
         let (sector_bytes, checksum_type) = (format.sector_bytes, format.checksum_type);
-        // The item that begins before the range may reach into it.
+        // An item that begins before the range may overlap it.
         let mut cursor = self.log.cursor(ReadAhead::None);
         cursor.seek_at_or_before(&ChecksumItem::key(start))?;
         let before = cursor.key().filter(|key| key.item_type == ItemType::EXTENT_CSUM);

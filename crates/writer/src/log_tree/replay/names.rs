@@ -1,8 +1,9 @@
-//! Names, replayed from both sides.
+//! Replay of names, on the directory's side and on the inode's side.
 //!
-//! The log of a directory has entries by index, and ranges of indexes of which it has all entries: what the subvolume has
-//! in such a range and the log has not is gone. The log of an inode has all names of the inode in the directories that it
-//! names. Whatever stands in the way of a logged name, under its name or its index, gives way.
+//! The log of a directory has entries by index, and ranges of indexes of which it has all entries.
+//! A replay removes the subvolume's entries in such a range that the log lacks. The log of an inode
+//! has all its names in the directories that the log mentions. An entry that conflicts with a
+//! logged name, by name or by index, is removed.
 
 use super::{Replay, inode_of, keys_of, wrong};
 use buttress_engine::entry::{Entry, Target};
@@ -32,7 +33,7 @@ impl From<InodeName<'_>> for Named {
     }
 }
 
-/// All names that a tree has of an inode. The root's name for itself is none.
+/// Returns all names of an inode in a tree. The root directory's reference to itself is no name.
 fn names_in(tree: &Tree, inode: InodeNumber) -> Result<Vec<Named>> {
     let mut names: Vec<Named> = Vec::new();
     let keys = *keys_of(inode, ItemType::INODE_REF).start()..=*keys_of(inode, ItemType::INODE_EXTREF).end();
@@ -58,13 +59,13 @@ fn names_in(tree: &Tree, inode: InodeNumber) -> Result<Vec<Named>> {
 }
 
 impl Replay<'_, '_> {
-    /// All names that the subvolume has of an inode.
+    /// Returns all names of an inode in the subvolume.
     pub(super) fn names_of(&mut self, inode: InodeNumber) -> Result<Vec<Named>> {
         let tree = self.tree();
         names_in(&self.operation.view_of(tree)?, inode)
     }
 
-    /// Removes the entries that the log says are gone.
+    /// Removes the entries that the log marks as removed.
     pub(super) fn remove_entries(&mut self, directory: InodeNumber) -> Result<()> {
         let log = self.log.clone();
         for range in log.range(keys_of(directory, ItemType::DIR_LOG_INDEX), ReadAhead::None) {
@@ -88,7 +89,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Whether the log has an entry with the same index and name.
+    /// Returns whether the log has an entry with the same index and name.
     fn is_logged(&self, item: &OwnedItem) -> Result<bool> {
         let key = item.key();
         let Some(logged) = self.log.get(&key)? else {
@@ -112,7 +113,7 @@ impl Replay<'_, '_> {
         }
     }
 
-    /// Takes a name away, on both sides. Times stay.
+    /// Removes a name, on both sides. Times stay unchanged.
     fn unlink(&mut self, directory: InodeNumber, name: &[u8], inode: InodeNumber, index: u64) -> Result<()> {
         let (directory, location) = (self.at(directory), self.at(inode));
         self.operation.remove_link(location, directory.inode, name)?;
@@ -121,7 +122,7 @@ impl Replay<'_, '_> {
         self.resize(directory.inode, name, u64::saturating_sub)
     }
 
-    /// Gives an inode a name, on both sides. Times stay.
+    /// Adds a name to an inode, on both sides. Times stay unchanged.
     fn link(&mut self, inode: InodeNumber, named: &Named) -> Result<()> {
         let (directory, location) = (self.at(named.parent), self.at(inode));
         let kind = self.operation.inode(location)?.kind();
@@ -149,7 +150,7 @@ impl Replay<'_, '_> {
         })
     }
 
-    /// Removes all entries of a directory that is gone.
+    /// Removes all entries of a deleted directory.
     pub(super) fn empty(&mut self, directory: InodeNumber) -> Result<()> {
         for item in self.items(directory, ItemType::DIR_INDEX)? {
             self.remove_entry(&item)?;
@@ -157,7 +158,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Step 2, for one entry.
+    /// Does step 2 for one entry.
     pub(super) fn entry(&mut self, item: &OwnedItem) -> Result<()> {
         let key = item.key();
         if self.require_inode(&key)?.kind() != FileKind::Directory {
@@ -166,7 +167,7 @@ impl Replay<'_, '_> {
         let Some(entry) = DirItems::parse(&key, item.data()).map_err(broken)?.next() else {
             return Ok(());
         };
-        // A name that its inode has in the log comes with the inode's other names.
+        // Names that the log of their inode has are added with the inode's other names.
         let Some(inode) = Self::target(&entry) else {
             return Ok(());
         };
@@ -184,8 +185,8 @@ impl Replay<'_, '_> {
         self.link(inode, &named)
     }
 
-    /// Removes what has the name or the index of a logged entry and leads elsewhere. Says whether the name is there
-    /// already, with whatever index.
+    /// Removes an entry that has the name or the index of a logged entry and leads elsewhere.
+    /// Returns whether the name already exists, with any index.
     fn make_way(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
         let directory = self.at(named.parent);
         let mut is_there = false;
@@ -218,7 +219,7 @@ impl Replay<'_, '_> {
         Ok(is_there)
     }
 
-    /// Step 3, for all names of an inode.
+    /// Does step 3 for all names of an inode.
     pub(super) fn names(&mut self, inode: InodeNumber) -> Result<()> {
         self.require_inode(&Key::new(
             buttress_format::ObjectId::new(inode.get()),
@@ -227,7 +228,8 @@ impl Replay<'_, '_> {
         ))?;
         let logged = names_in(&self.log, inode)?;
         let present = self.names_of(inode)?;
-        // Old names in the directories that the log speaks of go first: a name may be there under another index.
+        // Old names in the logged directories are removed first: a name may exist there under
+        // another index.
         let parents: Vec<InodeNumber> = logged.iter().map(|name| name.parent).collect();
         for old in &present {
             if parents.contains(&old.parent) && !logged.contains(old) {
@@ -239,7 +241,7 @@ impl Replay<'_, '_> {
                 continue;
             }
             let Some(parent) = self.find_inode(named.parent)? else {
-                // The directory was not logged and is not in the subvolume.
+                // The directory was not logged and does not exist in the subvolume.
                 continue;
             };
             if parent.kind() != FileKind::Directory {
@@ -258,7 +260,7 @@ impl Replay<'_, '_> {
         Ok(())
     }
 
-    /// Whether the directory has this entry, by name.
+    /// Returns whether the directory has an entry of this name for the inode.
     fn has_entry(&mut self, named: &Named, inode: InodeNumber) -> Result<bool> {
         let parent = self.at(named.parent);
         let found = self.operation.find_entry(parent, &named.name)?;

@@ -1,8 +1,8 @@
-//! Logs that this program itself made impossible to write.
+//! Tests of logs that a defect of this program made impossible to write.
 
 use super::*;
 
-/// A log with changes and without a tree cannot be written. No sync may return as if it were.
+/// A log with changes and without a tree cannot be written. No sync may then return success.
 fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs::error::Result<Synced>) {
     let backends = made(&[160 * MIB], None);
     let filesystem = open(&backends);
@@ -24,7 +24,7 @@ fn expect_no_promise(sync: impl Fn(&WritableFilesystem, Location) -> buttress_fs
         error.to_string().contains(&number),
         "names the subvolume: {error}"
     );
-    // The log of the top level was frozen before the defect was found. It is not durable.
+    // The log of the top level was frozen before the defect was found, and is not durable.
     let mut healed = log.log.lock();
     (healed.tree, healed.is_dirty) = (tree, false);
     drop(healed);

@@ -1,4 +1,4 @@
-//! What is there after a crash: the smallest cases of rules that random histories come to only now and then.
+//! Small cases of crash rules that random histories reach only rarely.
 
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::AllocateMode;
@@ -6,7 +6,7 @@ use crate::log_tree::Synced;
 use crate::operations::{RenameMode, SetXattr};
 use buttress_format::{ByteCount, FileOffset};
 
-/// The last commit has content where a hole is now: the log must say that there is one.
+/// The last commit has content where the file now has a hole, so the log must contain a hole item.
 #[test]
 fn what_was_punched_out_stays_out() {
     let backends = made(&[160 * MIB], None);
@@ -23,7 +23,7 @@ fn what_was_punched_out_stays_out() {
         .allocate(punched, hole, AllocateMode::PunchHole)
         .unwrap();
     assert_eq!(filesystem.fsync(punched).unwrap(), Synced::Logged);
-    // Cut off, and longer again: nothing of what was there comes back.
+    // The file is cut and grows again. Its old content must not return.
     filesystem.truncate(cut, ByteCount::new(4096)).unwrap();
     filesystem.truncate(cut, ByteCount::new(40_960)).unwrap();
     assert_eq!(filesystem.fsync(cut).unwrap(), Synced::Logged);
@@ -42,8 +42,8 @@ fn what_was_punched_out_stays_out() {
     filesystem.close().unwrap();
 }
 
-/// A name was given to another file by a rename. The log takes it from the file that had it, so the one that has it now is
-/// there under it: at no moment was the name nobody's.
+/// A rename gave a name to another file. A log that removes the name from the old file must contain
+/// the new one. The name exists at every moment.
 #[test]
 fn a_name_that_was_taken_over_is_always_there() {
     let backends = made(&[160 * MIB], None);
@@ -54,13 +54,13 @@ fn a_name_that_was_taken_over_is_always_there() {
     write(&filesystem, old, b'o', 5000);
     write(&filesystem, new, b'n', 5000);
     filesystem.commit().unwrap();
-    // The log has the file that is about to go.
+    // The log has the file that the next step removes.
     write(&filesystem, old, b'p', 5000);
     assert_eq!(filesystem.fsync(old).unwrap(), Synced::Logged);
     filesystem
         .rename(ROOT, b"temporary", ROOT, b"name", RenameMode::Replace)
         .unwrap();
-    // A sync of something else takes notice that it went.
+    // A sync of another file takes the removal into account.
     write(&filesystem, other, b'q', 5000);
     assert_eq!(filesystem.fsync(other).unwrap(), Synced::Logged);
     filesystem.abandon();
@@ -74,8 +74,8 @@ fn a_name_that_was_taken_over_is_always_there() {
     filesystem.close().unwrap();
 }
 
-/// A file with two names is gone, and another has one of them: the log that has that takes the other one, too. The file was never
-/// there with that one alone.
+/// A file with two names is removed, and another file has one of the names. A log with the second
+/// file removes both names of the first. The first file never existed with only one of them.
 #[test]
 fn a_file_that_is_gone_is_gone_under_all_its_names() {
     for first in [&b"one"[..], b"two"] {
@@ -99,7 +99,7 @@ fn a_file_that_is_gone_is_gone_under_all_its_names() {
     }
 }
 
-/// Linux does not mount a volume whose log gives a new name the index of one that the last commit has.
+/// Linux does not mount a volume whose log gives a new name an index that the last commit uses.
 #[test]
 fn the_index_of_a_name_that_was_removed_is_not_given_again() {
     let backends = made(&[160 * MIB], None);
@@ -111,7 +111,7 @@ fn the_index_of_a_name_that_was_removed_is_not_given_again() {
     filesystem.commit().unwrap();
     let after = filesystem.next_index(directory).unwrap();
     drop(filesystem);
-    // Nothing is known of the directory yet.
+    // Nothing about the directory is in memory yet.
     let filesystem = open(&backends);
     filesystem.unlink(directory, b"last").unwrap();
     assert_eq!(filesystem.next_index(directory).unwrap(), after);
@@ -125,7 +125,7 @@ fn the_index_of_a_name_that_was_removed_is_not_given_again() {
     filesystem.abandon();
 }
 
-/// An attribute that the last commit has and that was removed is not back.
+/// A removed attribute that the last commit has does not return.
 #[test]
 fn a_removed_attribute_is_not_back() {
     let backends = made(&[160 * MIB], None);

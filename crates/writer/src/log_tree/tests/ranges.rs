@@ -1,11 +1,11 @@
-//! Ranges of files that are synced: what they cost, and what is durable afterwards.
+//! Tests of syncs of file ranges: their cost, and the durable content afterwards.
 
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::WritableFilesystem;
 use crate::log_tree::Synced;
 use buttress_format::FileOffset;
 
-/// A range of which nothing waits costs nothing, whatever else of the file does.
+/// A sync of a clean range costs nothing, whatever else of the file is dirty.
 #[test]
 fn a_range_with_nothing_new_is_durable() {
     let backends = made(&[160 * MIB], None);
@@ -29,7 +29,7 @@ fn a_range_with_nothing_new_is_durable() {
         filesystem.sync_range(file, range(504_000, 504_001)).unwrap(),
         Synced::Logged
     );
-    // What lies behind the end that was logged is not there after a crash.
+    // Content after the logged end does not survive a crash.
     filesystem
         .write_at(file, FileOffset::new(2 << 20), &[b'c'; 4096])
         .unwrap();
@@ -50,13 +50,13 @@ fn a_range_with_nothing_new_is_durable() {
     filesystem.close().unwrap();
 }
 
-/// What waits elsewhere in a file stays in memory when a range is synced, and is there with the next sync of all of it.
+/// Dirty data outside a synced range stays in memory, and survives after a sync of the whole file.
 #[test]
 fn a_range_costs_the_range() {
     let backends = made(&[160 * MIB], None);
     let filesystem = open(&backends);
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
-    // Small enough for the chunk that there is.
+    // The length fits into the existing chunk.
     let length = 2 * MIB;
     write(&filesystem, file, b'a', length);
     filesystem.commit().unwrap();
@@ -64,7 +64,7 @@ fn a_range_costs_the_range() {
     let before = backends[0].written_bytes();
     let range = |start: u64, end: u64| FileOffset::new(start)..FileOffset::new(end);
     let middle = MIB as u64;
-    // Bytes in the midst of sectors: those sectors are written.
+    // The range ends inside sectors: these sectors are written.
     let synced = filesystem.sync_range(file, range(middle + 5, middle + 8195));
     assert_eq!(synced.unwrap(), Synced::Logged);
     let written = backends[0].written_bytes() - before;
@@ -76,7 +76,7 @@ fn a_range_costs_the_range() {
         content.clone()
     };
     assert!(read(&filesystem).iter().all(|byte| *byte == b'b'));
-    // The same range, with what waits around it, once more, and then the rest.
+    // Sync the same range again with dirty data around it, then the rest.
     filesystem
         .write_at(file, FileOffset::new(middle), &[b'c'; 4096])
         .unwrap();

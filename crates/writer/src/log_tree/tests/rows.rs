@@ -1,4 +1,4 @@
-//! Directories that got many names at once: what they lead to is read, and put into the log, in rows.
+//! Tests of directories with many new names: their inodes are read and logged in rows.
 
 use super::{MIB, NEW, ROOT, made, open, write};
 use crate::log_tree::Synced;
@@ -7,8 +7,8 @@ use buttress_engine::block_groups::Purpose;
 use buttress_format::FileOffset;
 use buttress_fs::Location;
 
-/// New files with attributes, others with many extents, directories with entries of their own, second names of old files and
-/// files that lie elsewhere: each is there after a crash, under each of its names.
+/// New files with attributes, files with many extents, directories with entries, second names of
+/// old files, and files in other directories: each survives a crash under each of its names.
 #[test]
 fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
     let backends = made(&[256 * MIB], None);
@@ -38,7 +38,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                     }
                 }
                 1 => {
-                    // Many items lie behind its names.
+                    // Many items follow its names.
                     for extent in 0..30 {
                         let offset = FileOffset::new(extent * 8192);
                         filesystem.write_at(file, offset, &[b'e'; 4096]).unwrap();
@@ -62,7 +62,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
                     expected.push((name("linked", number), linked));
                 }
                 4 => {
-                    // Between those of the directory.
+                    // These inodes lie between those of the directory.
                     filesystem
                         .create(elsewhere, &name("other", number), &NEW)
                         .unwrap();
@@ -98,7 +98,8 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
     filesystem.close().unwrap();
 }
 
-/// Where no device spins, a log goes where earlier ones have been: what syncs take is little more than what the last log has.
+/// On devices that do not spin, a log reuses addresses of earlier ones: syncs use little more space
+/// than the last log.
 #[test]
 fn logs_go_where_earlier_logs_were() {
     let backends = made(&[512 * MIB], None);

@@ -1,7 +1,8 @@
-//! The same operations on the kernel's btrfs and here: each ends with the same error number, and afterwards the items of
-//! both subvolumes are the same, transactions and the time of now aside.
+//! Runs the same operations on the kernel's btrfs and here. Each operation must end with the same
+//! error number. Afterwards the items of both subvolumes must be equal, except for transaction
+//! numbers and current times.
 //!
-//! Paths are drawn from few names, so that operations meet each other's results, and many are refused.
+//! Paths use few names, so that operations meet each other's results, and many fail.
 
 use super::steps::{How, Step, random_steps};
 use super::volume::{Image, ROOT};
@@ -91,7 +92,7 @@ fn do_by_kernel(top: &Path, step: &Step) -> Result<(), Errno> {
         }
         Step::RemoveXattr(path, name) => lremovexattr(at(path), name.as_str()),
         Step::Flags(path, attributes) => {
-            // Opening a device node would look for a driver.
+            // Opening a device node would search for a driver.
             let kind = FileType::from_raw_mode(rustix::fs::stat(at(path))?.st_mode);
             if !matches!(kind, FileType::RegularFile | FileType::Directory) {
                 return Err(Errno::OPNOTSUPP);
@@ -108,7 +109,8 @@ fn do_by_kernel(top: &Path, step: &Step) -> Result<(), Errno> {
     }
 }
 
-/// Where a path leads. Without symlinks on the way no view is needed, which would make the next edits slow.
+/// Returns the target of a path. Without symlinks it needs no view, which would slow down the next
+/// edits.
 fn find(filesystem: &WritableFilesystem, path: &str, follow: Follow) -> Result<Location> {
     let mut here = ROOT;
     let mut names = path.split('/').filter(|name| !name.is_empty()).peekable();
@@ -127,7 +129,7 @@ fn find(filesystem: &WritableFilesystem, path: &str, follow: Follow) -> Result<L
     Ok(here)
 }
 
-/// The directory of a path, and its last name.
+/// Returns the directory of a path, and its last name.
 fn split<'a>(filesystem: &WritableFilesystem, path: &'a str) -> Result<(Location, &'a [u8])> {
     let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
     let (above, name) = path.split_at(name_at);
@@ -254,17 +256,17 @@ fn change_here(filesystem: &WritableFilesystem, step: &Step) -> Result<()> {
     }
 }
 
-/// Times that no step set are now.
+/// Times from this value on are current times, not set by a step.
 const NOW: i64 = 1_000_000;
 
-/// An item without the transactions that it names, and with all times of now alike.
+/// Returns an item without its transaction numbers, and with all current times made equal.
 fn masked(key: &Key, data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     match key.item_type {
         ItemType::INODE_ITEM => {
             data[..16].fill(0);
-            // The kernel begins to count changes of a new inode at what its memory held before; only an inode that
-            // mkfs made begins at a known number.
+            // The kernel starts the change counter of a new inode at an arbitrary value from
+            // memory. Only an inode that mkfs made starts at a known number.
             if key.objectid != InodeNumber::ROOT_DIRECTORY.object_id() {
                 data[72..80].fill(0);
             }
@@ -300,17 +302,17 @@ fn items(filesystem: &buttress_fs::Filesystem) -> BTreeMap<Key, Vec<u8>> {
     .collect()
 }
 
-/// Whether btrfs-progs are to check.
+/// Whether btrfs-progs check the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     Yes,
-    /// Not: for each name of an inode they go through all of its names.
+    /// They do not: for each name of an inode they walk all of its names.
     No,
 }
 
 const ITEMS_DIFFER: &str = "items differ";
 
-/// Runs the steps on both sides, and has btrfs-progs check what is here.
+/// Runs the steps on both sides, and lets btrfs-progs check this crate's volume.
 pub(super) fn compare(
     steps: &[Step],
     features: &[&str],
@@ -378,7 +380,7 @@ fn describe(key: &Key, ours: Option<&Vec<u8>>, theirs: Option<&Vec<u8>>) -> Stri
     )
 }
 
-/// A failure without what changes when other steps are left out.
+/// Returns a failure's text without the parts that change when other steps are left out.
 fn essence(failure: &str) -> String {
     if failure.starts_with(ITEMS_DIFFER) {
         return ITEMS_DIFFER.to_owned();
@@ -389,7 +391,7 @@ fn essence(failure: &str) -> String {
     format!("{step} {numbers}")
 }
 
-/// The steps with the ones left out that the failure does not need.
+/// Returns the steps without those that the failure does not need.
 fn smaller(steps: &[Step], features: &[&str], failure: &str) -> Vec<Step> {
     let fails = |steps: &[Step]| {
         let error = compare(steps, features, 17, Check::Yes).err();

@@ -1,4 +1,5 @@
-//! Each operation by itself: what it does, what it refuses, and that the volume is sound afterwards.
+//! Tests of each operation alone: its effect, its errors, and the consistency of the volume
+//! afterwards.
 
 use super::volume::{Image, ROOT};
 use crate::WritableFilesystem;
@@ -329,7 +330,7 @@ fn unnamed_files_live_as_long_as_they_are_held() {
     assert_eq!(view.metadata(kept).unwrap().nlink, 1);
     drop(view);
 
-    // Unlinked while open: still there, and cleaned by the next one that opens after a crash.
+    // A file unlinked while open still exists, and the next opening after a crash removes it.
     let open = filesystem.open_inode(kept).unwrap();
     filesystem.unlink(ROOT, b"named").unwrap();
     assert_eq!(filesystem.view().metadata(kept).unwrap().nlink, 0);
@@ -380,7 +381,8 @@ fn a_removed_file_takes_its_content_along() {
         return;
     };
     let filesystem = image.open();
-    // Dirty data, content on disk, and so much of it that it goes as an orphan.
+    // These sizes give dirty data, content on disk, and content so large that its inode becomes an
+    // orphan.
     for bytes in [100_000, 3 << 20] {
         for commit in [false, true] {
             let file = filesystem.create(ROOT, b"file", &NEW).unwrap();

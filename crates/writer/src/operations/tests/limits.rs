@@ -1,5 +1,5 @@
-//! Both sides of limits: items that are full of names, and inodes with as many names as there can be. The kernel says
-//! what is on which side.
+//! Tests of both sides of limits: items full of names, and inodes with the most possible names. The
+//! kernel decides each limit.
 
 use super::against_kernel::{Check, compare};
 use super::steps::{How, Step};
@@ -8,7 +8,7 @@ use buttress_oracle::content::names_of_one_hash::names;
 use buttress_oracle::skip::skips;
 use buttress_oracle::tools::kernel_missing;
 
-/// Small nodes reach limits sooner.
+/// Small nodes reach limits with fewer items.
 const SMALL_NODES: [&str; 4] = ["-n", "4k", "-m", "single"];
 
 fn compare_steps(steps: &[Step], features: &[&str]) {
@@ -30,7 +30,7 @@ fn names_of_one_hash_until_their_item_is_full() {
             .iter()
             .map(|name| Step::Create(name.clone(), 0o644))
             .collect();
-        // Over what is there, and after one went, there is room.
+        // Space exists for a name that replaces another, and after a removal.
         steps.push(Step::Create("other".to_owned(), 0o644));
         let last = names[count - 1].clone();
         steps.push(Step::Rename("other".to_owned(), last.clone(), How::Replace));
@@ -52,7 +52,7 @@ fn names_of_one_inode_in_one_directory_go_on_in_extended_items() {
     ];
     let link = |number: usize| format!("d/{number:0200}");
     steps.extend((0..60).map(|number| Step::Link("d/file".to_owned(), link(number))));
-    // With full items: within the directory, to another, away from it.
+    // Rename with full items: within the directory, to another directory, and away from it.
     steps.push(Step::Rename(link(3), link(1003), How::Replace));
     steps.push(Step::Rename(link(58), "moved".to_owned(), How::Replace));
     steps.push(Step::Rename("moved".to_owned(), link(58), How::NoReplace));
@@ -100,7 +100,7 @@ fn attributes_of_one_hash_until_their_item_is_full() {
         Step::SetXattr("file".to_owned(), name.clone(), vec![5; bytes], how)
     };
     steps.extend(names.iter().map(|name| set(name, 500, SetXattr::Create)));
-    // One grows where there is no space, shrinks, and grows into what another left.
+    // One attribute grows without space, shrinks, and grows into the space that another left.
     steps.push(set(&names[0], 1200, SetXattr::Replace));
     steps.push(set(&names[0], 10, SetXattr::Replace));
     steps.push(set(&names[1], 900, SetXattr::Replace));

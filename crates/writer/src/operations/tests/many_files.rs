@@ -1,4 +1,5 @@
-//! Files that are made together: what comes out is what comes out one by one, and after an error there is none of them.
+//! Tests of files made together: they equal files made one by one, and an error leaves none of
+//! them.
 
 use super::volume::Image;
 use crate::WritableFilesystem;
@@ -10,7 +11,8 @@ use buttress_fs::location::Location;
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const NEW: NewInode = NewInode::of_root(0o600);
 
-/// Directory, name, mode and content of the files: some lie in the tree, some do not, one is empty.
+/// Returns directory, name, attributes and content of the files: some inline, some in extents, one
+/// empty.
 fn files(directories: [Location; 2]) -> Vec<(Location, Vec<u8>, AttributeChanges, Vec<u8>)> {
     let time = |seconds| {
         Some(Timestamp {
@@ -55,7 +57,7 @@ fn finish(filesystem: &WritableFilesystem, id: SubvolumeId, name: &[u8]) {
     filesystem.finish_subvolumes(&[finished]).unwrap();
 }
 
-/// Names, indexes, inode numbers, attributes and contents of all in two directories.
+/// Returns names, indexes, inode numbers, attributes and contents of all files in two directories.
 fn all_of(filesystem: &WritableFilesystem, directories: [Location; 2]) -> Vec<String> {
     let mut all = Vec::new();
     for directory in directories {
@@ -151,14 +153,14 @@ fn of_files_that_cannot_all_be_made_none_is() {
         made.unwrap_err()
     };
     for (directories, names) in [
-        // A name that waits, and one that comes twice.
+        // One name already waits, and one name occurs twice.
         ([below, root], [&b"new"[..], b"there"]),
         ([below, below], [b"new", b"new"]),
     ] {
         let error = try_to_make(directories, names, 10);
         assert!(matches!(error, Error::Exists { .. }), "{error:?}");
     }
-    // More than there is room for, and a directory whose names do not wait.
+    // The content exceeds the free space, and the directory's names do not wait.
     let error = try_to_make([below, below], [b"new", b"large"], 600 << 20);
     assert!(matches!(error, Error::NoSpace { .. }), "{error:?}");
     let error = try_to_make([below, TOP], [b"new", b"elsewhere"], 10);

@@ -5,7 +5,7 @@ use buttress_fs::acl::{ACCESS_NAME, DEFAULT_NAME};
 use buttress_fs::inode::FileAttributes;
 use buttress_oracle::content::names_of_one_hash;
 
-/// How a rename treats what has the new name.
+/// How a rename treats an existing entry of the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Replace,
@@ -14,7 +14,7 @@ pub(super) enum How {
     Whiteout,
 }
 
-/// One operation. Paths have no slash at either end.
+/// One operation. Paths neither begin nor end with a slash.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Create(String, u32),
@@ -32,11 +32,11 @@ pub(super) enum Step {
     SetXattr(String, String, Vec<u8>, SetXattr),
     RemoveXattr(String, String),
     Flags(String, FileAttributes),
-    /// A file without a name, made in a directory and then given one.
+    /// Makes a file without a name in a directory, and then links it.
     Unnamed(String, String),
 }
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -55,7 +55,7 @@ impl Random {
         &all[self.below(all.len())]
     }
 
-    /// A path of one to three names.
+    /// Returns a path of one to three names.
     fn path(&mut self) -> String {
         let depth = *self.of(&[1, 1, 2, 2, 2, 3]);
         let names: Vec<&str> = (0..depth).map(|_| self.name()).collect();
@@ -109,7 +109,7 @@ fn xattr(random: &mut Random) -> (String, Vec<u8>) {
             ("btrfs.compression".to_owned(), value.as_bytes().to_vec())
         }
         4 => ("trusted.t".to_owned(), vec![9; random.below(300)]),
-        // Three names of one hash each.
+        // These names come in groups of three with equal hashes.
         5 => (
             random.of(names_of_one_hash::xattrs()).clone(),
             vec![8; random.below(900)],
@@ -165,7 +165,7 @@ fn step(random: &mut Random) -> Step {
         69..=73 => Step::Mode(path, *random.of(&modes)),
         74..=77 => {
             let ids = [None, Some(0), Some(1000), Some(5)];
-            // One of both at least: an operation that changes neither is no change of owner here.
+            // At least one of both changes: a call that changes neither is no change of owner here.
             Step::Owner(path, *random.of(&ids), *random.of(&ids[1..]))
         }
         78..=80 => {
@@ -188,7 +188,7 @@ fn step(random: &mut Random) -> Step {
     }
 }
 
-/// The steps of a seed.
+/// Returns the steps of a seed.
 pub(super) fn random_steps(seed: u64, count: usize) -> Vec<Step> {
     let mut random = Random::new(seed);
     (0..count).map(|_| step(&mut random)).collect()

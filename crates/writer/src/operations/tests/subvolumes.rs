@@ -1,4 +1,5 @@
-//! Subvolumes by their calls: made, filled, snapshot, changed on both sides, deleted, dropped; checked by btrfs-progs.
+//! Tests of subvolume calls: create, fill, snapshot, change on both sides, delete and drop, checked
+//! by btrfs-progs.
 
 use super::volume::Image;
 use crate::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
@@ -73,7 +74,7 @@ fn subvolumes_live_and_die() {
     image.check();
     drop(filesystem);
 
-    // Deleted ones wait across a new opening, and go.
+    // Deleted subvolumes remain across a new opening, and are then dropped.
     let filesystem = image.open();
     assert_eq!(filesystem.deleted_subvolumes().unwrap(), vec![home, inner]);
     filesystem.drop_deleted_subvolumes(&Progress::new()).unwrap();
@@ -99,7 +100,8 @@ fn subvolumes_live_and_die() {
     image.check();
 }
 
-/// As the kernel does it: a mode that the directory's list limits, the property from the parent subvolume's root.
+/// As in the kernel, the directory's list limits the mode, and the property comes from the parent
+/// subvolume's root.
 #[test]
 fn new_subvolumes_inherit() {
     let Some(image) = Image::make(&[]) else {
@@ -116,7 +118,7 @@ fn new_subvolumes_inherit() {
     };
     set(TOP, COMPRESSION_NAME, b"zstd");
     set(around, COMPRESSION_NAME, b"lzo");
-    // Owner 7, user 1000 6, group 5, mask 3, others 0.
+    // The list's permissions are owner 7, user 1000 6, group 5, mask 3, others 0.
     let entries = [
         (1, 7, u32::MAX),
         (2, 6, 1000),
@@ -225,7 +227,7 @@ fn nothing_of_a_deleted_subvolume_reaches_the_next_one() {
         .create(Location::root_of(new), b"another", &file)
         .unwrap();
     filesystem.commit().unwrap();
-    // What was held goes without a trace.
+    // Dropping the holds removes the inodes completely.
     drop((held, unnamed));
     filesystem.commit().unwrap();
     image.check();
@@ -245,7 +247,7 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     filesystem
         .rename(inside, b"inner", copied, b"real", RenameMode::NoReplace)
         .unwrap();
-    // Now the copy has both.
+    // Now the snapshot has both subvolumes as placeholders.
     for (from, to, mode) in [
         (&b"inner"[..], &b"real"[..], RenameMode::Replace),
         (b"inner", b"real", RenameMode::Exchange),
@@ -259,7 +261,7 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
         .unwrap();
     filesystem.commit().unwrap();
     image.check();
-    // A directory takes the place of an entry that stands for a subvolume, and so does the subvolume itself.
+    // A directory replaces a placeholder entry, and so does the subvolume itself.
     filesystem
         .rename(copied, b"real", copied, b"inner", RenameMode::Replace)
         .unwrap();
@@ -288,8 +290,9 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
     image.check();
 }
 
-/// Blocks of the transaction that made a snapshot are the snapshot's own, too, and count what is below them for it. When a
-/// second snapshot has them as well and the first one is dropped, they must count for themselves.
+/// Blocks from the transaction that made a snapshot belong to the snapshot, and it holds the
+/// references to their children. If a second snapshot shares these blocks and the first is dropped,
+/// the blocks must hold the references themselves.
 #[test]
 fn what_was_written_before_a_snapshot_was_committed_outlives_it_in_others() {
     let Some(image) = Image::make(&["-n", "4096"]) else {
@@ -328,7 +331,7 @@ fn what_was_written_before_a_snapshot_was_committed_outlives_it_in_others() {
     image.check();
 }
 
-/// The kernel, too, takes what is not newer than the key of a snapshot's root item for the source's.
+/// The kernel too treats blocks not newer than the key of a snapshot's root item as the source's.
 #[test]
 fn the_key_of_a_snapshot_is_older_than_all_that_it_makes() {
     let Some(image) = Image::make(&[]) else {
@@ -351,7 +354,8 @@ fn the_key_of_a_snapshot_is_older_than_all_that_it_makes() {
     assert!(key.offset < root.generation.get());
 }
 
-/// Dropping a tree of three levels in as many steps as it can be stopped at; every state in between is sound.
+/// Drops a tree of three levels in the smallest possible steps. Every state in between is
+/// consistent.
 #[test]
 fn dropping_goes_on_where_it_was_cancelled() {
     let Some(image) = Image::make(&["-n", "4096"]) else {
@@ -391,7 +395,8 @@ fn dropping_goes_on_where_it_was_cancelled() {
     image.check();
 }
 
-/// The highest id is free again when its tree was dropped, and what was looked at in it may still be remembered.
+/// The highest id is free again once its tree was dropped, and cached state of the old subvolume
+/// may remain.
 #[test]
 fn a_dropped_subvolume_is_taken_for_no_later_one() {
     let Some(image) = Image::make(&[]) else {

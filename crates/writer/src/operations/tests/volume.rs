@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A clock that moves on by a second with each look at it.
+/// A clock that advances by one second on each read.
 #[derive(Debug, Default)]
 pub(crate) struct Ticking {
     seconds: AtomicI64,
@@ -35,14 +35,14 @@ impl Environment for Ticking {
     }
 }
 
-/// An image in a directory of its own, which goes with it.
+/// An image in a directory of its own, which is removed with the image.
 pub(crate) struct Image {
     _directory: tempfile::TempDir,
     pub(crate) path: PathBuf,
 }
 
 impl Image {
-    /// Makes one. Where there is no mkfs.btrfs, the test is skipped.
+    /// Makes an image. Without mkfs.btrfs, the test is skipped.
     #[track_caller]
     pub(crate) fn make(options: &[&str]) -> Option<Self> {
         if skips(any_missing(&["mkfs.btrfs", "btrfs"])) {
@@ -62,7 +62,7 @@ impl Image {
         })
     }
 
-    /// The image as a crash at this moment would leave it.
+    /// Returns the image as a crash at this moment would leave it.
     pub(crate) fn copy(&self) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("image");
@@ -81,7 +81,7 @@ impl Image {
         open(&self.path)
     }
 
-    /// Commits, closes nothing, and has btrfs-progs check the image.
+    /// Commits without closing, and lets btrfs-progs check the image.
     #[track_caller]
     pub(crate) fn commit_and_check(&self, filesystem: &WritableFilesystem) {
         filesystem.commit().unwrap();

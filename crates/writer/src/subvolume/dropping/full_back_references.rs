@@ -1,9 +1,11 @@
-//! Turning: blocks that others share, and that count what is below them for the tree that goes, refer by address from then on.
+//! Conversion to full back references: shared blocks that hold references in the dropped tree's
+//! name then refer by address.
 //!
-//! What is below comes first, so that the walk can stop after any block: each turned block is right by itself, and so is one
-//! above it that is not turned yet. Nodes that refer by their address already are gone through all the same.
+//! Children come before their parent, so that the walk can stop after any block. Each converted
+//! block is consistent alone, and so is a block above it that is not converted yet. The walk also
+//! visits nodes that already refer by their address.
 //!
-//! It leaves out which blocks are shared, and letting go of them: that is the walk above.
+//! Left out: finding shared blocks, and dropping references to them. The dropper above does both.
 
 use super::{CHILDREN_AHEAD, REFERENCES_AT_ONCE, SnapshotDropper};
 use buttress_accounts::delayed_references::ExtentKind;
@@ -13,21 +15,22 @@ use buttress_format::TreeBlock;
 use buttress_fs::error::{Corruption, Result};
 use buttress_tree::BlockPointer;
 
-/// A block below which what counts for a tree turns to references by address.
+/// A block whose subtree is being converted to full back references.
 #[derive(Debug)]
 struct ToConvert {
     pointer: BlockPointer,
     block: TreeBlock,
-    /// Whether it refers by its address itself.
+    /// Whether the block already refers by its address.
     is_converted: bool,
-    /// The child that comes next.
+    /// The slot of the next child.
     slot: usize,
 }
 
 impl SnapshotDropper<'_> {
-    /// Makes a shared block, and all below it that count for this tree, refer by address: what is below comes first, so that
-    /// it can stop after any block, and finds when it is retried what is still to be done. False when it stopped because
-    /// so much waits that others shall have the lock.
+    /// Converts a shared block, and all blocks below that hold references in this tree's name, to
+    /// full back references. Children come first, so the call can stop after any block, and a retry
+    /// finds the remaining blocks. Returns false if it stopped because many references are pending,
+    /// so that other threads get the lock.
     pub(super) fn set_full_back_references(
         &mut self,
         running: &mut Running,
@@ -82,8 +85,9 @@ impl SnapshotDropper<'_> {
         }
     }
 
-    /// A block below which something counts for this tree, if there may be any. A block that refers by its address already is
-    /// gone through all the same: it may have been relocated, or the kernel, which begins above, may have stopped here.
+    /// Returns a block whose subtree may hold references in this tree's name. Blocks that already
+    /// refer by their address are visited too: relocation may have moved them, or the kernel, which
+    /// begins at the top, may have stopped here.
     fn block_to_convert(&self, running: &Running, pointer: &BlockPointer) -> Result<Option<ToConvert>> {
         if self.memory.turned.contains(&pointer.logical) {
             return Ok(None);
@@ -108,7 +112,7 @@ impl SnapshotDropper<'_> {
         }))
     }
 
-    /// Makes one block refer by its address.
+    /// Converts the references of one block to its address.
     fn turn(&self, running: &mut Running, pointer: &BlockPointer, block: &TreeBlock) -> Result<()> {
         let core = &mut running.core;
         core.refer_below(block, Form::FullBackReference(pointer.logical), 1)
@@ -123,7 +127,8 @@ impl SnapshotDropper<'_> {
         Ok(())
     }
 
-    /// Children of a shared block, from a slot on, that may count for this tree: those that are worth reading together.
+    /// Returns the children of a shared block, from a slot on, that may be this tree's own and
+    /// should be read together.
     fn own_children<'a>(
         &self,
         above: &'a BlockPointer,

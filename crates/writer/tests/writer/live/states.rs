@@ -1,4 +1,4 @@
-//! Reads beside changes of content and names: each sees one state.
+//! Tests of reads beside changes of content and names: each read shows one state.
 
 use super::{BYTES, ROOT, ROUNDS, create, new_volume};
 use buttress_format::compression::CompressionMethod;
@@ -9,16 +9,16 @@ use buttress_writer::operations::RenameMode;
 use buttress_writer::{AllocateMode, DataOptions, WritableFilesystem};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How a file goes from one content to the next.
+/// How a file's content is replaced.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    /// Written over.
+    /// Overwritten.
     Over,
-    /// Cut to nothing, and written.
+    /// Truncated to zero, and written.
     Anew,
-    /// Made a hole, and written over.
+    /// Punched, and overwritten.
     Hole,
-    /// Made a clone of a file that was written before.
+    /// Cloned from a file that was written before.
     Clone,
 }
 
@@ -39,7 +39,8 @@ fn change(filesystem: &WritableFilesystem, how: Change, file: Location, other: L
     filesystem.write_at(file, FileOffset::MIN, content).unwrap();
 }
 
-/// One thread changes a file that has one byte all over, others read it, and write back, commit and take snapshots.
+/// One thread changes a file that repeats one byte. Other threads read it, write back, commit and
+/// take snapshots.
 fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
     let (_, filesystem) = new_volume(data);
     let (file, other) = (create(&filesystem, "file"), create(&filesystem, "other"));
@@ -139,7 +140,7 @@ fn reads_of_extents_without_copies_see_one_state() {
     }
 }
 
-/// Very many small files are written over, with commits, while others read them.
+/// Very many small files are overwritten, with commits, while other threads read them.
 #[test]
 fn small_files_are_read_while_they_are_written_and_committed() {
     const FILES: usize = 5000;
@@ -186,7 +187,7 @@ fn small_files_are_read_while_they_are_written_and_committed() {
     filesystem.close().unwrap();
 }
 
-/// A name that is replaced by a rename is there at every moment.
+/// A name that a rename replaces exists at every moment.
 #[test]
 fn a_name_that_is_renamed_over_is_always_found() {
     let (_, filesystem) = new_volume(DataOptions::default());
@@ -213,7 +214,8 @@ fn a_name_that_is_renamed_over_is_always_found() {
     filesystem.close().unwrap();
 }
 
-/// Names that stay are always found, and listed once, while others around them come, go and are renamed.
+/// Names that stay are always found, and listed once, while other names are added, removed and
+/// renamed.
 #[test]
 fn names_that_stay_are_found_beside_those_that_change() {
     const STAY: usize = 400;

@@ -1,4 +1,4 @@
-//! The space of content that is being read: it is not used again before the read ends.
+//! Tests of the space of content that is being read: it is not reused before the read ends.
 
 use super::{ROOT, create, identity};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A device in memory that has something done before it is read next.
+/// A memory device that runs a function before its next read.
 #[derive(Debug)]
 struct Interrupted {
     memory: MemoryBackend,
@@ -88,7 +88,7 @@ fn use_room_while_reading(end: impl Fn(&WritableFilesystem, Location) + Send + '
     });
     let device = || Device::with_backend(Arc::clone(&backend) as Arc<dyn Backend>, Engine::Inline);
     let options = WriteOptions {
-        // Checksums alone must not reveal overwritten content.
+        // Without checksums: they alone must not reveal overwritten content.
         data: DataOptions {
             checksums: false,
             ..DataOptions::default()

@@ -1,4 +1,4 @@
-//! Reads and changes of attributes beside a write-back: none waits for its device.
+//! Tests of reads and attribute changes beside a write-back: none waits for its device.
 
 use super::{BYTES, create, new_volume};
 use buttress_format::{ByteCount, FileOffset, Timestamp};
@@ -61,7 +61,7 @@ fn a_new_file_is_read_while_it_is_written_back() {
     filesystem.close().unwrap();
 }
 
-/// A call that sets one time neither waits for a write-back nor loses what the write set.
+/// A call that sets one time neither waits for a write-back nor loses the times that the write set.
 #[test]
 fn times_set_during_a_write_back_stay() {
     let (gate, filesystem) = new_volume(DataOptions::default());
