@@ -82,8 +82,7 @@ impl MountedVolume {
     pub(super) fn may_be_kept_back(&self, by: Looks) -> HeldBack {
         match (self.is_writeback_cached(), by) {
             // Only with a write-back cache does the kernel itself write mapped pages back before it
-            // The kernel sends all times before it asks for a sync, and a search for holes needs no
-            // times.
+            // sets times.
             (false, Looks::Times(node)) => {
                 let location = self.numbers.location(node).ok();
                 let mapped = location.filter(|location| self.handles.is_mappable(*location));
@@ -92,7 +91,7 @@ impl MountedVolume {
             (false, _) | (true, Looks::Times(_)) => return HeldBack::default(),
             (true, _) => {}
         }
-        // The kernel has sent all times before it asks for a sync, and a search for holes needs none.
+        // The kernel sends all times before it asks for a sync, and a search for holes needs no times.
         let times = matches!(by, Looks::Command(_, command) if needs_content(command) == Some(true));
         HeldBack {
             content: self.content_kept_back(by),

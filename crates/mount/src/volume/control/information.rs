@@ -79,7 +79,7 @@ impl MountedVolume {
         let mut fields = Fields(control.input);
         let (id, count, flags) = (fields.u64()?, fields.u64()?, fields.u64()?);
         if flags & RESET != 0 {
-            // `buttress device stats -z` sends this command.
+            // Only `buttress device stats -z` resets statistics.
             require_privileged(control.caller)?;
             return Err(Errno::OPNOTSUPP);
         }
