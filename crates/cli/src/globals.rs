@@ -76,7 +76,7 @@ fn parse_rescue(text: &str) -> Result<RescueList, String> {
         .map_err(|error| format!("{error} ({text})"))
 }
 
-/// Where the volume begins in its image.
+/// Start of the volume in its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
     /// This byte offset.
