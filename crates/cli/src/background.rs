@@ -1,7 +1,8 @@
-//! Jobs that go on in a process of their own: how one is started, which process it is, where it says how far it came.
+//! Jobs in a separate background process: start, identity of the process, and the status file with
+//! its progress.
 //!
-//! A job that says that it runs does so only if its process is there, and began when the status file says: numbers are given
-//! again.
+//! A job counts as running only if its process exists and began at the time in the status file,
+//! because the system reuses process ids.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,13 +19,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::exit::Advice;
 use crate::output::terminal;
 
-/// How often it is looked whether a process has come so far, or ended.
+/// Interval between checks of a background process's progress.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Where the status file of a job on an image is: beside it, with this ending, unless one is named.
+/// Returns the path of a job's status file: `named`, or else the image's path with the suffix
+/// `ending`.
 ///
 /// # Errors
-/// None was named, and beside a block device there is no place.
+/// No file was named, and the image is a block device.
 pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<PathBuf> {
     if let Some(named) = named {
         return Ok(named.to_owned());
@@ -41,10 +43,10 @@ pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<P
     Ok(name.into())
 }
 
-/// When a process began, by the kernel's count; `None` when there is none.
+/// Returns the start time of a process by the kernel's clock; `None` if the process does not exist.
 fn beginning_of(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name, in brackets, may hold anything. What follows begins with the third field.
+    // The process name, in brackets, may contain any characters. The third field follows it.
     let (_, fields) = text.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     let is_gone = matches!(fields.next()?, "Z" | "X");
@@ -52,21 +54,21 @@ fn beginning_of(process: u32) -> Option<u64> {
     (!is_gone).then_some(begun)
 }
 
-/// This process.
+/// Returns id and start time of this process.
 pub fn this_process() -> (u32, u64) {
     let id = std::process::id();
     (id, beginning_of(id).unwrap_or(0))
 }
 
-/// Whether a process is there that began then.
+/// Returns whether a process with this id and start time exists.
 pub fn is_alive(process: u32, begun: u64) -> bool {
     beginning_of(process) == Some(begun)
 }
 
-/// Asks a process to stop in order, and waits until it did.
+/// Asks a process to stop, and waits for its end.
 ///
 /// # Errors
-/// That it cannot be asked.
+/// The system refuses to signal the process.
 pub fn stop((process, begun): (u32, u64)) -> Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
     let id = id.context("the status file names no process")?;
@@ -77,11 +79,12 @@ pub fn stop((process, begun): (u32, u64)) -> Result<()> {
     Ok(())
 }
 
-/// Starts this command line again as a process of its own, with `--in-background`, and waits until `is_ready` gives something
-/// for its number. `None`: before that was seen, the process has done all that it was to do.
+/// Starts this command line again as a separate process with `--in-background`, and waits until
+/// `is_ready` returns a value for its process id. `None` means that the process completed its work
+/// before that.
 ///
 /// # Errors
-/// What it says when it fails before that.
+/// The message of the process, if it fails before that.
 pub fn start<T>(is_ready: impl Fn(u32) -> Option<T>) -> Result<(u32, Option<T>)> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut child = Command::new(program)

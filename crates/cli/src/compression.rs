@@ -1,10 +1,10 @@
-//! Ways to compress as they are written on a command line: `zstd`, `zstd:9`, `zlib`, `lzo`.
+//! Compression methods as command-line arguments: `zstd`, `zstd:9`, `zlib`, `lzo`.
 
 use std::str::FromStr;
 
 use buttress::CompressionMethod;
 
-/// An algorithm, and how hard it tries.
+/// A compression algorithm, with an optional level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method(pub CompressionMethod);
 

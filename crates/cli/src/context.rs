@@ -1,8 +1,8 @@
-//! What a running command is given: its global flags, standard output, a place for warnings, and a count of
-//! what was lost.
+//! The context of a running command: its global flags, standard output, warnings, and the number of
+//! losses.
 //!
-//! Standard output carries nothing but results. Warnings, notices and errors go to stderr. A command that
-//! goes on after an error reports it with [`Context::lost`]; the exit code is then not 0, whatever follows.
+//! Standard output carries only results. Warnings, notices and errors go to stderr. A command that
+//! continues after an error reports it with [`Context::lost`]; its exit code is then never 0.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -26,7 +26,7 @@ use crate::sources::Sources;
 
 pub use crate::output::terminal::Stdout;
 
-/// The surroundings of one running command.
+/// The context of one running command.
 #[derive(Debug)]
 pub struct Context {
     globals: Globals,
@@ -34,27 +34,28 @@ pub struct Context {
     stdout_is_terminal: bool,
     reports: Mutex<Vec<Report>>,
     told_failures: ToldFailures,
-    /// In a session: where targets are.
+    /// In a session: the volume and directory that targets refer to.
     place: Mutex<Option<Place>>,
     sources: Sources,
-    /// Whether the command can be done by the server of a mount.
+    /// True if the server of a mount can execute the command.
     takes_mounted: AtomicBool,
-    /// The mount whose server is to do it.
+    /// Mount whose server is to execute the command.
     handed_on: Mutex<Option<Below>>,
-    /// Whether this process opened something already.
+    /// True if this process has opened a device.
     has_opened: AtomicBool,
-    /// The first loss that was printed.
+    /// Text of the first loss.
     first_loss: Mutex<Option<String>>,
-    /// In a session: set when the word that runs is to end.
+    /// In a session: set to cancel the running shell command.
     cancel: Arc<AtomicBool>,
 }
 
-/// For jobs that keep each directory on the way down open: allows as many open files as the system lets this
-/// process have.
+/// Raises the limit of open files as far as the system allows, for jobs that keep each directory of
+/// a path open.
 pub fn allow_deep_trees() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // If it is refused, trees deeper than the present limit fail with an error that says so.
+    // If the system refuses, trees deeper than the current limit fail with an error that names the
+    // limit.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -64,7 +65,7 @@ pub fn allow_deep_trees() {
     );
 }
 
-/// Something that is asked for late faults when the command ends.
+/// Source of warnings at the end of a command.
 type ReportFunction = Box<dyn Fn() -> Vec<String> + Send>;
 
 struct Report(ReportFunction);
@@ -76,7 +77,7 @@ impl std::fmt::Debug for Report {
 }
 
 impl Context {
-    /// The context of a command with these flags.
+    /// Creates the context of a command with these flags.
     pub fn new(globals: Globals) -> Self {
         if globals.progress == Some(When::Json) {
             events::want();
@@ -97,27 +98,28 @@ impl Context {
         }
     }
 
-    /// What this command reads: nothing may be written there.
+    /// Returns the sources that this command reads and must not write to.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
 
-    /// The global flags.
+    /// Returns the global flags.
     pub fn globals(&self) -> &Globals {
         &self.globals
     }
 
-    /// Whether results are to be JSON.
+    /// Returns whether the command prints its results as JSON.
     pub fn json(&self) -> bool {
         self.globals.format == Some(Format::Json)
     }
 
-    /// Whether standard output is a terminal.
+    /// Returns whether standard output is a terminal.
     pub fn stdout_is_terminal(&self) -> bool {
         self.stdout_is_terminal
     }
 
-    /// Standard output, buffered. Flush it before returning: an error in a dropped buffer would be lost.
+    /// Returns buffered standard output. Flush it before returning: dropping the buffer would lose
+    /// an error.
     pub fn stdout(&self) -> Stdout {
         terminal::stdout(self.json())
     }
@@ -130,7 +132,7 @@ impl Context {
         Ok(())
     }
 
-    /// A name as it is to be printed: control characters are escaped on a terminal, and only there.
+    /// Escapes control characters in a name if standard output is a terminal.
     pub fn printable<'a>(&self, name: &'a [u8]) -> std::borrow::Cow<'a, [u8]> {
         if self.stdout_is_terminal {
             output::escape_controls_bytes(name)
@@ -139,66 +141,66 @@ impl Context {
         }
     }
 
-    /// Prints a notice on stderr, unless `--quiet`: something the user may want to know.
+    /// Prints a notice on stderr, unless `--quiet`, about something that the user may want to know.
     pub fn notice(&self, message: impl Display) {
         if !self.globals.quiet {
             message_on_stderr("note", AnsiColor::Cyan, &message);
         }
     }
 
-    /// Prints a warning on stderr, unless `--quiet`: nothing was lost, but something is not as it should be.
+    /// Prints a warning on stderr, unless `--quiet`: nothing was lost, but something is wrong.
     pub fn warn(&self, message: impl Display) {
         if !self.globals.quiet {
             message_on_stderr("warning", AnsiColor::Yellow, &message);
         }
     }
 
-    /// Prints a notice on stderr, also with `--quiet`: what became of a job that did not do all of it.
+    /// Prints a notice on stderr, even with `--quiet`, about a job that ended before completion.
     pub fn tell(&self, message: impl Display) {
         message_on_stderr("note", AnsiColor::Cyan, &message);
     }
 
-    /// From now on the server of a mount may be asked to do this.
+    /// Allows the server of a mount to execute this command.
     pub(crate) fn allow_mounted(&self) {
         self.takes_mounted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server of a mount may be asked.
+    /// Returns whether the server of a mount may execute this command.
     pub(crate) fn takes_mounted(&self) -> bool {
         self.takes_mounted.load(Ordering::Relaxed)
     }
 
-    /// This process opened a device: it does the work itself.
+    /// Records that this process has opened a device, so it executes the command itself.
     pub(crate) fn set_opened(&self) {
         self.has_opened.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this process opened a device.
+    /// Returns whether this process has opened a device.
     pub(crate) fn has_opened(&self) -> bool {
         self.has_opened.load(Ordering::Relaxed)
     }
 
-    /// Returns the first loss, as it was printed.
+    /// Returns the text of the first loss.
     pub(crate) fn first_loss(&self) -> Option<String> {
         self.first_loss.lock().clone()
     }
 
-    /// The server of this mount is to do it, and prints all of it.
+    /// Hands the command on to the server of this mount, which prints all output.
     pub(crate) fn set_handed_on(&self, below: Below) {
         output::stdout::discard(true);
         *self.handed_on.lock() = Some(below);
     }
 
-    /// The mount whose server is to do it.
+    /// Returns the mount whose server is to execute the command.
     pub(crate) fn handed_on(&self) -> Option<Below> {
         self.handed_on.lock().clone()
     }
 
-    /// Prints an error on stderr and goes on: something that was asked for is missing from the result, so the
-    /// command will not exit with 0.
+    /// Prints an error on stderr, after which the command continues. A requested part is missing
+    /// from the result, so the command will not exit with 0.
     pub fn lost(&self, error: &anyhow::Error) {
         if self.handed_on().is_some() {
-            // Its server does it.
+            // The server of the mount reports this loss.
             return;
         }
         if !buttress_faults::on("command-forgets-losses") {
@@ -208,7 +210,8 @@ impl Context {
         exit::print_error(error);
     }
 
-    /// As [`Context::lost`], for an error that was printed already. `message` is its text for JSON output.
+    /// Counts a loss like [`Context::lost`], for an error that was printed already. `message` is
+    /// its text for JSON output.
     pub fn count_loss(&self, message: impl FnOnce() -> String) {
         self.losses.fetch_add(1, Ordering::Relaxed);
         self.keep_first_loss(message);
@@ -218,42 +221,42 @@ impl Context {
         self.first_loss.lock().get_or_insert_with(message);
     }
 
-    /// In a session: the volume and the directory in which targets are looked for.
+    /// Returns, in a session, the volume and directory that targets refer to.
     pub fn place(&self) -> Option<Place> {
         self.place.lock().clone()
     }
 
-    /// From now on targets are paths in this volume.
+    /// Makes targets refer to paths in this volume.
     pub fn enter(&self, place: Place) {
         *self.place.lock() = Some(place);
     }
 
-    /// The progress of a job, which a session can cancel.
+    /// Returns a progress for a job, which a session can cancel.
     pub fn progress(&self) -> Progress {
         Progress::cancelled_by(Arc::clone(&self.cancel))
     }
 
-    /// What cancels the jobs of a session's word.
+    /// Returns the flag that cancels the jobs of a session's shell command.
     pub fn cancellation(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancel)
     }
 
-    /// How often [`Context::lost`] was called.
+    /// Returns the number of losses so far.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// What was told of devices that failed.
+    /// Returns the record of reported device failures.
     pub fn told_failures(&self) -> ToldFailures {
         self.told_failures.clone()
     }
 
-    /// Registers a source of warnings that is asked once, when the command has ended.
+    /// Registers a source of warnings that the context queries once, at the end of the command.
     pub fn report_at_end(&self, report: impl Fn() -> Vec<String> + Send + 'static) {
         self.reports.lock().push(Report(Box::new(report)));
     }
 
-    /// Prints what the registered sources have to say.
+    /// Prints the warnings of the registered sources.
     pub fn finish(&self) {
         let reports = std::mem::take(&mut *self.reports.lock());
         for Report(report) in reports {

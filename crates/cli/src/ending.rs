@@ -1,7 +1,7 @@
-//! Errors that end a job of many files: everything that came after would fail in the same way.
+//! Errors that end a job over many files, because every further file would fail in the same way.
 //!
-//! A copy onto a full disk or volume tells the first failure, with its path, and stops there; it does not print a line for
-//! each of thousands of files.
+//! A copy onto a full disk or volume reports the first failure with its path and stops. It does not
+//! print a line for each of thousands of files.
 
 use std::io;
 
@@ -9,8 +9,8 @@ use buttress::unstable::fs::Error as Cause;
 use buttress::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// Whether nothing that comes after this error can succeed: there is no space left, nothing can be written any more, or the
-/// job was cancelled.
+/// Returns whether everything after this error would fail: no space is left, nothing can be written
+/// any more, or the job was cancelled.
 pub fn ends_the_job(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let is_io = cause.downcast_ref::<io::Error>().is_some_and(|error| {
@@ -28,7 +28,7 @@ pub fn ends_the_job(error: &anyhow::Error) -> bool {
                 ErrorKind::NoSpace | ErrorKind::WritingStopped | ErrorKind::Cancelled
             )
         });
-        // `Progress::check` reports it without a volume.
+        // `Progress::check` reports a cancellation without a volume.
         let is_cancelled = matches!(cause.downcast_ref(), Some(Cause::Cancelled));
         is_io || is_errno || is_volume || is_cancelled
     })

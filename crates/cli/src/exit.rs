@@ -1,14 +1,14 @@
-//! Exit codes, in one place, and how errors are printed.
+//! Exit codes, in one place, and the printing of errors.
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | all of it was done (also: the reader of our output closed the pipe; `diff` and `check` still say what they found) |
-//! | 1 | it failed, or something was lost on the way; `diff`: there are differences; `check`: something was found |
-//! | 2 | the command line is wrong; `diff`: it could not compare; `check`: it could not check |
+//! | 0 | success (also if the reader of the output closed the pipe; `diff` and `check` still report their findings) |
+//! | 1 | failure, or something was lost; `diff`: the volumes differ; `check`: the check has findings |
+//! | 2 | invalid command line; `diff`: the comparison failed; `check`: the check failed |
 //!
-//! An error prints as one chain, outermost first, and where there is something the user can do, a last line
-//! `help: …` says it. With `--progress json` both are one event. What each command does in which circumstances is in
-//! `docs/exit-codes.md`.
+//! An error prints as one chain, outermost first. If the user can do something about it, a last
+//! line `help: …` says so. With `--progress json` both are one event. `docs/exit-codes.md` lists
+//! the exit codes of each command.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -25,44 +25,45 @@ use crate::output::json as output_json;
 use crate::output::stdout::{self, Raw};
 use crate::output::terminal;
 
-/// All of it was done.
+/// Success: the command did everything.
 pub const SUCCESS: u8 = 0;
-/// It failed, or something was lost, or `diff` found differences.
+/// Failure: the command failed or lost something, or `diff` found differences.
 pub const FAILURE: u8 = 1;
-/// The command line is wrong.
+/// The command line is invalid.
 pub const USAGE: u8 = 2;
 
-/// How a command that did not fail outright ended.
+/// Outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything that was asked for. What was reported through
-    /// [`Context::lost`](crate::context::Context::lost) still makes the exit code [`FAILURE`].
+    /// The command did everything. Losses reported through
+    /// [`Context::lost`](crate::context::Context::lost) still make the exit code [`FAILURE`].
     Done,
-    /// The answer is "no": `diff` found differences, `check` found something. Exit code 1.
+    /// The answer is "no": `diff` found differences, or `check` has findings. Exit code 1.
     Negative,
-    /// An exit code of the command's own, which its manual names.
+    /// A command-specific exit code, which the command's manual lists.
     Code(u8),
-    /// A signal ended it, in order: 128 and the signal's number.
+    /// A signal ended the command in order; the exit code is 128 plus the signal's number.
     Signalled(u8),
 }
 
-/// What the table hands to [`status`].
+/// Result of the command table, for [`status`].
 #[derive(Debug)]
 pub enum End {
-    /// The command ran; the code it asks for.
+    /// The command ran and returned this code.
     Code(u8),
-    /// The command failed; the code that its failures have, and the error.
+    /// The command failed, with its exit code for failures and the error.
     Failed(u8, anyhow::Error),
-    /// The command line was not understood, or help was asked for.
+    /// The command line is invalid, or the user asked for help.
     CommandLine(clap::Error),
 }
 
-/// A piece of advice, attached to an error with `.context(Advice("…"))`: printed as `help: …` after the chain.
+/// Advice to the user, attached to an error with `.context(Advice("…"))`; printed as `help: …`
+/// after the chain.
 #[derive(Debug)]
 pub struct Advice(pub String);
 
 impl Advice {
-    /// Advice from anything that turns into text.
+    /// Creates advice from a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -74,12 +75,12 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Prints what is to be printed on stderr and gives the exit code.
+/// Prints the error, if any, on stderr and returns the exit code.
 pub fn status(end: End) -> ExitCode {
     ExitCode::from(code(end))
 }
 
-/// The same as a number.
+/// Prints the error, if any, on stderr and returns the exit code as a number.
 pub fn code(end: End) -> u8 {
     match end {
         End::Code(code) => code,
@@ -92,7 +93,7 @@ pub fn code(end: End) -> u8 {
     }
 }
 
-/// Prints an error of the command line, or the help that was asked for.
+/// Prints an error of the command line, or the requested help.
 fn command_line(error: &mut clap::Error) -> u8 {
     if error.use_stderr() {
         if events::are_wanted() {
@@ -101,7 +102,7 @@ fn command_line(error: &mut clap::Error) -> u8 {
             let message = text.strip_prefix("error: ").unwrap_or(text);
             events::tell("error", json!({ "message": message }));
         } else {
-            // Nobody can be told that nobody can be told.
+            // A failure to print an error cannot be reported.
             let _ = terminal::print_clap_error(error);
         }
         return USAGE;
@@ -122,13 +123,13 @@ fn command_line(error: &mut clap::Error) -> u8 {
     }
 }
 
-/// The error of a command line that is wrong in a way that only the command knows.
+/// Builds the error of a command line that only the command itself recognises as invalid.
 pub fn usage(message: impl fmt::Display) -> anyhow::Error {
     let error = clap::Error::raw(ErrorKind::ValueValidation, format_args!("{message}\n"));
     anyhow::Error::new(error)
 }
 
-/// Whether the error, at any depth, is that the reader of our standard output went away.
+/// Returns whether the error, at any depth, is that the reader of standard output closed the pipe.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -137,9 +138,9 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The chain of an error on one line: outermost first, `: ` between.
+/// Formats the chain of an error on one line: outermost first, separated by `: `.
 ///
-/// Causes whose text the causes above hold already are not repeated.
+/// Omits causes whose text the outer causes already contain.
 pub fn chain_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -166,7 +167,7 @@ pub fn chain_text(error: &anyhow::Error) -> String {
             text = line;
             continue;
         }
-        // What the cause is about may have been named already: `IMAGE:/a: /a: no such file`.
+        // The outer text may already name the object of the cause: `IMAGE:/a: /a: no such file`.
         let rest = match line.split_once(": ") {
             Some((about, rest)) if about.starts_with('/') && text.ends_with(about) => rest,
             _ => &line,
@@ -177,7 +178,7 @@ pub fn chain_text(error: &anyhow::Error) -> String {
     text
 }
 
-/// Returns whether a text contains a cause that is not part of a longer word.
+/// Returns whether a text contains a cause outside of a longer word.
 fn says(text: &str, cause: &str) -> bool {
     let is_border = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
     text.match_indices(cause).any(|(at, found)| {
@@ -191,8 +192,8 @@ fn same(cause: &(dyn StdError + 'static), advice: &Advice) -> bool {
     cause.to_string() == advice.0
 }
 
-/// Ends JSON output with an error, so that standard output is one document in any case. A failure to write there was
-/// already printed on stderr.
+/// Completes JSON output with an error, so that standard output is always one document. Write
+/// failures are ignored here, because an earlier one was already printed on stderr.
 pub fn end_json(message: &str, help: Option<String>, code: u8) {
     let error = json!({ "message": message, "help": help, "exit_code": code });
     let mut out = terminal::stdout(true);
@@ -251,7 +252,7 @@ mod tests {
             .context("v.img:/a")
             .unwrap_err();
         assert_eq!(chain_text(&named), "v.img:/a: no such file");
-        // A cause in the middle of what is above it, and one that begins with all of it.
+        // These causes repeat text in the middle or at the beginning of the outer error.
         let inside = Err::<(), _>(io::Error::other("no such device"))
             .context("cannot open a.img (no such device), tried twice")
             .unwrap_err();
@@ -263,7 +264,7 @@ mod tests {
             .context("v.img")
             .unwrap_err();
         assert_eq!(chain_text(&longer), "v.img: the disk is full");
-        // A part of a longer word does not count.
+        // A part of a longer word does not count as a repetition.
         let word = Err::<(), _>(io::Error::other("full"))
             .context("it was not done fully")
             .unwrap_err();

@@ -1,18 +1,20 @@
-//! Files from a volume into a directory of the host, safely and in parallel.
+//! Extraction of files from a volume into a directory of the host, safely and in parallel.
 //!
-//! The volume is not trusted, and others may change the destination meanwhile. Everything is made relative to an open
-//! directory by a single name (`beneath`): no path is ever followed, so no symbolic link that lies (or comes to lie) in
-//! the destination can lead out of it, and a name that is no name (`..`, with a slash) is refused. What becomes of what is
-//! there already, [`crate::replacing`] says: but for the one name that the user gave, no link is written through, and nothing
-//! is ever that this command reads. What gets which rights, `attributes` says.
+//! The volume is not trusted, and other processes may change the destination during the extraction.
+//! Each file is created by a single name relative to an open directory (`beneath`). No path is ever
+//! followed, so no symbolic link in the destination can lead out of it. An invalid name (`..`, or
+//! with a slash) is refused. [`crate::replacing`] defines the treatment of existing files. Apart
+//! from the single name that the user gave, no write follows a link. The command never writes to
+//! its own sources. `attributes` defines the permissions of extracted files.
 //!
-//! [`Extractor`] takes what a walk finds, in its order, on one thread. It makes directories, links and special
-//! files itself and hands regular files to a few threads. A directory is finished (owner, mode, attributes, times)
-//! when the last file in it is: each holds its directory by an [`Arc`], and whoever lets go of it last finishes it.
-//! So modification times are right in the end, and memory does not grow with the number of directories.
+//! [`Extractor`] takes the items of a walk, in order, on one thread. It creates directories, links
+//! and special files itself and passes regular files to a few threads. A directory is finished
+//! (owner, mode, attributes, times) after its last file: each file holds its directory by an
+//! [`Arc`], and the thread that drops the last reference finishes it. Modification times are
+//! therefore correct, and memory does not grow with the number of directories.
 //!
-//! Where names of one file are to stay that, it is made before the walk goes on: later names are linked to it, and only
-//! to it.
+//! To preserve hard links, the extractor creates a file with several names before the walk
+//! continues. It links later names to this file, and only to it.
 
 mod attributes;
 mod beneath;
@@ -43,48 +45,49 @@ use crate::sources::Sources;
 
 use crate::ending::ends_the_job;
 
-/// Files that wait for a thread. Each may hold content that was read ahead.
+/// Largest number of queued files. Each may hold read-ahead content.
 const QUEUE_LENGTH: usize = 32;
 
-/// Threads that make files, at most.
+/// Largest number of threads that create files.
 const WORKERS_MAX: usize = 4;
 
-/// What was taken out.
+/// Counts of extracted items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Directories.
+    /// Number of directories.
     pub directories: u64,
-    /// Further names of files.
+    /// Number of further names of files.
     pub hard_links: u64,
-    /// Symbolic links, devices, pipes and sockets.
+    /// Number of symbolic links, devices, pipes and sockets.
     pub others: u64,
-    /// Bytes written; holes do not count.
+    /// Bytes written, without holes.
     pub bytes: u64,
 }
 
-/// State that the threads share.
+/// State shared by the threads.
 #[derive(Debug)]
 struct Shared {
     preserve: Preserve,
     replacing: Replacing,
-    /// What may not be written to.
+    /// Sources of the command, which it must not write to.
     sources: Sources,
     progress: Progress,
     refusals: Refusals,
     files: AtomicU64,
     bytes: AtomicU64,
-    /// Errors that are not yet reported.
+    /// Errors that the caller has not collected yet.
     errors: parking_lot::Mutex<Vec<anyhow::Error>>,
-    /// Set when nothing more can be made, as on a full disk.
+    /// True once nothing more can be created, as on a full disk.
     ended: AtomicBool,
-    /// What the walk's beginning becomes, for messages.
+    /// Path of the walk's root in the destination, for messages.
     destination: PathBuf,
 }
 
 impl Shared {
-    /// Notes an error. Of those that end the job only the first counts: all others would say the same.
+    /// Records an error. Of errors that end the job it keeps only the first, because the others
+    /// would repeat it.
     fn lost(&self, error: anyhow::Error) {
         if !ends_the_job(&error) {
             self.errors.lock().push(error);
@@ -99,7 +102,7 @@ impl Shared {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// The path on the host of what lies at `inner` below the walk's beginning.
+    /// Returns the host path of the walk's item `inner`.
     fn shown(&self, inner: &[u8]) -> String {
         let inner = OsStr::from_bytes(inner);
         let path = if inner.is_empty() {
@@ -111,35 +114,36 @@ impl Shared {
     }
 }
 
-/// One regular file that is to be made.
+/// A regular file to create.
 struct Job {
     directory: Arc<Directory>,
     name: OsString,
-    /// Whether the user named it.
+    /// True if the user named the file.
     is_named: bool,
     entry: Box<WalkEntry>,
 }
 
-/// See the module.
+/// Extractor of a walk's items.
 pub struct Extractor {
     shared: Arc<Shared>,
     jobs: Option<Sender<Job>>,
     workers: Vec<JoinHandle<()>>,
-    /// The directory that the next [`WalkItem::Enter`] enters.
+    /// Directory that the next [`WalkItem::Enter`] enters.
     entering: Option<Arc<Directory>>,
-    /// From the destination down to where the walk is. `None` where a directory could not be made.
+    /// Directories from the destination down to the walk's position. `None` marks a directory that
+    /// could not be created.
     stack: Vec<Option<Arc<Directory>>>,
-    /// The directory and name that the walk's beginning gets.
+    /// Directory of the walk's root, and the next field its name there.
     base: Arc<Directory>,
     base_name: Option<OsString>,
-    /// What was made of files with several names.
+    /// Identities of created files with several names.
     linked: HashMap<Location, Identity>,
     totals: Totals,
 }
 
 impl Extractor {
-    /// Extracts into `parent`: the walk's beginning becomes `name` there, or, without a name, `parent` itself,
-    /// which must then be a directory.
+    /// Creates an extractor into `parent`. The walk's root becomes `name` there or, without a name,
+    /// `parent` itself, and must then be a directory.
     pub fn new(
         parent: &Path,
         name: Option<OsString>,
@@ -183,7 +187,7 @@ impl Extractor {
         })
     }
 
-    /// Takes the next thing that the walk found.
+    /// Processes the next item of the walk.
     pub fn take(&mut self, item: WalkItem) {
         match item {
             WalkItem::Entry(entry) => {
@@ -208,17 +212,19 @@ impl Extractor {
         }
     }
 
-    /// Errors since the last call.
+    /// Takes the errors since the last call.
     pub fn errors(&self) -> Vec<anyhow::Error> {
         std::mem::take(&mut *self.shared.errors.lock())
     }
 
-    /// Whether nothing more can be made, as on a full disk: that is among the errors, and taking more is of no use.
+    /// Returns whether nothing more can be created, as on a full disk. The reason is among the
+    /// errors, and the caller should stop.
     pub fn has_ended(&self) -> bool {
         self.shared.has_ended()
     }
 
-    /// Waits for all files and gives the totals, the last errors, and what the system did not permit.
+    /// Waits for all files. Returns the totals, the remaining errors, and the operations that the
+    /// system did not permit.
     pub fn finish(mut self) -> (Totals, Vec<anyhow::Error>, Vec<Refusal>) {
         self.leave_unentered();
         while let Some(directory) = self.stack.pop() {
@@ -241,7 +247,7 @@ impl Extractor {
         (totals, self.errors(), self.shared.refusals.list())
     }
 
-    /// A directory that the walk did not enter (a nested subvolume) is finished at once.
+    /// Finishes a directory that the walk did not enter (a nested subvolume).
     fn leave_unentered(&mut self) {
         if let Some(directory) = self.entering.take() {
             destination::release(directory, &self.shared);
@@ -254,7 +260,7 @@ impl Extractor {
             match &self.base_name {
                 Some(name) => (Arc::clone(&self.base), name.clone()),
                 None => {
-                    // The destination itself stands for the walk's beginning.
+                    // The destination itself becomes the walk's root.
                     let again = self.base.reopen(&entry, &self.shared)?;
                     self.entering = Some(Arc::new(again));
                     return Ok(());
@@ -266,14 +272,14 @@ impl Extractor {
             }
             match self.stack.last() {
                 Some(Some(parent)) => (Arc::clone(parent), OsString::from_vec(entry.name.clone())),
-                // Its directory could not be made, which was reported.
+                // The parent directory could not be created, and this was reported.
                 _ => return Ok(()),
             }
         };
         let keeps_links = self.shared.replacing.keep_links;
         let location = entry.location();
         let has_more_names = keeps_links && entry.metadata().nlink > 1;
-        // Where nothing was made of the first name, this one is the first.
+        // If the file's first name was not created, this name counts as the first.
         let expected = self.linked.get(&location).filter(|_| keeps_links).copied();
         if let Some((first, expected)) = entry.hard_link.as_ref().zip(expected) {
             let spot = Spot {
@@ -345,7 +351,8 @@ fn spawn_worker(shared: &Arc<Shared>, queue: &Receiver<Job>) -> JoinHandle<()> {
     })
 }
 
-/// Makes a file; `None` if it was left as it was, or that failed, which is reported.
+/// Creates a file. Returns `None` if an existing file stays, or if the creation failed and was
+/// reported.
 fn run(job: Job, shared: &Shared) -> Option<Identity> {
     let Job {
         directory,
@@ -364,7 +371,7 @@ fn run(job: Job, shared: &Shared) -> Option<Identity> {
         shared.lost(error.context(format!("making {shown}")));
         None
     });
-    // What was not read is done with, too.
+    // Unread bytes of a failed file also count as done.
     let rest = entry.metadata().size.get().saturating_sub(handled);
     shared.progress.advance(0, ByteCount::new(rest));
     destination::release(directory, shared);

@@ -1,5 +1,5 @@
-//! Devices that fail while a command changes a volume: each is told once, in a session after the word that met it, else when
-//! the command ends.
+//! Reports of devices that fail while a command changes a volume. Each device is reported once: in
+//! a session after the shell command that met the failure, otherwise at the end of the command.
 
 use buttress::Notice;
 use buttress::unstable::volume::Notice as VolumeNotice;
@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What was told already.
+/// Device failures that were already reported.
 #[derive(Clone, Debug, Default)]
 pub struct ToldFailures {
     told: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl ToldFailures {
-    /// What is to be told of devices that failed, and was not told before.
+    /// Returns the messages about failed devices that were not reported before.
     pub fn news_of(&self, notices: &[Notice]) -> Vec<String> {
         let mut told = self.told.lock();
         notices

@@ -1,9 +1,10 @@
-//! The flags that stand before the command or after it, as btrfs-progs has them.
+//! The global flags, which may stand before or after the command, as in btrfs-progs.
 //!
-//! They are added to the program, to every group and to every command, and merged: a switch counts wherever it
-//! stands, of a value the last one counts, lists are joined. Where a command has a short flag of its own with
-//! the same letter (`subvolume list -q`), the command's meaning wins after the command's name; the long form
-//! always works. [`attach`] does that, [`Globals::collect`] merges.
+//! The program, every group and every command have these flags, and the parser merges them. A
+//! switch counts at any position, the last of several values counts, and lists are joined. If a
+//! command has its own short flag with the same letter (`subvolume list -q`), the command's meaning
+//! applies after the command's name; the long form always works. [`attach`] adds the flags, and
+//! [`Globals::collect`] merges them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
-/// How results are printed.
+/// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people, and for scripts that read what btrfs-progs prints.
@@ -20,7 +21,7 @@ pub enum Format {
     Json,
 }
 
-/// When progress is shown on stderr.
+/// Condition under which progress appears on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Progress {
     /// When stderr is a terminal.
@@ -42,7 +43,7 @@ pub enum Engine {
     IoUring,
 }
 
-/// What of a damaged volume to do without, as mount's `rescue=`.
+/// Parts of a damaged volume to ignore, as in mount's `rescue=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Rescue {
@@ -60,11 +61,11 @@ pub enum Rescue {
     All,
 }
 
-/// Several of them, as one argument names them.
+/// Several rescue options in one argument.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RescueList(pub Vec<Rescue>);
 
-/// Options joined by `:` as in mount's `rescue=`, or by `,`.
+/// Parses options joined by `:`, as in mount's `rescue=`, or by `,`.
 fn parse_rescue(text: &str) -> Result<RescueList, String> {
     let options = text
         .split([':', ','])
@@ -75,12 +76,12 @@ fn parse_rescue(text: &str) -> Result<RescueList, String> {
         .map_err(|error| format!("{error} ({text})"))
 }
 
-/// Where the volume begins in its image.
+/// Start of the volume in its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
-    /// At this byte.
+    /// This byte offset.
     Bytes(u64),
-    /// At the start of this partition (GPT or MBR), counted from 1.
+    /// The start of this partition (GPT or MBR), counted from 1.
     Partition(u32),
 }
 
@@ -98,8 +99,8 @@ impl FromStr for Offset {
     }
 }
 
-/// A size in bytes: a number with an optional suffix K, M, G, T, P or E (powers of 1024, `iB` may follow), or
-/// the same with `B` (powers of 1000, `KB` is 1000).
+/// Parses a size in bytes: a number with an optional suffix K, M, G, T, P or E (powers of 1024,
+/// `iB` may follow), or with the same suffix and `B` (powers of 1000, `KB` is 1000).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at_checked(digits).unwrap_or((text, ""));
@@ -181,27 +182,27 @@ pub struct Globals {
     pub engine: Option<Engine>,
 }
 
-/// The cache budget where none is given: 256 MiB.
+/// Default cache budget in bytes.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
-/// The global options about volumes that a command uses. The command refuses all others: an option without effect would
-/// cause a wrong result.
+/// The global options about volumes that a command uses. The command refuses all other ones,
+/// because an option without effect would cause a wrong result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
-    /// `--device`.
+    /// The command uses `--device`.
     pub devices: bool,
-    /// `--overlay` and `--offset`.
+    /// The command uses `--overlay` and `--offset`.
     pub image: bool,
-    /// `--degraded` and `--rescue`.
+    /// The command uses `--degraded` and `--rescue`.
     pub volume: bool,
-    /// `--subvol`.
+    /// The command uses `--subvol`.
     pub root: bool,
-    /// `--subvolid`.
+    /// The command uses `--subvolid`.
     pub root_id: bool,
 }
 
 impl Uses {
-    /// All: the command takes paths in a volume.
+    /// All options, for a command with paths in a volume.
     pub const PATHS: Self = Self {
         devices: true,
         image: true,
@@ -209,19 +210,19 @@ impl Uses {
         root: true,
         root_id: true,
     };
-    /// The command is about a volume as a whole.
+    /// Options for a command about a whole volume.
     pub const VOLUME: Self = Self {
         root: false,
         root_id: false,
         ..Self::PATHS
     };
-    /// The command is about one device.
+    /// Options for a command about one device.
     pub const DEVICE: Self = Self {
         devices: false,
         volume: false,
         ..Self::VOLUME
     };
-    /// The command opens no volume.
+    /// No options, for a command that opens no volume.
     pub const NOTHING: Self = Self {
         image: false,
         ..Self::DEVICE
@@ -229,7 +230,7 @@ impl Uses {
 }
 
 impl Globals {
-    /// An option that was given and means nothing to a command, by its name.
+    /// Returns the name of a given option that the command does not use.
     pub fn unused(&self, uses: Uses) -> Option<&'static str> {
         let given = [
             (!uses.devices && !self.devices.is_empty(), "--device"),
@@ -246,7 +247,7 @@ impl Globals {
             .map(|(_, name)| name)
     }
 
-    /// Merges the flags given at each level of the command line, the program's first.
+    /// Merges the flags of each level of the command line; the program's level comes first.
     pub fn collect(levels: &[&ArgMatches]) -> Result<Self, clap::Error> {
         let mut merged = Self::default();
         for matches in levels {
@@ -274,7 +275,7 @@ impl Globals {
         self.engine = later.engine.or(self.engine);
     }
 
-    /// Whether this part of `rescue=` is asked for.
+    /// Returns whether the user gave this rescue option.
     pub fn rescues(&self, option: Rescue) -> bool {
         self.rescue
             .iter()
@@ -283,12 +284,12 @@ impl Globals {
     }
 }
 
-/// Adds the global flags to a command. Short flags that the command has itself stay the command's; `--help`
-/// loses its `-h` where the command uses that letter. A flag that the command has under the id of a global one is the
-/// command's, too: it may be given more often there.
+/// Adds the global flags to a command. The command's own short flags take precedence: `--help`
+/// loses its `-h` if the command uses that letter. A command may also define a flag with the id of
+/// a global one, for example to allow several values.
 pub fn attach(command: Command) -> Command {
     let taken: Vec<char> = command.get_arguments().filter_map(clap::Arg::get_short).collect();
-    // Adding a derived group of arguments also sets the text about the command: put it back.
+    // Adding a derived group of arguments also replaces the command's description, so restore it.
     let about = command.get_about().cloned();
     let long_about = command.get_long_about().cloned();
     let own: Vec<clap::Id> = command.get_arguments().map(|own| own.get_id().clone()).collect();

@@ -1,5 +1,5 @@
-//! Files of the host, reached by a single name in an open directory: links on the way are never followed, and paths may
-//! be longer than the system's limit for one call.
+//! Files of the host, addressed by a single name in an open directory. Links on the path are never
+//! followed, and paths may be longer than the system's limit for one call.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// The names of all attributes of one file, and any value, fit into this, by the system's limit.
+/// Size of a buffer for the attribute names of one file, or for one value; the system's limit in
+/// bytes.
 const ATTRIBUTE_BYTES: usize = 64 << 10;
 
 const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -24,7 +25,7 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    /// The directory at a path, links in which are followed.
+    /// Opens the directory at a path, and follows links in the path.
     pub fn directory(path: &Path) -> Result<Self> {
         let directory = rustix::fs::openat(CWD, path, OPEN_DIRECTORY, Mode::empty())
             .with_context(|| path.display().to_string())?;
@@ -34,19 +35,19 @@ impl HostFile {
         })
     }
 
-    /// What has this name in the directory at a path.
+    /// Returns the file with this name in the directory at a path.
     pub fn named(directory: &Path, name: &OsStr) -> Result<Self> {
         let mut file = Self::directory(directory)?;
         file.name = name.to_owned();
         Ok(file)
     }
 
-    /// Its name.
+    /// Returns the name of the file.
     pub fn name(&self) -> &[u8] {
         self.name.as_bytes()
     }
 
-    /// What a directory holds, in the order of the system.
+    /// Lists the entries of a directory, in the order of the system.
     pub fn entries(&self) -> Result<Vec<Self>> {
         let opened = Arc::new(self.open_quietly(OPEN_DIRECTORY)?);
         let mut entries = Vec::new();
@@ -62,31 +63,31 @@ impl HostFile {
         Ok(entries)
     }
 
-    /// The inode; of a link its own.
+    /// Returns the inode's attributes, without following a link.
     pub fn stat(&self) -> Result<Stat, Errno> {
         rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// As [`open`](Self::open), and without a change of the time of its last access where the system allows that: a copy
-    /// made again is then the same.
+    /// Opens the file like [`open`](Self::open), without an access time update if the system allows
+    /// this. A repeated copy then gives the same result.
     pub fn open_quietly(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         match self.open(flags.union(OFlags::NOATIME)) {
-            // Only an owner may.
+            // Only the owner may suppress the access time update.
             Err(Errno::PERM) => self.open(flags),
             opened => opened,
         }
     }
 
-    /// Opens it, if it is no link.
+    /// Opens the file, unless it is a link.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
         rustix::fs::openat(&self.directory, &self.name, flags, Mode::empty())
     }
 
-    /// Its extended attributes, by their full names.
+    /// Returns the extended attributes with their full names.
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        // There is no call that takes a directory and a name; this path leads to the directory without following
-        // links.
+        // The system has no such call for a directory and a name. This path leads to the directory
+        // without following links.
         let path = Path::new("/proc/self/fd")
             .join(self.directory.as_raw_fd().to_string())
             .join(&self.name);
@@ -103,7 +104,7 @@ impl HostFile {
             .collect()
     }
 
-    /// Where a link leads to.
+    /// Returns the target of a symbolic link.
     pub fn link_target(&self) -> Result<Vec<u8>> {
         let target = rustix::fs::readlinkat(&self.directory, &self.name, Vec::new())?;
         Ok(target.into_bytes())

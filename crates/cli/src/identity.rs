@@ -1,11 +1,15 @@
-//! What a name stands for on this machine, so that two names of one thing are known to be one.
+//! The identity of a file or device on this machine, to detect that two names refer to the same
+//! bytes.
 //!
-//! An image has many names: symbolic and hard links, a bind mount, a loop device over it, a partition of that. So a file or
-//! block device is taken for a range of bytes of what it lies on: a file by device and inode number, a disk by its
-//! number; a partition is a range of its disk, a loop device one of its file. Two names are of one thing where ranges of the
-//! same thing overlap. What is stacked otherwise (device mapper, md) lies on all of its parts, and is known to.
+//! An image can have many names: symbolic and hard links, a bind mount, a loop device over it, a
+//! partition of that device. A file or block device is therefore identified as a range of bytes of
+//! its backing storage: a file by device and inode number, a disk by its number. A partition is a
+//! range of its disk, a loop device a range of its file. Two names refer to the same bytes if their
+//! ranges of the same storage overlap. Other stacked devices (device mapper, md) overlap all of
+//! their components.
 //!
-//! Pipes, terminals and other character devices hold nothing that could be lost, and have no identity here.
+//! Pipes, terminals and other character devices hold no data that could be lost, and have no
+//! identity here.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,22 +21,22 @@ use std::path::Path;
 use buttress::{FileKind, kind_of_mode};
 use rustix::fs::Stat;
 
-/// How deep devices are looked into that lie on each other.
+/// Largest depth of stacked devices that is resolved.
 const DEPTH_MAX: u32 = 16;
 
-/// The unit of sizes in sysfs.
+/// Unit of sizes in sysfs, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// A thing that holds bytes of its own.
+/// Storage with its own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thing {
-    /// A file, by the number of its file system's device and its inode.
+    /// A file, by its file system's device number and its inode number.
     File(u64, u64),
-    /// A block device that lies on nothing else that is known, by its number.
+    /// A block device without known backing storage, by its number.
     Block(u64),
 }
 
-/// A range of bytes of a thing.
+/// A range of bytes of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     thing: Thing,
@@ -49,7 +53,7 @@ impl Range {
         }
     }
 
-    /// A part of it; a length of 0 reaches to its end.
+    /// Returns a part of the range; a length of 0 extends to its end.
     fn part(self, start: u64, length: u64) -> Self {
         let start = self.start.saturating_add(start).min(self.end);
         let end = if length == 0 {
@@ -65,26 +69,27 @@ impl Range {
     }
 }
 
-/// See the module.
+/// Identity of a file or device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     own: Range,
-    /// What a stacked device lies on.
+    /// Components of a stacked device.
     below: Vec<Range>,
 }
 
 impl Identity {
-    /// That of what a path leads to; `None` for what is not there, and for what is no file or block device.
+    /// Returns the identity of a path's target; `None` if it does not exist, or is neither a file
+    /// nor a block device.
     pub fn of_path(path: &Path) -> Option<Self> {
         Self::of_stat(&rustix::fs::stat(path).ok()?)
     }
 
-    /// That of an open descriptor.
+    /// Returns the identity of an open descriptor.
     pub fn of_open(descriptor: impl AsFd) -> Option<Self> {
         Self::of_stat(&rustix::fs::fstat(descriptor).ok()?)
     }
 
-    /// That of an inode.
+    /// Returns the identity of an inode.
     pub fn of_stat(stat: &Stat) -> Option<Self> {
         match kind_of_mode(stat.st_mode) {
             FileKind::Regular => Some(Self::file(stat.st_dev, stat.st_ino)),
@@ -93,14 +98,14 @@ impl Identity {
         }
     }
 
-    /// Whether writing to one changes the other.
+    /// Returns whether a write to one changes the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.own.overlaps(other.own)
             || self.below.iter().any(|range| range.overlaps(other.own))
             || other.below.iter().any(|range| range.overlaps(self.own))
     }
 
-    /// Whether both are all of the same bytes.
+    /// Returns whether both refer to all of the same bytes.
     pub fn is_same(&self, other: &Self) -> bool {
         self.own == other.own
     }
@@ -130,7 +135,7 @@ impl Identity {
             })
     }
 
-    /// That of a partition, by its directory in sysfs, which lies in its disk's.
+    /// Returns the identity of a partition, by its sysfs directory inside its disk's directory.
     fn partition(directory: &Path, depth: u32) -> Option<Self> {
         number(&directory.join("partition"))?;
         let start = number(&directory.join("start"))?.saturating_mul(SECTOR_BYTES);
@@ -140,7 +145,8 @@ impl Identity {
         Some(disk)
     }
 
-    /// That of a loop device. Where its file was deleted since, nothing else can name that.
+    /// Returns the identity of a loop device. If its file was deleted, no other name can refer to
+    /// that file.
     fn loop_device(directory: &Path) -> Option<Self> {
         let directory = directory.join("loop");
         let file = fs::read(directory.join("backing_file")).ok()?;
@@ -152,7 +158,7 @@ impl Identity {
         Some(identity)
     }
 
-    /// What a stacked device lies on, by its directory in sysfs.
+    /// Lists the components of a stacked device, by its sysfs directory.
     fn stacked_on(directory: &Path, depth: u32) -> Vec<Range> {
         let parts = fs::read_dir(directory.join("slaves"))
             .into_iter()
@@ -168,19 +174,20 @@ impl Identity {
     }
 }
 
-/// A file in sysfs that holds a number.
+/// Reads a number from a sysfs file.
 fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The number of a block device, by its directory in sysfs.
+/// Returns the number of a block device, by its sysfs directory.
 fn device_number(directory: &Path) -> Option<u64> {
     let text = fs::read_to_string(directory.join("dev")).ok()?;
     let (major, minor) = text.trim().split_once(':')?;
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What standard output and standard error are, if they are open for writing and hold something that could be lost.
+/// Returns the identities of standard output and standard error, if they are writable and refer to
+/// data that could be lost.
 #[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 pub(crate) fn of_standard_streams() -> [Option<Identity>; 2] {
     fn written(descriptor: impl AsFd) -> Option<Identity> {

@@ -1,15 +1,18 @@
-//! Files into a volume: from the host ([`host`]), from another volume or the same one ([`volume`]).
+//! Copying of files into a volume: from the host ([`host`]), or from another volume or the same one
+//! ([`volume`]).
 //!
-//! [`Inserter`] makes what it is told of, in the order of a walk: a directory, what it holds, and the way back up. What
-//! becomes of what is there already, [`crate::replacing`] says. Content comes in pieces with holes left out, so that sparse
-//! files stay sparse and large ones need no memory. Where names of one file are to stay that, it is made once and linked
-//! to. Directories get their times when everything in them is made.
+//! [`Inserter`] creates the items of a walk in order: a directory, its entries, and the return to
+//! the parent. [`crate::replacing`] defines the treatment of existing files. Content arrives in
+//! pieces without holes, so sparse files stay sparse and large files need little memory. To
+//! preserve hard links, a file is created once, and its further names are linked to it. A directory
+//! gets its times after all its entries.
 //!
-//! A file whose content could not be copied is not left behind in part, if it was new. When the volume is full, nothing more
-//! is tried ([`Inserter::is_over`]): every further file would fail in the same way.
+//! If the content of a new file cannot be copied completely, the inserter removes the file. When
+//! the volume is full, it tries no further files ([`Inserter::is_over`]), because each would fail
+//! in the same way.
 //!
-//! Unless all is to be preserved, what is made belongs to who runs the command, with a mode that its umask lessens, as
-//! `cp -r` does it on a mounted volume.
+//! Unless attributes are to be preserved, new files belong to the user of the command, with a mode
+//! reduced by the umask, as `cp -r` does on a mounted volume.
 
 pub mod host;
 mod replacing;
@@ -34,82 +37,82 @@ use crate::writing::Writing;
 
 use replacing::Way;
 
-/// What is known of a file before it is made.
+/// Properties of a file to create.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The kind of file.
     pub kind: FileKind,
-    /// Permission bits with set-uid, set-gid and sticky.
+    /// Permission bits with set-user-id, set-group-id and sticky.
     pub permissions: u32,
-    /// The owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// The group.
+    /// Group id.
     pub gid: u32,
-    /// The last access.
+    /// Time of the last access.
     pub accessed: Timestamp,
-    /// The last change of content.
+    /// Time of the last change of content.
     pub modified: Timestamp,
-    /// How many names it has.
+    /// Number of names of the source file.
     pub links: u32,
-    /// What its names have in common: device or subvolume, and inode.
+    /// Identity that all names of the file share: device or subvolume, and inode.
     pub identity: (u64, u64),
-    /// The number of a device node.
+    /// Device number of a device node.
     pub device: Option<DeviceNumber>,
-    /// Content of files, in bytes.
+    /// Size of the content in bytes.
     pub size_bytes: u64,
     /// Extended attributes; empty unless they are to be preserved.
     pub xattrs: Vec<Xattr>,
-    /// The inode itself, where it is one of the volume that is being changed.
+    /// Source inode, if it belongs to the target volume.
     pub origin: Option<Location>,
-    /// What a symbolic link of that volume leads to.
+    /// Inode that a symbolic link of the target volume leads to.
     pub referent: Option<Location>,
 }
 
 /// A piece of a file's content.
 #[derive(Debug)]
 pub struct Piece {
-    /// Where in the file it begins.
+    /// Offset of the piece in the file.
     pub offset: FileOffset,
-    /// What is there.
+    /// Content of the piece.
     pub bytes: bytes::Bytes,
 }
 
-/// Where a file's content comes from.
+/// Source of a file's content.
 #[derive(Debug)]
 pub enum Source {
     /// A file of the host.
     Host(std::fs::File),
-    /// A stream of another volume's file.
+    /// A reader of another volume's file.
     Stream(Box<buttress::FileReader>),
-    /// A file of this very volume: its extents are shared.
+    /// A file of the target volume, whose extents are shared.
     Same(Location),
 }
 
-/// The error of a directory that nobody asked to copy.
+/// Builds the error for a directory that the user did not ask to copy.
 fn refuse_directory() -> anyhow::Error {
     anyhow::anyhow!("it is a directory").context(Advice::new(
         "give -r to copy directories, or -a to keep owners and times too",
     ))
 }
 
-/// A directory on the way down.
+/// A directory between the base and the current position.
 #[derive(Debug)]
 struct Level {
     directory: Location,
-    /// Its path, for messages and links.
+    /// Path of the directory, for messages and links.
     path: Vec<u8>,
-    /// What it gets when it is left.
+    /// Attributes that the directory gets when the walk leaves it.
     finish: Option<Facts>,
 }
 
-/// A file with further names to come.
+/// A created file with further names to come.
 #[derive(Clone, Copy, Debug)]
 struct Linked {
     location: Location,
     names_left: u32,
 }
 
-/// See the module.
+/// Inserter of a walk's items.
 #[derive(Debug)]
 pub struct Inserter<'a> {
     context: &'a Context,
@@ -118,12 +121,12 @@ pub struct Inserter<'a> {
     progress: Progress,
     levels: Vec<Level>,
     base: Location,
-    /// The path of the base.
+    /// Path of the base directory.
     base_path: Vec<u8>,
     replacing: Replacing,
-    /// Where in the volume that is being changed the copied name stands.
+    /// Directory and name of the source, if it belongs to the target volume.
     source_entry: Option<(Location, Vec<u8>)>,
-    /// What the user calls the source.
+    /// Name of the source as the user gave it.
     source_name: String,
     is_full: bool,
     links: HashMap<(u64, u64), Linked>,
@@ -131,7 +134,7 @@ pub struct Inserter<'a> {
 }
 
 impl<'a> Inserter<'a> {
-    /// Makes what it is told of in the directory `base`.
+    /// Creates an inserter into the directory `base`.
     pub fn new(
         context: &'a Context,
         writing: &'a Writing,
@@ -160,31 +163,33 @@ impl<'a> Inserter<'a> {
         }
     }
 
-    /// What becomes of what is there already, with the path of the base, which begins with a slash.
+    /// Sets the treatment of existing files, and the path of the base, which begins with a slash.
     pub fn replacing(mut self, replacing: Replacing, base_path: Vec<u8>) -> Self {
         self.replacing = replacing;
         self.base_path = base_path;
         self
     }
 
-    /// What the user calls the source, and, in the volume that is being changed, where it stands.
+    /// Sets the user's name of the source and, if it belongs to the target volume, its directory
+    /// and name there.
     pub fn source(mut self, name: &str, entry: Option<(Location, Vec<u8>)>) -> Self {
         name.clone_into(&mut self.source_name);
         self.source_entry = entry;
         self
     }
 
-    /// Whether nothing more is to be tried: the job was cancelled, or the volume is full.
+    /// Returns whether the inserter tries no further files: the job was cancelled, or the volume is
+    /// full.
     pub fn is_over(&self) -> bool {
         self.is_full || self.progress.is_cancelled()
     }
 
-    /// What was made so far.
+    /// Returns the counts of created items.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// What is to be preserved.
+    /// Returns the attributes to preserve.
     pub fn preserve(&self) -> Preserve {
         self.preserve
     }
@@ -193,28 +198,28 @@ impl<'a> Inserter<'a> {
         self.levels.last().map_or(self.base, |level| level.directory)
     }
 
-    /// Whether it stands at what the user named.
+    /// Returns whether the current position is the item that the user named.
     fn is_top(&self) -> bool {
         self.levels.is_empty()
     }
 
-    /// The path of a name here.
+    /// Returns the path of a name in the current directory.
     fn path(&self, name: &[u8]) -> Vec<u8> {
         let directory = self.levels.last().map_or(&self.base_path, |level| &level.path);
         absolute(directory, name)
     }
 
-    /// The path of the base, for messages.
+    /// Returns the path of the base, for messages.
     fn base_shown(&self) -> String {
         self.base_path.escape_ascii().to_string()
     }
 
-    /// The same, for messages.
+    /// Returns the path of a name in the current directory, for messages.
     fn shown(&self, name: &[u8]) -> String {
         self.path(name).escape_ascii().to_string()
     }
 
-    /// What is copied under a name here, for messages.
+    /// Returns the source of a name in the current directory, for messages.
     fn source_shown(&self, name: &[u8]) -> String {
         if self.is_top() {
             return self.source_name.clone();
@@ -238,8 +243,8 @@ impl<'a> Inserter<'a> {
         }
     }
 
-    /// Goes into the directory `name`, which is made if it is not there; without a name, into the directory in which
-    /// this one began.
+    /// Enters the directory `name`, and creates it if it does not exist. Without a name, enters the
+    /// base directory.
     pub fn enter(&mut self, name: Option<&[u8]>, facts: Facts) -> Result<()> {
         let Some(name) = name else {
             self.levels.push(Level {
@@ -279,7 +284,7 @@ impl<'a> Inserter<'a> {
         Ok(())
     }
 
-    /// Leaves the directory that was entered last, which gets its attributes.
+    /// Leaves the current directory, which gets its attributes.
     pub fn leave(&mut self) -> Result<()> {
         match self.levels.pop() {
             Some(Level {
@@ -291,7 +296,8 @@ impl<'a> Inserter<'a> {
         }
     }
 
-    /// Makes anything but a directory. `target` is where a link leads to, `source` the content of a file.
+    /// Creates anything but a directory. `target` is the target of a symbolic link, `source` the
+    /// content of a file.
     pub fn make(&mut self, name: &[u8], facts: &Facts, target: &[u8], source: Option<Source>) -> Result<()> {
         if self.link_to_earlier(name, facts)? {
             return Ok(());
@@ -308,7 +314,7 @@ impl<'a> Inserter<'a> {
         })
     }
 
-    /// An error of the volume. When it is full, nothing more is tried.
+    /// Converts an error of the volume. If the volume is full, the inserter tries no further files.
     fn failed(&mut self, error: Error) -> anyhow::Error {
         self.is_full |= error.kind() == ErrorKind::NoSpace;
         error.into()
@@ -361,7 +367,7 @@ impl<'a> Inserter<'a> {
         Ok(())
     }
 
-    /// Links to the first name of the file, if that was made.
+    /// Links to the first name of the file, if it was created.
     fn link_to_earlier(&mut self, name: &[u8], facts: &Facts) -> Result<bool> {
         if facts.links < 2 || !self.replacing.keep_links {
             return Ok(false);
@@ -392,11 +398,12 @@ impl<'a> Inserter<'a> {
         Ok(true)
     }
 
-    /// The content could not be copied, or not all of it. A new file goes again; of one that was there it is said what is
-    /// left.
+    /// Handles a file whose content could not be copied completely. Removes a new file; for an
+    /// existing file, the error states its remaining content.
     fn incomplete(&self, way: Way, name: &[u8], error: anyhow::Error) -> anyhow::Error {
         let Way::Into(location) = way else {
-            // Where not even that is possible, the volume is not written any more, and the first error says why.
+            // If the removal fails as well, the volume is no longer writable, and the first error
+            // gives the reason.
             let _ = self.writing.volume().unlink(self.here(), name);
             return error;
         };
@@ -464,7 +471,7 @@ impl<'a> Inserter<'a> {
         Ok(())
     }
 
-    /// Owner, attributes, mode and times, in an order in which none undoes another.
+    /// Sets owner, attributes, mode and times, in an order in which none undoes another.
     fn finish(&self, location: Location, facts: &Facts) -> Result<()> {
         let filesystem = self.writing.volume();
         let is_link = facts.kind == FileKind::Symlink;

@@ -1,25 +1,28 @@
-//! The `buttress` command: btrfs images and devices without a mount, without root.
+//! The `buttress` command: btrfs images and devices without a mount and without root.
 //!
-//! - [`table`]: the one table of commands. Parser, help, man pages and completions are made from it.
+//! - [`table`]: the one table of commands, from which parser, help, man pages and completions are
+//!   generated.
 //! - [`manual`]: man pages.
-//! - [`globals`]: the flags that stand before the command or after it.
-//! - [`context`]: what a running command is given: flags, output, warnings, losses.
+//! - [`globals`]: the global flags, before or after the command.
+//! - [`context`]: the context of a running command: flags, output, warnings, losses.
 //! - [`target`]: `IMAGE:/path` arguments.
-//! - [`sources`]: what is read, so that nothing is written there; [`identity`]: other names of the same thing.
+//! - [`sources`]: the command's inputs, which it must not write to; [`identity`]: detection of
+//!   other names for the same bytes.
 //! - [`opening`]: from arguments to devices and volumes.
-//! - [`writing`]: volumes that are changed.
+//! - [`writing`]: changes to volumes.
 //! - [`output`]: JSON documents, names on terminals, sizes, times and modes as text.
 //! - [`pax`]: tar archives.
-//! - [`progs`]: commands of btrfs-progs that are not here, and the table of those that are.
-//! - [`progress`]: how far a long job is.
-//! - [`exit`]: exit codes, and how an error is printed. [`ending`]: errors that end a job of many files.
+//! - [`progs`]: commands that only btrfs-progs has, and the table of common commands.
+//! - [`progress`]: progress of long jobs.
+//! - [`exit`]: exit codes, and the printing of errors. [`ending`]: errors that end a job over many
+//!   files.
 //! - [`extract`]: files from a volume into a directory of the host, safely.
 //! - [`insert`]: files from the host or a volume into a volume. [`host`]: files of the host.
-//! - [`compression`]: ways to compress, as arguments.
-//! - [`replacing`]: what a copy does with what is there already.
-//! - [`removal`]: whole directories of a volume, removed.
-//! - [`shell`]: sessions: words that look at a volume and change it.
-//! - [`mounted`]: paths below a mount of ours, for which its server does the work.
+//! - [`compression`]: compression methods as arguments.
+//! - [`replacing`]: the treatment of existing files by a copy.
+//! - [`removal`]: removal of whole directories of a volume.
+//! - [`shell`]: sessions: shell commands that read and change a volume.
+//! - [`mounted`]: paths below a mount of this program, whose server executes the command.
 //! - [`commands`]: one thin module for each command. No file-system logic lives here.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -67,7 +70,8 @@ pub mod writing;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs the command line `arguments` (the program's name first) and says how it ended.
+/// Runs the command line `arguments`, which begins with the program's name, and returns its exit
+/// code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if commands::mount::watches() {
         return ExitCode::SUCCESS;

@@ -1,5 +1,5 @@
-//! The `buttress` command. Everything is in the library `buttress_cli`, so that the command table can also be
-//! used by tests and by the tasks that write documentation.
+//! The `buttress` command. The library `buttress_cli` contains everything, so that tests and
+//! documentation tasks can use the command table as well.
 
 use std::process::ExitCode;
 

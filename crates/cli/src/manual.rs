@@ -1,28 +1,28 @@
-//! Man pages: one for each command and each group, made from the command table.
+//! Man pages: one for each command and each group, generated from the command table.
 //!
-//! What clap knows (synopsis, description, options) comes from it; examples and exit codes from the rows. Pages depend on
-//! nothing else: the same program makes the same bytes.
+//! Synopsis, description and options come from clap; examples and exit codes come from the rows.
+//! Pages depend on nothing else, so the same program gives the same bytes.
 
 use clap::Command;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::table::{self, Kind, Row};
 
-/// A command line and what it does.
+/// An example command line with its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Example {
-    /// As it is typed, `buttress` first; it may go on behind a `|`.
+    /// The command line, `buttress` first; a `|` may follow.
     pub line: &'static str,
-    /// What it does, as a sentence without its full stop.
+    /// Description of the example, a sentence without its full stop.
     pub does: &'static str,
 }
 
-/// An example.
+/// Creates an example.
 pub const fn example(line: &'static str, does: &'static str) -> Example {
     Example { line, does }
 }
 
-/// An exit code and what it means.
+/// An exit code with its meaning.
 pub type ExitCode = (u8, &'static str);
 
 /// The exit codes of most commands.
@@ -41,13 +41,14 @@ pub const EXIT_CODES: &[ExitCode] = &[
 /// A man page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// `buttress-subvolume-list.1`.
+    /// File name, such as `buttress-subvolume-list.1`.
     pub file_name: String,
-    /// What the file holds.
+    /// Content of the file.
     pub text: String,
 }
 
-/// All pages, in the table's order: that of the whole command first, a group's before those of its commands.
+/// Returns all pages in the table's order: the page of the program first, the page of a group
+/// before those of its commands.
 pub fn pages() -> Vec<Page> {
     let mut root = table::command();
     root.build();
@@ -74,7 +75,7 @@ fn add_pages(pages: &mut Vec<Page>, parent: &Command, above: &[&str], rows: &[Ro
     }
 }
 
-/// The first example of each command that is shown.
+/// Returns the first example of each visible command.
 fn examples_of(rows: &[Row]) -> Vec<Example> {
     let mut found = Vec::new();
     for row in rows {
@@ -99,7 +100,7 @@ fn page(command: &Command, words: &[&str], examples: &[Example], exit_codes: &[E
         .source(source)
         .manual("Buttress Manual");
     let mut text = Vec::new();
-    // Writing into memory does not fail.
+    // Writing to memory does not fail.
     let _ = man
         .render_title(&mut text)
         .and_then(|()| man.render_name_section(&mut text))
@@ -152,7 +153,7 @@ fn page(command: &Command, words: &[&str], examples: &[Example], exit_codes: &[E
     }
 }
 
-/// The command line as help shows it: clap's own lists every option here, too.
+/// Builds the command line of the help text, because clap's own synopsis lists every option.
 fn synopsis(command: &Command, words: &[&str]) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").to_owned();
@@ -176,7 +177,7 @@ mod tests {
             .collect()
     }
 
-    /// The lines of a section.
+    /// Returns the lines of a section.
     fn section<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
         let mut lines = text.lines();
         let found = lines.any(|line| {
@@ -240,7 +241,8 @@ mod tests {
         }
     }
 
-    /// The words of a command line as a shell makes them: spaces part them, but between single quotes.
+    /// Splits a command line into words as a shell does, with support for spaces and single quotes
+    /// only.
     fn words_of(line: &str) -> Vec<std::ffi::OsString> {
         let mut words = Vec::new();
         for (number, part) in line.split('\'').enumerate() {
@@ -252,7 +254,7 @@ mod tests {
         words
     }
 
-    /// Each example is a command line that is understood.
+    /// The parser accepts each example.
     #[test]
     fn examples_are_understood() {
         fn look(rows: &[Row], above: &str) -> usize {

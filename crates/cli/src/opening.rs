@@ -1,10 +1,10 @@
 //! From arguments to devices and volumes.
 //!
-//! The image of a target and the images of `--device` are opened with the global flags. What opening says
-//! aloud goes to stderr at once; what was read around on the way (a bad copy passed over) when the command
+//! The global flags apply to the image of a target and to the images of `--device`. Messages about
+//! the opening go to stderr at once. Copies that a read had to skip are reported when the command
 //! ends, see [`crate::context::Context::report_at_end`].
 //!
-//! - `place`: in a session targets are paths in its volume, and nothing is opened for them.
+//! - `place`: in a session, targets are paths in its volume, and nothing is opened for them.
 
 mod place;
 
@@ -24,16 +24,16 @@ use crate::sources::Role;
 use crate::target::Target;
 pub use place::{Mount, Place, absolute};
 
-/// How many passed-over copies are printed one by one, without `-v`.
+/// Largest number of skipped copies that are printed individually without `-v`.
 const FAULTS_SHOWN: usize = 10;
 
 impl Context {
-    /// Opens images or devices, and those of `--device`, for reading.
+    /// Opens the given images or devices, and those of `--device`, for reading.
     pub fn open_devices(&self, images: &[PathBuf]) -> Result<Vec<Device>> {
         self.open_devices_with(images, &self.device_options())
     }
 
-    /// Opens images or devices, and those of `--device`, in the way that is given.
+    /// Opens the given images or devices, and those of `--device`, with `options`.
     pub fn open_devices_with(&self, images: &[PathBuf], options: &DeviceOptions) -> Result<Vec<Device>> {
         let paths = images.iter().chain(&self.globals().devices);
         let numbered = paths.enumerate();
@@ -47,8 +47,8 @@ impl Context {
         opened.collect()
     }
 
-    /// The side file of a device, by its place among those given: the first one's is `--overlay`'s, that of the second
-    /// has `.2` at its end.
+    /// Returns the overlay file of a device by its index among the given ones: `--overlay` for the
+    /// first, the same name with `.2` appended for the second.
     pub(crate) fn overlay_of(&self, number: usize) -> Option<PathBuf> {
         let first = self.globals().overlay.as_ref()?;
         if number == 0 {
@@ -59,7 +59,7 @@ impl Context {
         Some(name.into())
     }
 
-    /// Opens one image or device for reading, and none of `--device`.
+    /// Opens one image or device for reading, without those of `--device`.
     pub fn open_device_alone(&self, image: &Path) -> Result<Device> {
         let options = DeviceOptions {
             overlay: self.overlay_of(0),
@@ -68,7 +68,7 @@ impl Context {
         self.open_device(image, &options)
     }
 
-    /// How the global flags have devices opened, for reading; overlays left out.
+    /// Returns the options of the global flags for opening devices for reading, without overlays.
     pub fn device_options(&self) -> DeviceOptions {
         let globals = self.globals();
         DeviceOptions {
@@ -86,7 +86,7 @@ impl Context {
         }
     }
 
-    /// Opens one image or device in the way that is given.
+    /// Opens one image or device with `options`.
     pub fn open_device(&self, path: &Path, options: &DeviceOptions) -> Result<Device> {
         if path.is_dir() {
             self.hand_on(path)?;
@@ -112,13 +112,13 @@ impl Context {
     }
 }
 
-/// Whether a volume cannot be opened because devices of it are missing.
+/// Returns whether a volume cannot be opened because devices are missing.
 pub(crate) fn lacks_devices(error: &anyhow::Error) -> bool {
     let mut causes = error.chain();
     causes.any(|cause| cause.downcast_ref().is_some_and(buttress::Error::lacks_devices))
 }
 
-/// The error of opening a volume, with what to do where devices are missing.
+/// Adds advice about missing devices to an error of opening a volume.
 fn advised(error: buttress::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     if !lacks_devices(&error) {
@@ -129,7 +129,7 @@ fn advised(error: buttress::Error) -> anyhow::Error {
     ))
 }
 
-/// Marks errors of opening a volume, which name the image themselves. It prints as nothing.
+/// Marks errors of opening a volume that already name the image. The marker prints as nothing.
 #[derive(Debug)]
 struct Opening;
 
@@ -140,7 +140,7 @@ impl fmt::Display for Opening {
 }
 
 impl Target {
-    /// Puts the target's name before an error that does not name it.
+    /// Prefixes the target's name to an error that does not name it.
     pub fn name_in(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let error = error.into();
         if error.downcast_ref::<Opening>().is_some() {
@@ -152,8 +152,8 @@ impl Target {
 }
 
 impl Context {
-    /// Opens the volume on an image or device, and prints what is to be said about it. In a session it is the
-    /// session's volume.
+    /// Opens the volume on an image or device, and prints notices about it. In a session it returns
+    /// the session's volume.
     pub fn open_volume(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
@@ -161,8 +161,8 @@ impl Context {
         self.open_volume_with(image, &self.device_options())
     }
 
-    /// Opens as [`open_volume`](Self::open_volume) does, for a command that reports whatever it can read: devices may
-    /// be missing without `--degraded`.
+    /// Opens the volume like [`open_volume`](Self::open_volume), for a command that reports
+    /// whatever it can read. Devices may be missing without `--degraded`.
     pub(crate) fn open_volume_as_far_as_there(&self, image: &Path) -> Result<Subvolume> {
         match self.open_volume(image) {
             Err(error) if lacks_devices(&error) && !self.globals().degraded => {
@@ -177,7 +177,7 @@ impl Context {
         }
     }
 
-    /// How the global flags have volumes opened.
+    /// Returns the options of the global flags for opening volumes.
     pub fn volume_options(&self) -> VolumeOptions {
         let globals = self.globals();
         let rescue = Rescue {
@@ -192,8 +192,8 @@ impl Context {
             .rescue(rescue)
     }
 
-    /// As [`open_volume`](Self::open_volume), with devices opened in the way that is given. Open for writing, the volume is as it
-    /// lies on its devices.
+    /// Opens the volume like [`open_volume`](Self::open_volume), with `devices` as options. For a
+    /// volume that is open for writing, it returns the committed state on its devices.
     pub fn open_volume_with(&self, image: &Path, devices: &DeviceOptions) -> Result<Subvolume> {
         let options = match devices.write {
             true => self.volume_options().on_disk(),
@@ -202,13 +202,13 @@ impl Context {
         self.root_of(&self.open_and_report(&[image.to_owned()], devices, options)?)
     }
 
-    /// The volume as it lies on its devices, of several images beside those of `--device`.
+    /// Opens the volume on several images and those of `--device`, in its committed state.
     pub fn open_images_with(&self, images: &[PathBuf], devices: &DeviceOptions) -> Result<Subvolume> {
         self.root_of(&self.open_and_report(images, devices, self.volume_options().on_disk())?)
     }
 
-    /// Opens the volume, as it lies on its devices, for a command that reads much of it, and once: not through the page
-    /// cache, unless it is there already.
+    /// Opens the volume, in its committed state, for a command that reads much of it once. Reads
+    /// bypass the page cache, unless it already holds the data.
     pub fn open_for_one_pass(&self, image: &Path) -> Result<Volume> {
         let options = self.volume_options().on_disk();
         self.open_and_report(&[image.to_owned()], &self.options_for_one_pass(), options)
@@ -221,8 +221,8 @@ impl Context {
         }
     }
 
-    /// Opens the volume for a command that reads much of its files, and once, with the directory in which paths begin. In a
-    /// session it is the session's volume.
+    /// Opens the volume, with the directory in which paths begin, for a command that reads much
+    /// file content once. In a session it returns the session's volume.
     pub fn open_volume_for_one_pass(&self, image: &Path) -> Result<Subvolume> {
         if let Some(present) = self.present(image)? {
             return Ok(present);
@@ -230,22 +230,23 @@ impl Context {
         self.open_volume_with(image, &self.options_for_one_pass())
     }
 
-    /// Opens the volume on images or devices for looking at its blocks: it need not have a root tree that can be
-    /// read.
+    /// Opens the volume on images or devices for an inspection of its blocks. The root tree may be
+    /// unreadable.
     pub fn open_for_inspection(&self, images: &[PathBuf]) -> Result<Volume> {
         let options = self.volume_options().for_inspection();
         self.open_and_report(images, &self.device_options(), options)
     }
 
-    /// Opens the volume for a check: it need not have a root tree that can be read, and what is passed over on the
-    /// way is the check's to tell.
+    /// Opens the volume for a check. The root tree may be unreadable, and the check itself reports
+    /// skipped copies.
     pub fn open_for_check(&self, image: &Path) -> Result<Volume> {
         let options = self.volume_options().for_inspection();
         let opened = self.opened(&[image.to_owned()], &self.options_for_one_pass(), options);
         opened.map_err(|error| error.context(Opening))
     }
 
-    /// Opens the volume, and has what it reads around reported when the command ends. Errors name the image.
+    /// Opens the volume, and registers a report of skipped copies for the end of the command.
+    /// Errors name the image.
     fn open_and_report(
         &self,
         images: &[PathBuf],
@@ -260,7 +261,7 @@ impl Context {
         Ok(volume)
     }
 
-    /// Opens the volume and prints what is to be said about it.
+    /// Opens the volume and prints notices about it.
     fn opened(&self, images: &[PathBuf], devices: &DeviceOptions, options: VolumeOptions) -> Result<Volume> {
         let writes = devices.write;
         let devices = self.open_devices_with(images, devices)?;
@@ -268,11 +269,11 @@ impl Context {
         let opened = options.open_devices(devices);
         let volume =
             opened.map_err(|error| advised(error).context(format!("opening {}", image.display())))?;
-        // Some name a device, all are about this volume: a command may be about several.
+        // Notices need the image's name, because a command may open several volumes.
         let name = image.display().to_string();
         for notice in volume.notices() {
             if writes && matches!(notice, Notice::PendingLog { .. }) {
-                // It is replayed next.
+                // The log tree is replayed next.
                 continue;
             }
             let text = notice.to_string();
@@ -285,7 +286,7 @@ impl Context {
         Ok(volume)
     }
 
-    /// Opens the volume of a target and finds what its path leads to.
+    /// Opens the volume of a target and resolves its path.
     pub fn open_target(&self, target: &Target, follow: Follow) -> Result<(Subvolume, Location)> {
         let opened = self.open_volume(&target.image)?;
         let location = opened
@@ -294,10 +295,11 @@ impl Context {
         Ok((opened, location))
     }
 
-    /// The subvolume in which paths begin: the top level, or what `--subvol` or `--subvolid` say.
+    /// Returns the subvolume in which paths begin: the top level, or the one of `--subvol` or
+    /// `--subvolid`.
     fn root_of(&self, volume: &Volume) -> Result<Subvolume> {
         if let Some(id) = self.globals().subvolume_id {
-            // As in the kernel, 0 stands for the top level.
+            // As in the kernel, 0 means the top level.
             let id = if id == 0 {
                 SubvolumeId::TOP_LEVEL
             } else {
@@ -316,7 +318,7 @@ impl Context {
         Ok(volume.root())
     }
 
-    /// Has the copies that had to be passed over reported when the command ends.
+    /// Registers a report of skipped copies for the end of the command.
     fn report_faults(&self, volume: &Volume, image: &Path) {
         let volume = volume.clone();
         let image = image.display().to_string();
@@ -349,7 +351,7 @@ impl Context {
     }
 }
 
-/// The volumes of a command that takes several targets: each image is opened once.
+/// The volumes of a command with several targets; each image is opened once.
 #[derive(Debug)]
 pub struct Images<'a> {
     context: &'a Context,
@@ -358,7 +360,7 @@ pub struct Images<'a> {
 }
 
 impl<'a> Images<'a> {
-    /// None opened yet.
+    /// Creates an empty set.
     pub fn new(context: &'a Context) -> Self {
         Self {
             context,
@@ -367,7 +369,8 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// Likewise, for a command that reads much of them, and once: see [`Context::open_volume_for_one_pass`].
+    /// Creates an empty set for a command that reads much content once: see
+    /// [`Context::open_volume_for_one_pass`].
     pub fn for_one_pass(context: &'a Context) -> Self {
         Self {
             open: Context::open_volume_for_one_pass,
@@ -375,7 +378,7 @@ impl<'a> Images<'a> {
         }
     }
 
-    /// The volume on this image.
+    /// Returns the volume on this image, and opens it if necessary.
     pub fn open(&mut self, image: &Path) -> Result<Subvolume> {
         if let Some((_, opened)) = self.opened.iter().find(|(path, _)| path == image) {
             return Ok(opened.clone());

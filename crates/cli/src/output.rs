@@ -1,16 +1,16 @@
-//! Text and JSON for people and scripts: names on terminals, sizes as btrfs-progs prints them, modes, times.
+//! Text and JSON output: names on terminals, sizes as in btrfs-progs, modes, times.
 //!
 //! - [`destination`]: standard output or a file.
 //! - [`events`]: standard error as JSON lines, for `--progress json`.
-//! - [`mod@file`]: files that options name: whole or not at all.
-//! - [`json`]: documents as btrfs-progs writes them; names that are not UTF-8.
+//! - [`mod@file`]: files named by options, written completely or not at all.
+//! - [`json`]: documents in the format of btrfs-progs; names that are not UTF-8.
 //! - [`size`]: sizes with the unit flags of btrfs-progs.
 //! - [`mode`]: kind and permissions, as in `drwxr-xr-x`.
-//! - [`stdout`]: standard output, and what went wrong with it.
-//! - [`terminal`]: standard output for results, and standard error: the one way there.
-//! - [`time`]: time stamps as `ls`, `stat` and `btrfs subvolume show` print them.
-//! - [`writer_thread`]: making output and writing it at the same time.
-//! - [`xattr`]: values of extended attributes as getfattr and setfattr know them.
+//! - [`stdout`]: standard output, and its write errors.
+//! - [`terminal`]: the only access to standard output, for results, and to standard error.
+//! - [`time`]: timestamps as in `ls`, `stat` and `btrfs subvolume show`.
+//! - [`writer_thread`]: concurrent generation and writing of output.
+//! - [`xattr`]: values of extended attributes as in getfattr and setfattr.
 
 pub mod destination;
 pub mod elsewhere;
@@ -29,10 +29,11 @@ use std::borrow::Cow;
 
 use buttress::is_printable;
 
-/// A name with control characters as C escapes (`\n`, `\033`), so that a name cannot drive a terminal.
+/// Escapes control characters in a name as in C (`\n`, `\033`), so that a name cannot control a
+/// terminal.
 ///
-/// Backslashes stay as they are: the result is for eyes, not for parsing. Bytes that are not UTF-8 become
-/// octal escapes too.
+/// Backslashes stay unchanged, because the result is for display, not for parsing. Bytes that are
+/// not UTF-8 become octal escapes too.
 pub fn escape_controls(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -53,7 +54,7 @@ pub fn escape_controls(name: &[u8]) -> String {
     text
 }
 
-/// [`escape_controls`] as bytes; borrows where nothing has to be escaped.
+/// Applies [`escape_controls`] to bytes, and borrows the input if it needs no escapes.
 pub fn escape_controls_bytes(name: &[u8]) -> Cow<'_, [u8]> {
     let clean = std::str::from_utf8(name).is_ok_and(|text| text.chars().all(is_printable));
     if clean {
@@ -63,7 +64,7 @@ pub fn escape_controls_bytes(name: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether a character is escaped on a terminal.
+/// Returns whether a character is escaped on a terminal.
 pub(crate) fn is_unprintable(character: char) -> bool {
     !is_printable(character)
 }

@@ -1,22 +1,27 @@
-//! Writes tar archives in the pax interchange format, as GNU tar reads and writes them.
+//! A writer of tar archives in the pax interchange format, compatible with GNU tar.
 //!
-//! A member is a 512-byte ustar header, before it an extended header (`x`) with what ustar cannot hold:
+//! A member is a 512-byte ustar header. An extended header (`x`) precedes it for values that ustar
+//! cannot hold:
 //!
-//! - `path`, `linkpath`: names over 100 bytes or not ASCII; `hdrcharset=BINARY` where one is not UTF-8;
+//! - `path`, `linkpath`: names over 100 bytes or not ASCII; `hdrcharset=BINARY` for names that are
+//!   not UTF-8;
 //! - `mtime`, `atime`, `ctime` with nanoseconds; `size`, `uid`, `gid` beyond the octal fields;
 //! - `SCHILY.xattr.NAME`: extended attributes, as GNU tar's `--xattrs`;
-//! - `SCHILY.acl.access`, `SCHILY.acl.default`: POSIX ACLs as text with numeric ids, as GNU tar's `--acls`;
-//! - `GNU.sparse.*`: sparse files in GNU tar's format 1.0, so that holes stay holes: the content begins with
-//!   the map of data ranges as decimal lines, padded to 512 bytes, and only the data follows.
+//! - `SCHILY.acl.access`, `SCHILY.acl.default`: POSIX ACLs as text with numeric ids, as GNU tar's
+//!   `--acls`;
+//! - `GNU.sparse.*`: sparse files in GNU tar's format 1.0, to preserve holes: the content begins
+//!   with the map of data ranges as decimal lines, padded to 512 bytes, and only the data follows.
 //!
-//! The same members give the same bytes: no process id, no clock and no user names get in.
+//! The same members give the same bytes: the archive contains no process id, no current time and no
+//! user names.
 //!
-//! After [`Archive::begin`] the content follows in rising order through [`Archive::content`], then
-//! [`Archive::end`]. Invariant: exactly the promised number of bytes is written; what is not given is filled with
-//! zeros, so the archive stays readable when a file turns out to be damaged half-way.
+//! After [`Archive::begin`] the content follows in ascending order through [`Archive::content`],
+//! then [`Archive::end`]. Invariant: the writer writes exactly the promised number of bytes. It
+//! fills missing content with zeros, so the archive stays readable if a file turns out to be
+//! damaged.
 //!
-//! Source: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, appendix "Tar Internals", sections
-//! "Extensions to the POSIX header" and "Storing Sparse Files".
+//! Source: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, appendix "Tar Internals",
+//! sections "Extensions to the POSIX header" and "Storing Sparse Files".
 
 mod acl;
 mod data_map;
@@ -29,12 +34,12 @@ pub use acl::acl_text;
 pub use data_map::DataMap;
 use header::{Header, Records};
 
-/// The unit that headers and contents are padded to.
+/// Unit to which headers and contents are padded, in bytes.
 pub const BLOCK_BYTES: u64 = 512;
-/// The unit that the whole archive is padded to, as GNU tar does.
+/// Unit to which the whole archive is padded, as in GNU tar, in bytes.
 const RECORD_BYTES: u64 = 10_240;
 
-/// A moment: seconds since 1970 (maybe before) and nanoseconds below 10^9.
+/// A time: seconds since 1970 (possibly negative) and nanoseconds below 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
     /// Seconds since 1970-01-01T00:00:00Z, rounded down.
@@ -43,41 +48,41 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// What kind of member it is, with what only that kind has.
+/// Kind of a member, with its kind-specific data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
-    /// A file with this many bytes of content.
+    /// A regular file without holes.
     File {
-        /// Its size.
+        /// Size of the content in bytes.
         size_bytes: u64,
     },
-    /// A file of which only some ranges are stored; the rest are holes.
+    /// A sparse file: the archive stores only its data ranges.
     SparseFile {
-        /// The ranges that hold data, and the size with holes.
+        /// Data ranges and total size of the file.
         map: &'a DataMap,
     },
-    /// Another name of the member with this path.
+    /// A hard link to an earlier member.
     HardLink {
-        /// The path of the earlier member.
+        /// Path of the earlier member.
         target: &'a [u8],
     },
     /// A symbolic link.
     Symlink {
-        /// Its target.
+        /// Target of the symbolic link.
         target: &'a [u8],
     },
-    /// A character device.
+    /// A character device node.
     CharacterDevice {
-        /// The driver.
+        /// Major device number.
         major: u64,
-        /// The device.
+        /// Minor device number.
         minor: u64,
     },
-    /// A block device.
+    /// A block device node.
     BlockDevice {
-        /// The driver.
+        /// Major device number.
         major: u64,
-        /// The device.
+        /// Minor device number.
         minor: u64,
     },
     /// A directory.
@@ -89,38 +94,38 @@ pub enum Kind<'a> {
 /// A member of an archive.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Its path; that of a directory ends with `/`.
+    /// Path of the member; the path of a directory ends with `/`.
     pub path: &'a [u8],
-    /// What it is.
+    /// Kind of the member.
     pub kind: Kind<'a>,
-    /// Permission bits with set-uid, set-gid and sticky.
+    /// Permission bits with set-user-id, set-group-id and sticky.
     pub permissions: u32,
-    /// The owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// The group.
+    /// Group id.
     pub gid: u32,
-    /// The last change of content.
+    /// Time of the last change of content.
     pub modified: Time,
-    /// The last access, if it is to be recorded.
+    /// Time of the last access, if the archive should record it.
     pub accessed: Option<Time>,
-    /// The last change of anything, if it is to be recorded.
+    /// Time of the last change of the inode, if the archive should record it.
     pub changed: Option<Time>,
-    /// Extended attributes: name and value.
+    /// Names and values of the extended attributes.
     pub xattrs: &'a [(&'a [u8], &'a [u8])],
 }
 
-/// Writes members one after the other.
+/// Writer of an archive.
 #[derive(Debug)]
 pub struct Archive<W: Write> {
     out: W,
     written_bytes: u64,
-    /// The ranges of the present member's content that are still to be written: `[start, end)`.
+    /// Ranges of the current member's content that are still to be written: `[start, end)`.
     ranges: std::collections::VecDeque<(u64, u64)>,
     padding_bytes: u64,
 }
 
 impl<W: Write> Archive<W> {
-    /// An archive that goes to `out`.
+    /// Creates an archive that writes to `out`.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -161,8 +166,8 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Writes the bytes of the file from `offset` on, as far as they lie in the ranges that the member stores.
-    /// Ranges passed over read as zeros.
+    /// Writes the part of the bytes at `offset` that belongs to the member's stored ranges. Skipped
+    /// ranges read as zeros.
     pub fn content(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.saturating_add(bytes.len() as u64);
         while let Some((start, range_end)) = self.ranges.front().copied() {
@@ -188,7 +193,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Ends a member: fills it up with zeros to the promised length and to a whole block.
+    /// Ends a member: pads it with zeros to the promised length and to a whole block.
     pub fn end(&mut self) -> io::Result<()> {
         while let Some((start, end)) = self.ranges.pop_front() {
             self.zeros(end.saturating_sub(start))?;
@@ -197,7 +202,7 @@ impl<W: Write> Archive<W> {
         self.zeros(padding)
     }
 
-    /// Ends the archive and gives back what it was written to, not flushed.
+    /// Ends the archive and returns its output, not flushed.
     pub fn finish(mut self) -> io::Result<W> {
         self.zeros(BLOCK_BYTES.saturating_mul(2))?;
         let rest = self.written_bytes.checked_rem(RECORD_BYTES).unwrap_or(0);
@@ -226,7 +231,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// How many zeros follow `length_bytes` up to a whole block.
+/// Returns the number of zeros that pad `length_bytes` to a whole block.
 fn padding_after(length_bytes: u64) -> u64 {
     match length_bytes.checked_rem(BLOCK_BYTES) {
         None | Some(0) => 0,

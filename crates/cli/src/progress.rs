@@ -1,5 +1,6 @@
-//! Shows on stderr how far a long job is, as `--progress` asks: a line that is rewritten on a terminal, or JSON
-//! lines ([`events`]), of which the last says that the job is done, or that it stopped before.
+//! Progress of a long job on stderr, as `--progress` requests: a line that is rewritten on a
+//! terminal, or JSON lines ([`events`]). The last JSON line states whether the job completed or
+//! stopped early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +17,14 @@ use crate::output::events;
 use crate::output::size::Units;
 use crate::output::terminal;
 
-/// How often a terminal's line is rewritten.
+/// Interval between updates of the terminal line.
 const TERMINAL_PERIOD: Duration = Duration::from_millis(200);
 
-/// How often a JSON line is printed.
+/// Interval between JSON lines.
 const JSON_PERIOD: Duration = Duration::from_secs(1);
 
-/// Watches a job until [`Watch::end`] says that it came to its end, or until it is dropped because it did not.
+/// Display of a job's progress until [`Watch::end`] reports its completion, or until it is dropped
+/// because the job failed.
 #[derive(Debug)]
 pub struct Watch {
     stop: Option<Sender<()>>,
@@ -31,7 +33,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether anybody will see it.
+    /// Returns whether the progress is displayed at all.
     pub fn is_wanted(context: &Context) -> bool {
         match context.globals().progress.unwrap_or(When::Auto) {
             When::Never => false,
@@ -40,7 +42,7 @@ impl Watch {
         }
     }
 
-    /// Begins to watch a job of the command `name`.
+    /// Starts to display the progress of the command `name`.
     pub fn start(context: &Context, name: &'static str, progress: Progress) -> Self {
         let is_done = Arc::new(AtomicBool::new(false));
         if !Self::is_wanted(context) {
@@ -81,12 +83,13 @@ impl Watch {
         }
     }
 
-    /// The job came to its end: the line is taken away, and the last event says that all was done.
+    /// Ends the display after the job completed: removes the line, and reports completion in the
+    /// last event.
     pub fn end(self) {
         self.end_as(true);
     }
 
-    /// The job is over: it came to its end, or stopped before.
+    /// Ends the display after the job completed or stopped early.
     pub fn end_as(self, is_done: bool) {
         self.is_done.store(is_done, Ordering::Release);
     }
@@ -101,7 +104,7 @@ impl Drop for Watch {
     }
 }
 
-/// What a job is doing.
+/// Current activity of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
@@ -109,7 +112,7 @@ enum State {
     Stopped,
 }
 
-/// Bytes a second; and percent and time left where it is known what will come.
+/// Formats bytes per second and, if the expected total is known, percentage and remaining time.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -128,7 +131,7 @@ fn rate_text(bytes: u64, expected: u64, elapsed: Duration) -> String {
     format!(", {shown}/s, {percent:.0} %, {minutes}:{seconds:02} left")
 }
 
-/// One event about a job. What a job expects is an estimate: only when it is done is that what it was.
+/// Builds one event about a job. The expected total is an estimate until the job is done.
 #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
 fn tell(name: &str, progress: &Progress, elapsed: Duration, state: State) {
     let now = progress.snapshot();

@@ -1,4 +1,4 @@
-//! The commands of btrfs-progs: the error for a command that only btrfs-progs has, and the table of
+//! Commands of btrfs-progs: the error for a command that only btrfs-progs has, and the table of
 //! `docs/btrfs-progs-compatibility.md`.
 
 mod known;
@@ -16,11 +16,11 @@ use known::KNOWN;
 /// A command of btrfs-progs.
 #[derive(Debug)]
 pub struct Known {
-    /// Its name with that of its group before it.
+    /// Name of the command, with its group before it.
     path: &'static str,
-    /// Its options with a space between, each with all its spellings: `-r|--readonly`.
+    /// Options of the command, separated by spaces, each with all its spellings: `-r|--readonly`.
     options: &'static str,
-    /// The command that does the job, if Buttress lacks this one.
+    /// The command to use instead, if Buttress lacks this one.
     instead: &'static str,
 }
 
@@ -36,13 +36,13 @@ impl Known {
         words.nth(index).is_some_and(|known| known.starts_with(word))
     }
 
-    /// Whether Buttress has it.
+    /// Returns whether Buttress has the command.
     fn is_here(&self) -> bool {
         row_of(table::ROWS, self.path).is_some()
     }
 }
 
-/// The row of a command by its full path.
+/// Returns the row of a command by its full path.
 fn row_of(rows: &'static [Row], path: &str) -> Option<&'static Row> {
     let (name, rest) = path.split_once(' ').unwrap_or((path, ""));
     let row = rows.iter().find(|row| row.name() == name)?;
@@ -68,7 +68,7 @@ pub fn answer(arguments: &[OsString], error: &clap::Error) -> Option<anyhow::Err
     let at = words.iter().position(|word| word == invalid)?;
     let (before, rest) = words.split_at_checked(at)?;
     let next = rest.iter().skip(1).find(|word| !word.starts_with('-')).copied();
-    // An argument before it names its group, or is the value of a global option.
+    // The preceding argument names the command's group, or is the value of a global option.
     let group = before.iter().rev().find_map(|word| group_named(word));
     let in_group = group.and_then(|group| find(&[group, invalid]));
     let with_next = || next.and_then(|next| find(&[invalid, next]));
@@ -115,7 +115,7 @@ const HEAD: &str = "\
 |---|---|---|---|
 ";
 
-/// The table of commands and options, as Markdown.
+/// Builds the table of commands and options as Markdown.
 pub fn compatibility() -> String {
     let mut root = table::command();
     root.build();
@@ -158,7 +158,7 @@ fn list(options: &[&str]) -> String {
     options.join(" ")
 }
 
-/// Whether a command takes an option, by any of its spellings.
+/// Returns whether a command takes an option, by any of its spellings.
 fn takes(command: &Command, option: &str) -> bool {
     let globals = Globals::augment_args(Command::new("globals"));
     let mut all: Vec<&Arg> = command.get_arguments().collect();

@@ -1,28 +1,30 @@
-//! Removing whole directories of a volume, as `rm -r` does: first what they hold, then themselves.
+//! Removal of whole directories of a volume, as by `rm -r`: first their entries, then the
+//! directories themselves.
 //!
-//! Entries are taken in batches, each from the volume as it then is, so that memory does not grow with a directory and
-//! nothing holds on to what is being removed. Nested subvolumes are not files: they are deleted by their own command, and
-//! stop the removal with an error that says so.
+//! Each batch of entries is read from the current state of the volume. Memory therefore does not
+//! grow with a directory, and no old state keeps removed extents alive. Nested subvolumes are not
+//! removed: they have a separate delete command, and the removal stops with an error at them.
 
 use anyhow::{Context as _, Result, anyhow};
 use buttress::{DirEntry, FileKind, Location, Progress, WritableVolume};
 
 use crate::exit::Advice;
 
-/// How many entries are looked at in one go.
+/// Largest number of entries in a batch.
 const BATCH_ENTRIES: usize = 4096;
 
-/// A directory on the way down.
+/// A directory between the start of the removal and its current position.
 struct Level {
     directory: Location,
-    /// The directory that holds it, and its name there.
+    /// Parent directory; the next field is the directory's name in it.
     parent: Location,
     name: Vec<u8>,
-    /// What is still to be removed of the last batch.
+    /// Entries of the last batch that are still to be removed.
     entries: Vec<DirEntry>,
 }
 
-/// Removes what has this name in the directory, with all that it holds. Returns how many names went.
+/// Removes the entry with this name in the directory, and everything below it. Returns the number
+/// of removed names.
 pub fn remove_all(
     volume: &WritableVolume,
     directory: Location,

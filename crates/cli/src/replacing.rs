@@ -1,33 +1,37 @@
-//! What a copy does with what is there already, for both directions; as GNU cp.
+//! Treatment of existing files by a copy, in both directions, as in GNU cp.
 //!
-//! - A regular file keeps its inode: it is opened and gets the new content, so that its owner, mode and further names stay.
-//!   A symbolic link that stands where the copy is to be is followed, unless it leads nowhere.
-//! - What is copied as something else than a regular file (links and special files, with -r, -P, -d or -a) takes the place
-//!   of what was there.
-//! - With -a and -d a file with several names keeps its content, and loses this name to the copy.
-//! - A directory never takes the place of something else, nor the other way round.
+//! - A regular file keeps its inode. The copy opens it and replaces its content, so owner, mode and
+//!   further names stay. The copy follows a symbolic link at the target name, unless the link is
+//!   dangling.
+//! - An item that is not copied as a regular file (links and special files, with -r, -P, -d or -a)
+//!   replaces the existing file.
+//! - With -a and -d, an existing file with several names keeps its content, and the copy takes over
+//!   this name.
+//! - A directory never replaces another kind of file, and no other kind replaces a directory.
 //!
-//! Not as GNU cp: below the directory that is copied, no link in the destination is followed; it is replaced. The volume may
-//! be hostile, or the destination another user's, and what is written through such a link could be anywhere.
+//! One rule differs from GNU cp: below the copied directory, no link in the destination is
+//! followed; it is replaced. The volume may be hostile, or the destination may belong to another
+//! user. A write through such a link could reach any file.
 
 use buttress::FileKind;
 
-/// See the module. The default is that of a plain `cp`.
+/// Treatment of existing files. The default is that of a plain `cp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replacing {
-    /// What is there stays, and nothing is copied in its place (-n).
+    /// Keeps existing files, and copies nothing to their names (-n).
     pub no_clobber: bool,
-    /// It is removed first (--remove-destination).
+    /// Removes existing files first (--remove-destination).
     pub remove: bool,
-    /// It is removed if it cannot be written to (-f).
+    /// Removes an existing file if it cannot be written to (-f).
     pub force: bool,
-    /// What is copied as something else than a regular file takes its place (-P, and with it -r and -a).
+    /// Replaces existing files with items that are not copied as regular files (-P, and with it -r
+    /// and -a).
     pub by_others: bool,
-    /// Names of one file stay names of one file (-a, -d).
+    /// Preserves hard links (-a, -d).
     pub keep_links: bool,
 }
 
-/// A kind of file in GNU's words.
+/// Returns the name of a file kind as GNU tools print it.
 pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "regular file",
@@ -40,27 +44,27 @@ pub fn kind_name(kind: FileKind) -> &'static str {
     }
 }
 
-/// The error of a file that would be copied onto itself.
+/// Builds the error for copying a file onto itself.
 pub fn same_file(source: &str, destination: &str) -> anyhow::Error {
     anyhow::anyhow!("'{source}' and '{destination}' are the same file")
 }
 
-/// The error of a directory that would be copied into itself.
+/// Builds the error for copying a directory into itself.
 pub fn into_itself(source: &str, destination: &str) -> anyhow::Error {
     anyhow::anyhow!("cannot copy a directory, '{source}', into itself, '{destination}'")
 }
 
-/// The error of a directory that would take the place of something else.
+/// Builds the error for a directory that would replace another kind of file.
 pub fn non_directory_in_the_way(destination: &str, source: &str) -> anyhow::Error {
     anyhow::anyhow!("cannot overwrite non-directory '{destination}' with directory '{source}'")
 }
 
-/// The error of something else that would take the place of a directory.
+/// Builds the error for another kind of file that would replace a directory.
 pub fn directory_in_the_way(destination: &str) -> anyhow::Error {
     anyhow::anyhow!("cannot overwrite directory '{destination}' with non-directory")
 }
 
-/// The error of a link that leads nowhere, in the place of a copy.
+/// Builds the error for a dangling link at the target name of a copy.
 pub fn dangling(destination: &str) -> anyhow::Error {
     anyhow::anyhow!("not writing through dangling symlink '{destination}'").context(crate::exit::Advice::new(
         "--remove-destination puts the copy in its place",

@@ -21,13 +21,13 @@ use buttress::{ByteCount, DeviceId, Generation, Progress};
 use buttress_mount::volume::Log;
 use parking_lot::{Condvar, Mutex};
 
-/// How often a caller that waits for another resynchronisation inspects its own cancellation.
+/// Interval at which a caller that waits for another resynchronisation checks its own cancellation.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How long a mount waits for the beginning of a resynchronisation, before it serves.
+/// Longest time that a mount waits for the beginning of a resynchronisation before it serves.
 const BEGINS_WITHIN: Duration = Duration::from_secs(2);
 
-/// How often it inspects that.
+/// Interval at which a mount checks for this beginning.
 const NAP: Duration = Duration::from_millis(2);
 
 /// The resynchronisations of a volume that this process serves.
@@ -45,44 +45,45 @@ impl fmt::Debug for Resyncs {
 
 #[derive(Default)]
 struct State {
-    /// The one that runs.
+    /// Progress of the running resynchronisation.
     under_way: Option<Progress>,
     /// The result of the last run in the background.
     last: Option<Last>,
-    /// No other starts.
+    /// True once no resynchronisation may start any more.
     is_over: bool,
 }
 
-/// How a resynchronisation in the background ended.
+/// Outcome of a resynchronisation in the background.
 struct Last {
     resynced: Resynced,
-    /// Why a device stays behind.
+    /// Reason why a device stays behind.
     error: Option<String>,
 }
 
 /// A device that is behind the volume, as `scrub status` shows it.
 #[derive(Clone, Debug)]
 pub struct Behind {
-    /// Its id.
+    /// Id of the device.
     pub device: DeviceId,
-    /// Its name.
+    /// Name of the device.
     pub name: Arc<str>,
-    /// The generation of its superblock.
+    /// Generation of the device's superblock.
     pub since: Generation,
 }
 
 /// The state of devices that missed commits, on a volume that this process serves.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Devices that are behind now.
+    /// Devices that are currently behind.
     pub behind: Vec<Behind>,
-    /// If a resynchronisation runs: bytes done and bytes in all, the latter 0 if unknown.
+    /// Progress of a running resynchronisation: bytes done and bytes in total; the total is 0 if
+    /// unknown.
     pub running: Option<(ByteCount, ByteCount)>,
-    /// Why the last one left a device behind.
+    /// Reason why the last resynchronisation left a device behind.
     pub error: Option<String>,
 }
 
-/// Marks the end of a resynchronisation, also after a panic.
+/// Guard that marks the end of a resynchronisation, also after a panic.
 struct Ends<'a>(&'a Resyncs);
 
 impl Drop for Ends<'_> {
@@ -100,7 +101,7 @@ pub fn describe(device: &ResyncedDevice) -> String {
     )
 }
 
-/// The devices of a volume that missed commits and can be written.
+/// Lists the writable devices of a volume that missed commits.
 fn behind(writer: &WritableFilesystem) -> Vec<Behind> {
     let slots = devices_behind(writer.committed_view().volume()).into_iter();
     let behind = slots.filter_map(|slot| {
@@ -114,7 +115,7 @@ fn behind(writer: &WritableFilesystem) -> Vec<Behind> {
 }
 
 impl Resyncs {
-    /// None yet. Messages go to `log`.
+    /// Creates a value without any resynchronisation. Messages go to `log`.
     pub fn new(log: Log) -> Self {
         Self {
             state: Mutex::default(),
@@ -123,8 +124,9 @@ impl Resyncs {
         }
     }
 
-    /// Starts a resynchronisation in a thread of its own, if a device missed commits. Waits a moment until the device gets what is
-    /// written from then on: before, a volume on two devices has no space beyond its chunks.
+    /// Starts a resynchronisation in a separate thread, if a device missed commits. Waits a moment
+    /// until new writes reach the device, because until then a volume on two devices has no space
+    /// beyond its chunks.
     pub fn start(self: &Arc<Self>, writer: &WritableFilesystem) {
         let devices = behind(writer);
         if devices.is_empty() {
@@ -173,7 +175,7 @@ impl Resyncs {
     fn run_in_background(&self, writer: WritableFilesystem, progress: &Progress) {
         let (resynced, ended) =
             Resync::new(writer.clone(), ResyncOptions::default(), progress.clone()).run_as_far_as_possible();
-        // The end of the mount waits for this thread, and closes the volume after it.
+        // The end of the mount waits for this thread, then closes the volume.
         drop(writer);
         for device in &resynced.devices {
             (self.log)(&describe(device));
@@ -198,11 +200,13 @@ impl Resyncs {
         (self.log)(&format!("a device that missed commits stays behind: {error}"));
     }
 
-    /// Brings all devices up to date that missed commits. Waits for another resynchronisation first; with a limit, stops it
-    /// instead and continues within the limit. What the other one did counts as done by this call.
+    /// Brings all devices up to date that missed commits. Without a limit, waits for a running
+    /// resynchronisation first. With a limit, stops it and continues within the limit. The result
+    /// includes the work of the earlier resynchronisation.
     ///
     /// # Errors
-    /// As for [`Resync::run`]; [`buttress::unstable::fs::Error::Cancelled`] also once the volume is being closed.
+    /// The errors of [`Resync::run`]; [`buttress::unstable::fs::Error::Cancelled`] also once the
+    /// volume is being closed.
     pub fn run(
         &self,
         writer: &WritableFilesystem,
@@ -240,7 +244,8 @@ impl Resyncs {
         (before, ended)
     }
 
-    /// Stops the resynchronisation that runs, waits until it released the volume, and lets no other start.
+    /// Stops a running resynchronisation, waits until it has released the volume, and prevents any
+    /// later one.
     pub fn end(&self) {
         let mut state = self.state.lock();
         state.is_over = true;

@@ -1,28 +1,31 @@
-//! A session on a volume: words that look at it and change it, one a line.
+//! A session on a volume: shell commands that read and change it, one per line. The code calls
+//! these commands *words*.
 //!
-//! - [`mod@line`]: lines to words.
-//! - [`table`]: the one table of words; help comes from it, too.
-//! - [`words`]: what they do, in groups.
-//! - [`number`]: offsets and lengths as xfs_io takes them.
-//! - `terminal`, `completion`, `history`: a person's lines.
+//! - [`mod@line`]: from lines to words.
+//! - [`table`]: the one table of shell commands, from which help is generated.
+//! - [`words`]: the shell commands, in groups.
+//! - [`number`]: offsets and lengths in the syntax of xfs_io.
+//! - `terminal`, `completion`, `history`: interactive input.
 //! - `interrupts`: signals.
 //!
-//! A word that fails ends a session that nobody watches (`-c`, a script on standard input), and a person at a terminal
-//! goes on. Nothing else than results goes to standard output: the prompt and errors go to standard error.
+//! A failed command ends a non-interactive session (`-c`, or a script on standard input). An
+//! interactive session continues. Only results go to standard output: the prompt and errors go to
+//! standard error.
 //!
-//! # What becomes of work that is not committed
+//! # Uncommitted changes at the end of a session
 //!
-//! | the session ends by | what was done is | and |
+//! | the session ends by | changes are | and |
 //! |---|---|---|
-//! | `quit`, Ctrl-D, the end of a script | committed | a person is told how much it was; where that fails, `quit` stays |
-//! | a word that fails, in a script or with `-c` | committed, up to there | it is told |
-//! | `abort` | dropped, back to the last commit | it is told |
-//! | SIGTERM, SIGHUP; in a script or with `-c` also SIGINT | committed, after the word under way was cancelled | it is told; the exit code is 128 and the signal's number |
-//! | a second such signal, SIGKILL, SIGQUIT | dropped, back to the last commit | the first signal told |
-//! | a commit that fails | dropped, back to the last commit | an error tells |
+//! | `quit`, Ctrl-D, the end of a script | committed | an interactive session prints their amount; if the commit fails, `quit` does not leave |
+//! | a failed command, in a script or with `-c` | committed, up to that command | a message says so |
+//! | `abort` | dropped, back to the last commit | a message says so |
+//! | SIGTERM, SIGHUP; in a script or with `-c` also SIGINT | committed, after the running command was cancelled | a message says so; the exit code is 128 and the signal's number |
+//! | a second such signal, SIGKILL, SIGQUIT | dropped, back to the last commit | the first signal printed a message |
+//! | a failed commit | dropped, back to the last commit | an error says so |
 //!
-//! A reader of standard output that went away ends the word and not the session: what follows may be changes. Commits that
-//! nobody asked for happen, too: when much waits, and every 30 seconds.
+//! If the reader of standard output closes the pipe, only the command ends, not the session,
+//! because later commands may be changes. Commits also happen automatically: when many changes are
+//! pending, and every 30 seconds.
 
 mod completion;
 mod history;
@@ -49,23 +52,23 @@ use crate::writing::Writing;
 use interrupts::Interrupts;
 use terminal::{Lines, Next};
 
-/// How a session's volume is open.
+/// The volume of a session, open for reading or writing.
 #[derive(Clone, Debug)]
 enum Access {
     Reading(Subvolume),
     Writing(Box<Writing>),
 }
 
-/// Where a session is: what completion and signals need of it, too.
+/// State of a session that completion and signal handling share.
 #[derive(Debug)]
 struct Surroundings {
     access: Access,
-    /// Where relative paths begin: a path from the root, which begins with a slash.
+    /// Current directory: a path from the root, which begins with a slash.
     directory: Mutex<Vec<u8>>,
 }
 
 impl Surroundings {
-    /// The volume as it is now.
+    /// Returns the current state of the volume.
     fn view(&self) -> Subvolume {
         match &self.access {
             Access::Reading(opened) => opened.clone(),
@@ -73,7 +76,7 @@ impl Surroundings {
         }
     }
 
-    /// The volume for changes, if it is open for them.
+    /// Returns the writable volume, if the session has one.
     fn writing(&self) -> Option<Writing> {
         match &self.access {
             Access::Writing(writing) => Some((**writing).clone()),
@@ -86,22 +89,22 @@ impl Surroundings {
     }
 }
 
-/// Why a session ends.
+/// Reason why a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// There are no more lines.
+    /// The input has no more lines.
     AtEnd,
-    /// Somebody wants to leave.
+    /// The user quits.
     Asked,
-    /// Somebody wants to leave, and what was not committed to be forgotten.
+    /// The user quits and drops uncommitted changes.
     Forgetting,
-    /// A word failed, and nobody is there to see to it.
+    /// A command failed in a non-interactive session.
     Failed,
-    /// A signal ends it.
+    /// A signal ends the session.
     Signalled(i32),
 }
 
-/// A session. See the module.
+/// A session on a volume.
 #[derive(Debug)]
 pub struct Session<'a> {
     context: &'a Context,
@@ -111,12 +114,12 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A session on a volume that is open for reading.
+    /// Creates a session on a volume that is open for reading.
     pub fn reading(context: &'a Context, image: PathBuf, opened: Subvolume) -> Self {
         Self::new(context, image, Access::Reading(opened))
     }
 
-    /// A session on a volume that is open for writing.
+    /// Creates a session on a volume that is open for writing.
     pub fn writing(context: &'a Context, image: PathBuf, writing: Writing) -> Self {
         Self::new(context, image, Access::Writing(Box::new(writing)))
     }
@@ -133,7 +136,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Goes to the directory in which the session begins.
+    /// Changes to the initial directory of the session.
     pub fn go_to(&mut self, path: &[u8]) -> Result<()> {
         let path = words::navigate::normalised(&self.path(OsStr::from_bytes(path)));
         let opened = self.view();
@@ -145,7 +148,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Does these lines, or those of standard input if there are none; then leaves.
+    /// Executes these lines, or those of standard input if there are none, and ends the session.
     pub fn run(mut self, commands: &[OsString], with_history: bool) -> Result<Outcome> {
         let mut lines = if commands.is_empty() {
             Some(Lines::of_input(self.context, &self.surroundings, with_history)?)
@@ -176,7 +179,7 @@ impl<'a> Session<'a> {
             };
             interrupts.leave();
             match self.end(leaving, is_typed) {
-                // Whoever is there can free space, or decide to lose it.
+                // An interactive user can free space, or decide to drop the changes.
                 Err(error) if is_typed && leaving == Leaving::Asked => {
                     self.context.lost(&error.context(Advice::new(
                         "the session goes on: free some space, or whatever is missing, and try `sync`; `abort` leaves without",
@@ -195,7 +198,7 @@ impl<'a> Session<'a> {
         )
     }
 
-    /// Does one line, and sees what that means for the session.
+    /// Executes one line, and decides whether the session ends.
     fn run_line(&mut self, line: &[u8], interrupts: &Interrupts, is_typed: bool) {
         interrupts.begin_word();
         let is_done = self.line(line);
@@ -222,7 +225,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Ends the session: commits what was done, or not, and says which where somebody may want to know.
+    /// Ends the session: commits or drops the changes, and prints which if the user may want to
+    /// know.
     fn end(&self, leaving: Leaving, is_typed: bool) -> Result<Outcome> {
         let outcome = match leaving {
             Leaving::Signalled(signal) => {
@@ -248,7 +252,7 @@ impl<'a> Session<'a> {
         let committed = commit_all(&writing);
         if let Err(error) = committed {
             if leaving != Leaving::Asked || !is_typed {
-                // It was told.
+                // The reason for dropping the changes was already printed.
                 writing.volume().abandon();
             }
             return Err(error);
@@ -268,19 +272,19 @@ impl<'a> Session<'a> {
         Ok(outcome)
     }
 
-    /// Does one line. Whether it was done; if not, the error is printed.
+    /// Executes one line. Returns whether it succeeded; prints its error otherwise.
     fn line(&mut self, line: &[u8]) -> bool {
         let losses = self.context.losses();
         if let Err(error) = self.words_of(line) {
             match error.downcast::<clap::Error>() {
                 Ok(mut error) => {
-                    // Whoever does not read help or an error does not need it.
+                    // A failure to print help or an error is ignored.
                     let _ = crate::output::terminal::print_clap_error(&mut error);
                     if error.use_stderr() {
                         self.context.count_loss(|| command_line_text(&error));
                     }
                 }
-                // Nobody wants to read what the word prints; what follows may be changes.
+                // Nobody reads the command's output, but the next commands may be changes.
                 Err(error) if is_broken_pipe(&error) => {}
                 Err(error) => self.context.lost(&error),
             }
@@ -296,17 +300,17 @@ impl<'a> Session<'a> {
         table::run(words::ROWS, words, self)
     }
 
-    /// The command's surroundings.
+    /// Returns the context of the session's command.
     pub fn context(&self) -> &'a Context {
         self.context
     }
 
-    /// The volume as it is now.
+    /// Returns the current state of the volume.
     pub fn view(&self) -> Subvolume {
         self.surroundings.view()
     }
 
-    /// The volume for changes.
+    /// Returns the writable volume, or an error if the session is read-only.
     pub fn require_writing(&self) -> Result<Writing> {
         self.surroundings
             .writing()
@@ -314,30 +318,30 @@ impl<'a> Session<'a> {
             .context(Advice::new("`buttress shell -w` opens it for writing"))
     }
 
-    /// Ends the word when somebody wants it to end.
+    /// Returns an error if the user cancelled the command.
     pub fn check_cancelled(&self) -> Result<()> {
         Ok(self.context.progress().check()?)
     }
 
-    /// The directory in which the session stands.
+    /// Returns the current directory of the session.
     pub fn directory(&self) -> Vec<u8> {
         self.surroundings.directory()
     }
 
-    /// The path of an argument, from the root.
+    /// Returns the path of an argument, from the root.
     pub fn path(&self, argument: &OsStr) -> Vec<u8> {
         absolute(&self.surroundings.directory(), argument.as_bytes())
     }
 
-    /// What an argument leads to.
+    /// Resolves a path argument.
     pub fn resolve(&self, argument: &OsStr, follow: Follow) -> Result<Location> {
         Ok(self.view().locate(self.path(argument), follow)?)
     }
 
-    /// Has the commands that look find this volume as it is now.
+    /// Gives commands that read the volume its current state.
     pub fn enter_view(&self) -> Result<()> {
         if let Some(writing) = self.surroundings.writing() {
-            // What commands look at are extents: content must not be dirty.
+            // These commands show extents, so content must not be dirty.
             writing.volume().write_back()?;
         }
         self.context.enter(Place {
@@ -349,13 +353,13 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// The session ends after this line.
+    /// Ends the session after this line.
     fn leave(&mut self, leaving: Leaving) {
         self.leaving = Some(leaving);
     }
 }
 
-/// Commits what a session did.
+/// Commits all changes of a session.
 fn commit_all(writing: &Writing) -> Result<()> {
     let waiting = writing.volume().uncommitted();
     let committed = writing.volume().sync();

@@ -1,14 +1,15 @@
-//! A long job that is asked to end, by the user or the system, ends in order: it says how far it came.
+//! Orderly end of a long job on a signal: the job is cancelled and reports its progress.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP cancels the job; the second ends the process at once. A job that only reads and
-//! keeps nothing on disk is not waited for long: there is nothing to put in order ([`Cancelling::start_reading`]). Only
-//! that waiting takes a thread.
+//! The first SIGINT, SIGTERM or SIGHUP cancels the job; the second one ends the process at once. A
+//! job that only reads and keeps nothing on disk gets only a short time, because it has nothing to
+//! clean up ([`Cancelling::start_reading`]). Only this time limit needs a thread.
 //!
-//! A signal does not end a read of a pipe that is idle, nor a write to a pipe that is full: the kernel restarts the call. A job
-//! that is cancelled in order reads through [`Cancelling::input`] and writes through [`Cancelling::output`] ([`waiting`]).
+//! A signal interrupts neither a read of an idle pipe nor a write to a full pipe, because the
+//! kernel restarts the call. A cancellable job therefore reads through [`Cancelling::input`] and
+//! writes through [`Cancelling::output`] ([`waiting`]).
 //!
-//! Where no job is under way any more, signals do again what they do by default. In a session that has signals itself
-//! ([`enter_session`]) they cancel the job of a word, and nothing more.
+//! Without a running job, signals have their default effect. In a session that handles signals
+//! itself ([`enter_session`]), they only cancel the job of a shell command.
 
 pub mod waiting;
 
@@ -26,45 +27,45 @@ use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::{emulate_default_handler, unregister};
 
-/// The signals that ask.
+/// Signals that cancel a job.
 const ALL: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Whether no job is under way that a signal would cancel. Once a signal was listened to, what it does by default has to
-/// be done for it.
+/// True while no job is running that a signal would cancel. Once a handler is registered for a
+/// signal, the program must emulate the signal's default effect.
 static IS_IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Whether a session takes signals.
+/// True if a session handles signals.
 static IS_IN_SESSION: AtomicBool = AtomicBool::new(false);
 
-/// How long a job that only reads has to end in order.
+/// Time in which a job that only reads must end after a signal.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// From now on a session decides what becomes of the process.
+/// Leaves the handling of signals to a session.
 pub fn enter_session() {
     IS_IN_SESSION.store(true, Ordering::SeqCst);
 }
 
-/// Cancels a job on a signal, until it is dropped.
+/// Guard that cancels a job on a signal, until it is dropped.
 #[derive(Debug)]
 pub struct Cancelling {
     actions: Vec<SigId>,
     waiting: Option<Waiting>,
 }
 
-/// A thread that waits for a signal, and then for the end of the job.
+/// Thread that waits for a signal, and then for the end of the job.
 #[derive(Debug)]
 struct Waiting {
     handle: Handle,
     thread: JoinHandle<()>,
-    /// Dropped when the job has ended.
+    /// Sender that is dropped when the job has ended.
     running: Sender<()>,
 }
 
 impl Cancelling {
-    /// Begins to wait for signals.
+    /// Starts to cancel the job of `progress` on signals.
     ///
     /// # Errors
-    /// That the system does not let us.
+    /// The system refuses to register a signal handler.
     pub fn start(progress: &Progress) -> Result<Self> {
         if IS_IN_SESSION.load(Ordering::SeqCst) {
             return Self::start_in_session(progress);
@@ -83,7 +84,7 @@ impl Cancelling {
         let asked = Arc::new(AtomicBool::new(false));
         let mut actions = Vec::new();
         for signal in ALL {
-            // In this order: the first of them looks whether there was a signal before.
+            // The order matters: the first action checks whether an earlier signal arrived.
             let status = 128_i32.saturating_add(signal);
             actions.extend([
                 flag::register_conditional_shutdown(signal, status, Arc::clone(&asked))?,
@@ -108,11 +109,12 @@ impl Cancelling {
         })
     }
 
-    /// As [`Cancelling::start`], for a job that only reads: where it has not ended shortly after the signal, because the
-    /// machine is busy or sorts a long list, the signal ends the process as it does by default.
+    /// Starts like [`Cancelling::start`], for a job that only reads. If the job does not end
+    /// shortly after the signal, because the machine is busy or sorts a long list, the signal's
+    /// default effect ends the process.
     ///
     /// # Errors
-    /// That the system does not let us.
+    /// The system refuses to register a signal handler.
     pub fn start_reading(progress: &Progress) -> Result<Self> {
         let mut cancelling = Self::start(progress)?;
         if IS_IN_SESSION.load(Ordering::SeqCst) {
@@ -133,7 +135,7 @@ impl Waiting {
                 return;
             };
             if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                // Where that fails, the job still ends by itself.
+                // If this fails, the job still ends by itself.
                 let _ = emulate_default_handler(signal);
             }
         });
@@ -151,8 +153,8 @@ impl Waiting {
     }
 }
 
-/// Puts something in order before a signal ends the process, for a job that nothing else would end in order; until it is
-/// dropped.
+/// Guard that runs a clean-up action before a signal ends the process, for a job without an orderly
+/// end of its own. Dropping it disables the action.
 #[derive(Debug)]
 pub struct BeforeTheEnd {
     handle: Handle,
@@ -160,17 +162,17 @@ pub struct BeforeTheEnd {
 }
 
 impl BeforeTheEnd {
-    /// Has `action` done when a signal comes; then the signal does what it does by default.
+    /// Runs `action` when a signal arrives, followed by the signal's default effect.
     ///
     /// # Errors
-    /// That the system does not let us.
+    /// The system refuses to register a signal handler.
     pub fn start(action: impl FnOnce() + Send + 'static) -> Result<Self> {
         let mut signals = Signals::new(ALL)?;
         let handle = signals.handle();
         let thread = std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 action();
-                // Where that fails, the job goes on, and fails by itself.
+                // If this fails, the job continues and fails by itself.
                 let _ = emulate_default_handler(signal);
             }
         });

@@ -1,11 +1,13 @@
-//! What a running command reads, and the promise that it does not write there.
+//! The sources that a running command reads, and the guarantee that it does not write to them.
 //!
-//! Every volume, every device of one, overlay and stream that is opened is registered ([`Sources::add`]); everything that is
-//! written passes [`Sources::refuse`] first: files made by [`OutputFile`](crate::output::file::OutputFile), files that
-//! are taken out of a volume, and, when a source is registered, standard output and standard error as the caller left them
-//! (`tar IMAGE >> IMAGE`). It does not matter what names are used: see [`crate::identity`].
+//! [`Sources::add`] registers every opened device of a volume, overlay and stream. Every write
+//! target passes [`Sources::refuse`] first: files created by
+//! [`OutputFile`](crate::output::file::OutputFile) and files that are extracted from a volume.
+//! Registering a source also checks standard output and standard error, which the user may have
+//! redirected to it (`tar IMAGE >> IMAGE`). The check does not depend on names: see
+//! [`crate::identity`].
 //!
-//! A volume that is being changed is a source, too: what is copied into it must not be the image itself.
+//! A volume under change is a source, too: its own image must not be copied into it.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -18,14 +20,14 @@ use parking_lot::Mutex;
 use crate::exit::Advice;
 use crate::identity::{Identity, of_standard_streams};
 
-/// What a source is to the command.
+/// Role of a source in the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A device or image of a volume that is read.
+    /// A device or image of a volume that the command reads.
     Volume,
-    /// A device or image of a volume that is being changed.
+    /// A device or image of a volume that the command changes.
     ChangedVolume,
-    /// What holds a volume's changes.
+    /// A file with the changes of a volume.
     Overlay,
     /// A send stream.
     Stream,
@@ -50,25 +52,25 @@ struct Source {
     role: Role,
 }
 
-/// See the module. Clones are one register.
+/// The sources of a command. Clones share one register.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     known: Arc<Mutex<Vec<Source>>>,
 }
 
 impl Sources {
-    /// Registers what a path leads to.
+    /// Registers the target of a path.
     ///
     /// # Errors
-    /// That standard output or standard error are redirected to it.
+    /// Standard output or standard error is redirected to the target.
     pub fn add(&self, path: &Path, role: Role) -> Result<()> {
         self.add_identity(Identity::of_path(path), &path.display().to_string(), role)
     }
 
-    /// Registers what is open.
+    /// Registers an open file.
     ///
     /// # Errors
-    /// As for [`Sources::add`].
+    /// The errors of [`Sources::add`].
     pub fn add_open(&self, descriptor: impl AsFd, name: &str, role: Role) -> Result<()> {
         self.add_identity(Identity::of_open(descriptor), name, role)
     }
@@ -77,7 +79,7 @@ impl Sources {
         let Some(identity) = identity else { return Ok(()) };
         let [output, messages] =
             of_standard_streams().map(|stream| stream.is_some_and(|it| it.overlaps(&identity)));
-        // In this order: messages go to standard output, if that can take them.
+        // The order matters: messages go to standard output if it accepts them.
         turn_away(output, messages);
         for (is_source, stream) in [(output, "standard output"), (messages, "standard error")] {
             if is_source {
@@ -98,10 +100,10 @@ impl Sources {
         Ok(())
     }
 
-    /// Refuses to write to what is a source. `shown` is what the user calls it.
+    /// Refuses to write to a source. `shown` is the user's name for the target.
     ///
     /// # Errors
-    /// That it is one.
+    /// The target is a source.
     pub fn refuse(&self, identity: Option<&Identity>, shown: impl fmt::Display) -> Result<()> {
         let Some(source) = identity.and_then(|identity| self.find(identity)) else {
             return Ok(());
@@ -122,20 +124,20 @@ impl Sources {
         }
     }
 
-    /// The same for a path: what it leads to, links followed.
+    /// Refuses to write to a source by its path, with links followed.
     ///
     /// # Errors
-    /// As for [`Sources::refuse`].
+    /// The errors of [`Sources::refuse`].
     pub fn refuse_path(&self, path: &Path) -> Result<()> {
         self.refuse(Identity::of_path(path).as_ref(), path.display())
     }
 
-    /// Whether it is, or overlaps, a source.
+    /// Returns whether this is a source, or overlaps one.
     pub fn has(&self, identity: &Identity) -> bool {
         self.find(identity).is_some()
     }
 
-    /// Whether what a path leads to is an image or device of the volume that is being changed, all of it.
+    /// Returns whether a path leads to a complete image or device of the volume under change.
     pub fn is_changed_volume(&self, path: &Path) -> bool {
         let Some(identity) = Identity::of_path(path) else {
             return false;
@@ -146,7 +148,7 @@ impl Sources {
             .any(|source| source.role == Role::ChangedVolume && source.identity.is_same(&identity))
     }
 
-    /// Whether what a path leads to overlaps the volume that is being changed.
+    /// Returns whether the target of a path overlaps the volume under change.
     pub fn touches_changed_volume(&self, path: &Path) -> bool {
         let Some(identity) = Identity::of_path(path) else {
             return false;
@@ -166,7 +168,7 @@ impl Sources {
     }
 }
 
-/// Errors with advice.
+/// Extension to add advice to an error.
 trait ContextAdvice {
     fn context_advice(self, advice: &str) -> Self;
 }
@@ -177,12 +179,12 @@ impl<T> ContextAdvice for Result<T> {
     }
 }
 
-/// What is still to be written to streams that are sources goes nowhere: what waits in buffers, and even the error that says
-/// so, which goes to standard output if it can.
+/// Discards further output to streams that are sources: buffered data, and even the error about it,
+/// which goes to standard output if possible.
 #[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 fn turn_away(output: bool, messages: bool) {
     let nowhere = || std::fs::File::options().write(true).open("/dev/null");
-    // Where these fail there is nothing left to try, and the command ends with an error all the same.
+    // If this fails, no other method remains, and the command ends with an error anyway.
     if messages {
         let _ = if output {
             nowhere().map(rustix::stdio::dup2_stderr)

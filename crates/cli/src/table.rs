@@ -1,10 +1,11 @@
-//! The one table of commands. Parser, help, man pages and shell completions are made from it, so they cannot
-//! disagree.
+//! The one table of commands. Parser, help, man pages and shell completions are generated from it,
+//! so they cannot disagree.
 //!
-//! A command is a type that derives [`clap::Args`] and implements [`Subcommand`]; its doc comment is the help text.
-//! [`leaf`] makes a table row of it. Groups are rows with rows of their own.
+//! A command is a type that derives [`clap::Args`] and implements [`Subcommand`]; its doc comment
+//! is the help text. [`leaf`] makes a table row of it. Groups are rows with nested rows.
 //!
-//! `command_line` describes the table to clap and parses; `running` runs the command that a line names.
+//! `command_line` describes the table to clap and parses; `running` runs the command that a line
+//! names.
 
 mod command_line;
 mod running;
@@ -24,36 +25,38 @@ pub(crate) use command_line::subcommand_named;
 pub use running::run;
 pub(crate) use running::run_on_mount;
 
-/// A command: its arguments are the type's fields.
+/// A command, whose arguments are the type's fields.
 pub trait Subcommand: clap::Args {
-    /// The command's name in its group.
+    /// Name of the command in its group.
     const NAME: &'static str;
-    /// Whether help leaves it out.
+    /// True if help omits the command.
     const HIDDEN: bool = false;
-    /// Whether the server of a mount does it for a path below the mount. It then opens volumes by the context only, and no files.
+    /// True if the server of a mount can execute the command for a path below the mount. Such a
+    /// command opens volumes only through the context, and no files.
     const ON_MOUNTS: bool = false;
-    /// Whether that server commits before: the view that the command looks at would keep what a later commit frees, or it asks who refers to
-    /// extents, and delayed references are not found.
+    /// True if that server commits first. Some commands keep a view that would retain extents freed
+    /// by a later commit. Other ones read references to extents, which do not include delayed
+    /// references.
     const COMMITS_BEFORE: bool = false;
-    /// The exit code when it fails or loses something.
+    /// Exit code if the command fails or loses something.
     const TROUBLE: u8 = exit::FAILURE;
-    /// Command lines that show what it is for; the first is the one to know.
+    /// Example command lines; the first is the most important one.
     const EXAMPLES: &'static [Example];
-    /// Its exit codes.
+    /// Exit codes of the command.
     const EXIT_CODES: &'static [ExitCode] = manual::EXIT_CODES;
 
-    /// Whether what it writes to standard output are contents (of a file, an archive, a stream, a script) and not results:
-    /// then there is no JSON in place of them, and it is refused.
+    /// Returns whether standard output carries contents (of a file, an archive, a stream, a script)
+    /// instead of results. Such output has no JSON form, so the command refuses JSON.
     fn writes_contents(&self) -> bool {
         false
     }
 
-    /// Which global options about volumes mean something to it. It is refused with others.
+    /// Returns the global options about volumes that the command uses. It refuses the other ones.
     fn uses(&self) -> Uses {
         Uses::PATHS
     }
 
-    /// Runs it.
+    /// Runs the command.
     fn run(self, context: &Context) -> Result<Outcome>;
 }
 
@@ -61,7 +64,7 @@ pub trait Subcommand: clap::Args {
 #[derive(Debug)]
 pub struct Row {
     name: &'static str,
-    /// A shorter name that stays unambiguous whatever commands there are.
+    /// A shorter name that stays unambiguous with any future commands.
     alias: Option<&'static str>,
     kind: Kind,
 }
@@ -79,7 +82,7 @@ pub(crate) enum Kind {
         trouble: u8,
         examples: &'static [Example],
         exit_codes: &'static [ExitCode],
-        /// Adds the command's arguments and the global flags.
+        /// Function that adds the command's arguments and the global flags.
         complete: fn(Command) -> Command,
         run: RunFunction,
     },
@@ -87,7 +90,7 @@ pub(crate) enum Kind {
 
 pub(crate) type RunFunction = fn(&ArgMatches, &Context) -> Result<Outcome>;
 
-/// The row of a command.
+/// Creates the row of a command.
 pub const fn leaf<C: Subcommand>() -> Row {
     Row {
         name: C::NAME,
@@ -105,7 +108,7 @@ pub const fn leaf<C: Subcommand>() -> Row {
     }
 }
 
-/// The row of a group of commands.
+/// Creates the row of a group of commands.
 pub const fn group(name: &'static str, about: &'static str, rows: &'static [Row]) -> Row {
     Row {
         name,
@@ -115,7 +118,7 @@ pub const fn group(name: &'static str, about: &'static str, rows: &'static [Row]
 }
 
 impl Row {
-    /// The same, with a shorter name as well.
+    /// Adds a shorter name to the row.
     const fn or(self, alias: &'static str) -> Self {
         Self {
             alias: Some(alias),
@@ -132,7 +135,8 @@ impl Row {
     }
 }
 
-/// Refuses a command that writes contents where JSON is asked for: a document of an error must not stand behind contents.
+/// Refuses a command that writes contents if the user asked for JSON: an error document must not
+/// follow contents.
 pub(crate) fn refuse_as_json<C: Subcommand>(command: &C, context: &Context) -> Result<()> {
     if context.json() && command.writes_contents() {
         return Err(exit::usage(format_args!(
@@ -155,7 +159,7 @@ fn run_parsed<C: Subcommand>(matches: &ArgMatches, context: &Context) -> Result<
     command.run(context)
 }
 
-/// The table.
+/// Rows of the command table.
 pub const ROWS: &[Row] = &[
     leaf::<commands::ls::Ls>(),
     leaf::<commands::cat::Cat>(),
@@ -234,7 +238,8 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::reference::Reference>(),
 ];
 
-/// The names of all commands with those of their groups before them, in the table's order, hidden ones too.
+/// Returns the names of all commands, prefixed with their groups, in the table's order, including
+/// hidden ones.
 pub fn commands() -> Vec<String> {
     fn add(rows: &[Row], above: &str, names: &mut Vec<String>) {
         for row in rows {

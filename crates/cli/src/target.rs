@@ -1,8 +1,9 @@
-//! Arguments that name something in a volume, `IMAGE:/path`.
+//! Arguments that name a file in a volume, `IMAGE:/path`.
 //!
-//! Names are bytes. An image's own name may contain colons: what exists decides. [`Target::parse`] takes, in
-//! this order: the whole argument, if such a file exists; the shortest part before a `:/` that exists; the
-//! part before the first `:/`; the whole argument. Without a path the root directory is meant.
+//! Names are bytes. The image's own name may contain colons, so [`Target::parse`] checks which
+//! files exist. It takes, in this order: the whole argument, if such a file exists; the shortest
+//! part before a `:/` that exists; the part before the first `:/`; the whole argument. Without a
+//! path, the target is the root directory.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,16 +19,16 @@ use crate::output::json::insert_name;
 pub struct Target {
     /// The image file or block device.
     pub image: PathBuf,
-    /// The path inside; `/` when none was given. It always begins with `/`.
+    /// Path inside the volume; `/` if the argument has none. It always begins with `/`.
     pub path: Vec<u8>,
-    /// Whether the argument had a path.
+    /// True if the argument has a path.
     pub has_path: bool,
-    /// Below a mount: the argument, for messages.
+    /// For a path below a mount: the argument, for messages.
     pub word: Option<OsString>,
 }
 
 impl Target {
-    /// Takes an argument apart, asking the file system which files exist.
+    /// Splits an argument, and checks which files exist.
     pub fn parse(argument: &OsStr) -> Self {
         Self::parse_with(argument, |path| path.symlink_metadata().is_ok())
     }
@@ -77,7 +78,7 @@ impl Target {
         first.unwrap_or_else(whole)
     }
 
-    /// What the target is, in JSON: `image`, and `path` where it has one.
+    /// Returns the target as JSON: `image`, and `path` if the argument has one.
     pub fn as_json(&self) -> Map<String, Value> {
         let mut object = Map::new();
         insert_name(&mut object, "image", self.image.as_os_str().as_bytes());
@@ -87,15 +88,15 @@ impl Target {
         object
     }
 
-    /// The same with the id of the subvolume that it is.
+    /// Returns the target as JSON, with the id of its subvolume.
     pub fn with_id(&self, id: SubvolumeId) -> Value {
         let mut object = self.as_json();
         object.insert("id".into(), id.get().into());
         Value::Object(object)
     }
 
-    /// Returns the name for messages of something below the target, in the spelling of the user. `inner` is its path
-    /// from there, or nothing.
+    /// Returns the name of a file below the target for messages, in the user's spelling. `inner` is
+    /// its path relative to the target, or empty.
     pub fn name_of(&self, inner: &[u8]) -> Vec<u8> {
         let mut name = match &self.word {
             Some(word) => word.as_bytes().to_vec(),
@@ -111,7 +112,7 @@ impl Target {
         name
     }
 
-    /// The argument as the user wrote it, for messages.
+    /// Returns the argument as the user wrote it, for messages.
     pub fn display(&self) -> String {
         if let Some(word) = &self.word {
             return word.display().to_string();

@@ -1,10 +1,12 @@
-//! Volumes that are changed: opened for writing, edited, committed.
+//! Changes to volumes: opening for writing, edits, commits.
 //!
-//! Times and uuids come from the system, unless the environment variable `SOURCE_DATE_EPOCH` gives a time (seconds since
-//! 1970): then that is the time of everything that is made and changed, no time that is copied or set is later, and uuids
-//! follow from it, so that the same commands give the same bytes.
+//! Times and uuids come from the system, unless the environment variable `SOURCE_DATE_EPOCH` gives
+//! a time (seconds since 1970). This time then applies to everything that the command creates and
+//! changes, and limits times that it copies or sets. Uuids derive from it, so the same commands
+//! give the same bytes.
 //!
-//! A command that fails before it committed leaves the volume as it was, and says what it did in vain.
+//! A command that fails before its commit leaves the volume unchanged, and reports the lost
+//! changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,15 +26,16 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::resyncs::describe;
 
-/// A command brings devices up to date before its own work if they missed at most this many bytes.
+/// Largest amount of missed data at which a command brings devices up to date before its own work.
 const RESYNC_AT_ONCE: ByteCount = ByteCount::new(RESYNC_AT_ONCE_MIB << 20);
 
 const RESYNC_AT_ONCE_MIB: u64 = 256;
 
-/// The variable of reproducible-builds.org's specification.
+/// Environment variable of the reproducible-builds.org specification.
 const EPOCH_VARIABLE: &str = "SOURCE_DATE_EPOCH";
 
-/// Where this command's times and uuids come from. `purpose` tells uuids of one kind of command from those of another.
+/// Returns the source of this command's times and uuids. `purpose` distinguishes uuids of different
+/// kinds of commands.
 pub fn environment(purpose: &str) -> Result<Arc<dyn Environment>> {
     let Some(text) = std::env::var_os(EPOCH_VARIABLE) else {
         return Ok(Arc::new(Present));
@@ -47,7 +50,7 @@ pub fn environment(purpose: &str) -> Result<Arc<dyn Environment>> {
     }))
 }
 
-/// The system's clock, and random uuids.
+/// An environment with the system's clock and random uuids.
 #[derive(Debug)]
 struct Present;
 
@@ -69,7 +72,7 @@ impl Environment for Present {
     }
 }
 
-/// What a command did in vain.
+/// Prints the changes that a failed command lost.
 fn print_loss(lost: &Uncommitted) {
     crate::exit::print_error(&anyhow::anyhow!(
         "not committed, and dropped: {lost}; the volume stays as it was at generation {}",
@@ -77,7 +80,7 @@ fn print_loss(lost: &Uncommitted) {
     ));
 }
 
-/// One time, and uuids that follow from it.
+/// An environment with one fixed time, and uuids derived from it.
 #[derive(Debug)]
 struct FixedEnvironment {
     seconds: i64,
@@ -110,23 +113,23 @@ impl Environment for FixedEnvironment {
     }
 }
 
-/// A volume that is being changed. What is not [committed](Self::commit) is lost.
+/// A volume under change. Changes without a [commit](Self::commit) are lost.
 #[derive(Clone, Debug)]
 pub struct Writing {
-    /// What `IMAGE:/` means.
+    /// Directory that `IMAGE:/` stands for.
     pub root: WritableSubvolume,
-    /// Whose new files are.
+    /// Owner of new files.
     caller: NewInode,
     environment: Arc<dyn Environment>,
 }
 
 impl Context {
-    /// Opens the volume on an image or device for changing it.
+    /// Opens the volume on an image or device for writing.
     pub fn open_for_writing(&self, image: &Path) -> Result<Writing> {
         self.open_for_writing_with(image, DataOptions::default())
     }
 
-    /// The same, with a say in how content is written.
+    /// Opens the volume for writing, with options for new content.
     pub fn open_for_writing_with(&self, image: &Path, data: DataOptions) -> Result<Writing> {
         if let Some(present) = self.present_for_writing(image)? {
             return Ok(present);
@@ -136,7 +139,8 @@ impl Context {
         Ok(writing)
     }
 
-    /// As [`open_for_writing`](Self::open_for_writing); devices that missed commits are left for the caller.
+    /// Opens like [`open_for_writing`](Self::open_for_writing), but leaves devices that missed
+    /// commits to the caller.
     pub fn open_for_writing_without_resync(&self, image: &Path) -> Result<Writing> {
         if let Some(present) = self.present_for_writing(image)? {
             return Ok(present);
@@ -156,7 +160,7 @@ impl Context {
 }
 
 impl Writing {
-    /// Makes a volume whose devices are open for writing ready for it, with the options for writing.
+    /// Prepares a volume, whose devices are open for writing, for changes with `options`.
     pub fn new(opened: Subvolume, options: VolumeOptions) -> Result<Self> {
         let info = opened.volume().info();
         let environment = environment(&format!("{} {}", info.fsid, info.generation))?;
@@ -173,7 +177,7 @@ impl Writing {
         })
     }
 
-    /// A volume that this process serves, for somebody.
+    /// Wraps a volume that this process serves, for changes by `caller`.
     pub fn for_somebody(root: WritableSubvolume, caller: NewInode) -> Self {
         Self {
             root,
@@ -182,12 +186,12 @@ impl Writing {
         }
     }
 
-    /// The volume.
+    /// Returns the writable volume.
     pub fn volume(&self) -> &WritableVolume {
         self.root.volume()
     }
 
-    /// Gives a new subvolume to who runs the command, as the kernel does.
+    /// Gives a new subvolume to the user of the command, as the kernel does.
     pub fn give_to_caller(&self, subvolume: SubvolumeId) -> Result<()> {
         let new = self.new_inode(0o777);
         let changes = AttributeChanges {
@@ -200,17 +204,17 @@ impl Writing {
         Ok(self.volume().set_attributes(root, &changes)?)
     }
 
-    /// The volume, changes included, for reading.
+    /// Returns the current state of the volume, with uncommitted changes.
     pub fn view(&self) -> Subvolume {
         (*self.root).clone()
     }
 
-    /// What a path leads to, changes included.
+    /// Resolves a path, with uncommitted changes.
     pub fn resolve(&self, path: &[u8], follow: Follow) -> Result<Location> {
         Ok(self.root.locate(path, follow)?)
     }
 
-    /// The directory that a path's last name is to stand in, and the name.
+    /// Returns the parent directory of a path, and its last name. The name need not exist.
     pub fn place(&self, path: &[u8]) -> Result<(Location, Vec<u8>)> {
         let (directory, name) = split(path);
         if name.is_empty() || name == b"." || name == b".." {
@@ -220,7 +224,7 @@ impl Writing {
         Ok((self.resolve(directory, Follow::All)?, name.to_vec()))
     }
 
-    /// The file that a path leads to; an empty one is made where there is none.
+    /// Returns the file at a path, and creates an empty one if it does not exist.
     pub fn create_if_missing(&self, path: &[u8]) -> Result<Location> {
         if let Ok(location) = self.resolve(path, Follow::All) {
             return Ok(location);
@@ -231,14 +235,14 @@ impl Writing {
             .create_file(directory, &name, &self.new_inode(0o666))?)
     }
 
-    /// The directory that a path leads to, if it leads to one.
+    /// Returns the directory at a path, if it exists.
     pub fn directory_at(&self, path: &[u8]) -> Option<Location> {
         let location = self.root.locate(path, Follow::All).ok()?;
         let is_directory = self.volume().metadata(location).ok()?.is_directory();
         is_directory.then_some(location)
     }
 
-    /// Makes the directories above a path that are not there.
+    /// Creates the missing parent directories of a path.
     pub fn make_parents(&self, path: &[u8]) -> Result<()> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in slashes {
@@ -253,17 +257,18 @@ impl Writing {
         Ok(())
     }
 
-    /// What is new belongs to who runs the command, with a mode that its umask lessens, as on a mounted volume.
+    /// Returns the properties of a new inode: it belongs to the user of the command, and the umask
+    /// reduces its mode, as on a mounted volume.
     pub fn new_inode(&self, mode: u32) -> NewInode {
         NewInode { mode, ..self.caller }
     }
 
-    /// The time, as the volume gets it.
+    /// Returns the current time of the environment.
     pub fn now(&self) -> Timestamp {
         self.environment.now()
     }
 
-    /// Makes what was changed durable.
+    /// Commits all changes.
     pub fn commit(&self) -> Result<()> {
         self.volume().sync().context("committing")?;
         Ok(())
@@ -298,7 +303,7 @@ pub fn resync(context: &Context, volume: &WritableVolume) {
     }
 }
 
-/// The last name of a path, and what is before it. Slashes at the end do not count.
+/// Splits a path into its parent path and its last name. Trailing slashes do not count.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path
         .iter()
@@ -312,15 +317,15 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at_checked(start).unwrap_or((b"", path))
 }
 
-/// The bits that new files of this process do not get.
+/// Returns the umask of this process.
 pub fn umask() -> u32 {
-    // The only way to learn it is to set it.
+    // Reading the umask requires setting it.
     let umask = rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::umask(umask);
     umask.as_raw_mode() & 0o777
 }
 
-/// Who runs this program.
+/// Returns user and group of this process as owner of new files.
 fn caller() -> NewInode {
     NewInode {
         mode: 0,

@@ -3,19 +3,20 @@
 //! | part | holds |
 //! |---|---|
 //! | `wire` | the bytes of requests and answers |
-//! | `connection` | mounting, with rights and without |
-//! | `negotiation` | what kernel and server agree on at first |
+//! | `connection` | mounting, with and without root |
+//! | `negotiation` | the initial agreement between kernel and server |
 //! | `reading` | requests that are read from the device |
-//! | `rings` | requests that come by io_uring |
+//! | `rings` | requests that arrive by io_uring |
 //! | `dispatch` | from a request to a call of the file system, and back |
-//! | `notify` | has the kernel forget what it was told |
+//! | `notify` | invalidation of the kernel's caches |
 //!
-//! Threads take requests, answer one at a time, and hold nothing between two. A request that waits for a device holds up its thread only;
-//! there are [`THREADS`] that read the device, or some for each processor where requests come by io_uring
+//! Threads take requests and answer one at a time, and keep no state between two requests. A
+//! request that waits for a disk blocks only its thread. [`THREADS`] threads read the FUSE device;
+//! with io_uring, several threads serve each processor
 //! (docs/decisions/0017-requests-by-io-uring.md).
 //!
-//! The protocol is spoken here and not by a crate, for birth times, files without names and writes that tell whether privileges go
-//! (docs/decisions/0014-fuse-without-a-crate.md).
+//! This module implements the protocol itself, without a crate, for birth times, unnamed files and
+//! writes that drop privileges (docs/decisions/0014-fuse-without-a-crate.md).
 
 mod connection;
 mod dispatch;
@@ -39,19 +40,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, Scope};
 
-/// How many threads read requests from the device, where they all come so.
+/// Number of threads that read requests from the FUSE device, on mounts without rings.
 pub const THREADS: usize = 16;
 
-/// How many where requests come by rings: what is left for the device takes no time.
+/// Number of threads that read the FUSE device on mounts with rings. Few requests arrive by the
+/// device there, and they take no time.
 const READERS_BESIDE_RINGS: usize = 2;
 
-/// The most that one request brings or takes.
+/// Largest content of one request or answer in bytes.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
 
-/// How far the kernel reads ahead, where root mounts: as far as for its own btrfs. For a mount of anybody else it is 128 KiB.
+/// Largest readahead of the kernel for mounts by root in bytes, as for the kernel's own btrfs.
+/// Other mounts get 128 KiB.
 const READ_AHEAD_BYTES: usize = 4 << 20;
 
-/// Room for a request: its content, and what is before it.
+/// Buffer size of a request: its content, and the fields before it.
 const REQUEST_BYTES_MAX: usize = CONTENT_BYTES_MAX + 4096;
 
 /// A mount that is ready to be served.
@@ -73,10 +76,11 @@ impl std::fmt::Debug for Session {
 impl Session {
     /// Mounts a file system on a directory.
     ///
-    /// `claim`: where what is mounted is a block device, the device opened exclusively. The mount takes the claim over, where root mounts.
+    /// `claim`: for a mounted block device, the exclusively opened device. A mount by root
+    /// transfers this claim to the kernel.
     ///
     /// # Errors
-    /// What the system says: no rights, no such directory, no FUSE, a device that is in use.
+    /// The error of the system: no rights, no such directory, no FUSE, a busy device.
     pub fn mount(
         vfs: Arc<dyn Vfs>,
         directory: &Path,
@@ -94,24 +98,25 @@ impl Session {
         })
     }
 
-    /// Whether requests can come by io_uring, for which this process has rings. They do nothing else.
+    /// Returns whether requests can arrive by io_uring. This process then has rings, which serve
+    /// only this purpose.
     #[must_use]
     pub const fn has_rings(&self) -> bool {
         !self.rings.is_empty()
     }
 
-    /// Tells the kernel what changed otherwise than by its own calls.
+    /// Returns a notifier that tells the kernel about changes outside its own calls.
     ///
     /// # Errors
-    /// That there is no descriptor left.
+    /// The process has no free descriptor.
     pub fn notifier(&self) -> io::Result<Notifier> {
         Notifier::new(&self.connection.device, self.server.root())
     }
 
-    /// Serves until it is unmounted.
+    /// Serves requests until the unmount.
     ///
     /// # Errors
-    /// That the connection broke.
+    /// The connection to the kernel broke.
     pub fn serve(mut self) -> io::Result<()> {
         let notifier = self.notifier()?;
         let (later, waiting) = crossbeam_channel::unbounded();
@@ -132,7 +137,7 @@ impl Session {
     }
 }
 
-/// Serves by rings where that is agreed on, and by the device, until it is unmounted.
+/// Serves requests by rings, if the kernel agreed to them, and by the device, until the unmount.
 fn serve_by_all<'scope>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope dispatch::Server,

@@ -1,83 +1,86 @@
 //! The operations of a file system, for servers of any protocol.
 //!
-//! - A [`NodeId`] is a file, directory or other inode. It is also the inode number that `stat(2)` shows, except of placeholders: unique over all
-//!   subvolumes of a mount. A node lives from the [`Vfs::lookup`] (or other call that gives an [`Entry`]) that
-//!   tells it until as many references are given back with [`Vfs::forget`]; meanwhile it is there even without a name.
-//! - A [`HandleId`] is a node that was opened, and lives until it is released.
-//! - All calls take `&self` and may come from any number of threads. They wait for devices, not for each other's commits.
-//! - Permissions are the server's to check, or its kernel's, from what [`Vfs::attributes`] tells. What holds for all (read-only subvolumes,
-//!   immutable files) is enforced here.
-//! - Errors are numbers of system calls ([`Errno`]): what went wrong was told to the log where a person must know.
+//! - A [`NodeId`] is a file, directory or other inode. It is unique over all subvolumes of a mount.
+//!   Except for placeholders, it is also the inode number that `stat(2)` shows. [`Vfs::lookup`] and
+//!   other calls that return an [`Entry`] give out a reference to the node. The node lives, even
+//!   without a name, until [`Vfs::forget`] has returned all its references.
+//! - A [`HandleId`] is an opened node, and lives until its release.
+//! - All calls take `&self` and may come from any number of threads. A call may wait for devices,
+//!   but not for another call's commit.
+//! - The server, or its kernel, checks permissions from the result of [`Vfs::attributes`]. The file
+//!   system enforces universal rules (read-only subvolumes, immutable files).
+//! - Errors are system call error numbers ([`Errno`]). The file system logs errors that a person
+//!   must know about.
 
 use buttress::{AllocateMode, Metadata, NodeKind, Timestamp};
 use core::fmt;
 use core::ops::Range;
 
-/// A node. See the module.
+/// Number of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
-/// A node that was opened.
+/// Number of an opened node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
 
-/// A file or a directory that is read: as it was opened, or its node if it was not opened.
+/// A file or directory to read: a handle if the caller opened it, else its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// It was opened.
+    /// A handle of the opened file or directory.
     Handle(HandleId),
-    /// It was not.
+    /// The node of a file or directory that the caller did not open.
     Node(NodeId),
 }
 
-/// The number of a system call's error.
+/// Error number of a system call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Not permitted.
+    /// The operation is not permitted (`EPERM`).
     pub const PERM: Self = Self(libc::EPERM);
-    /// There is one already.
+    /// The name already exists (`EEXIST`).
     pub const EXIST: Self = Self(libc::EEXIST);
-    /// Not now.
+    /// The call must be retried later (`EAGAIN`).
     pub const AGAIN: Self = Self(libc::EAGAIN);
-    /// On another file system.
+    /// The target is on another file system (`EXDEV`).
     pub const XDEV: Self = Self(libc::EXDEV);
-    /// No such file.
+    /// The file does not exist (`ENOENT`).
     pub const NOENT: Self = Self(libc::ENOENT);
-    /// A device failed.
+    /// A device failed (`EIO`).
     pub const IO: Self = Self(libc::EIO);
-    /// The handle is none, or not for this.
+    /// The handle does not exist, or does not allow this call (`EBADF`).
     pub const BADF: Self = Self(libc::EBADF);
-    /// Not permitted by mode or owner.
+    /// The mode or owner of the file forbids the access (`EACCES`).
     pub const ACCES: Self = Self(libc::EACCES);
-    /// An argument makes no sense.
+    /// An argument is invalid (`EINVAL`).
     pub const INVAL: Self = Self(libc::EINVAL);
-    /// The control command is not known.
+    /// The control command is unknown (`ENOTTY`).
     pub const NOTTY: Self = Self(libc::ENOTTY);
-    /// An address that leads nowhere.
+    /// An address is invalid (`EFAULT`).
     pub const FAULT: Self = Self(libc::EFAULT);
-    /// No data, or nothing behind here.
+    /// No data or hole exists at or after the offset (`ENXIO`).
     pub const NXIO: Self = Self(libc::ENXIO);
-    /// There is no such attribute.
+    /// The extended attribute does not exist (`ENODATA`).
     pub const NODATA: Self = Self(libc::ENODATA);
-    /// The answer does not fit.
+    /// The answer does not fit the caller's buffer (`ERANGE`).
     pub const RANGE: Self = Self(libc::ERANGE);
-    /// Read-only.
+    /// The file system or subvolume is read-only (`EROFS`).
     pub const ROFS: Self = Self(libc::EROFS);
-    /// A directory that is not empty.
+    /// The directory is not empty (`ENOTEMPTY`).
     pub const NOTEMPTY: Self = Self(libc::ENOTEMPTY);
-    /// The server does not do this.
+    /// The server does not support this operation (`EOPNOTSUPP`).
     pub const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
-    /// The server does not know this call.
+    /// The server does not implement this call (`ENOSYS`).
     pub const NOSYS: Self = Self(libc::ENOSYS);
-    /// The node is gone.
+    /// The node no longer exists (`ESTALE`).
     pub const STALE: Self = Self(libc::ESTALE);
-    /// The directory is no directory.
+    /// The node is not a directory (`ENOTDIR`).
     pub const NOTDIR: Self = Self(libc::ENOTDIR);
-    /// The answer is too large for its field.
+    /// The answer is too large for its field (`EOVERFLOW`).
     pub const OVERFLOW: Self = Self(libc::EOVERFLOW);
-    /// The file system was shut down.
+    /// The file system was shut down (`EIO`).
     pub const SHUTDOWN: Self = Self(libc::EIO);
 }
 
@@ -87,78 +90,79 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// What a call ends with.
+/// Result of a call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// A node as a name leads to it: one more reference to it was given out.
+/// A node that a name leads to; the caller gets one reference to it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The node.
     pub node: NodeId,
-    /// Tells the node from an earlier one of the same number.
+    /// Distinguishes the node from an earlier node with the same number.
     pub generation: u64,
-    /// Its attributes.
+    /// Attributes of the node.
     pub metadata: Metadata,
-    /// For how long the attributes hold, in seconds, unless a call of this file system changes them.
+    /// Validity of the attributes in seconds, unless a call of this file system changes them.
     pub lasts_s: u64,
 }
 
-/// Attributes of a node.
+/// Attributes of a node, with their validity.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// The attributes.
     pub metadata: Metadata,
-    /// For how long they hold, in seconds, unless a call of this file system changes them.
+    /// Validity of the attributes in seconds, unless a call of this file system changes them.
     pub lasts_s: u64,
 }
 
-/// Who makes a new node, and with which mode.
+/// Owner and mode for a new node.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
     /// Permission bits.
     pub mode: u32,
-    /// Bits that are taken away, unless the directory has a default access list.
+    /// Permission bits to clear, unless the directory has a default access list.
     pub umask: u32,
-    /// The owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// The group, unless the directory gives its own.
+    /// Group id, unless the directory passes its own group on.
     pub gid: u32,
 }
 
-/// A time to be set.
+/// A new time for an inode.
 #[derive(Clone, Copy, Debug)]
 pub enum NewTime {
     /// The time of the call.
     Now,
-    /// This one.
+    /// The given time.
     At(Timestamp),
 }
 
-/// What is to be changed of a node; `None` stays.
+/// Changes of a node's attributes; `None` keeps an attribute.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Permission bits.
     pub mode: Option<u32>,
-    /// The owner.
+    /// User id of the owner.
     pub uid: Option<u32>,
-    /// The group.
+    /// Group id.
     pub gid: Option<u32>,
-    /// The size of a file.
+    /// Size of a file in bytes.
     pub size: Option<u64>,
-    /// The last access.
+    /// Time of the last access.
     pub accessed: Option<NewTime>,
-    /// The last change of content.
+    /// Time of the last change of content.
     pub modified: Option<NewTime>,
-    /// The last change of the inode, where the server keeps it.
+    /// Time of the last change of the inode, if the server's kernel maintains it.
     pub changed: Option<Timestamp>,
-    /// The bits that give the rights of owner and group go, and so do capabilities.
+    /// Clears the set-user-id and set-group-id bits and removes capabilities.
     pub drop_privileges: bool,
-    /// The file was opened for writing: its mode does not matter any more for a change of size.
+    /// Handle that was opened for writing. With it, the mode of the file no longer matters for a
+    /// change of size.
     pub handle: Option<HandleId>,
 }
 
 impl Changes {
-    /// Returns whether this changes the owner and group to what they are: the kernel names neither then.
+    /// Returns whether this is a `chown` that keeps owner and group: the kernel then names neither.
     #[must_use]
     pub const fn is_of_owner_that_stays(&self) -> bool {
         let names_times = self.accessed.is_some() || self.modified.is_some();
@@ -168,136 +172,138 @@ impl Changes {
     }
 }
 
-/// How a file is opened.
+/// Mode in which a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenMode {
-    /// Content may be changed.
+    /// The caller may change content.
     pub write: bool,
-    /// The caller may not read content. The kernel may, to complete a page of which a write changes a part.
+    /// The caller may not read content. The kernel may still read it, to complete a page of a
+    /// partial write.
     pub write_only: bool,
-    /// What is written goes to the end.
+    /// Writes go to the end of the file.
     pub append: bool,
-    /// The content is taken away first.
+    /// Opening removes the content.
     pub truncate: bool,
-    /// With it the bits that give the rights of owner and group, and capabilities.
+    /// Opening with `truncate` also clears the set-user-id and set-group-id bits and removes
+    /// capabilities.
     pub drop_privileges: bool,
 }
 
-/// How a file is read.
+/// Target of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadHow {
-    /// Into a cache.
+    /// The read fills a cache.
     Cached,
-    /// Into the caller's memory.
+    /// The read goes directly to the caller's memory.
     Direct,
 }
 
-/// What a new name is to be.
+/// Kind of a new node.
 #[derive(Clone, Copy, Debug)]
 pub enum NewKind<'a> {
     /// An empty file.
     File,
     /// An empty directory.
     Directory,
-    /// A symlink to this.
+    /// A symbolic link to this target.
     Symlink(&'a [u8]),
     /// A pipe, socket or device.
     Node(NodeKind),
 }
 
-/// What a rename does with what has the new name.
+/// Treatment of an existing entry at the new name of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameHow {
-    /// It goes.
+    /// The rename replaces the existing entry.
     Replace,
-    /// There must be nothing.
+    /// The rename fails if the entry exists.
     NoReplace,
-    /// Both change places.
+    /// Both entries swap their names.
     Exchange,
-    /// It goes, and the old name becomes a whiteout.
+    /// The rename replaces the existing entry, and the old name becomes a whiteout.
     Whiteout,
 }
 
-/// An entry of a directory as it is listed.
+/// A directory entry in a listing.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The name.
+    /// Name of the entry.
     pub name: Vec<u8>,
-    /// The node's number; no reference was given out.
+    /// Number of the node; the listing gives out no reference to it.
     pub node: NodeId,
-    /// The type bits of its mode, as the entry has them.
+    /// File type of the entry, as mode bits.
     pub type_bits: u32,
-    /// Where the listing goes on behind this entry.
+    /// Position at which the listing continues after this entry.
     pub next: u64,
-    /// Whether it is `.` or `..`.
+    /// True for `.` and `..`.
     pub is_dot: bool,
 }
 
 /// Sizes and counts of the whole volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Statistics {
-    /// The unit of the others.
+    /// Size of a block in bytes, the unit of the counts below.
     pub block_bytes: u32,
-    /// All blocks.
+    /// Number of all blocks.
     pub blocks: u64,
-    /// Those in which new content may lie.
+    /// Number of blocks free for new content.
     pub free: u64,
-    /// The same, for those who are not root.
+    /// Number of free blocks for users other than root.
     pub available: u64,
-    /// The longest name.
+    /// Length of the longest name in bytes.
     pub name_bytes_max: u32,
 }
 
-/// What an attribute may be before it is set.
+/// Precondition of setting an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetHow {
-    /// Anything.
+    /// The attribute may exist or not.
     CreateOrReplace,
-    /// Not there.
+    /// The attribute must not exist.
     Create,
-    /// There.
+    /// The attribute must exist.
     Replace,
 }
 
-/// What [`Vfs::seek`] looks for.
+/// Target of [`Vfs::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
-    /// Content.
+    /// The next data.
     Data,
-    /// A hole, or the end.
+    /// The next hole, or the end of the file.
     Hole,
 }
 
-/// Who calls.
+/// Identity of the calling process.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// The user.
+    /// User id of the caller.
     pub uid: u32,
-    /// The group.
+    /// Group id of the caller.
     pub gid: u32,
-    /// The process.
+    /// Process id of the caller.
     pub pid: u32,
 }
 
-/// A control command (`ioctl(2)`) with what came with it.
+/// A control command (`ioctl(2)`) with its input.
 #[derive(Clone, Copy, Debug)]
 pub struct Control<'a> {
-    /// The command's number.
+    /// Number of the command.
     pub command: u32,
-    /// What the caller gave.
+    /// Input from the caller.
     pub input: &'a [u8],
-    /// How much he takes.
+    /// Size of the caller's output buffer in bytes.
     pub output_bytes: usize,
-    /// The address in his memory that he gave, or what he gave instead of one.
+    /// Argument of the call: an address in the caller's memory, or another value.
     pub argument: u64,
-    /// Who he is.
+    /// Identity of the caller.
     pub caller: Caller,
 }
 
-/// What a server may have told others, and is no longer so.
+/// Cached information that a client may hold and that is out of date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// A name in a directory, and whether there is one.
+    /// A name in a directory, or its absence.
     Name(NodeId, Vec<u8>),
     /// The attributes and the content of a node.
     Node(NodeId),
@@ -307,37 +313,37 @@ pub enum Stale {
     Content(NodeId, Range<u64>),
 }
 
-/// The result of a copy between files.
+/// Result of a copy between files.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
-    /// How much, in bytes.
+    /// Number of copied bytes.
     pub bytes: u64,
-    /// Whether the source's time of the last access moved, of which the kernel does not know.
+    /// True if the copy changed the source's access time, which the kernel does not know.
     pub is_accessed: bool,
 }
 
-/// What a control command gives.
+/// Result of a control command.
 #[derive(Clone, Debug, Default)]
 pub struct Answered {
-    /// What the caller gets.
+    /// Output for the caller.
     pub bytes: Vec<u8>,
-    /// What is to be forgotten before he gets it.
+    /// Cached information to invalidate before the caller gets the output.
     pub stale: Vec<Stale>,
-    /// 0, or the number of an error that he gets with it.
+    /// Result value: 0, or an error number that the caller gets with the output.
     pub result: i32,
 }
 
-/// Content and times that the kernel, or another client, keeps back.
+/// Content and times that the kernel, or another client, has cached and not sent yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldBack {
-    /// Content of these. It comes when it is to be forgotten.
+    /// Nodes with unsent content. Invalidating a node makes the client send its content.
     pub content: Vec<Stale>,
-    /// Times of files. They come by [`Vfs::fetch_times`].
+    /// True if times of files are unsent. [`Vfs::fetch_times`] makes the client send them.
     pub times: bool,
 }
 
 impl HeldBack {
-    /// Content of these, and no times.
+    /// Creates a value with unsent content of these nodes, and no unsent times.
     #[must_use]
     pub const fn content(content: Vec<Stale>) -> Self {
         Self {
@@ -346,23 +352,23 @@ impl HeldBack {
         }
     }
 
-    /// Returns whether nothing is kept back.
+    /// Returns whether nothing is unsent.
     #[must_use]
     pub const fn is_nothing(&self) -> bool {
         self.content.is_empty() && !self.times
     }
 }
 
-/// Who looks at content otherwise than by reading it.
+/// Operation that depends on content without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looks {
-    /// At where this file has content and where it has none.
+    /// Search for data or holes in this file.
     Seek(NodeId),
-    /// What this control command of a node is about.
+    /// Control command of a node, by its number.
     Command(NodeId, u32),
-    /// At all files.
+    /// Operation on all files.
     All,
-    /// At the modification time of this file, which a call sets: content that comes after that would change it.
+    /// Change of this file's modification time, which content that arrives later would overwrite.
     Times(NodeId),
 }
 
@@ -375,34 +381,36 @@ impl From<Vec<u8>> for Answered {
     }
 }
 
-/// A file system. See the module.
+/// A file system.
 pub trait Vfs: Send + Sync {
-    /// The root directory.
+    /// Returns the root directory.
     fn root(&self) -> NodeId;
 
-    /// What a name in a directory leads to.
+    /// Resolves a name in a directory.
     fn lookup(&self, directory: NodeId, name: &[u8]) -> Result<Entry>;
-    /// The directory that a directory is in; the root's is the root.
+    /// Returns the parent of a directory. The parent of the root is the root.
     fn parent(&self, directory: NodeId) -> Result<Entry>;
-    /// A node by its number: one that was known once, or was listed in a directory.
+    /// Returns a node by its number. A call must have returned the node before, or `listed_in` must
+    /// have listed it.
     fn revive(&self, node: NodeId, listed_in: Option<NodeId>) -> Result<Entry>;
-    /// Gives references back.
+    /// Returns references to a node.
     fn forget(&self, node: NodeId, references: u64);
-    /// Notes that whoever is served may have content of a node in a cache of his, as long as he has references to it.
+    /// Records that a client may cache content of a node for as long as it has references to the
+    /// node.
     fn caches(&self, node: NodeId);
-    /// Whether that was noted.
+    /// Returns whether [`Vfs::caches`] recorded a node.
     fn is_cached(&self, node: NodeId) -> bool;
 
-    /// What `stat(2)` shows.
+    /// Returns the attributes that `stat(2)` shows.
     fn attributes(&self, node: NodeId) -> Result<Shown>;
-    /// Changes some of it.
+    /// Changes attributes of a node.
     fn change(&self, node: NodeId, changes: &Changes) -> Result<Shown>;
-    /// The target of a symlink.
+    /// Returns the target of a symbolic link.
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>>;
 
-    /// Makes a node with a name.
+    /// Creates a node with a name.
     fn make(&self, directory: NodeId, name: &[u8], new: &NewNode, kind: NewKind<'_>) -> Result<Entry>;
-    /// Makes a file and opens it.
+    /// Creates a file and opens it.
     fn create(
         &self,
         directory: NodeId,
@@ -410,15 +418,15 @@ pub trait Vfs: Send + Sync {
         new: &NewNode,
         mode: OpenMode,
     ) -> Result<(Entry, HandleId)>;
-    /// Makes a file without a name and opens it.
+    /// Creates a file without a name and opens it.
     fn create_unnamed(&self, directory: NodeId, new: &NewNode, mode: OpenMode) -> Result<(Entry, HandleId)>;
-    /// Gives a node another name.
+    /// Adds a name to a node.
     fn link(&self, node: NodeId, directory: NodeId, name: &[u8]) -> Result<Entry>;
-    /// Takes a name from a node that is no directory.
+    /// Removes a name of a node other than a directory.
     fn unlink(&self, directory: NodeId, name: &[u8]) -> Result<()>;
     /// Removes an empty directory or subvolume.
     fn remove_directory(&self, directory: NodeId, name: &[u8]) -> Result<()>;
-    /// Gives an entry another name or place.
+    /// Renames or moves an entry.
     fn rename(
         &self,
         from: (NodeId, &[u8]),
@@ -427,11 +435,13 @@ pub trait Vfs: Send + Sync {
         caller: Caller,
     ) -> Result<()>;
 
-    /// Opens a file. [`Errno::NOSYS`]: files are not opened here, which is asked for once; who reads names the node.
+    /// Opens a file. [`Errno::NOSYS`] means that files need no handle: the client asks only once,
+    /// and reads name the node.
     fn open(&self, node: NodeId, mode: OpenMode) -> Result<HandleId>;
-    /// Reads; fewer bytes only at the end.
+    /// Reads content. The result is shorter than the buffer only at the end of the file.
     fn read(&self, file: Opened, offset: u64, buffer: &mut [u8], how: ReadHow) -> Result<usize>;
-    /// Writes all of it. `cached`: it comes out of the server's cache, and goes where `offset` says.
+    /// Writes the whole buffer. `cached`: the data comes from the client's cache, and `offset`
+    /// applies even to append-only handles.
     fn write(
         &self,
         handle: HandleId,
@@ -444,30 +454,34 @@ pub trait Vfs: Send + Sync {
     fn sync(&self, node: NodeId, only_data: bool) -> Result<()>;
     /// Makes everything durable.
     fn sync_all(&self) -> Result<()>;
-    /// It was unmounted, and who did waits: the last of it becomes durable, and its devices are let go of.
+    /// Handles an unmount that the caller waits for: commits the last changes and releases the
+    /// devices.
     fn end(&self);
     /// Closes a file or directory.
     fn release(&self, handle: HandleId);
-    /// Gives room, or takes content away.
+    /// Allocates space or punches holes.
     fn allocate(&self, handle: HandleId, range: Range<u64>, mode: AllocateMode) -> Result<()>;
-    /// Finds content or a hole.
+    /// Finds the next data or hole.
     fn seek(&self, file: Opened, offset: u64, to: SeekTo) -> Result<u64>;
-    /// Copies between files, sharing what can be shared.
+    /// Copies a range between files, and shares extents if possible.
     fn copy(&self, from: (HandleId, u64), to: (HandleId, u64), bytes: u64) -> Result<Copied>;
 
-    /// Opens a directory. [`Errno::NOSYS`]: directories are not opened here, and the kernel asks once. Lists name the node.
+    /// Opens a directory. [`Errno::NOSYS`] means that directories need no handle: the client asks
+    /// only once, and listings name the node.
     fn open_directory(&self, node: NodeId) -> Result<HandleId>;
-    /// Entries from a position on: 0, or the last one's [`Listed::next`]. None at the end.
+    /// Lists entries from a position: 0, or [`Listed::next`] of the last entry. Returns none at the
+    /// end.
     fn list(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>>;
 
-    /// The volume's sizes.
+    /// Returns sizes and counts of the volume.
     fn statistics(&self) -> Result<Statistics>;
 
-    /// One extended attribute.
+    /// Returns the value of an extended attribute.
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>>;
-    /// The names of all.
+    /// Returns the names of all extended attributes.
     fn xattr_names(&self, node: NodeId) -> Result<Vec<Vec<u8>>>;
-    /// Sets one. `drop_set_group`: the caller loses the right to the set-group-id bit with it.
+    /// Sets an extended attribute. `drop_set_group`: the caller thereby loses the right to the
+    /// set-group-id bit.
     fn set_xattr(
         &self,
         node: NodeId,
@@ -476,28 +490,31 @@ pub trait Vfs: Send + Sync {
         how: SetHow,
         drop_set_group: bool,
     ) -> Result<()>;
-    /// Removes one.
+    /// Removes an extended attribute.
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()>;
 
-    /// A control command.
+    /// Executes a control command.
     fn control(&self, node: NodeId, control: &Control<'_>) -> Result<Answered>;
 
-    /// From now on whoever is served keeps for a while what is written to files: he knows their sizes and their times, and says them.
+    /// Switches to a client with a write-back cache, which then determines the sizes and times of
+    /// files.
     fn keeps_writes(&self) {}
-    /// What he may keep back that belongs to what is looked at: where there is any, it has to come before. As long as it does not, nothing of
-    /// it is seen.
+    /// Returns the unsent content and times that affect an operation. The client must send them
+    /// before the operation, which otherwise does not see them.
     fn kept_back(&self, _by: Looks) -> HeldBack {
         HeldBack::default()
     }
-    /// Has all times come that are kept back, and content with them. Other requests come meanwhile.
+    /// Makes the client send all unsent times, and content with them. Other requests arrive during
+    /// the call.
     fn fetch_times(&self) {}
-    /// Returns whether a caller syncs the file system for [`Vfs::fetch_times`], and wants nothing to become durable.
+    /// Returns whether a caller syncs the file system only for [`Vfs::fetch_times`], and needs
+    /// nothing to become durable.
     fn is_fetching_times(&self, _caller: Caller) -> bool {
         false
     }
-    /// Content has come.
+    /// Notes that the client has sent this content.
     fn has_come(&self, _content: &[Stale]) {}
 
-    /// A call of this panicked: what it left half done must not become durable.
+    /// Handles a panic in a call: its incomplete changes must not become durable.
     fn broke(&self);
 }

@@ -2,32 +2,32 @@
 //!
 //! | part | holds |
 //! |---|---|
-//! | `accesses` | which accesses move times of the last access |
-//! | `numbers`, `nodes`, `handles` | inode numbers, references to nodes, what is open |
-//! | `names` | looking up, making, linking, renaming, removing, listing |
-//! | `attributes` | what `stat(2)` shows and `setattr` changes, extended attributes |
-//! | `content` | files: reading, writing, room, holes, copies |
+//! | `accesses` | the policy for access times |
+//! | `numbers`, `nodes`, `handles` | inode numbers, references to nodes, open files |
+//! | `names` | lookup, creation, links, renames, removal, listing |
+//! | `attributes` | the attributes of `stat(2)` and their changes, extended attributes |
+//! | `content` | files: reads, writes, allocation, holes, copies |
 //! | `control` | commands (`ioctl(2)`) of file systems in general and of btrfs |
-//! | `writeback_cache` | what the kernel keeps back of what was written |
-//! | `placeholders` | the empty directories that stand in a snapshot for nested subvolumes |
-//! | `outside` | what changed otherwise than by the kernel's calls |
-//! | `cleaner` | gives back the space of deleted subvolumes |
-//! | `lasting` | whether what is synced lasts |
-//! | `idle` | a commit soon after the last file that was written is closed |
-//! | `statistics` | what `statfs(2)` shows |
-//! | `messages` | what the log reports of errors |
+//! | `writeback_cache` | written content that the kernel has not sent yet |
+//! | `placeholders` | the empty directories in a snapshot that represent nested subvolumes |
+//! | `outside` | changes outside the kernel's calls |
+//! | `cleaner` | frees the space of deleted subvolumes |
+//! | `lasting` | whether synced content survives the end of the server |
+//! | `idle` | a commit soon after the last close of a written file |
+//! | `statistics` | the space that `statfs(2)` shows |
+//! | `messages` | log messages for errors |
 //! | `ending` | the end of the service: a commit, or none |
 //!
 //! # Unlinked, and still in use
 //!
-//! The kernel goes on using an inode without a name as long as it has a reference. So before the last name of a node goes that
-//! has references, the inode is held open in the writer, and the hold is kept with the node. A crash leaves it as an orphan, which the next
-//! opening removes.
+//! The kernel uses an inode without a name for as long as it has a reference. Before a referenced
+//! node loses its last name, the mount therefore opens the inode in the writer, and keeps this open
+//! inode with the node. After a crash the inode is an orphan, which the next opening removes.
 //!
 //! # Errors
 //!
-//! A caller of system calls learns a number. What a person should know (damage, a device that fails, a defect of this program)
-//! goes to the log as well, each text once in a while.
+//! System calls return an error number. The log also contains errors that a person should know
+//! about (damage, a failing device, a defect of this program), the same text at most once a minute.
 
 mod accesses;
 mod attributes;
@@ -71,17 +71,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 pub use writeback_cache::KernelSync;
 
-/// How a volume is open.
+/// Access to a volume.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// As it is on its devices.
+    /// The volume is open for reading.
     Reading(Filesystem),
-    /// For changes.
+    /// The volume is open for writing.
     Writing(WritableFilesystem),
 }
 
 impl Access {
-    /// A state of the volume that does not change.
+    /// Returns a view of the volume that does not change.
     #[must_use]
     pub fn view(&self) -> Filesystem {
         match self {
@@ -91,21 +91,21 @@ impl Access {
     }
 }
 
-/// How files are shown.
+/// Options that change the attributes of files in the mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Showing {
-    /// All files belong to this user.
+    /// User id that all files show as owner.
     pub uid: Option<u32>,
-    /// All files belong to this group.
+    /// Group id that all files show.
     pub gid: Option<u32>,
-    /// Which accesses move the time of the last access, until [`MountedVolume::set_accesses`] changes that.
+    /// Policy for access times, until [`MountedVolume::set_accesses`] changes it.
     pub accesses: AccessPolicy,
 }
 
-/// Where messages for a person go.
+/// Receiver of log messages for a person.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A volume as a file system. See the module.
+/// A volume as a file system.
 pub struct MountedVolume {
     access: Access,
     root: Location,
@@ -116,24 +116,24 @@ pub struct MountedVolume {
     handles: Arc<Handles>,
     idle: Option<Idle>,
     cleaner: Option<Cleaner>,
-    /// The system's number of what is mounted, once it is; 0 before.
+    /// Device number of the mount; 0 before it is mounted.
     device: AtomicU64,
     log: Log,
-    /// Leaves.
+    /// Recent log messages with their times. Leaf lock.
     told: Mutex<Vec<(String, Instant)>>,
-    /// The space of a volume that is open for reading, which does not change.
+    /// Space of a volume that is open for reading, which never changes.
     statistics: OnceLock<Statistics>,
-    /// Raised when a file may have got a capability: see `content`.
+    /// Counter that increments when a file may have gained a capability: see `content`.
     capabilities: AtomicU64,
-    /// Who is served keeps for a while what is written: see `writeback_cache`.
+    /// True if the kernel has a write-back cache: see `writeback_cache`.
     is_writeback_cached: AtomicBool,
-    /// Nothing is done any more.
+    /// True after a shutdown: every call fails.
     is_shut_down: AtomicBool,
     peek: OnceLock<Peek>,
     kernel_sync: OnceLock<KernelSync>,
     doomed: OnceLock<Doomed>,
     ends_after: OnceLock<Arc<dyn Fn() + Send + Sync>>,
-    /// How the end went that who unmounted waited for, until somebody takes it. A leaf.
+    /// Result of the last commit of an unmount, until a caller takes it. Leaf lock.
     ended: Mutex<Option<core::result::Result<(), buttress::unstable::fs::Error>>>,
 }
 
@@ -147,7 +147,7 @@ impl fmt::Debug for MountedVolume {
 }
 
 impl MountedVolume {
-    /// The directory `root` of a volume, and all below it.
+    /// Creates a file system of the directory `root` of a volume, and everything below it.
     #[must_use]
     pub fn new(access: Access, root: Location, showing: Showing, log: Log) -> Self {
         let handles = Arc::new(Handles::default());
@@ -189,12 +189,12 @@ impl MountedVolume {
         }
     }
 
-    /// It is mounted, on this directory.
+    /// Records that the file system is mounted on this directory.
     ///
     /// # Errors
-    /// That the system does not tell of it.
+    /// The system does not return the mount's device number.
     pub fn is_mounted_on(&self, directory: &std::path::Path) -> std::io::Result<()> {
-        // Nothing is asked of the server, which does not run yet.
+        // This call must not send a request to the server, which does not run yet.
         let found = rustix::fs::statx(
             rustix::fs::CWD,
             directory,
@@ -213,7 +213,7 @@ impl MountedVolume {
         }
     }
 
-    /// A subvolume was deleted: its space is to come back.
+    /// Wakes the cleaner to free the space of a deleted subvolume.
     fn has_deleted(&self) {
         if let Some(cleaner) = &self.cleaner {
             cleaner.wake();
@@ -389,7 +389,7 @@ impl Vfs for MountedVolume {
     }
 
     fn open_directory(&self, node: NodeId) -> Result<HandleId> {
-        // The kernel calls only for directories.
+        // The kernel syncs only directories with this request.
         let _is_there = self.location(node)?;
         Err(Errno::NOSYS)
     }
@@ -458,8 +458,9 @@ impl Vfs for MountedVolume {
     }
 }
 
-/// Returns the time of the kernel's last clock tick, which the kernel also uses for times of files. If the kernel keeps
-/// times of files, all other times come from this clock. No such time is then later than the kernel's next one.
+/// Returns the time of the kernel's last clock tick, which the kernel also uses for times of files.
+/// With a write-back cache, all other times come from this clock. No such time is then later than
+/// the kernel's next one.
 #[must_use]
 pub fn coarse_now() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
@@ -469,7 +470,7 @@ pub fn coarse_now() -> Timestamp {
     }
 }
 
-/// A time of a call, or another.
+/// Resolves a requested time: the time of the call, or the given time.
 fn resolved(time: Option<NewTime>, now: Timestamp) -> Option<Timestamp> {
     time.map(|time| match time {
         NewTime::Now => now,

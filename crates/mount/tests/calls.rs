@@ -1,6 +1,7 @@
-//! Calls of a mount: what each looks up, and what it returns beside other threads.
+//! Calls of a mount: the number of lookups of each call, and its result beside concurrent threads.
 //!
-//! `cargo test -p buttress-mount --test calls -- --nocapture` prints the table of look-ups of docs/internals/performance.md.
+//! `cargo test -p buttress-mount --test calls -- --nocapture` prints the table of lookups of
+//! docs/internals/performance.md.
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
@@ -46,7 +47,7 @@ const CALLER: Caller = Caller {
     pid: 1,
 };
 
-/// Inodes, trees, items, edit locks: the most that each call may look up.
+/// Largest number of lookups of each call: inodes, trees, items, edit locks.
 const MKDIR: [u64; 4] = [10, 0, 0, 1];
 const LOOKUP_DIRECTORY: [u64; 4] = [2, 2, 1, 0];
 const LOOKUP_NOTHING: [u64; 4] = [1, 2, 1, 0];
@@ -80,12 +81,13 @@ fn volume_and_writer() -> (MountedVolume, WritableFilesystem) {
     (MountedVolume::new(access, root, Showing::default(), log), writer)
 }
 
-/// The rows of the table, and the most that each call may look up.
+/// Rows of the table of lookups.
 #[derive(Default)]
 struct Table(Vec<(&'static str, LookUps, LookUps)>);
 
 impl Table {
-    /// Makes a call, and notes its look-ups. `most`: inodes, trees, items, edit locks.
+    /// Makes a call, and records its lookups. `most`: largest number of inodes, trees, items, edit
+    /// locks.
     fn call<T>(&mut self, name: &'static str, most: [u64; 4], call: impl FnOnce() -> T) -> T {
         let before = so_far();
         let result = call();
@@ -154,7 +156,7 @@ fn calls_of_files(mounted: &MountedVolume, table: &mut Table) {
         let file = Opened::Handle(reading);
         mounted.read(file, 0, &mut buffer, ReadHow::Cached).unwrap()
     };
-    // The first read moves the time of the last access.
+    // The first read changes the access time.
     read();
     table.call("read of 4 KiB", READ_AGAIN, read);
     mounted.release(reading);
@@ -164,7 +166,7 @@ fn calls_of_files(mounted: &MountedVolume, table: &mut Table) {
     mounted.release(writing);
     table.call("readdir with attributes", LIST, || list(mounted, root));
     table.call("unlink", UNLINK, || mounted.unlink(root, name).unwrap());
-    // A listing referred to the file as well.
+    // A listing also referred to the file.
     table.call("forget of a removed file", FORGET, || mounted.forget(node, 3));
 }
 
@@ -181,7 +183,7 @@ fn list(mounted: &MountedVolume, directory: NodeId) {
 fn calls_look_up_no_more_than_the_table_says() {
     let mounted = volume();
     let mut table = Table::default();
-    // The root directory and the trees are known from the first calls on.
+    // The first calls load the root directory and the trees.
     mounted
         .make(mounted.root(), b"first", &NEW, NewKind::File)
         .unwrap();
@@ -211,13 +213,14 @@ fn calls_look_up_no_more_than_the_table_says() {
     mounted.leave().unwrap();
 }
 
-/// Enough rounds for the system to stop the maker between a creation and its answer many times.
+/// Number of rounds, enough for the system to stop the creating thread many times between a
+/// creation and its answer.
 const ROUNDS: u64 = 60_000;
 
-/// More than there are processors.
+/// Number of other threads, more than there are processors.
 const OTHERS: usize = 4;
 
-/// Makes the same file many times, while other threads run `other`.
+/// Creates the same file many times, while other threads run `other`.
 fn create_beside(mounted: &MountedVolume, other: impl Fn() + Sync, made: impl Fn(HandleId)) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -242,7 +245,8 @@ fn create_beside(mounted: &MountedVolume, other: impl Fn() + Sync, made: impl Fn
     mounted.leave().unwrap();
 }
 
-/// Another program of the server removes the file between its creation and the answer: the creation has succeeded.
+/// Another thread of the server removes the file between its creation and the answer; the creation
+/// must still succeed.
 #[test]
 fn create_reports_no_missing_file_beside_removals() {
     let (mounted, writer) = volume_and_writer();
@@ -251,7 +255,7 @@ fn create_reports_no_missing_file_beside_removals() {
     create_beside(&mounted, remove, |_| ());
 }
 
-/// Another caller removes the file at once: its maker can use it.
+/// Another caller removes the file at once; its creator must still be able to use it.
 #[test]
 fn created_file_stays_usable_beside_unlinks() {
     let mounted = volume();
@@ -263,7 +267,7 @@ fn created_file_stays_usable_beside_unlinks() {
     });
 }
 
-/// Ends the other thread, also when this one fails.
+/// Flag guard that ends the other threads, also when this thread fails.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

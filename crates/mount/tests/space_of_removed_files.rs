@@ -1,4 +1,5 @@
-//! The space of a file that was removed while the kernel still refers to it: whoever writes waits for it, as long as nobody has the file open.
+//! Space of a removed file that the kernel still refers to: writers wait for its release, unless a
+//! process has the file open.
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
-/// More than half of what the volume has room for.
+/// Size of the content in MiB, more than half of the volume's space.
 const CONTENT_MIB: usize = 120;
 
 const MODE: OpenMode = OpenMode {
@@ -47,7 +48,7 @@ fn create(mounted: &MountedVolume, name: &[u8]) -> (NodeId, HandleId) {
     (entry.node, handle)
 }
 
-/// Writes a file, and says how far it got.
+/// Writes a file, and reports its progress to `told`.
 fn fill(mounted: &MountedVolume, handle: HandleId, told: impl Fn(usize)) -> Result<(), Errno> {
     for piece in 0..CONTENT_MIB {
         mounted.write(handle, (piece * MIB) as u64, &vec![7; MIB], false, false)?;
@@ -68,7 +69,7 @@ fn who_writes_waits_for_a_file_that_nobody_has_open_to_be_forgotten() {
     std::thread::scope(|scope| {
         let mounted = &mounted;
         let writing = scope.spawn(move || fill(mounted, handle, |piece| tell.send(piece).unwrap()));
-        // It comes to a halt, having found no space.
+        // The writer pauses, because it found no space.
         let halted = loop {
             match told.recv_timeout(Duration::from_millis(300)) {
                 Ok(piece) => assert!(piece + 1 < CONTENT_MIB, "there was space for both"),

@@ -1,7 +1,8 @@
 //! `buttress cat IMAGE:/file…`: contents to standard output.
 //!
-//! Chunks go from the reader to the output without another copy. Holes are written as zeros. What cannot be
-//! read is written as zeros too, so that what follows keeps its place; it is reported, and the exit code is 1.
+//! Chunks go from the reader to the output without another copy. Holes are written as zeros.
+//! Unreadable ranges are written as zeros too, so that later content keeps its offset. The command
+//! reports them and exits with 1.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,7 +19,7 @@ use crate::output::stdout::DirectOutput;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// How much of a hole is written between looks whether somebody wants the command to end.
+/// Number of zeros of a hole written between checks for cancellation.
 const ZEROS_AT_ONCE: u64 = 1 << 20;
 
 /// Write the contents of files to standard output
@@ -65,7 +66,7 @@ impl Subcommand for Cat {
     }
 }
 
-/// Copies a file to the output. Only an error of the output ends it early.
+/// Copies a file to the output. Only an error of the output stops the copy.
 fn copy(file: &File, target: &Target, context: &Context, out: &mut DirectOutput) -> Result<()> {
     let mut reader = match file.chunks() {
         Ok(reader) => reader,

@@ -1,8 +1,8 @@
-//! `buttress check IMAGE`: every cross-reference of a volume, read-only.
+//! `buttress check IMAGE`: checks every cross-reference of a volume, read-only.
 //!
-//! Steps are told on stderr by the names that `btrfs check` gives them; findings, states and the closing lines that
-//! scripts look for go to stdout, each with its level. Exit code 0: there is nothing but notes; 1: an error or lost
-//! redundancy was found; 2: it could not check.
+//! Stages appear on stderr under the names of `btrfs check`. Findings, states and the closing lines
+//! that scripts search for go to stdout, each with its level. Exit code 0: only notes; 1: an error
+//! or lost redundancy; 2: the check itself failed.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -53,7 +53,7 @@ pub struct Check {
     image: Option<OsString>,
 }
 
-/// The cache takes this part of the budget; the rest is for what the check itself keeps.
+/// Divisor of the memory budget for the cache; the check itself uses the rest.
 const CACHE_PARTS: u64 = 4;
 
 impl Subcommand for Check {
@@ -134,7 +134,7 @@ impl Subcommand for Check {
     }
 }
 
-/// A step, in the words of `btrfs check`.
+/// Prints a stage in the wording of `btrfs check`.
 fn tell(step: Step, skipped: Option<&'static str>, data: bool) {
     let what = match step {
         Step::Checksums if data => "csums against data",
@@ -193,7 +193,7 @@ fn print(context: &Context, out: &mut dyn Write, report: &Report) -> Result<()> 
     Ok(())
 }
 
-/// The totals, by the names that `btrfs check` gives them.
+/// Returns the totals under the names of `btrfs check`.
 fn totals(totals: &Totals) -> [(&'static str, ByteCount); 7] {
     [
         ("total csum bytes", totals.checksum_bytes),

@@ -1,4 +1,4 @@
-//! `buttress completions SHELL`: a completion script, made from the command table.
+//! `buttress completions SHELL`: a completion script, generated from the command table.
 
 use std::io::Write;
 

@@ -1,8 +1,9 @@
-//! `buttress compression IMAGE[:/path]`: how well files are compressed, in the format of compsize.
+//! `buttress compression IMAGE[:/path]`: compression ratios of files, in the format of compsize.
 //!
-//! Every extent counts once, however many files, subvolumes and snapshots below the path use it, and as a whole, however
-//! little of it they use. *Referenced* is what the files cover, each by itself, so that what is shared counts several
-//! times. Inline content counts at every reference. Only one pass over what the subvolumes share is made.
+//! Every extent counts once, however many files, subvolumes and snapshots below the path use it. It
+//! counts as a whole, however little of it they use. *Referenced* is the sum of the ranges in all
+//! files, so shared extents count several times. Inline content counts at every reference. Blocks
+//! that several subvolumes share are read once.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -94,7 +95,7 @@ impl Subcommand for Compression {
             return Ok(Outcome::Done);
         }
         if files.sum() == References::default() {
-            // As compsize has it: there is no ratio of nothing.
+            // Like compsize, print no ratio for zero bytes.
             let nothing = if files.count == 0 {
                 "No files."
             } else {
@@ -177,7 +178,7 @@ fn as_json(files: &Files, occupied: &Occupied) -> Value {
     document.into()
 }
 
-/// A size as compsize prints it: with one digit behind the point below ten, without the rest above.
+/// Formats a size as compsize does: with one decimal below ten, without decimals above.
 fn human(bytes: u64) -> String {
     const UNITS: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
     let power = bytes.checked_ilog2().unwrap_or(0).checked_div(10).unwrap_or(0);

@@ -1,12 +1,15 @@
-//! `buttress cp SOURCE… DESTINATION`: files out of a volume, into one, or from one to another.
+//! `buttress cp SOURCE… DESTINATION`: copies files out of a volume, into one, or from one to
+//! another.
 //!
-//! As with `cp(1)`: if the destination is a directory, things are put into it under their names; otherwise it
-//! names the copy. The root of a volume has no name: its content goes into the destination itself. Which way it goes
-//! the destination says: `IMAGE:/path` is in a volume, anything else on the host. What becomes of what is there already,
-//! [`crate::replacing`] says.
+//! As in `cp(1)`, if the destination is a directory, the copies go into it under their names.
+//! Otherwise the destination names the copy. The root of a volume has no name, so its content goes
+//! into the destination itself. The destination determines the direction: `IMAGE:/path` is in a
+//! volume, any other path is on the host. [`crate::replacing`] defines the treatment of existing
+//! files.
 //!
-//! Copying goes on after what fails. Into a volume, all that could be copied is committed in the end, in one transaction;
-//! then it is said what is missing. When the volume is full, nothing more is tried.
+//! Copying continues after a failure. A copy into a volume commits everything that it copied in one
+//! transaction at the end, then reports what is missing. When the volume is full, the command tries
+//! no further files.
 
 mod into;
 mod out;
@@ -87,31 +90,31 @@ pub(crate) struct Flags {
     remove_destination: bool,
 }
 
-/// The same, put together.
+/// Options of a copy, combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     recursive: bool,
     preserve: Preserve,
     replacing: Replacing,
-    /// What a link is that the user named.
+    /// Treatment of symbolic links that the user named.
     follow: Follow,
     target: TargetDirectory,
     one_file_system: bool,
 }
 
-/// Whether the copy is put into the destination.
+/// Condition under which the copy goes into the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TargetDirectory {
-    /// If that is a directory.
+    /// If the destination is a directory.
     Maybe,
     /// Never (-T).
     Never,
-    /// Always: it has to be one (-t, or several sources).
+    /// Always; the destination must be a directory (-t, or several sources).
     Always,
 }
 
 impl How {
-    /// For so many sources.
+    /// Adjusts the options to the number of sources.
     fn for_sources(mut self, count: usize) -> Self {
         if count > 1 && self.target == TargetDirectory::Maybe {
             self.target = TargetDirectory::Always;
@@ -119,23 +122,23 @@ impl How {
         self
     }
 
-    /// All are put into a directory that was named for that.
+    /// Makes all copies go into a directory given with `-t`.
     fn into_target_directory(mut self) -> Self {
         self.target = TargetDirectory::Always;
         self
     }
 }
 
-/// Names that copies got in a directory that they have in common: none takes the place of another.
+/// Names of copies in a common directory, so that no copy replaces another.
 #[derive(Debug, Default)]
 struct JustMade {
-    /// The sources, as they were named.
+    /// Sources as the user named them.
     sources: HashSet<OsString>,
     names: HashSet<Vec<u8>>,
 }
 
 impl JustMade {
-    /// Whether a source was named before: it is not copied again.
+    /// Returns whether the user named a source before; it is then not copied again.
     fn is_repeated(&mut self, context: &Context, source: &OsStr) -> bool {
         let repeated = !self.sources.insert(source.to_owned());
         if repeated {
@@ -147,7 +150,7 @@ impl JustMade {
         repeated
     }
 
-    /// Refuses to copy something that is no directory over such a copy.
+    /// Refuses to replace an earlier copy of this command with a file other than a directory.
     fn refuse(&mut self, name: Option<&[u8]>, shown: &str, source: &str) -> Result<()> {
         match name {
             Some(name) if !self.names.insert(name.to_vec()) => Err(anyhow!(
@@ -251,7 +254,7 @@ impl Subcommand for Cp {
     }
 }
 
-/// Commits what was copied. Where something failed, says what that came to: all of what is in the volume now.
+/// Commits the copied files. After failures, reports what the volume now contains.
 fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied) -> Result<()> {
     let shown = target.image.display();
     if let Err(error) = writing.commit() {
@@ -284,8 +287,8 @@ fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied
     Ok(())
 }
 
-/// A destination that is written as one in a volume, but neither the volume is there nor a directory of the host that the
-/// name would lie in: the volume was meant.
+/// Refuses a destination in the form of a volume path if neither the volume nor a host directory
+/// for such a file name exists, because the user meant the volume.
 fn require_volume(destination: &OsString, target: &Target) -> Result<()> {
     let parent = Path::new(destination).parent();
     if !target.has_path || parent.is_none_or(Path::is_dir) {
@@ -297,7 +300,7 @@ fn require_volume(destination: &OsString, target: &Target) -> Result<()> {
     ))
 }
 
-/// What was named last is the destination.
+/// Splits off the destination, which is the last argument.
 pub(crate) fn split_places(places: &[OsString]) -> Result<(&OsString, &[OsString])> {
     places
         .split_last()
@@ -305,7 +308,8 @@ pub(crate) fn split_places(places: &[OsString]) -> Result<(&OsString, &[OsString
         .ok_or_else(|| usage("a destination is missing: the last argument says where to copy to"))
 }
 
-/// The name that a copy of what is at this path gets; the root, and what `..` leads to, have none.
+/// Returns the name for a copy of the file at this path. The root and paths that end in `..` have
+/// none.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     path.rsplit(|byte| *byte == b'/')
         .find(|name| !name.is_empty() && *name != b".")

@@ -1,4 +1,4 @@
-//! `buttress device …`: the devices of a volume, in the words of btrfs-progs.
+//! `buttress device …`: the devices of a volume, with the commands of btrfs-progs.
 
 mod resync;
 mod stats;
@@ -6,7 +6,7 @@ mod usage;
 
 use crate::table::{Row, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<resync::Resync>(),
     leaf::<stats::Stats>(),

@@ -1,6 +1,8 @@
-//! `buttress diff A B`: what differs between two directory trees, each in a volume, on the host, in a tar archive or of a plan.
+//! `buttress diff A B`: the differences of two directory trees, each in a volume, on the host, in a
+//! tar archive or in a plan.
 //!
-//! Both are gone through side by side in the order of their names. For each difference a line is printed:
+//! The command walks both trees in parallel, in the order of their names. Each difference is one
+//! line:
 //!
 //! ```text
 //! added           etc/new
@@ -10,11 +12,11 @@
 //! moved           etc/motd -> etc/motd.old (mode)
 //! ```
 //!
-//! Of a directory that is only on one side everything below is listed too. Content is compared where sizes are
-//! equal; in one volume, files that use the same extents are equal without reading, and holes are never read. What was
-//! moved, `moves` tells. Of snapshots of one volume only what they do not share is looked at.
-//! As with `diff(1)` the exit code is 0 when there is no difference, 1 when there is one, 2 when something could
-//! not be compared.
+//! For a directory on only one side, the command lists everything below it, too. It compares
+//! content if sizes are equal. In one volume, files with the same extents are equal without
+//! reading. It never reads holes. `moves` detects moved files. For snapshots of one volume, it
+//! reads only the parts that they do not share. As in `diff(1)`, the exit code is 0 without
+//! differences, 1 with differences, and 2 if a comparison failed.
 
 mod compare;
 mod content;
@@ -94,7 +96,7 @@ pub enum Aspect {
 }
 
 impl Aspect {
-    /// The word in the output.
+    /// Returns the aspect's name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Content => "content",
@@ -163,8 +165,8 @@ impl Subcommand for Diff {
     }
 }
 
-/// What two sides in one volume do not share. Where that cannot be told, everything is looked at, and what cannot be read is
-/// told then.
+/// Returns the inodes that two sides in one volume do not share. Returns `None` if this is unknown.
+/// The caller then compares everything, and reports unreadable parts at that point.
 fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
     let ((filesystem, old), (other, new)) = (old.volume()?, new.volume()?);
     if !filesystem.is_same(other) {
@@ -178,7 +180,8 @@ fn not_shared(old: &Side, new: &Side) -> Option<ChangedInodes> {
         .unwrap_or(None)
 }
 
-/// A directory of the host, an archive or a manifest, if there is one of that name; else something in an image.
+/// Opens a side: a directory of the host, an archive or a manifest of that name if it exists, else
+/// a target in an image.
 fn root(context: &Context, images: &mut Images<'_>, argument: &OsStr, one_file_system: bool) -> Result<Root> {
     if Path::new(argument).is_dir() {
         return Ok(Root {

@@ -1,8 +1,9 @@
-//! `buttress fiemap IMAGE:/file…`: the extents of files, as `filefrag` of e2fsprogs shows them.
+//! `buttress fiemap IMAGE:/file…`: the extents of files, in the format of `filefrag` of e2fsprogs.
 //!
-//! Without `-v` one line says in how many pieces a file lies; that needs no sharedness, so nothing but the file's own
-//! leaves is read. With `-v`, `--summary` and in JSON every extent has its flags. Extents are printed as they are found,
-//! however many there are; a signal ends the command between two of them.
+//! Without `-v`, one line states the number of a file's pieces. This needs no sharing information,
+//! so the command reads only the file's leaves. With `-v`, `--summary` and in JSON every extent has
+//! its flags. The command prints extents as it finds them, and a signal ends the command between
+//! two extents.
 
 pub mod columns;
 pub mod filefrag;
@@ -51,7 +52,7 @@ pub struct Shown {
     summary: bool,
 }
 
-/// The flags in the words of `filefrag`.
+/// Flags and their names in `filefrag`.
 pub const FLAG_NAMES: [(FiemapFlags, &str); 8] = [
     (FiemapFlags::LAST, "last"),
     (FiemapFlags::UNKNOWN, "unknown_loc"),
@@ -112,7 +113,7 @@ impl Subcommand for FiemapCommand {
     }
 }
 
-/// A file that is mapped. Dirty data is seen on a volume that is open for writing.
+/// A file to map. On a volume that is open for writing, the map includes dirty data.
 #[derive(Debug)]
 pub struct Mapped {
     volume: Volume,
@@ -120,19 +121,19 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// A file of a volume.
+    /// Creates a value for a file of a volume.
     pub fn new(volume: &Volume, location: Location) -> Self {
         let volume = volume.clone();
         Self { volume, location }
     }
 
-    /// What the extents of the file come to.
+    /// Returns the totals of the file's extents.
     pub fn summary(&self) -> Result<Summary> {
         let (sizes, map) = self.look()?;
         summarised(sizes, map.into_iter().flatten().map(|extent| Ok(extent?)))
     }
 
-    /// The size of the file, and all of its extents; `None` for the map of a directory, which has no extents.
+    /// Returns the size of the file and its extents; no extents for a directory.
     fn look(&self) -> Result<(Sizes, Option<Fiemap>)> {
         let all = FileOffset::MIN..FileOffset::new(u64::MAX);
         let Self { volume, location } = self;
@@ -152,7 +153,7 @@ impl Mapped {
     }
 }
 
-/// Prints maps.
+/// Printer of maps.
 pub struct Printer<'a> {
     context: &'a Context,
     shown: Shown,
@@ -161,17 +162,17 @@ pub struct Printer<'a> {
     has_title: bool,
 }
 
-/// How much text is put together before it is handed on.
+/// Size of the text buffer, in bytes.
 const TEXT_BYTES: usize = 16 << 10;
 
-/// Where maps go.
+/// Output of maps.
 enum Sink {
     Json(ArrayWriter<Stdout>),
     Text(Stdout),
 }
 
 impl<'a> Printer<'a> {
-    /// Begins.
+    /// Begins the output.
     pub fn new(context: &'a Context, shown: Shown, progress: &'a Progress) -> Result<Self> {
         let out = context.stdout();
         let sink = if context.json() {
@@ -188,7 +189,7 @@ impl<'a> Printer<'a> {
         })
     }
 
-    /// Prints the map of one file, which is called `name`.
+    /// Prints the map of a file under the name `name`.
     pub fn file(&mut self, mapped: &Mapped, name: &[u8]) -> Result<()> {
         let (sizes, map) = mapped.look()?;
         let wants_flags = self.shown.extents || self.shown.summary || self.context.json();
@@ -232,7 +233,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Ends what was begun.
+    /// Ends the output.
     pub fn finish(self) -> Result<()> {
         match self.sink {
             Sink::Json(array) => array.finish()?,
@@ -251,7 +252,7 @@ fn print_lines(
     let mut text = Vec::new();
     let found = extents.try_for_each(|extent| {
         let extent = extent?;
-        // What was found already need not be printed any more.
+        // After a cancellation, extents already found are not printed.
         progress.check()?;
         report.push_line(&extent, &mut text);
         if text.len() >= TEXT_BYTES {
@@ -260,7 +261,7 @@ fn print_lines(
         }
         Ok(())
     });
-    // What came before an error is printed too.
+    // Print the extents before an error, too.
     out.write_all(&text)?;
     found
 }

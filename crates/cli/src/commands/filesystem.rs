@@ -1,4 +1,4 @@
-//! `buttress filesystem …`, in the words and formats of `btrfs filesystem`.
+//! `buttress filesystem …`, with the commands and formats of `btrfs filesystem`.
 
 pub mod df;
 pub mod du;
@@ -14,7 +14,7 @@ use buttress::{BlockGroupFlags, Space, Volume};
 use crate::context::Context;
 use crate::table::{Row, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<show::Show>(),
     leaf::<df::Df>(),
@@ -25,7 +25,7 @@ pub const ROWS: &[Row] = &[
     leaf::<trim::Trim>(),
 ];
 
-/// Where the space went. Block groups that cannot be read are reported, and count as empty.
+/// Returns the space use of a volume. Unreadable block groups are reported and count as empty.
 pub(crate) fn space_of(filesystem: &Volume, context: &Context) -> Result<Space> {
     let space = filesystem.space()?;
     for failure in &space.failures {
@@ -34,7 +34,7 @@ pub(crate) fn space_of(filesystem: &Volume, context: &Context) -> Result<Space> 
     Ok(space)
 }
 
-/// `single`, `DUP`, `RAID1`, …
+/// Returns the profile's name: `single`, `DUP`, `RAID1`, …
 pub(crate) fn profile_name(flags: BlockGroupFlags) -> &'static str {
     flags.profile().map_or("unknown", buttress::Profile::name)
 }

@@ -1,9 +1,9 @@
-//! `buttress inspect-internal …`: the structures of a volume as they lie on disk.
+//! `buttress inspect-internal …`: the on-disk structures of a volume.
 //!
-//! One module for each command, in `inspect_internal/`, and two that they share:
+//! Each command has a module in `inspect_internal/`. The commands share these modules:
 //!
 //! - [`print`]: structures as text and JSON;
-//! - `tree_names`: what trees are called; `paths`: where inodes are.
+//! - `tree_names`: names of trees; `paths`: paths of inodes.
 
 pub mod dump_super;
 pub mod dump_tree;
@@ -21,7 +21,7 @@ pub mod tree_stats;
 
 use crate::table::{Row, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<dump_super::DumpSuper>(),
     leaf::<dump_tree::DumpTree>(),

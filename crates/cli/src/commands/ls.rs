@@ -1,8 +1,9 @@
 //! `buttress ls IMAGE:/path…`: lists directories, in the formats of GNU `ls` in the C locale.
 //!
-//! Always one name a line. Names are sorted by their bytes, as `LC_ALL=C ls` does, and owners are numbers, as with
-//! `ls -n`: a volume's owners are not this machine's. Listing is one walk in the order of `ls -R`, which loads the
-//! inodes of many entries at once; of a directory only its own lines are held in memory.
+//! Each line has one name. Names are sorted by their bytes, as in `LC_ALL=C ls`. Owners are
+//! numbers, as in `ls -n`, because a volume's users are not this machine's users. The listing is
+//! one walk in the order of `ls -R`, which loads the inodes of many entries at once. Memory holds
+//! only the lines of one directory.
 
 mod line;
 mod listing;
@@ -91,7 +92,7 @@ impl Look {
         }
     }
 
-    /// Whether an entry of this name is listed.
+    /// Returns whether the listing shows an entry of this name.
     pub(in crate::commands) fn shows(&self, name: &[u8]) -> bool {
         self.all || self.almost_all || name.first() != Some(&b'.')
     }
@@ -143,7 +144,7 @@ impl Subcommand for Ls {
     }
 }
 
-/// Where entries go.
+/// Output of entries.
 enum Sink<'a> {
     Json(ArrayWriter<Stdout>),
     Text(Listing<'a>),
@@ -219,7 +220,7 @@ impl Ls {
         target: &Target,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        // The beginning itself is not an entry of a listing.
+        // The start of the walk is not an entry of the listing.
         if entry.name.is_empty() || !self.look.shows(&entry.name) || self.is_hidden_below(&entry.directory) {
             return Ok(());
         }
@@ -246,14 +247,15 @@ impl Ls {
         }
     }
 
-    /// Whether a path below the start leads through a hidden directory that is not to be listed.
+    /// Returns whether a path below the start passes through a hidden directory that the listing
+    /// omits.
     fn is_hidden_below(&self, path: &[u8]) -> bool {
         path.split(|byte| *byte == b'/')
             .any(|name| !self.look.shows(name))
     }
 }
 
-/// A path without slashes at its end.
+/// Returns a path without trailing slashes.
 pub(in crate::commands) fn trimmed(path: &[u8]) -> &[u8] {
     let end = path
         .iter()
@@ -262,7 +264,7 @@ pub(in crate::commands) fn trimmed(path: &[u8]) -> &[u8] {
     path.get(..end).unwrap_or(path)
 }
 
-/// The path of something below `top`, from the volume's root.
+/// Returns the path of a file below `top`, from the volume's root.
 pub(in crate::commands) fn shown_path(top: &[u8], inner: &[u8]) -> Vec<u8> {
     match (top.is_empty(), inner.is_empty()) {
         (true, true) => b"/".to_vec(),

@@ -1,4 +1,4 @@
-//! `buttress man DIR`: man pages, one for each command, made from the command table.
+//! `buttress man DIR`: man pages, one for each command, generated from the command table.
 
 use std::fs;
 use std::io::Write;

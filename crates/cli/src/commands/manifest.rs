@@ -1,7 +1,7 @@
-//! `buttress manifest IMAGE`: the plan that makes the image again, as `mkfs --manifest` reads it.
+//! `buttress manifest IMAGE`: a plan that recreates the image, in the format of `mkfs --manifest`.
 //!
-//! Contents are not copied: the manifest names the image, by the path that was given here, and reads them from there. Such a
-//! path is relative to where the manifest lies.
+//! The manifest does not contain file contents: it names the image by the path given here, and mkfs
+//! reads them from there. A relative path is relative to the manifest.
 
 use std::ffi::OsString;
 use std::io::{BufWriter, Write as _};

@@ -1,4 +1,4 @@
-//! `buttress mkfs IMAGE…`: makes a volume, with the flags and the summary of mkfs.btrfs.
+//! `buttress mkfs IMAGE…`: creates a volume, with the flags and the summary of mkfs.btrfs.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -94,7 +94,7 @@ pub struct Mkfs {
     images: Vec<PathBuf>,
 }
 
-/// What `--size` says.
+/// Value of `--size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SizeWish {
     Auto,
@@ -132,10 +132,11 @@ fn checksum(text: &str) -> Result<ChecksumType, String> {
         .ok_or_else(|| format!("unknown checksum {text:?}"))
 }
 
-/// The size of an image file for which none is given: it takes up no more than what is written to it.
+/// Default size of a new image file in bytes. The file is sparse and allocates only written blocks.
 const IMAGE_BYTES: u64 = 16 << 30;
 
-/// Whether there is nothing at a path; an error where there is something that can hold no volume.
+/// Returns whether nothing exists at a path, or an error if a file exists that cannot hold a
+/// volume.
 fn is_missing(image: &Path) -> Result<bool> {
     let named = || image.display().to_string();
     let kind = match image.metadata() {
@@ -177,7 +178,7 @@ fn end_of_volume(start: u64, bytes: u64) -> Result<u64> {
     })
 }
 
-/// Image files that were made, and go again unless the volume was.
+/// Newly created image files, which are removed unless the volume was created.
 #[derive(Debug, Default)]
 struct NewFiles(Vec<PathBuf>);
 
@@ -211,7 +212,7 @@ impl NewFiles {
 impl Drop for NewFiles {
     fn drop(&mut self) {
         for image in &self.0 {
-            // It may be gone already.
+            // The file may be gone already.
             let _ = std::fs::remove_file(image);
         }
     }
@@ -235,7 +236,7 @@ impl Subcommand for Mkfs {
     ];
 
     fn uses(&self) -> Uses {
-        // Its own --subvol has the global one's name.
+        // The command's own `--subvol` has the name of the global option.
         Uses {
             root_id: false,
             volume: false,
@@ -296,7 +297,7 @@ impl Subcommand for Mkfs {
             file: mkfs::least_device_bytes_for_a_file(&options, images.len())?,
         };
         let progress = context.progress();
-        // Who ends it early leaves no file behind that is no volume.
+        // A cancelled command must not leave an incomplete image file.
         let cancelling = Cancelling::start(&progress)?;
         let new_files = self.make_files(context, &images, self.bytes(), least)?;
         let (made, devices) = self.make(context, &images, &options)?;
@@ -308,12 +309,12 @@ impl Subcommand for Mkfs {
     }
 }
 
-/// How large each device must be at least.
+/// Smallest sizes of each device.
 #[derive(Clone, Copy, Debug, Default)]
 struct LeastBytes {
-    /// For a volume.
+    /// Smallest size for a volume.
     volume: ByteCount,
-    /// For a volume that holds a file.
+    /// Smallest size for a volume that holds a file.
     file: ByteCount,
 }
 
@@ -330,7 +331,7 @@ impl Mkfs {
             write: true,
             ..context.device_options()
         };
-        // Those of --device are among the images already.
+        // The images already include the devices of `--device`.
         let devices = context.open_devices_with(&self.images, &opening)?;
         for (device, image) in devices.iter().zip(images) {
             self.refuse_content(device, image)?;
@@ -369,7 +370,7 @@ impl Mkfs {
         })
     }
 
-    /// Makes the image files that are not there.
+    /// Creates the missing image files.
     fn make_files(
         &self,
         context: &Context,
@@ -399,7 +400,7 @@ impl Mkfs {
         }
         let start = match context.globals().offset {
             Some(Offset::Bytes(start)) => start,
-            // A new file has no partitions: opening it fails.
+            // A new file has no partitions, so opening it will fail.
             Some(Offset::Partition(_)) | None => 0,
         };
         let mut new = NewFiles::default();
@@ -428,7 +429,7 @@ impl Mkfs {
         }
     }
 
-    /// Where the time and random uuids come from.
+    /// Returns the source of the time and of random uuids.
     fn environment(&self) -> Result<std::sync::Arc<dyn Environment>> {
         writing::environment(&format!("mkfs {}", self.label.display()))
     }
@@ -471,5 +472,5 @@ impl Mkfs {
     }
 }
 
-/// With this variable set, all uuids follow from the volume's.
+/// Environment variable that makes all uuids derive from the volume's uuid.
 const SEED_VARIABLE: &str = "DETERMINISTIC_SEED";

@@ -1,15 +1,15 @@
-//! `buttress mount IMAGE DIRECTORY`: a volume as a directory of this machine, by FUSE.
+//! `buttress mount IMAGE DIRECTORY`: mounts a volume on a directory by FUSE.
 //!
-//! - `options`: what `-o` takes. `known`: options that mean nothing here.
-//! - `again`: remounting, and a second mount of what is mounted.
+//! - `options`: the options of `-o`. `known`: options without effect here.
+//! - `again`: remounts, and second mounts of a mounted volume.
 //! - `serving`: opens the volume, mounts it, serves it.
-//! - `background`: the same in a process of its own.
-//! - `answering`: does what commands on paths below the mount ask for.
-//! - `closing_in`: the server gives up what it does not need.
-//! - `watch`: a process that unmounts when the server cannot.
-//! - `images`: what became of the image files while they were mounted.
+//! - `background`: serves in a separate process.
+//! - `answering`: executes commands for paths below the mount.
+//! - `closing_in`: restricts the server to the system calls that it needs.
+//! - `watch`: a process that unmounts if the server cannot.
+//! - `images`: detects deleted and replaced image files of a mount.
 //! - `shown_options`: options that a remount changes.
-//! - `registry`: the existing servers. `listing`: the directories that show what they serve.
+//! - `registry`: the existing servers. `listing`: the directories of their mounts.
 //! - `unmounting`: `buttress umount`.
 
 mod access_times;
@@ -152,7 +152,7 @@ impl Subcommand for Mount {
 }
 
 impl Mount {
-    /// An option about the server itself, if one was given.
+    /// Returns an option about the server itself, if the user gave one.
     fn option_of_server(&self) -> Option<&'static str> {
         let given = [(self.foreground, "--foreground"), (self.log.is_some(), "--log")];
         given
@@ -162,7 +162,7 @@ impl Mount {
     }
 }
 
-/// The directory on which something is to be mounted, as the table of mounts has it.
+/// Returns the mount point in the form of the table of mounts.
 fn directory_of(directory: &Path) -> Result<PathBuf> {
     let shown = directory.display();
     let directory = directory.canonicalize().map_err(|error| {
@@ -185,8 +185,8 @@ fn directory_of(directory: &Path) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Refuses to mount an image on a directory that shows it already, as Linux does. The second mount would only hide the
-/// first.
+/// Refuses to mount an image on a directory that already shows it, as Linux does. The second mount
+/// would only hide the first one.
 fn refuse_twice(image: &Path, directory: &Path) -> Result<()> {
     let mounts = places::all();
     let on_it = places::top(&mounts, directory).filter(|mount| mount.is_ours);
@@ -204,7 +204,7 @@ fn refuse_twice(image: &Path, directory: &Path) -> Result<()> {
     ))
 }
 
-/// Does what this process was started for beside a mount, if it was.
+/// Runs this process as a watch process of a mount, if it was started as one.
 pub(crate) fn watches() -> bool {
     let Some(watched) = watch::wanted() else {
         return false;
@@ -213,17 +213,19 @@ pub(crate) fn watches() -> bool {
     true
 }
 
-/// The words of a helper of mount(8) (`mount.buttress SOURCE DIRECTORY [-sfnv] [-N SPACE] [-t TYPE] [-o OPTIONS]`) or of umount(8)
-/// (`umount.buttress DIRECTORY [-flnrv] [-N SPACE] [-t TYPE]`) as those of the command; none, where the program was not called by the
-/// name of one. mount(8) says `rw` by itself.
+/// Converts the arguments of a mount(8) helper (`mount.buttress SOURCE DIRECTORY [-sfnv] [-N SPACE]
+/// [-t TYPE] [-o OPTIONS]`) or of a umount(8) helper (`umount.buttress DIRECTORY [-flnrv] [-N
+/// SPACE] [-t TYPE]`) to arguments of the command. Returns `None` if the program has neither name.
+/// mount(8) itself adds `rw`.
 ///
-/// What root mounts by a helper is for everybody, as with other file systems.
+/// A mount by root through a helper is accessible to all users, as for other file systems.
 pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
     of_helper_of_fuse(arguments).or_else(|| of_helper_by_name(arguments))
 }
 
-/// Does as [`of_helper_by_name`] for the helper of package fuse3 (`mount.fuse`). mount(8) calls it if no helper of ours
-/// exists. The helper calls `buttress SOURCE DIRECTORY -o OPTIONS`, as it calls the servers of other file systems.
+/// Converts arguments as [`of_helper_by_name`] does, for the helper of package fuse3
+/// (`mount.fuse`). mount(8) calls it if this program's helper does not exist. That helper calls
+/// `buttress SOURCE DIRECTORY -o OPTIONS`, as it calls the servers of other file systems.
 fn of_helper_of_fuse(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let [program, source, directory, flag, options] = arguments else {
         return None;
@@ -263,7 +265,7 @@ fn of_helper_by_name(arguments: &[OsString]) -> Option<Vec<OsString>> {
         match argument.to_str() {
             Some("-s" | "-n" | "-v" | "-r") => {}
             Some("-N" | "-t") => drop(rest.next()),
-            // A trial run: nothing is mounted.
+            // With `-f`, nothing is mounted.
             Some("-f") if mounts => return Some(vec!["buttress".into(), "--version".into()]),
             _ => words.push(argument.clone()),
         }

@@ -1,4 +1,4 @@
-//! `buttress overlay …`: what becomes of changes that `--overlay` kept beside an image.
+//! `buttress overlay …`: commands for changes that `--overlay` stored beside an image.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::output::terminal;
 use crate::sources::Role;
 use crate::table::{Row, Subcommand, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[leaf::<Commit>()];
 
 /// Put the changes that an overlay holds into the image, and delete the overlay
@@ -44,7 +44,7 @@ impl Subcommand for Commit {
     }
 
     fn run(self, context: &Context) -> Result<Outcome> {
-        // What is said about it goes nowhere near either.
+        // Messages must not be written to the overlay or the image.
         context.sources().add(&self.overlay, Role::Overlay)?;
         context.sources().add(&self.image, Role::Volume)?;
         let applied = buttress::apply_overlay(&self.overlay, &self.image, &context.device_options())?;

@@ -1,10 +1,10 @@
-//! `buttress property …`, in the words and formats of `btrfs property`.
+//! `buttress property …`, with the commands and formats of `btrfs property`.
 //!
-//! | property | of | what |
+//! | property | of | meaning |
 //! |---|---|---|
-//! | `ro` | subvolumes | whether it is read-only |
+//! | `ro` | subvolumes | true if the subvolume is read-only |
 //! | `label` | volumes | the label |
-//! | `compression` | files and directories | how new content is compressed |
+//! | `compression` | files and directories | compression of new content |
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -22,7 +22,7 @@ use crate::output::json::insert_name;
 use crate::table::{Row, Subcommand, leaf};
 use crate::target::Target;
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[leaf::<Get>(), leaf::<Set>(), leaf::<List>()];
 
 /// A property.
@@ -36,7 +36,7 @@ enum Property {
     Compression,
 }
 
-/// What a property belongs to.
+/// Kind of object that a property belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     #[value(alias = "s")]
@@ -66,7 +66,7 @@ impl Property {
         }
     }
 
-    /// The value; `None` where it is not set, or the object cannot have it.
+    /// Returns the value; `None` if the property is unset, or the object cannot have it.
     fn get(self, filesystem: &Volume, location: Location) -> Result<Option<Vec<u8>>> {
         Ok(match self {
             Self::Ro if location.is_subvolume_root() => {
@@ -80,7 +80,8 @@ impl Property {
     }
 }
 
-/// The properties of an object: of one kind, or all that it can have. The label is shown for the whole volume only.
+/// Lists the properties of an object: of one kind, or all that it can have. The label belongs to
+/// the whole volume only.
 fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property> {
     let is_volume = !target.has_path;
     let any = move |property: &Property| match kind {
@@ -90,7 +91,7 @@ fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property>
     Property::ALL.into_iter().filter(any)
 }
 
-/// Refuses a property that is not one of the type that is asked for.
+/// Refuses a property that does not belong to the requested kind.
 fn refuse_kind(kind: Option<Kind>, name: Option<Property>) -> Result<()> {
     match (kind, name) {
         (Some(kind), Some(property)) if property.kind() != kind => Err(usage(format_args!(

@@ -1,9 +1,11 @@
-//! `buttress receive IMAGE:/directory`: streams become read-only subvolumes of a volume that is not mounted.
+//! `buttress receive IMAGE:/directory`: receives streams as read-only subvolumes of an unmounted
+//! volume.
 //!
 //! - `volume`: receiving
-//! - `dump`, `json`: what streams do, without receiving them
+//! - `dump`, `json`: the commands of streams, without receiving them
 //!
-//! Each stream is received wholly or not at all; several are received in the order in which they are given.
+//! The command receives each stream completely or not at all, and several streams in the given
+//! order.
 
 mod dump;
 mod json;
@@ -137,7 +139,8 @@ impl Subcommand for Receive {
             return volume::tokens(&self, context);
         }
         if !self.dump {
-            // What one thread takes for others to free would stay in arenas of its own.
+            // Share one arena: memory that one thread allocates and another frees would otherwise
+            // stay in separate arenas.
             buttress::unstable::device::arenas::share_one();
             return volume::receive(&self, context);
         }
@@ -162,7 +165,7 @@ impl Subcommand for Receive {
 }
 
 impl Receive {
-    /// An option about a stream, if one was given.
+    /// Returns an option about a stream, if the user gave one.
     fn unused_by_token(&self) -> Option<&'static str> {
         let given = [
             (!self.files.is_empty(), "-f"),
@@ -182,7 +185,7 @@ impl Receive {
     }
 }
 
-/// A stream, and how to call it.
+/// Opens a stream, and returns its name for messages.
 fn open(context: &Context, file: Option<&Path>) -> Result<(File, String)> {
     match file {
         Some(path) if path.as_os_str() != "-" => {
@@ -197,7 +200,8 @@ fn open(context: &Context, file: Option<&Path>) -> Result<(File, String)> {
                 return Err(anyhow!("a send stream is not read from a terminal"))
                     .context(Advice::new("redirect it, or name a file with -f"));
             }
-            // Without the library's buffer: it would take more than was asked for from whoever reads next.
+            // Avoid the standard library's buffer, which would consume input beyond the requested
+            // bytes.
             let input = File::from(input.as_fd().try_clone_to_owned()?);
             context
                 .sources()

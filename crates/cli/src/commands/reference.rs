@@ -1,4 +1,5 @@
-//! `buttress reference` (not shown in help): the page `docs/commands.md`, made from the command table.
+//! `buttress reference` (hidden in help): the page `docs/commands.md`, generated from the command
+//! table.
 
 use std::io::Write;
 
@@ -58,7 +59,7 @@ Made from the command table by `cargo xtask docs`; a test compares the two.
 
 ";
 
-/// The page.
+/// Builds the page.
 pub fn markdown() -> String {
     let mut root = table::command();
     root.build();
@@ -91,7 +92,7 @@ fn describe_all(page: &mut String, parent: &Command, rows: &[Row], above: &str) 
     }
 }
 
-/// Examples, and exit codes that are not the usual ones.
+/// Appends examples, and exit codes that differ from the usual ones.
 fn describe_use(page: &mut String, examples: &[Example], exit_codes: &[ExitCode]) {
     page.push_str("Examples:\n\n");
     for Example { line, does } in examples {
@@ -107,7 +108,7 @@ fn describe_use(page: &mut String, examples: &[Example], exit_codes: &[ExitCode]
     }
 }
 
-/// A sentence as a part of one.
+/// Lowers the first letter of a sentence, to embed it in another one.
 fn lower_first(sentence: &str) -> String {
     let mut letters = sentence.chars();
     let first = letters.next().map(|letter| letter.to_ascii_lowercase());
@@ -135,7 +136,7 @@ fn describe(page: &mut String, command: &Command, name: &str) {
     }
 }
 
-/// The words of a session, from their own table.
+/// Appends the shell commands of a session, from their own table.
 fn shell_words(page: &mut String) {
     page.push_str("Words of a session; `help WORD` shows the options of one:\n\n| | |\n|---|---|\n");
     for (typed, about) in shell::table::summary(shell::words::ROWS) {
@@ -179,7 +180,7 @@ fn options<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// Longer lists of values are left to `--help`.
+/// Largest number of values that the page lists; `--help` shows longer lists.
 const LISTED_VALUES_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! `buttress replace …`: another device takes the place of one, in the words of btrfs-progs, on volumes that are not mounted.
+//! `buttress replace …`: replaces a device of an unmounted volume with another one, with the
+//! commands of btrfs-progs.
 //!
-//! - `start`: looks whether the target will do, begins or goes on, in the background unless `-B` says otherwise
-//! - `running`: a replacement under way, its record kept up to date, signals suspend it
-//! - `print`: how it ended, and what was lost
-//! - `record`: the status file, by which it is looked at and given up while it runs
+//! - `start`: checks the target, starts or resumes a replacement, in the background unless `-B` is
+//!   given
+//! - `running`: a replacement in progress: updates its record, and suspends on signals
+//! - `print`: the outcome, and the losses
+//! - `record`: the status file, which serves to inspect and to cancel a running replacement
 
 mod cancel;
 mod print;
@@ -15,17 +17,17 @@ mod status;
 use crate::manual::ExitCode;
 use crate::table::{Row, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<start::Start>(),
     leaf::<status::Status>(),
     leaf::<cancel::Cancel>(),
 ];
 
-/// Nothing is being replaced.
+/// Exit code if no replacement exists.
 const NOTHING: u8 = 2;
 
-/// The exit codes of `cancel`.
+/// Exit codes of `cancel`.
 const CANCEL_EXIT_CODES: &[ExitCode] = &[
     (0, "The replacement was given up"),
     (1, "It could not be given up"),

@@ -1,8 +1,8 @@
-//! `buttress rescue …`, in the words of `btrfs rescue`.
+//! `buttress rescue …`, with the commands of `btrfs rescue`.
 
 pub mod zero_log;
 
 use crate::table::{Row, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[leaf::<zero_log::ZeroLog>()];

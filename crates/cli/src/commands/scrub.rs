@@ -1,12 +1,12 @@
-//! `buttress scrub …`: every copy and all parity, in the words of btrfs-progs, on images and devices that are
-//! not mounted, and on our own mounts.
+//! `buttress scrub …`: verifies every copy and all parity, with the commands of btrfs-progs. It
+//! works on unmounted images and devices, and on mounts of this program.
 //!
-//! - `options`: what `start` and `resume` have in common
-//! - `running`: a scrub under way: its record is kept up to date, signals pause it
-//! - `online`: scrubs of a volume that is mounted, in its server
-//! - `record`: the status file, by which a scrub goes on, is looked at and stopped
-//! - `printing`: what btrfs-progs prints, and JSON with its counters' names
-//! - `files`: whose data is damaged
+//! - `options`: the common options of `start` and `resume`
+//! - `running`: a scrub in progress: updates its record, and pauses on signals
+//! - `online`: scrubs of a mounted volume, in its server
+//! - `record`: the status file, which serves to resume, inspect and stop a scrub
+//! - `printing`: the output of btrfs-progs, and JSON with its counters' names
+//! - `files`: the files with damaged data
 
 mod cancel;
 pub(in crate::commands) mod files;
@@ -21,7 +21,7 @@ mod status;
 use crate::manual::ExitCode;
 use crate::table::{Row, leaf};
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<start::Start>(),
     leaf::<cancel::Cancel>(),
@@ -29,16 +29,16 @@ pub const ROWS: &[Row] = &[
     leaf::<status::Status>(),
 ];
 
-/// What the name of a status file ends with.
+/// Suffix of a status file's name.
 const STATUS_ENDING: &str = ".scrub-status";
 
-/// Nothing is running, or there is nothing to go on with.
+/// Exit code if no scrub is running, or none can be resumed.
 const NOTHING: u8 = 2;
 
-/// Some damage could not be repaired.
+/// Exit code if some damage could not be repaired.
 const UNCORRECTABLE: u8 = 3;
 
-/// The exit codes of `start` and `resume`.
+/// Exit codes of `start` and `resume`.
 const EXIT_CODES: &[ExitCode] = &[
     (0, "All of it was scrubbed, and what was bad was corrected"),
     (1, "It could not scrub, or was stopped"),

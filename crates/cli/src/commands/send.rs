@@ -1,4 +1,4 @@
-//! `buttress send IMAGE:/snapshot…`: snapshots as a send stream, without mounting them.
+//! `buttress send IMAGE:/snapshot…`: sends snapshots as a stream, without mounting them.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write};
@@ -173,7 +173,7 @@ impl Send {
         })
     }
 
-    /// What is sent, in order, and how.
+    /// Returns the snapshots to send, in order, each with its options.
     fn plan(&self, context: &Context, version: Version) -> Result<Vec<(Snapshot, Options)>> {
         let mut images = Images::for_one_pass(context);
         let mut open = |argument: &OsString| open_snapshot(context, &mut images, argument);
@@ -198,14 +198,15 @@ impl Send {
                 omit_end: self.omit_ends && number.saturating_add(1) < count,
                 ..Options::default()
             };
-            // What was sent can be cloned from.
+            // Later snapshots can clone from earlier ones of the same command.
             sources.push(snapshot.clone());
             sends.push((snapshot, options));
         }
         Ok(sends)
     }
 
-    /// How many bytes the receiver has already, and by what it tells that they are of this stream.
+    /// Returns the number of bytes that the receiver already has, and its trail, which proves that
+    /// they belong to this stream.
     fn place(&self, digest: Digest) -> Result<(u64, Option<Following>)> {
         let resume = match self.resume {
             Some(Resume::Asked) => read_token()?,
@@ -224,18 +225,18 @@ impl Send {
         }
     }
 
-    /// Whether --resume names a place of the receiver's, and not one in a file.
+    /// Returns whether --resume contains a receiver's trail instead of a token.
     fn follows_receiver(&self) -> bool {
         !matches!(self.resume, None | Some(Resume::Sender(_)))
     }
 
-    /// Where a part of this stream is kept, beside the file that all of it goes to. The name has the token's digest, so that
-    /// it is never taken for a part of another stream, and never replaced by one.
+    /// Returns the name of a partial stream, beside the file for the complete stream. The name
+    /// contains the token's digest, so it never collides with a part of another stream.
     fn partial(file: &Path, digest: Digest) -> PathBuf {
         beside(file, &format!(".part-{digest}"))
     }
 
-    /// The stream ended early: says where what there is of it is, and what to do.
+    /// After an early end of the stream, prints the location of its part and how to resume.
     fn tell_how_to_go_on(&self, context: &Context, sink: Destination, token: Token) {
         let Token { digest, offset } = token;
         let kept = match (named(self.file.as_deref()), sink) {
@@ -261,7 +262,7 @@ impl Send {
         }
     }
 
-    /// Where the stream goes from its byte `offset` on.
+    /// Opens the output of the stream for its bytes from `offset` on.
     fn sink(&self, context: &Context, digest: Digest, offset: u64) -> Result<Destination> {
         match named(self.file.as_deref()) {
             Some(path) if offset > 0 && !self.follows_receiver() => {
@@ -276,14 +277,14 @@ impl Send {
     }
 }
 
-/// Where --resume goes on.
+/// Position at which --resume continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resume {
-    /// Where a sender stopped.
+    /// Position at which a sender stopped.
     Sender(Token),
-    /// How far a receiver came.
+    /// Trail of a receiver.
     Receiver(Trail),
-    /// Where standard input says.
+    /// The position is on standard input.
     Asked,
 }
 
@@ -302,14 +303,14 @@ impl FromStr for Resume {
     }
 }
 
-/// What to do when the token does not fit what is to be sent.
+/// Advice if the token does not match the stream.
 const SAME_AGAIN: &str =
     "give the same snapshots and options as before; what was sent must not have been made anew since";
 
-/// The longest line that is read for a token.
+/// Longest line that is read for a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 128;
 
-/// A token from the first line of standard input; nothing behind that is read.
+/// Reads a token from the first line of standard input, and nothing after this line.
 fn read_token() -> Result<Resume> {
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
@@ -325,7 +326,7 @@ fn read_token() -> Result<Resume> {
     token.map_err(|error| anyhow!("--resume -: standard input: {error}"))
 }
 
-/// Sends one after the other, leaving out the first `skip_bytes` of all.
+/// Sends the snapshots in order, and omits the first `skip_bytes` bytes of the whole output.
 fn send_all(
     context: &Context,
     sends: Vec<(Snapshot, Options)>,
@@ -365,7 +366,7 @@ fn send_all(
     Ok(())
 }
 
-/// Tells the progress what will come, where that can be said from a glance and somebody watches.
+/// Sets the expected length of the progress from a quick estimate, if the progress is displayed.
 fn expect(context: &Context, sends: &[(Snapshot, Options)], offset: u64, progress: &Progress) {
     if !Watch::is_wanted(context) || sends.iter().any(|(_, options)| options.parent.is_some()) {
         return;
@@ -373,14 +374,14 @@ fn expect(context: &Context, sends: &[(Snapshot, Options)], offset: u64, progres
     let guess =
         |(snapshot, options): &(Snapshot, Options)| estimate::sample(snapshot, options, &Progress::new());
     let estimates: Result<Vec<_>, _> = sends.iter().map(guess).collect();
-    // A volume that cannot be read is told by the send itself.
+    // The send itself reports an unreadable volume.
     if let Ok(estimates) = estimates {
         let bytes: u64 = estimates.iter().map(|estimate| estimate.stream_bytes.get()).sum();
         progress.expect(ByteCount::new(bytes.saturating_sub(offset)));
     }
 }
 
-/// Prints how long the stream will be.
+/// Prints the length of the stream.
 fn estimate(
     context: &Context,
     how: How,
@@ -429,7 +430,7 @@ fn name_of(snapshot: &Snapshot) -> String {
     snapshot.name().escape_ascii().to_string()
 }
 
-/// The snapshot that an argument names.
+/// Opens the snapshot that an argument names.
 fn open_snapshot(context: &Context, images: &mut Images<'_>, argument: &OsString) -> Result<Snapshot> {
     let target = context.target(argument);
     let mut open = || -> Result<Snapshot> {
@@ -444,8 +445,8 @@ fn open_snapshot(context: &Context, images: &mut Images<'_>, argument: &OsString
     open().map_err(|error| target.name_in(error))
 }
 
-/// The best parent among the clone sources: a snapshot of the same subvolume (or that subvolume itself), the one
-/// that is closest to `snapshot` in time.
+/// Chooses the best parent among the clone sources: a snapshot of the same subvolume (or this
+/// subvolume itself), the one closest to `snapshot` in time.
 fn good_parent(snapshot: &Snapshot, sources: &[Snapshot]) -> Result<Snapshot> {
     let origin = snapshot.info().parent_uuid();
     let created = snapshot.info().created_generation();

@@ -1,4 +1,4 @@
-//! `buttress shell IMAGE`: a session on a volume, from a terminal, a script, or `-c`.
+//! `buttress shell IMAGE`: a session on a volume, on a terminal, from a script, or with `-c`.
 
 use std::ffi::OsString;
 

@@ -1,12 +1,12 @@
-//! `buttress space IMAGE[:/dir]`: who owns what, to the byte, without quotas.
+//! `buttress space IMAGE[:/dir]`: space ownership to the byte, without quotas.
 //!
-//! Without a path, a line for each subvolume and snapshot. With one, a line for each entry of the directory, and with
-//! whom it shares. `--if-deleted` says what would come back; `--export ncdu` writes a file for the viewers that read
-//! ncdu's format.
+//! Without a path, each subvolume and snapshot has a line. With a path, each entry of the directory
+//! has a line, with the owners that it shares space with. `--if-deleted` computes the space that a
+//! deletion would free. `--export ncdu` writes a file for viewers of ncdu's format.
 //!
 //! - `rows`: from the account to lines;
-//! - `table`, `json`: the two forms of output;
-//! - `deleting`: what would come back;
+//! - `table`, `json`: the two output formats;
+//! - `deleting`: the space that a deletion would free;
 //! - `ncdu`: the export.
 
 mod deleting;
@@ -68,7 +68,7 @@ enum Export {
     Ncdu,
 }
 
-/// What all forms of the command have at hand.
+/// State that all forms of the command share.
 struct Job<'a> {
     context: &'a Context,
     target: &'a Target,
@@ -134,7 +134,7 @@ impl Subcommand for Space {
 }
 
 impl Space {
-    /// Refuses options that would change nothing.
+    /// Refuses options without effect.
     fn refuse_unused(&self, target: &Target) -> Result<()> {
         let has_path = target.path.iter().any(|byte| *byte != b'/');
         if !self.if_deleted.is_empty() && has_path {
@@ -159,20 +159,20 @@ impl Job<'_> {
         self.opened.volume()
     }
 
-    /// Makes the account and tells what is missing from it.
+    /// Computes the account and reports its missing parts.
     fn account(&self, options: &Options) -> Result<Accounting> {
         let accounting = self.filesystem().account_space(options, &self.progress)?;
         tell_failures(self.context, self.target, &accounting);
         Ok(accounting)
     }
 
-    /// What the target's path leads to.
+    /// Resolves the target's path.
     fn location(&self) -> Result<Location> {
         let found = self.opened.locate(&self.target.path, Follow::NotLast);
         found.map_err(|error| self.target.name_in(error))
     }
 
-    /// The subvolume that a person means: a path, or an id where no path is.
+    /// Returns the subvolume for a name: a path, or an id if no such path exists.
     fn subvolume(&self, name: &str) -> Result<&SubvolumeInfo> {
         let find = |id: u64| self.subvolumes.iter().find(|info| info.id.get() == id);
         let resolved = self.opened.locate(name.as_bytes(), Follow::NotLast);
@@ -193,7 +193,7 @@ impl Job<'_> {
         })
     }
 
-    /// The path of a subvolume from the top level, as it is printed.
+    /// Returns the path of a subvolume from the top level for printing.
     fn path_of(&self, info: &SubvolumeInfo) -> Vec<u8> {
         match &info.path {
             Some(path) => [b"/", path.as_slice()].concat(),
@@ -207,7 +207,7 @@ impl Job<'_> {
     }
 }
 
-/// Tells what could not be read: the figures are too small by what lies below it.
+/// Reports unreadable directories and subvolumes: the figures lack everything below them.
 pub fn tell_failures(context: &Context, target: &Target, accounting: &Accounting) {
     for failure in accounting.failures() {
         context.lost(&target.name_in(failure.clone()));

@@ -1,5 +1,5 @@
-//! `buttress stat IMAGE:/path…`: what `stat(1)` prints, and what only btrfs has: subvolume, generations, flags,
-//! extended attributes.
+//! `buttress stat IMAGE:/path…`: the output of `stat(1)`, plus btrfs's subvolume, generations,
+//! flags and extended attributes.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -31,7 +31,7 @@ pub struct Stat {
     files: Vec<OsString>,
 }
 
-/// What is to be shown of one file.
+/// Properties of a file to print.
 struct Shown {
     path: Vec<u8>,
     record: InodeRecord,
@@ -195,7 +195,7 @@ fn as_json(shown: &Shown) -> Value {
     Value::Object(object)
 }
 
-/// The kind of file as one word, in JSON.
+/// Returns the kind of file as one word, for JSON.
 pub(crate) fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",

@@ -1,11 +1,12 @@
-//! `buttress stream`: looks into send streams without receiving them.
+//! `buttress stream`: inspects send streams without receiving them.
 //!
-//! All of its commands take files in the order in which they would be received: a full stream and its incremental
-//! successors, or several streams in one file. What is shown is what the last stream makes, or the one that
-//! `--snapshot` names. As elsewhere a path follows its file, `FILE:/path`, here the last one's.
+//! All commands of the group take files in receive order: a full stream and its incremental
+//! successors, or several streams in one file. They show the last stream's snapshot, or the one
+//! that `--snapshot` names. A path follows the last file: `FILE:/path`.
 //!
-//! Streams are read once to learn what they hold; file data is read from them again when it is wanted. So what is
-//! no plain file (a pipe, or `-` for standard input) is first copied to a temporary file without a name.
+//! The command reads streams once to learn their structure, and reads file data again on demand. An
+//! input that is no regular file (a pipe, or `-` for standard input) is therefore first copied to
+//! an unnamed temporary file.
 
 mod cat;
 mod ls;
@@ -30,7 +31,7 @@ use crate::sources::Role;
 use crate::table::{Row, leaf};
 use crate::target::Target;
 
-/// The commands of the group.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<ls::Ls>(),
     leaf::<cat::Cat>(),
@@ -52,20 +53,20 @@ struct Streams {
     files: Vec<OsString>,
 }
 
-/// Streams that were read.
+/// A loaded series of streams, with the selected snapshot.
 struct Loaded {
     series: Series,
-    /// Which snapshot to show.
+    /// Index of the snapshot to show.
     number: usize,
-    /// The path that was given, from the root of the snapshot, and whether one was.
+    /// Path from the root of the snapshot; the next field states whether the user gave one.
     path: Vec<u8>,
     has_path: bool,
-    /// The last stream and the path, for messages.
+    /// Name of the last stream and the path, for messages.
     shown: String,
 }
 
 impl Streams {
-    /// Reads all streams.
+    /// Loads all streams.
     fn load(&self, context: &Context, name: &'static str) -> Result<Loaded> {
         let mut targets: Vec<Target> = self.files.iter().map(|file| Target::parse(file)).collect();
         let last = targets.pop().context("a stream is missing")?;
@@ -115,7 +116,7 @@ impl Loaded {
         Ok(&self.snapshot()?.tree)
     }
 
-    /// What the path leads to, and the path without slashes around it.
+    /// Resolves the path, and returns it without leading and trailing slashes.
     fn start(&self) -> Result<(NodeId, Vec<u8>)> {
         let names = self
             .path
@@ -131,7 +132,7 @@ impl Loaded {
     }
 }
 
-/// Reads the streams of these files.
+/// Loads the streams of these files.
 fn read<'a>(
     context: &Context,
     name: &'static str,
@@ -147,7 +148,7 @@ fn read<'a>(
     Ok(series)
 }
 
-/// The file, or a copy of it where it can be read only once.
+/// Opens the file, or a copy of it if it can be read only once.
 fn open(context: &Context, name: &OsStr) -> Result<File> {
     let opening = || format!("opening {}", name.to_string_lossy());
     let mut file = if name == "-" {
@@ -158,7 +159,8 @@ fn open(context: &Context, name: &OsStr) -> Result<File> {
     context
         .sources()
         .add_open(&file, &name.to_string_lossy(), Role::Stream)?;
-    // Standard input may be a file that was read from already, so it is copied from where it stands.
+    // Another reader may have consumed part of standard input, so copy it from its current
+    // position.
     if name != "-" && file.metadata().with_context(opening)?.is_file() {
         return Ok(file);
     }

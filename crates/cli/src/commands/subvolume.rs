@@ -1,4 +1,4 @@
-//! `buttress subvolume …`, in the words and formats of `btrfs subvolume`.
+//! `buttress subvolume …`, with the commands and formats of `btrfs subvolume`.
 
 pub mod create;
 pub mod delete;
@@ -21,7 +21,7 @@ use crate::table::{Row, leaf};
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// The group's rows of the command table.
+/// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[
     leaf::<list::List>(),
     leaf::<show::Show>(),
@@ -34,15 +34,15 @@ pub const ROWS: &[Row] = &[
     leaf::<sync::Sync>(),
 ];
 
-/// The path that stands for the top level where it has no name.
+/// Path that stands for the top level, which has no name.
 pub(crate) const TOP_LEVEL_NAME: &str = "<FS_TREE>";
 
-/// A uuid as text, or `-`.
+/// Formats a uuid as text, or as `-`.
 pub(crate) fn uuid_or_dash(uuid: Option<uuid::Uuid>) -> String {
     uuid.map_or_else(|| "-".to_owned(), |uuid| uuid.hyphenated().to_string())
 }
 
-/// The subvolume whose root a path leads to.
+/// Returns the subvolume whose root is at a path.
 fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<SubvolumeId> {
     let location = volume
         .resolve(&target.path, follow)
@@ -54,7 +54,7 @@ fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<Sub
     Ok(location.subvolume)
 }
 
-/// Opens the volume of targets for writing: they must name one image.
+/// Opens the volume of targets for writing; all of them must be on one image.
 fn open_one_volume(context: &Context, targets: &[Target]) -> Result<Writing> {
     let (first, others) = targets.split_first().context("no target")?;
     if !context.is_on_mount() {

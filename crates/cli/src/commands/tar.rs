@@ -1,12 +1,12 @@
-//! `buttress tar IMAGE:/directory`: a directory tree as a tar archive on standard output.
+//! `buttress tar IMAGE:/directory`: writes a directory tree as a tar archive to standard output.
 //!
-//! The members are those of `tar -C directory -c .`: `./`, then everything below, directories before what they
-//! hold, in the order of the directories. Everything that btrfs knows goes along: see [`crate::pax`]. Sockets cannot
-//! be archived; they are skipped with a warning, as GNU tar does.
+//! The members are those of `tar -C directory -c .`: `./`, then everything below, directories
+//! before their entries, in directory order. The archive contains all attributes that btrfs has:
+//! see [`crate::pax`]. Sockets cannot be archived; they are skipped with a warning, as in GNU tar.
 //!
-//! Reading and writing overlap: the walk reads ahead on its threads, and another thread writes to the pipe.
-//! A file that turns out to be damaged is filled with zeros where it is, so the archive stays readable; it is
-//! reported, and the exit code is 1.
+//! Reading and writing overlap: the walk reads ahead on its threads, and another thread writes to
+//! the pipe. Unreadable ranges of a damaged file become zeros, so the archive stays readable. The
+//! command reports them and exits with 1.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ use crate::progress::Watch;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Above this many data ranges a file is stored whole: the map must be known before the first byte.
+/// Largest number of data ranges of a sparse member. Files with more are stored whole, because the
+/// map must be known before the first byte.
 const RANGES_MAX: usize = 1 << 20;
 
 /// Write a directory tree to standard output as a tar archive (pax format)
@@ -121,7 +122,7 @@ struct Archiver<'a> {
     command: &'a Tar,
     context: &'a Context,
     target: &'a Target,
-    /// The member's name where the walk begins at a file.
+    /// Name of the member if the walk begins at a file.
     start_name: &'a [u8],
     archive: Archive<WriterThread<Destination>>,
     progress: Progress,
@@ -220,7 +221,7 @@ impl Archiver<'_> {
         Ok(self.archive.end()?)
     }
 
-    /// `./` and the path from where the walk began; a directory's ends with a slash.
+    /// Returns `./` and the path from the start of the walk; a directory's path ends with a slash.
     fn member_path(&self, entry: &WalkEntry) -> Vec<u8> {
         let inner = entry.path();
         if entry.metadata().kind != FileKind::Directory {
@@ -234,7 +235,8 @@ impl Archiver<'_> {
         }
     }
 
-    /// The ranges of a file that has holes; `None` for a file without, or with too many.
+    /// Returns the data ranges of a sparse file; `None` for a file without holes, or with too many
+    /// ranges.
     fn data_map(&self, entry: &WalkEntry, reader: &FileReader, path: &[u8]) -> Option<DataMap> {
         let size = entry.metadata().size.get();
         let mut map = DataMap::new(size);
@@ -251,7 +253,7 @@ impl Archiver<'_> {
                         map.add(range.offset.get(), range.length.get());
                     }
                 }
-                // Reading the content reports it too; the file is then stored whole.
+                // The file is then stored whole, and reading its content reports the same error.
                 Err(_) => return None,
             }
             if map.range_count() > RANGES_MAX {

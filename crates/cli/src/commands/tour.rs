@@ -41,7 +41,7 @@ pub struct TourCommand {
     keep: bool,
 }
 
-/// A step that was made.
+/// A completed step.
 struct Made {
     name: &'static str,
     result: Result<String>,
@@ -101,13 +101,13 @@ impl Subcommand for TourCommand {
     }
 }
 
-/// Prints each step when it is done.
+/// Printer of completed steps.
 struct Printer<'a> {
     context: &'a Context,
     made: Vec<Made>,
 }
 
-/// Widths of the columns before the last.
+/// Widths of the columns except the last one.
 const NAME_WIDTH: usize = 36;
 const TIME_WIDTH: usize = 10;
 
@@ -187,7 +187,7 @@ impl Printer<'_> {
     }
 }
 
-/// The image that was made. It goes with the tour, however that ends, unless it is kept.
+/// The created image file, removed at the end of the tour in any case, unless it is to be kept.
 struct Image {
     path: PathBuf,
     keep: bool,
@@ -202,7 +202,7 @@ impl Drop for Image {
     }
 }
 
-/// What can be tried on the volume that is left.
+/// Suggested commands for the remaining volume.
 const TO_TRY: [&str; 6] = [
     "buttress ls -l IMAGE:/project",
     "buttress diff IMAGE:/before IMAGE:/after",

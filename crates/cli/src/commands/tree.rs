@@ -1,7 +1,7 @@
-//! `buttress tree IMAGE[:/path]`: a directory tree as a picture, as `tree(1)` draws it.
+//! `buttress tree IMAGE[:/path]`: draws a directory tree, as `tree(1)` does.
 //!
-//! Names are sorted by their bytes. A directory that was met before is not entered again, so a damaged volume
-//! whose directories hold each other ends too.
+//! Names are sorted by their bytes. The walk does not enter a directory twice, so it also ends on a
+//! damaged volume with a cycle of directories.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use crate::manual::{Example, example};
 use crate::output::json::{ArrayWriter, insert_name};
 use crate::table::Subcommand;
 
-/// How deep the picture may go.
+/// Largest depth of the drawing.
 const DEPTH_MAX: usize = 4096;
 
 /// Draw a directory tree
@@ -124,16 +124,17 @@ struct Drawing<'a> {
     files: u64,
 }
 
-/// A directory on the way down: what is still to be shown of it.
+/// A directory on the current path, with its remaining entries.
 struct Level {
     location: Location,
     path: Vec<u8>,
     entries: std::iter::Peekable<std::vec::IntoIter<DirEntry>>,
-    /// What stands before the lines of its entries.
+    /// Text before the lines of the directory's entries.
     prefix: String,
 }
 
-/// Shows one entry: the entry, its path from the start, and what stands before its name.
+/// Function that shows one entry. Arguments: the entry, its path from the start, the text before
+/// its name.
 type Show<'a> = dyn FnMut(&DirEntry, &[u8], &str) -> Result<()> + 'a;
 
 impl Drawing<'_> {
@@ -182,7 +183,7 @@ impl Drawing<'_> {
         Ok(())
     }
 
-    /// The entries of a directory that are to be shown, sorted.
+    /// Returns the entries of a directory to show, sorted.
     fn level(&self, location: Location, path: Vec<u8>, prefix: String) -> Level {
         let mut entries = Vec::new();
         match self.opened.volume().read_dir(location) {

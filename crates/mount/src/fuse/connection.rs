@@ -1,10 +1,11 @@
-//! A mount, and the descriptor by which the kernel talks to the server.
+//! A mount, and the descriptor that connects the kernel and the server.
 //!
-//! Root mounts with `mount(2)`. Anybody else has `fusermount3` do it, which is set-user-id, checks what may be, and passes the
-//! descriptor back over a socket.
+//! Root mounts with `mount(2)`. Other users mount with `fusermount3`, a set-user-id program that
+//! checks permissions and passes the descriptor over a socket.
 //!
-//! Where root mounts a block device for writing, the kernel claims it for the mount (`fuseblk`), asks the server to sync it with all others,
-//! and lets umount(8) return only after the server has answered that it is done with it.
+//! If root mounts a block device for writing, the kernel claims the device for the mount
+//! (`fuseblk`). It then asks the server to sync the mount with all other file systems. umount(8)
+//! then returns only after the server has confirmed the end of its work.
 
 use super::READ_AHEAD_BYTES;
 use buttress::{AccessPolicy, AccessTimes};
@@ -23,45 +24,47 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What `/proc/mounts` shows as the type.
+/// Type of the mount in `/proc/mounts`.
 const TYPE: &str = "fuse.buttress";
-/// The same of block devices.
+/// Type of a block device's mount in `/proc/mounts`.
 const BLOCK_TYPE: &str = "fuseblk.buttress";
 
-/// Whether a type in `/proc/mounts` is that of a server of this program.
+/// Returns whether a type in `/proc/mounts` belongs to a server of this program.
 #[must_use]
 pub fn is_type_of_ours(name: &[u8]) -> bool {
     [TYPE, BLOCK_TYPE].iter().any(|known| known.as_bytes() == name)
 }
 
-/// The block size that a mounted block device gets: any sector size of today fits into it.
+/// Block size of a mounted block device in bytes; no current sector size exceeds it.
 const BLOCK_BYTES: u32 = 4096;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
-    /// What is mounted, as `/proc/mounts` shows it.
+    /// Source that `/proc/mounts` shows.
     pub source: OsString,
-    /// Nothing can be changed.
+    /// Mounts read-only.
     pub read_only: bool,
-    /// Others than who mounts may use it.
+    /// Allows access for users other than the mounting user.
     pub allow_other: bool,
-    /// Set-user-id bits mean something.
+    /// Honours set-user-id bits.
     pub suid: bool,
-    /// Device nodes are devices.
+    /// Allows access to devices through device nodes.
     pub dev: bool,
-    /// Programs cannot be run.
+    /// Forbids the execution of programs.
     pub no_exec: bool,
-    /// Which accesses move times of the last access. The server decides that; the kernel shows it, and what a remount makes of it.
+    /// Policy for access times. The server applies it; the kernel only shows it and its changes by
+    /// a remount.
     pub accesses: AccessPolicy,
-    /// The kernel keeps what is written for a while, and sends it when a file is synced or closed, or when it likes.
+    /// Enables the kernel's write-back cache: the kernel sends written content at a sync or close
+    /// of the file, or at any other time.
     pub writeback_cache: bool,
 }
 
-/// A mount that is to be served. Dropping it unmounts.
+/// A mount to serve. Dropping it unmounts.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) device: OwnedFd,
@@ -71,10 +74,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Mounts on a directory.
+    /// Mounts a file system on a directory.
     ///
-    /// `claim`: the block device `options.source`, opened exclusively. The mount takes the claim over, for which it has to be let go of for a
-    /// moment; whoever takes the device then has it, and this fails.
+    /// `claim`: the block device `options.source`, opened exclusively. The mount takes the claim
+    /// over. For a moment nobody has the claim; if another process opens the device then, this call
+    /// fails.
     pub(super) fn mount(directory: &Path, options: &MountOptions, claim: Option<File>) -> io::Result<Self> {
         let directory = directory.canonicalize()?;
         if rustix::process::geteuid().is_root() {
@@ -94,7 +98,7 @@ impl Connection {
                         is_mounted: true,
                     });
                 }
-                // Root of a user namespace may have the helper only.
+                // The root user of a user namespace can only use the helper.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
                 Err(error) => return Err(error),
             }
@@ -108,7 +112,7 @@ impl Connection {
         })
     }
 
-    /// Somebody else unmounted it.
+    /// Records that another process unmounted the file system.
     pub(super) fn was_unmounted(&mut self) {
         self.is_mounted = false;
     }
@@ -117,16 +121,16 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.is_mounted {
-            // There is nobody to tell, and nothing else to try.
+            // Drop cannot report an error, and no other method remains.
             let _ = unmount_at(&self.directory, self.by_helper, true);
         }
     }
 }
 
-/// Unmounts what is mounted on a directory; `lazy`: as soon as nobody uses it any more.
+/// Unmounts the file system on a directory; `lazy` unmounts as soon as no process uses it any more.
 ///
 /// # Errors
-/// That it is busy, not a mount, or somebody else's.
+/// The mount is busy, does not exist, or belongs to another user.
 pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
     unmount_at(directory, !rustix::process::geteuid().is_root(), lazy)
 }
@@ -139,7 +143,7 @@ fn unmount_at(directory: &Path, by_helper: bool, lazy: bool) -> io::Result<()> {
             UnmountFlags::empty()
         };
         match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
-            // The rights of root were given up: the helper has them.
+            // This process gave up the rights of root; the helper has them.
             Err(Os::PERM) => {}
             ended => return Ok(ended?),
         }
@@ -165,7 +169,7 @@ fn unmount_at(directory: &Path, by_helper: bool, lazy: bool) -> io::Result<()> {
     Err(last)
 }
 
-/// What a helper said, as an error's text.
+/// Converts the output of the helper to an error text.
 fn said(bytes: &[u8], helper: &str) -> String {
     let text = String::from_utf8_lossy(bytes);
     match text.trim() {
@@ -214,10 +218,10 @@ fn mount_directly(directory: &Path, options: &MountOptions, is_block_device: boo
     Ok(device)
 }
 
-/// Lets the kernel read as far ahead as it does for its own file systems. Before it agrees with the server on how far at most. Where that cannot be
-/// said it reads less far.
+/// Sets the kernel's readahead for the mount as for its own file systems. This limit must be set
+/// before the negotiation. If it cannot be set, the kernel reads less far ahead.
 fn read_further_ahead(directory: &Path, is_block_device: bool) {
-    // Nothing is asked of the server, which does not run yet.
+    // This call must not send a request to the server, which does not run yet.
     let found = rustix::fs::statx(
         rustix::fs::CWD,
         directory,
@@ -226,14 +230,14 @@ fn read_further_ahead(directory: &Path, is_block_device: bool) {
     );
     let Ok(found) = found else { return };
     let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
-    // The block device has a setting of its own, which stays as it is.
+    // The setting of the block device itself stays unchanged.
     let suffix = if is_block_device { "-fuseblk" } else { "" };
     let path = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
     let opened = OpenOptions::new().write(true).open(path);
     drop(opened.map(|mut file| file.write_all((READ_AHEAD_BYTES >> 10).to_string().as_bytes())));
 }
 
-/// The helper's options; commas and backslashes in names are its own.
+/// Builds the helper's options, with commas and backslashes in names escaped.
 fn helper_options(options: &MountOptions) -> OsString {
     let escaped =
         options
@@ -274,7 +278,7 @@ fn mount_by_helper(directory: &Path, options: &MountOptions) -> io::Result<Owned
             SocketFlags::CLOEXEC,
             None,
         )?;
-        // The helper finds its end by the number.
+        // The helper finds its end of the socket by the descriptor number.
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         let child = Command::new(helper)
             .arg("-o")
@@ -310,7 +314,7 @@ fn mount_by_helper(directory: &Path, options: &MountOptions) -> io::Result<Owned
     ))
 }
 
-/// The descriptor that comes over a socket.
+/// Receives a descriptor over a socket.
 fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

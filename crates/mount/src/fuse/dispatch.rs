@@ -1,10 +1,10 @@
 //! From a request to a call of the file system, and back.
 //!
-//! - `names`: looking up, making, linking, removing, listing.
-//! - `attributes`: what `stat(2)` shows, extended attributes, control commands.
+//! - `names`: lookup, creation, links, removal, listing.
+//! - `attributes`: the attributes of `stat(2)`, extended attributes, control commands.
 //! - `content`: open files.
 //!
-//! The kernel's number of a node is the file system's, but for the root, which is 1.
+//! The kernel's node numbers are those of the file system, except that the root is 1.
 
 mod attributes;
 mod content;
@@ -20,47 +20,49 @@ use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// For how long a name holds, or that there is none: nobody but the kernel changes names, or else it is told.
+/// Validity of names and of missing names in seconds. Only the kernel changes names, or the server
+/// notifies it.
 const NAMES_LAST: u64 = 3600;
 
-/// What is given back to the kernel.
+/// Outcome of a request.
 enum Reply {
-    /// What was put together.
+    /// The answer is in the output.
     Answer,
-    /// The same, once the kernel has forgotten this.
+    /// The answer is in the output, but the kernel must drop this cached information first.
     After(Vec<Stale>),
-    /// Nothing was done: first the kernel has to send what it keeps of this.
+    /// The request was not executed: the kernel must first send this content.
     Before(HeldBack),
-    /// Nothing: the kernel does not wait for it.
+    /// The kernel expects no answer.
     None,
 }
 
-/// When an answer is given.
+/// Time at which an answer is sent.
 pub(super) enum When {
     Now,
-    /// Once the kernel has forgotten this.
+    /// The answer is sent after the kernel has dropped this cached information.
     After(Vec<Stale>),
-    /// None so far: the kernel has to send this, and then the request is to be answered [again](Turn::HasCome).
+    /// The kernel must first send this content. The server then executes the request
+    /// [again](Turn::HasCome).
     Before(HeldBack),
-    /// The kernel does not wait for one.
+    /// The kernel expects no answer.
     Never,
 }
 
-/// Which time it is that a request is answered.
+/// Attempt at a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     First,
-    /// The kernel has sent what it kept.
+    /// The kernel has sent its unsent content.
     HasCome,
-    /// It cannot be waited for.
+    /// This thread cannot wait for unsent content.
     CannotCome,
 }
 
-/// See the module.
+/// Server of one mount.
 pub(super) struct Server {
     vfs: Arc<dyn Vfs>,
     root: NodeId,
-    /// A leaf.
+    /// Queue of the notifier thread. Leaf lock.
     later: Mutex<Option<Sender<Later>>>,
 }
 
@@ -93,41 +95,42 @@ impl Server {
         self.root
     }
 
-    /// It was agreed that the kernel keeps what is written for a while.
+    /// Records that the kernel agreed to use a write-back cache.
     pub(super) fn kernel_keeps_writes(&self) {
         self.vfs.keeps_writes();
     }
 
-    /// Has the kernel send times that it keeps.
+    /// Makes the kernel send its unsent times.
     pub(super) fn fetch_times(&self) {
         self.vfs.fetch_times();
     }
 
-    /// Content that the kernel kept has come.
+    /// Records that the kernel has sent this content.
     pub(super) fn has_come(&self, content: &[Stale]) {
         self.vfs.has_come(content);
     }
 
-    /// Who gives answers that have to wait for the kernel.
+    /// Sets the queue of the thread that sends answers after invalidations.
     pub(super) fn answers_later_by(&self, later: Sender<Later>) {
         *self.later.lock() = Some(later);
     }
 
-    /// There are no more answers.
+    /// Closes the queue of deferred answers.
     pub(super) fn answers_no_more(&self) {
         self.later.lock().take();
     }
 
-    /// Has something forgotten by the kernel, and the rest done then, by a thread for this. False where there is none any more.
+    /// Queues `later` for the notifier thread, which invalidates the kernel's caches and then
+    /// completes the request. Returns false if that thread has stopped.
     pub(super) fn forget_first(&self, later: Later) -> bool {
-        // Its other end goes after the threads that answer, or with the mount.
+        // The receiving end exists until the answering threads have ended or the mount ends.
         self.later
             .lock()
             .as_ref()
             .is_some_and(|sender| sender.send(later).is_ok())
     }
 
-    /// Puts the answer to a request together, and says when it is to be given.
+    /// Executes a request, builds its answer, and returns the time for sending it.
     pub(super) fn respond(&self, header: Header, input: Input<'_>, turn: Turn, out: &mut Output<'_>) -> When {
         out.body.clear();
         out.content.keep(0);
@@ -165,7 +168,7 @@ impl Server {
     }
 
     fn answer(&self, mut request: Request<'_>, out: &mut Output<'_>) -> Result<Reply> {
-        // The length is the kernel's, and it has been read whole.
+        // The kernel states this length, and the request was read completely.
         if request.header.bytes < IN_HEADER {
             return Err(Errno::INVAL);
         }
@@ -178,9 +181,9 @@ impl Server {
                 self.forget(request)?;
                 return Ok(Reply::None);
             }
-            // A call that is under way ends soon enough.
+            // Interruptions are ignored, because a running call ends soon.
             operation::INTERRUPT => return Ok(Reply::None),
-            // Only mounts of block devices ask for it: umount(8) waits for the answer.
+            // Only mounts of block devices send this request: umount(8) waits for the answer.
             operation::DESTROY => self.vfs.end(),
             operation::LOOKUP => self.lookup(request, out)?,
             operation::MKNOD => self.make_node(request, out)?,
@@ -211,7 +214,8 @@ impl Server {
             operation::TMPFILE => self.create_unnamed(request, out)?,
             operation::READ => self.read(request, out)?,
             operation::WRITE => return self.write(request, out),
-            // Closing a descriptor means nothing here. The kernel then writes what it has to, and asks no more.
+            // A close of a descriptor has no effect here. After this answer the kernel only writes
+            // back, and sends no more such requests.
             operation::FLUSH => return Err(Errno::NOSYS),
             operation::FALLOCATE => return self.allocate(request),
             operation::LSEEK => self.seek(request, out)?,
@@ -221,7 +225,8 @@ impl Server {
         Ok(Reply::Answer)
     }
 
-    /// What has to happen before a request is answered that looks at content of which the kernel may keep some.
+    /// Returns the reply that asks the kernel for unsent content, if a request depends on such
+    /// content.
     fn before(&self, request: &Request<'_>) -> Result<Option<Reply>> {
         let node = self.node_of(request);
         let looks = match request.header.operation {
@@ -241,16 +246,16 @@ impl Server {
         match (request.turn, looks) {
             _ if kept.is_nothing() => Ok(None),
             (Turn::First, _) => Ok(Some(Reply::Before(kept))),
-            // The snapshot has the times that have come so far.
+            // The snapshot has the times that have arrived so far.
             _ if kept.content.is_empty() => Ok(None),
             (_, Looks::Times(_)) => Ok(None),
-            // The kernel takes files for ones without holes from then on.
+            // After this answer the kernel treats files as having no holes.
             (_, Looks::Seek(_)) => Err(Errno::NOSYS),
             _ => Err(Errno::AGAIN),
         }
     }
 
-    /// The node that a number of the kernel's means.
+    /// Converts a node number of the kernel to a node.
     fn node(&self, number: u64) -> NodeId {
         match number {
             ROOT => self.root,
@@ -262,7 +267,7 @@ impl Server {
         self.node(request.header.node)
     }
 
-    /// The kernel's number of a node.
+    /// Converts a node to a node number of the kernel.
     fn number(&self, node: NodeId) -> u64 {
         if node == self.root { ROOT } else { node.0 }
     }
@@ -283,7 +288,8 @@ impl Server {
     }
 }
 
-/// The inode number that `stat(2)` shows. All placeholders show inode number 2, as in the kernel's btrfs.
+/// Returns the inode number that `stat(2)` shows. All placeholders show inode number 2, as in the
+/// kernel's btrfs.
 fn shown_number(node: NodeId, metadata: &Metadata) -> u64 {
     match metadata.location.placeholder() {
         Some(_) => metadata.location.inode.get(),
@@ -291,7 +297,7 @@ fn shown_number(node: NodeId, metadata: &Metadata) -> u64 {
     }
 }
 
-/// Puts the head before an answer.
+/// Writes the header of an answer.
 fn seal(out: &mut Output<'_>, unique: u64, errno: i32) {
     let mut head = Output::default();
     let length = out.body.len().saturating_add(out.content.bytes().len());

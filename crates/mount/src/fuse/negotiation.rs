@@ -1,4 +1,4 @@
-//! What kernel and server agree on at first: version, sizes, what each can do.
+//! Initial agreement between kernel and server: version, sizes, capabilities.
 
 use super::reading::receive;
 use super::wire::{
@@ -8,7 +8,7 @@ use super::{CONTENT_BYTES_MAX, READ_AHEAD_BYTES, REQUEST_BYTES_MAX};
 use rustix::fd::OwnedFd;
 use std::io;
 
-/// What is wanted, where the kernel has it.
+/// Capabilities that the server requests if the kernel has them.
 const WANTED: u64 = capability::ASYNC_READ
     | capability::EXPORT_SUPPORT
     | capability::BIG_WRITES
@@ -27,7 +27,7 @@ const WANTED: u64 = capability::ASYNC_READ
     | capability::INIT_EXT
     | capability::DIRECT_IO_ALLOW_MMAP;
 
-/// Read-ahead and writes of cached pages that may be under way at once.
+/// Largest number of background requests in flight: readahead and writes of cached pages.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 
@@ -35,23 +35,23 @@ fn invalid(text: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// How requests will come.
+/// Channel on which requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreed {
-    /// Not at all: it was unmounted meanwhile.
+    /// No channel: the file system was unmounted during the negotiation.
     Unmounted,
-    /// By reading the device.
+    /// Requests arrive by reading the device.
     Device,
-    /// By rings, most of them.
+    /// Most requests arrive by rings.
     Rings,
 }
 
-/// What is wanted where it can be had.
+/// Optional features that the server requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wishes {
-    /// Requests may come by rings.
+    /// Requests may arrive by rings.
     pub(super) rings: bool,
-    /// The kernel is to keep what is written for a while.
+    /// The kernel should use a write-back cache.
     pub(super) writeback_cache: bool,
 }
 
@@ -67,7 +67,7 @@ impl Wishes {
     }
 }
 
-/// Agrees; tells also whether the kernel keeps what is written for a while.
+/// Negotiates with the kernel. Also returns whether the kernel uses a write-back cache.
 pub(super) fn agree(device: &OwnedFd, wishes: Wishes) -> io::Result<(Agreed, bool)> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     loop {
@@ -91,7 +91,8 @@ pub(super) fn agree(device: &OwnedFd, wishes: Wishes) -> io::Result<(Agreed, boo
     }
 }
 
-/// The answer to the first request, and what was agreed on; where nothing was, the kernel asks again.
+/// Builds the answer to the first request, and returns the agreed capabilities; `None` if the
+/// kernel must ask again.
 fn answer(request: &[u8], wishes: Wishes) -> Result<(u64, Option<u64>, Output<'static>), &'static str> {
     const SHORT: &str = "the kernel's first request is too short";
     let mut input = Input::of(request);
@@ -103,7 +104,7 @@ fn answer(request: &[u8], wishes: Wishes) -> Result<(u64, Option<u64>, Output<'s
     let (major, minor) = (next()?, next()?);
     let mut out = Output::default();
     if major > MAJOR {
-        // It comes down to this version.
+        // The kernel reduces its version to this one.
         out.u32(MAJOR).u32(MINOR).zeros(56);
         return Ok((header.unique, None, out));
     }
@@ -119,7 +120,7 @@ fn answer(request: &[u8], wishes: Wishes) -> Result<(u64, Option<u64>, Output<'s
     let agreed = offered & wishes.flags();
     let half = |shift: u32| u32::try_from((agreed >> shift) & 0xffff_ffff).unwrap_or(0);
     let content = u32::try_from(CONTENT_BYTES_MAX).unwrap_or(u32::MAX);
-    // The least of this and what the mount has is taken.
+    // The kernel uses the smaller of this value and the mount's setting.
     let ahead = u32::try_from(READ_AHEAD_BYTES).unwrap_or(u32::MAX);
     let pages = CONTENT_BYTES_MAX.checked_div(rustix::param::page_size());
     let pages = pages.and_then(|pages| u16::try_from(pages).ok()).unwrap_or(1);

@@ -1,8 +1,9 @@
-//! Has the kernel forget what it was told: names and attributes that changed otherwise than by its own calls, or by calls that it does not
-//! expect to change them, and pages that a direct write made old.
+//! Invalidation of the kernel's caches: names and attributes that changed outside the kernel's
+//! calls, or by calls that should not change them, and pages that a direct write made stale.
 //!
-//! The kernel takes the lock of a directory to forget a name in it, and somebody may have that lock whose request waits for a thread of
-//! this server. So no thread that answers requests does this: where an answer has to wait for it, a thread of its own gives the answer
+//! To drop a name, the kernel locks its directory. Another process may hold this lock while its
+//! request waits for a thread of this server. A thread that answers requests therefore never
+//! invalidates: if an answer must wait for an invalidation, the notifier thread sends this answer
 //! ([`Later`]).
 
 use super::dispatch::{Server, Turn, When};
@@ -15,10 +16,10 @@ use std::io;
 
 const NOTIFY_INVALIDATE_NODE: u32 = 2;
 const NOTIFY_INVALIDATE_NAME: u32 = 3;
-/// The name is asked for again; who uses what it led to goes on.
+/// Expires a name: the kernel looks it up again, but open files stay valid.
 const EXPIRE_ONLY: u32 = 1 << 0;
 
-/// Tells the kernel. See the module.
+/// Sender of invalidations to the kernel.
 #[derive(Debug)]
 pub struct Notifier {
     device: OwnedFd,
@@ -31,10 +32,11 @@ impl Notifier {
         Ok(Self { device, root })
     }
 
-    /// Has the kernel forget these. What it does not know it need not forget, so there are no errors.
+    /// Makes the kernel drop this cached information. It ignores errors, because information that
+    /// the kernel does not have needs no invalidation.
     pub fn forget<'a>(&self, all: impl IntoIterator<Item = &'a Stale>) {
         for stale in all {
-            // A name that it did not ask for may yet be missing in a listing that it keeps.
+            // Even if the kernel does not know a name, a cached listing may lack the name.
             let listing = match stale {
                 Stale::Name(directory, _) => Some(Stale::Node(*directory)),
                 _ => None,
@@ -58,7 +60,7 @@ impl Notifier {
                 NOTIFY_INVALIDATE_NODE
             }
             Stale::Attributes(node) => {
-                // No content begins before a file.
+                // A negative offset invalidates attributes only.
                 message.u64(self.number(*node)).i64(-1).i64(0);
                 NOTIFY_INVALIDATE_NODE
             }
@@ -88,17 +90,17 @@ impl Notifier {
     }
 }
 
-/// What the kernel is to forget, and what is to be done then.
+/// Cached information to invalidate, and the action after that.
 #[derive(Debug)]
 pub(super) struct Later {
-    /// Times come first.
+    /// The notifier thread first makes the kernel send its unsent times.
     pub(super) fetches_times: bool,
     pub(super) stale: Vec<Stale>,
     pub(super) then: Then,
 }
 
 impl Later {
-    /// Has the kernel send what it keeps.
+    /// Makes the kernel send its unsent content and times.
     pub(super) fn before(kept: HeldBack, then: Then) -> Self {
         Self {
             fetches_times: kept.times,
@@ -107,7 +109,7 @@ impl Later {
         }
     }
 
-    /// Has the kernel forget this.
+    /// Makes the kernel drop cached information.
     pub(super) const fn after(stale: Vec<Stale>, then: Then) -> Self {
         Self {
             fetches_times: false,
@@ -119,17 +121,17 @@ impl Later {
 
 #[derive(Debug)]
 pub(super) enum Then {
-    /// This answer is given.
+    /// Send this answer.
     Answer(Output<'static>),
-    /// This request is answered, for which the kernel had to send something.
+    /// Execute this request, which waited for content from the kernel, and answer it.
     Respond(Vec<u8>),
-    /// Whoever waits for it goes on.
+    /// Wake the thread that waits at this channel.
     GoOn(Sender<()>),
-    /// Nothing.
+    /// Do nothing.
     Nothing,
 }
 
-/// Does such things until nobody has any more.
+/// Processes invalidations until all senders are gone.
 pub(super) fn forget_first(
     server: &Server,
     notifier: &Notifier,
@@ -155,7 +157,7 @@ pub(super) fn forget_first(
                 }
             }
             Then::GoOn(waits) => {
-                // It waits for as long as this end is there.
+                // The waiting thread holds the other end until it is woken.
                 let _ = waits.send(());
                 continue;
             }
@@ -170,7 +172,7 @@ pub(super) fn forget_first(
     Ok(())
 }
 
-/// Answers a request for which the kernel has sent what it kept.
+/// Executes a request after the kernel has sent its unsent content.
 fn respond(server: &Server, notifier: &Notifier, request: &[u8]) -> Option<Output<'static>> {
     let mut input = Input::of(request);
     let header = Header::parse(&mut input).ok()?;

@@ -1,6 +1,7 @@
-//! Requests that are read from the device and answered by writing to it: all of them, or what does not come by rings.
+//! Requests on the device: all of them, or those that do not arrive by rings.
 //!
-//! Several threads read from one descriptor, answer one at a time, and hold nothing between two.
+//! Several threads read from one descriptor. Each answers one request at a time and keeps no state
+//! between two requests.
 
 use super::REQUEST_BYTES_MAX;
 use super::dispatch::{Server, Turn, When};
@@ -10,12 +11,12 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno as Os;
 use std::io::{self, IoSlice};
 
-/// Reads a request; `None` once it was unmounted.
+/// Reads a request; returns `None` after the unmount.
 pub(super) fn receive(device: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(device, &mut *buffer) {
             Ok(bytes) => return Ok(Some(bytes)),
-            // The request was taken back, or a signal came.
+            // The kernel withdrew the request, or a signal interrupted the read.
             Err(Os::NOENT | Os::INTR | Os::AGAIN) => {}
             Err(Os::NODEV) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -23,7 +24,7 @@ pub(super) fn receive(device: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<
     }
 }
 
-/// Answers requests until it was unmounted.
+/// Answers requests until the unmount.
 pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let mut out = Output::default();
@@ -55,11 +56,11 @@ pub(super) fn answer_all(server: &Server, device: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives one answer. False when it was unmounted meanwhile.
+/// Sends an answer. Returns false if the file system was unmounted.
 fn answer(device: &OwnedFd, out: &Output<'_>) -> io::Result<bool> {
     let parts = [IoSlice::new(&out.body), IoSlice::new(out.content.bytes())];
     match rustix::io::writev(device, &parts) {
-        // Nobody waits for it any more.
+        // The kernel no longer waits for this answer.
         Ok(_) | Err(Os::NOENT) => Ok(true),
         Err(Os::NODEV) => Ok(false),
         Err(error) => Err(error.into()),

@@ -1,13 +1,15 @@
-//! Requests that come by io_uring: each is answered on the processor of its caller.
+//! Requests by io_uring: each request is answered on the processor of its caller.
 //!
-//! Every processor that there may be has a queue, and every queue some threads, bound to its processor, with a ring each. A ring has one
-//! request at a time: so one that waits for a device holds up its thread only, and the kernel gives the next to another. It prefers the thread
-//! that was last done.
+//! Every possible processor has a queue. Every queue has several threads, bound to its processor,
+//! with one ring each. A ring holds one request at a time. A request that waits for a disk
+//! therefore blocks only its thread, and the kernel passes the next request to another thread. It
+//! prefers the thread that became idle last.
 //!
-//! The kernel uses rings only when every queue has one. What is left for the device: what needs no answer, and interruptions.
+//! The kernel uses rings only if every queue has one. The device still carries interruptions and
+//! requests without an answer.
 //!
-//! Rings are made when it is mounted, since a server that closed itself in can make none, and only where the kernel says that it takes them
-//! (`enable_uring`). A ring that breaks leaves its thread to the device.
+//! The server creates rings at the mount, because a sandboxed server cannot create any, and only if
+//! the kernel accepts them (`enable_uring`). If a ring fails, its thread serves the device.
 
 use super::CONTENT_BYTES_MAX;
 use super::dispatch::{Server, Turn, When};
@@ -24,20 +26,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Whether the kernel takes rings.
+/// File that shows whether the kernel accepts rings.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The processors that there may be, as `0-7`.
+/// File that lists the possible processors, as `0-7`.
 const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
-/// How many threads there are for a processor: at most, at least, and for all of them together in between.
+/// Numbers of threads: the largest and smallest per processor, and the target for all processors
+/// together.
 const PER_PROCESSOR_MAX: usize = 16;
 const PER_PROCESSOR_MIN: usize = 4;
 const TOGETHER: usize = 64;
-/// With more processors than this, threads that mostly wait would be too many.
+/// Largest number of processors for rings. On more processors, the mostly idle threads would be too
+/// many.
 const PROCESSORS_MAX: u16 = 64;
 
-/// Rings for all queues, or none where the kernel takes none, the system does not let this process have any, or there are too many
-/// processors.
+/// Creates rings for all queues. Returns none if the kernel accepts none, if the system denies them
+/// to this process, or for too many processors.
 pub(super) fn prepare(device: &OwnedFd) -> Vec<Ring> {
     let is_on = std::fs::read(PARAMETER).is_ok_and(|text| text.trim_ascii() == b"Y");
     let processors = std::fs::read_to_string(PROCESSORS).ok();
@@ -56,7 +60,7 @@ pub(super) fn prepare(device: &OwnedFd) -> Vec<Ring> {
     made.unwrap_or_default()
 }
 
-/// How many processors a list has that leaves none out.
+/// Returns the number of processors in a list without gaps.
 fn count_in(list: &str) -> Option<u16> {
     let last = match list.split_once('-') {
         Some(("0", last)) => last.parse::<u16>().ok()?,
@@ -70,15 +74,16 @@ fn count_in(list: &str) -> Option<u16> {
 /// The threads of one queue.
 #[derive(Debug, Default)]
 struct Queue {
-    /// How many there are.
+    /// Number of threads.
     threads: AtomicUsize,
-    /// How many of them wait for the kernel to forget something.
+    /// Number of threads that wait for an invalidation.
     waiting: AtomicUsize,
 }
 
 impl Queue {
-    /// Whether one of its threads may wait until the kernel has forgotten something; [`Queue::waited`] ends that either way. One of them never
-    /// does: the kernel may wait for a call whose request waits for this queue.
+    /// Returns whether a thread of this queue may wait for an invalidation. The caller must call
+    /// [`Queue::waited`] in either case. One thread per queue never waits, because the kernel's
+    /// invalidation may wait for a call whose request is in this queue.
     fn may_wait(&self) -> bool {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         waiting < self.threads.load(Ordering::Acquire)
@@ -89,7 +94,7 @@ impl Queue {
     }
 }
 
-/// Threads that have their rings and begin when they are told.
+/// Threads with their rings that start to serve on a signal.
 pub(super) struct Crew<'scope> {
     threads: Vec<ScopedJoinHandle<'scope, io::Result<()>>>,
     begin: Sender<()>,
@@ -139,22 +144,22 @@ impl<'scope> Crew<'scope> {
         }
     }
 
-    /// Whether every queue has a ring.
+    /// Returns whether every queue has a ring.
     pub(super) const fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Lets them begin.
+    /// Signals the threads to start.
     pub(super) fn begin(self) -> Vec<ScopedJoinHandle<'scope, io::Result<()>>> {
         for _ in &self.threads {
-            // Those that could not enable their rings are gone.
+            // Threads that could not enable their rings have ended.
             let _ = self.begin.send(());
         }
         self.threads
     }
 }
 
-/// What one thread has.
+/// State of one thread.
 struct Worker {
     ring: Ring,
     queue: Arc<Queue>,
@@ -183,7 +188,7 @@ impl Worker {
         ended.or_else(|_| reading::answer_all(server, device))
     }
 
-    /// Answers requests until it was unmounted.
+    /// Answers requests until the unmount.
     fn answer_all(&mut self, server: &Server) -> io::Result<()> {
         let mut body = Vec::new();
         while self.ring.fetch()? == Fetched::Request {
@@ -214,15 +219,15 @@ impl Worker {
         Ok(())
     }
 
-    /// Has the kernel forget something before it is answered; whether it has. Where this thread must not wait it does so right after, if
-    /// that is of use.
+    /// Invalidates cached information of the kernel before an answer. Returns whether it did. If
+    /// this thread must not wait and `or_later` is set, the invalidation follows after the answer.
     fn forget(&self, server: &Server, kept: HeldBack, or_later: bool) -> bool {
         let may_wait = self.queue.may_wait();
         if may_wait {
             let (go_on, goes_on) = crossbeam_channel::bounded(1);
             let then = Then::GoOn(go_on);
             if server.forget_first(Later::before(kept, then)) {
-                // That it was forgotten, or that there is nothing to forget any more.
+                // An error means that the notifier thread has ended, so nothing is cached any more.
                 let _ = goes_on.recv();
             }
         } else if or_later {
@@ -234,7 +239,8 @@ impl Worker {
     }
 }
 
-/// Binds this thread to a processor. One that is not there now has no calls; threads that may not be bound answer from where they are.
+/// Binds this thread to a processor. An offline processor has no calls. If binding is denied, the
+/// thread answers from any processor.
 fn bind(processor: u16) {
     let mut only = CpuSet::new();
     if usize::from(processor) < CpuSet::MAX_CPU {
@@ -244,13 +250,13 @@ fn bind(processor: u16) {
 }
 
 enum Answer {
-    /// It is there. The kernel is to forget this first.
+    /// The answer is ready. The kernel must first drop this cached information.
     Ready([u8; ANSWER_HEAD_BYTES], usize, Vec<Stale>),
-    /// The kernel has to send what it keeps of this first; the request is as it was.
+    /// The kernel must first send this content; the request is unchanged.
     Before(HeldBack),
 }
 
-/// Puts an answer in the memory of its request.
+/// Writes an answer into the memory of its request.
 fn answer(server: &Server, request: Request<'_>, turn: Turn, body: &mut Vec<u8>) -> io::Result<Answer> {
     let Request {
         head,
@@ -289,7 +295,7 @@ fn answer(server: &Server, request: Request<'_>, turn: Turn, body: &mut Vec<u8>)
             return Ok(Answer::Before(kept));
         }
         When::After(stale) => stale,
-        // The kernel does not look at it, but has its memory back.
+        // The kernel ignores the answer, but gets its memory back.
         When::Now | When::Never => Vec::new(),
     };
     let (head, rest) = whole.split_first_chunk().ok_or_else(invalid)?;
@@ -300,7 +306,8 @@ fn answer(server: &Server, request: Request<'_>, turn: Turn, body: &mut Vec<u8>)
     Ok(Answer::Ready(head, bytes, stale))
 }
 
-/// Puts what follows an answer's head at the beginning of the payload; how long it is, if there is room.
+/// Copies the body of an answer to the beginning of the payload. Returns its length, or `None` if
+/// it does not fit.
 fn put(payload: &mut [u8], body: &[u8], content: &Kept) -> Option<usize> {
     let content_bytes = match content {
         Kept::InPlace(bytes) => *bytes,

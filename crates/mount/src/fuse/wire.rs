@@ -1,31 +1,33 @@
-//! The bytes of FUSE: numbers of operations and flags, requests taken apart, answers put together.
+//! The bytes of FUSE: numbers of operations and flags, parsing of requests, building of answers.
 //!
-//! Both sides are one machine, so numbers are in its own order of bytes. Requests come from the kernel, and are
-//! taken apart with bounds all the same: what is too short is `EINVAL`.
+//! Kernel and server run on one machine, so numbers are in native byte order. Requests come from
+//! the kernel, but parsing still checks all bounds and returns `EINVAL` for a request that is too
+//! short.
 //!
-//! Source: `linux/fuse.h`, the kernel's interface to servers, which gives each structure and when it came.
+//! Source: `linux/fuse.h`, the kernel's interface to servers, which defines each structure and the
+//! version that added it.
 
 use crate::vfs::{Errno, Result};
 use buttress::{FileKind, Metadata, Timestamp};
 
-/// The version of the interface that is spoken: 7.42, or what the kernel has if that is less.
+/// Version of the interface: 7.42, or the kernel's version if that is lower.
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 42;
-/// The oldest that will do: it has all of the structures in the sizes used here.
+/// Oldest supported minor version. It has all structures in the sizes used here.
 pub(super) const MINOR_MIN: u32 = 33;
 
 pub(super) const ROOT: u64 = 1;
 pub(super) const IN_HEADER: usize = 40;
 pub(super) const OUT_HEADER: usize = 16;
 
-/// Declares numbers.
+/// Declares constants.
 macro_rules! numbers {
     ($kind:ty: $($name:ident = $value:expr),+ $(,)?) => {
         $(pub(in crate::fuse) const $name: $kind = $value;)+
     };
 }
 
-/// Operations.
+/// Numbers of operations.
 pub(super) mod operation {
     numbers! { u32:
         LOOKUP = 1, FORGET = 2, GETATTR = 3, SETATTR = 4, READLINK = 5, SYMLINK = 6, MKNOD = 8, MKDIR = 9,
@@ -37,7 +39,7 @@ pub(super) mod operation {
     }
 }
 
-/// What kernel and server tell each other that they can do.
+/// Capabilities that kernel and server exchange.
 pub(super) mod capability {
     numbers! { u64:
         ASYNC_READ = 1 << 0,
@@ -62,7 +64,7 @@ pub(super) mod capability {
     }
 }
 
-/// Bits of fields.
+/// Bits of flag fields.
 pub(super) mod bit {
     numbers! { u32:
         SET_MODE = 1 << 0, SET_UID = 1 << 1, SET_GID = 1 << 2, SET_SIZE = 1 << 3, SET_ATIME = 1 << 4,
@@ -77,7 +79,7 @@ pub(super) mod bit {
     }
 }
 
-/// Takes a request apart. It lies in one piece, or in two, between which no field lies.
+/// Parser of a request. The request is in one buffer, or in two buffers with no field across both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input<'a> {
     piece: &'a [u8],
@@ -93,7 +95,7 @@ impl<'a> Input<'a> {
         Self { piece, next }
     }
 
-    /// The piece in which the next field lies.
+    /// Returns the buffer that holds the next field.
     fn piece(&mut self) -> &mut &'a [u8] {
         if self.piece.is_empty() {
             self.piece = core::mem::take(&mut self.next);
@@ -131,7 +133,7 @@ impl<'a> Input<'a> {
         Ok(first)
     }
 
-    /// A name that ends with a zero byte.
+    /// Parses a name that ends with a zero byte.
     pub(super) fn name(&mut self) -> Result<&'a [u8]> {
         let end = self
             .piece()
@@ -144,7 +146,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The head of a request.
+/// Header of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) bytes: usize,
@@ -168,14 +170,15 @@ impl Header {
             gid: input.u32()?,
             pid: input.u32()?,
         };
-        // Extensions at the end, none of which was asked for.
+        // The server requested no extensions, so the kernel sends none.
         let _extensions = input.u16()?;
         input.skip(2)?;
         Ok(header)
     }
 }
 
-/// Content that follows an answer, in memory that is used again and not cleared in between: its own, or that of the request.
+/// Content of an answer, in reused memory that is not cleared: own memory, or the memory of the
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct Following<'a> {
     memory: Vec<u8>,
@@ -184,7 +187,7 @@ pub(super) struct Following<'a> {
 }
 
 impl<'a> Following<'a> {
-    /// In memory that is lent.
+    /// Creates content in lent memory.
     pub(super) fn within(lent: &'a mut [u8]) -> Self {
         Self {
             lent: Some(lent),
@@ -192,10 +195,11 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Room for so many bytes, all of which whoever takes it writes, or says by [`Following::keep`] how many he wrote.
+    /// Returns a buffer of `bytes` bytes. The caller overwrites all of it, or calls
+    /// [`Following::keep`] with the number of written bytes.
     pub(super) fn take(&mut self, bytes: usize) -> &mut [u8] {
         self.length = bytes;
-        // Lent memory that is too small is of no use.
+        // Lent memory that is too small is not used.
         self.lent = self.lent.take().filter(|lent| lent.len() >= bytes);
         if self.lent.is_none() && self.memory.len() < bytes {
             self.memory.resize(bytes, 0);
@@ -204,7 +208,7 @@ impl<'a> Following<'a> {
         memory.get_mut(..bytes).unwrap_or_default()
     }
 
-    /// So many bytes were written.
+    /// Sets the number of written bytes.
     pub(super) fn keep(&mut self, bytes: usize) {
         self.length = bytes;
     }
@@ -214,7 +218,7 @@ impl<'a> Following<'a> {
         memory.get(..self.length).unwrap_or_default()
     }
 
-    /// Where it is.
+    /// Returns the location of the content.
     pub(super) fn into_kept(self) -> Kept {
         if self.lent.is_some() {
             return Kept::InPlace(self.length);
@@ -225,16 +229,16 @@ impl<'a> Following<'a> {
     }
 }
 
-/// Where content is.
+/// Location of an answer's content.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// So many bytes at the beginning of the memory that was lent.
+    /// This number of bytes at the beginning of the lent memory.
     InPlace(usize),
-    /// In memory of its own.
+    /// Bytes in own memory.
     Apart(Vec<u8>),
 }
 
-/// Puts an answer together.
+/// Builder of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Output<'a> {
     pub(super) body: Vec<u8>,
@@ -268,14 +272,14 @@ impl Output<'_> {
         self
     }
 
-    /// Fills up to a multiple of eight bytes.
+    /// Pads the answer to a multiple of eight bytes.
     pub(super) fn align(&mut self) -> &mut Self {
         let whole = self.body.len().checked_next_multiple_of(8).unwrap_or(0);
         self.body.resize(whole.max(self.body.len()), 0);
         self
     }
 
-    /// `fuse_attr`.
+    /// Appends a `fuse_attr` structure.
     pub(super) fn attributes(&mut self, number: u64, metadata: &Metadata) -> &mut Self {
         self.u64(number)
             .u64(metadata.size.get())
@@ -295,7 +299,7 @@ impl Output<'_> {
             .u32(0)
     }
 
-    /// `fuse_entry_out`.
+    /// Appends a `fuse_entry_out` structure.
     pub(super) fn entry(
         &mut self,
         node: u64,
@@ -317,7 +321,7 @@ impl Output<'_> {
         self.i64(time.seconds).u32(nanoseconds(time)).u32(0)
     }
 
-    /// `fuse_statx_out`.
+    /// Appends a `fuse_statx_out` structure.
     pub(super) fn statx(&mut self, lasts: u64, number: u64, metadata: &Metadata) -> &mut Self {
         const BASIC: u32 = 0x7ff;
         const BIRTH: u32 = 0x800;
@@ -352,7 +356,7 @@ impl Output<'_> {
     }
 }
 
-/// The kernel refuses others.
+/// Returns the nanoseconds of a time. The kernel refuses values of a second or more.
 const fn nanoseconds(time: Timestamp) -> u32 {
     if time.nanoseconds < 1_000_000_000 {
         time.nanoseconds
@@ -361,7 +365,8 @@ const fn nanoseconds(time: Timestamp) -> u32 {
     }
 }
 
-/// The mode with a type that the kernel knows: it takes a connection for broken that tells it another.
+/// Returns the mode with a type that the kernel knows. The kernel closes the connection for any
+/// other type.
 fn shown_mode(metadata: &Metadata) -> u32 {
     match metadata.kind {
         FileKind::Unknown | FileKind::Xattr => libc::S_IFREG,
@@ -369,7 +374,7 @@ fn shown_mode(metadata: &Metadata) -> u32 {
     }
 }
 
-/// A device's number as the kernel gives it to programs.
+/// Returns a device number in the form that the kernel shows to programs.
 fn device_of(metadata: &Metadata) -> u32 {
     let Some(device) = metadata.device else { return 0 };
     (device.minor & 0xff) | (device.major << 8) | ((device.minor & !0xff) << 12)
@@ -400,7 +405,7 @@ mod tests {
         assert_eq!(input.name(), Ok(&b"name"[..]));
         assert_eq!(input.bytes(4), Ok(&b"rest"[..]));
         assert_eq!(input.u16(), Err(Errno::INVAL));
-        // No field lies in both.
+        // A field must not cross both buffers.
         assert_eq!(Input::of_two(&[1, 0], &[0, 0]).u32(), Err(Errno::INVAL));
     }
 

@@ -1,4 +1,4 @@
-//! Which accesses move times of the last access: a remount changes that.
+//! The policy for access times, which a remount can change.
 
 use super::MountedVolume;
 use buttress::{AccessPolicy, AccessTimes};
@@ -8,7 +8,7 @@ const STRICT: u8 = 1;
 const NEVER: u8 = 2;
 const WITHOUT_DIRECTORIES: u8 = 4;
 
-/// An [`AccessPolicy`] that changes while requests are answered.
+/// An [`AccessPolicy`] that can change while requests run.
 #[derive(Debug)]
 pub(super) struct Accesses(AtomicU8);
 
@@ -44,7 +44,7 @@ fn bits(policy: AccessPolicy) -> u8 {
 }
 
 impl MountedVolume {
-    /// Changes which accesses move times of the last access, for all later requests.
+    /// Changes the policy for access times for all later requests.
     pub fn set_accesses(&self, policy: AccessPolicy) {
         self.accesses.0.store(bits(policy), Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! What `stat(2)` shows and what changes it; extended attributes.
+//! The attributes of `stat(2)` and their changes; extended attributes.
 
 use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume, resolved};
@@ -9,17 +9,17 @@ use core::sync::atomic::Ordering;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
-/// The name spaces of attributes that btrfs has.
+/// Name spaces of extended attributes in btrfs.
 const NAME_SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"btrfs."];
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// The mode of a file whose content somebody changed who has no right to keep its privileges.
+/// Returns the mode after a content change by a caller who may not keep the file's privileges.
 fn without_privileges(mode: u32) -> u32 {
     let mode = mode & !SET_USER_ID;
-    // Without execution by the group the bit means something else, and stays.
+    // Without group execution, the set-group-id bit has another meaning and stays.
     if mode & GROUP_EXECUTE != 0 {
         mode & !SET_GROUP_ID
     } else {
@@ -32,7 +32,7 @@ impl MountedVolume {
         Ok(self.shown(location)?.metadata)
     }
 
-    /// Returns the attributes of an inode, and for how long they hold.
+    /// Returns the attributes of an inode with their validity.
     pub(super) fn shown(&self, location: Location) -> Result<Shown> {
         let found = match &self.access {
             Access::Reading(filesystem) => filesystem.metadata(location).map(|found| (found, false)),
@@ -42,8 +42,8 @@ impl MountedVolume {
         Ok(self.shown_as_mounted(metadata, is_dirty))
     }
 
-    /// Shows an inode as the owner's and the group's that the options of the mount name. `is_dirty`: a write-back will change
-    /// the space of the file, without a call.
+    /// Applies the owner and group that the mount options name. `is_dirty`: a write-back will
+    /// change the allocated space of the file without a call.
     pub(super) fn shown_as_mounted(&self, mut metadata: Metadata, is_dirty: bool) -> Shown {
         metadata.uid = self.showing.uid.unwrap_or(metadata.uid);
         metadata.gid = self.showing.gid.unwrap_or(metadata.gid);
@@ -52,13 +52,14 @@ impl MountedVolume {
         Shown { metadata, lasts_s }
     }
 
-    /// Returns for how many seconds the kernel may keep attributes, unless a call of this mount changes them.
+    /// Returns the number of seconds for which the kernel may cache attributes, unless a call of
+    /// this mount changes them.
     fn lifetime_s(&self, metadata: &Metadata, is_dirty: bool) -> u64 {
         const LONG: u64 = 3600;
         const SHORT: u64 = 1;
-        /// A write-back is over after this time.
+        /// A write-back ends within this time.
         const SETTLES_AFTER: u64 = 90;
-        // The owner of a placeholder changes with its directory's.
+        // A placeholder's owner changes with its directory's owner.
         if metadata.location.placeholder().is_some() {
             return 0;
         }
@@ -79,7 +80,8 @@ impl MountedVolume {
         let writer = self.writer()?;
         if let Some(size) = changes.size {
             let size = ByteCount::new(size);
-            // A call by path leaves a file as it is that has the size. The kernel opens files with `O_TRUNC` by the same request.
+            // A call by path (`truncate(2)`) does not change a file that already has the size. For
+            // `O_TRUNC`, the kernel sends the same request.
             let is_by_path = changes.handle.is_none() && size > ByteCount::ZERO;
             let set = match is_by_path {
                 true => writer.truncate_by_path(location, size),
@@ -90,11 +92,12 @@ impl MountedVolume {
         if changes.drop_privileges {
             self.drop_privileges(location)?;
         }
-        // If the kernel sends the time of the call, this is the current time.
+        // If the kernel sends the time of the call, it is the current time.
         let now = changes.changed.unwrap_or_else(|| self.now());
-        // Shown as somebody else's, it stays whose it is.
+        // If a mount option replaces the shown owner, the stored owner stays.
         let mine = |new: Option<u32>, shown: Option<u32>| new.filter(|_| shown.is_none());
-        // An owner and group that stay (`chown(-1, -1)`) are a change of the inode as well. The kernel names none then.
+        // A `chown(-1, -1)` keeps owner and group, but changes the inode. The kernel then names
+        // neither.
         let owner = match changes.is_of_owner_that_stays() {
             true => Some(
                 writer
@@ -130,7 +133,7 @@ impl MountedVolume {
         self.shown(location)
     }
 
-    /// Takes away what gives a file the rights of its owner and group, and its capabilities.
+    /// Clears a file's set-user-id and set-group-id bits, and removes its capabilities.
     pub(super) fn drop_privileges(&self, location: Location) -> Result<()> {
         let writer = self.writer()?;
         let metadata = self.metadata(location)?;
@@ -151,7 +154,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Takes away a file's capabilities, if it has any.
+    /// Removes a file's capabilities, if it has any.
     pub(super) fn drop_capability(&self, location: Location) -> Result<()> {
         let writer = self.writer()?;
         if self.capability(location)?.is_some() {
@@ -162,8 +165,8 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Returns a file's capabilities. The kernel asks for them at each first write and each change of owner, so a file that
-    /// has none is searched once.
+    /// Returns a file's capabilities. The kernel asks for them at each first write and each change
+    /// of owner, so a file without capabilities is searched only once.
     fn capability(&self, location: Location) -> Result<Option<Vec<u8>>> {
         let state = self.capabilities.load(Ordering::SeqCst);
         let node = self.numbers.of(location)?;

@@ -1,4 +1,5 @@
-//! Gives back the space of subvolumes that were deleted, in the background: those of this mount, and those that an earlier one left.
+//! Background thread that frees the space of deleted subvolumes, both of this mount and of earlier
+//! ones.
 
 use buttress::Progress;
 use buttress::unstable::writer::WritableFilesystem;
@@ -8,17 +9,18 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// See the module.
+/// The cleaner thread.
 #[derive(Debug)]
 pub(super) struct Cleaner {
-    /// Leaves.
+    /// Channel that wakes the thread. Leaf locks, as is the lock of `thread`.
     wakes: Mutex<Option<Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     cancelled: Arc<AtomicBool>,
 }
 
 impl Cleaner {
-    /// Starts the thread; `None` where none can be had: then the next opening does it.
+    /// Starts the thread. Returns `None` if the system cannot create a thread; the next opening
+    /// then frees the space.
     pub(super) fn start(writer: WritableFilesystem) -> Option<Self> {
         let (wake, wakes) = crossbeam_channel::bounded(1);
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -36,20 +38,20 @@ impl Cleaner {
         Some(cleaner)
     }
 
-    /// There is something to do.
+    /// Wakes the thread, because a subvolume was deleted.
     pub(super) fn wake(&self) {
         if let Some(wakes) = self.wakes.lock().as_ref() {
             let _is_new = wakes.try_send(()).is_ok();
         }
     }
 
-    /// Ends it where it is: what is half dropped is gone on with by the next.
+    /// Stops the thread immediately. The next opening continues with a partly dropped subvolume.
     pub(super) fn stop(&self) {
         self.cancelled.store(true, Ordering::SeqCst);
         drop(self.wakes.lock().take());
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // A panic there has been printed.
+            // A panic of the thread has already been printed.
             drop(thread.join());
         }
     }
@@ -63,7 +65,7 @@ impl Drop for Cleaner {
 
 fn run(writer: &WritableFilesystem, wakes: &Receiver<()>, cancelled: &Arc<AtomicBool>) {
     while wakes.recv().is_ok() && !cancelled.load(Ordering::SeqCst) {
-        // What fails here is met again by the next that tries, and told by whoever syncs.
+        // The next attempt meets the same error, and a sync reports it.
         let progress = Progress::cancelled_by(Arc::clone(cancelled));
         drop(writer.drop_deleted_subvolumes(&progress));
     }

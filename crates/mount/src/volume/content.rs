@@ -1,15 +1,17 @@
-//! Files: opening, reading, writing, room, holes, copies, durability.
+//! Files: opening, reading, writing, allocation, holes, copies, durability.
 //!
 //! # Capabilities
 //!
-//! Whoever writes to a file takes its capabilities away, and must not ask for them at each write. So there is a count that is raised
-//! whenever a file may have got some, and each open file knows at which count it was seen to have none.
+//! A write removes the file's capabilities, but must not look them up each time. A counter
+//! therefore increments whenever a file may gain capabilities. Each open file remembers the counter
+//! value at which it had none.
 //!
 //! # Times of access
 //!
-//! The kernel leaves them to the server ([`MountedVolume::note_access`]). It asks for what its caches lack only, so reads that they answer are
-//! no accesses. With a writeback cache the kernel also reads to complete pages of which a write changes a part. It does so by the handle of
-//! the write, so a read by a handle that is open for writing only is no access.
+//! The kernel leaves access times to the server ([`MountedVolume::note_access`]). Reads from the
+//! kernel's caches reach no server and are no accesses. With a write-back cache the kernel also
+//! reads to complete pages of partial writes. It uses the handle of the write, so a read by a
+//! write-only handle is no access.
 
 use super::handles::OpenFile;
 use super::{Access, MountedVolume};
@@ -21,12 +23,12 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-/// How long somebody waits for inodes that were removed to be let go of: in steps. In the first ones for any: what is open still may be
-/// about to be closed.
+/// Pauses while a caller waits for the kernel to release removed inodes, in milliseconds. During
+/// the first pauses it waits for any such inode, because a process may be about to close it.
 const PAUSES_MS: [u64; 9] = [1, 5, 20, 50, 100, 200, 400, 400, 400];
 const PAUSES_FOR_ANY: usize = 4;
 
-/// No state of capabilities: a handle that has this one does not know whether its file has a capability.
+/// State of capabilities for a handle that does not know whether its file has a capability.
 pub(super) const UNKNOWN: u64 = 0;
 
 impl MountedVolume {
@@ -35,7 +37,7 @@ impl MountedVolume {
             return Err(Errno::NOSYS);
         }
         if mode.write {
-            // In the order of the kernel's permission checks.
+            // These checks follow the order of the kernel's permission checks.
             let writer = self.writer()?;
             let flags = self.metadata(location)?.flags;
             if flags.contains(InodeFlags::IMMUTABLE) {
@@ -60,7 +62,8 @@ impl MountedVolume {
         Ok(self.handles.add_file(location, mode, UNKNOWN))
     }
 
-    /// A file of a volume that is open for reading: nothing about it changes, so none is kept open.
+    /// Returns a file of a volume that is open for reading. The volume does not change, so such
+    /// files need no open handle.
     fn file_to_read(&self, file: Opened) -> Result<File> {
         match (&self.access, file) {
             (Access::Reading(filesystem), Opened::Node(node)) => filesystem
@@ -149,8 +152,9 @@ impl MountedVolume {
         self.with_space(|| writer.write_cached_at(location, offset, bytes))
     }
 
-    /// Makes a call that takes space. That of files which were removed comes back when the kernel lets go of them, and it does that after
-    /// their removal has returned: a call that finds no space waits for it a little.
+    /// Makes a call that allocates space. The kernel releases removed files, and so their space,
+    /// only after their removal has returned. If the call finds no space, it therefore waits a
+    /// little for these releases and retries.
     fn with_space<T>(
         &self,
         call: impl Fn() -> core::result::Result<T, buttress::unstable::fs::Error>,
@@ -161,7 +165,7 @@ impl MountedVolume {
                 Err(error) if error.errno() == libc::ENOSPC && self.lets_go(step) => {
                     std::thread::sleep(Duration::from_millis(pause));
                 }
-                // The last of them went while it was called.
+                // The last of these inodes was released during the call.
                 Err(error) if error.errno() == libc::ENOSPC && self.nodes.gone() != gone => {}
                 done => return done.map_err(|error| self.failed(&error)),
             }
@@ -169,7 +173,7 @@ impl MountedVolume {
         call().map_err(|error| self.failed(&error))
     }
 
-    /// Waits a little while files that were removed before have not been let go of by the kernel: then their space is free.
+    /// Waits a little until the kernel has released removed files and their space is free.
     pub fn let_removed_go(&self) {
         for (step, pause) in PAUSES_MS.into_iter().enumerate() {
             if !self.lets_go(step) {
@@ -179,8 +183,9 @@ impl MountedVolume {
         }
     }
 
-    /// Whether inodes without a name are about to be let go of: after the first steps those are that nobody has open any more. A directory
-    /// in which somebody is stays for as long as he likes, and takes no space worth waiting for.
+    /// Returns whether the kernel is about to release unnamed inodes. After the first pauses, only
+    /// inodes that no process has open count. A directory in use is excluded: a process may use it
+    /// for any time, and it frees little space.
     fn lets_go(&self, step: usize) -> bool {
         let kept = self.nodes.kept();
         if self.nodes.is_letting_go() {
@@ -276,7 +281,7 @@ impl MountedVolume {
             }
         });
         let bytes = copied?.get();
-        // Sharing extents reads nothing.
+        // Sharing extents is no read access.
         let sector_bytes = u64::from(self.metadata(source.location)?.block_bytes);
         let is_read = [from_offset, to_offset]
             .iter()

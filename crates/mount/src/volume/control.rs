@@ -1,16 +1,16 @@
 //! Control commands (`ioctl(2)`).
 //!
-//! Numbers and structures are the kernel's, for programs that call them directly. Only commands whose data has one fixed size
-//! reach a FUSE server; pointers inside it lead nowhere.
+//! Numbers and structures are the kernel's, for programs that issue them directly. A FUSE server
+//! gets only commands whose data has one fixed size, and cannot follow pointers inside the data.
 //!
 //! | part | holds |
 //! |---|---|
 //! | `number`, `arguments` | numbers and structures |
-//! | `rights` | what a caller may do |
-//! | `subvolumes` | making, deleting and changing them |
-//! | `information` | what is told of volume, devices and subvolumes; label and syncs |
+//! | `rights` | permissions of callers |
+//! | `subvolumes` | creation, deletion and changes of subvolumes |
+//! | `information` | information about volume, devices and subvolumes; label and syncs |
 //! | `search` | items of trees by their keys |
-//! | `trimming` | tells devices what is not used |
+//! | `trimming` | discards of unused space |
 //! | `shutdown` | stops the file system, as a power cut would |
 
 pub use shutdown::Peek;
@@ -29,10 +29,10 @@ mod shutdown;
 mod subvolumes;
 mod trimming;
 
-/// Bytes of `struct fsxattr`.
+/// Size of `struct fsxattr` in bytes.
 const FSXATTR_BYTES: usize = 28;
 
-/// Flags as `struct fsxattr` has them.
+/// Inode flags and their bits in `struct fsxattr`.
 const EXTENDED: [(FileAttributes, u32); 5] = [
     (FileAttributes::IMMUTABLE, 0x08),
     (FileAttributes::APPEND, 0x10),
@@ -48,7 +48,8 @@ fn extended_flags(attributes: FileAttributes) -> u32 {
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// Whether a command is about the content of files: of all (true), or of the one that it is called for.
+/// Returns whether a command depends on file content: of all files (true), of its own file (false),
+/// or of none (`None`).
 pub(super) const fn needs_content(command: u32) -> Option<bool> {
     match command {
         number::SNAP_CREATE
@@ -72,7 +73,7 @@ impl MountedVolume {
                 Ok(flags.to_ne_bytes().to_vec().into())
             }
             number::FS_IOC_SETFLAGS | number::FS_IOC32_SETFLAGS => self.set_flags(location, control),
-            // What the kernel asks for before it changes flags.
+            // The kernel sends this command before it changes flags.
             number::FS_IOC_FSGETXATTR => {
                 let flags = self.metadata(location)?.attributes();
                 let mut answer = extended_flags(flags).to_ne_bytes().to_vec();
@@ -115,7 +116,7 @@ impl MountedVolume {
             number::GET_FSLABEL => self.label(),
             number::SET_FSLABEL => self.set_label(control),
             number::START_SYNC => self.start_sync(),
-            // What was begun is done.
+            // A commit that the caller started has already ended.
             number::WAIT_SYNC => Ok(Answered::default()),
             number::SYNC => {
                 self.committed()?;
@@ -137,7 +138,7 @@ impl MountedVolume {
     fn set_extended_flags(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         let (bits, others) = control.input.split_first_chunk().ok_or(Errno::INVAL)?;
         if others.iter().any(|byte| *byte != 0) {
-            // Extent sizes and projects are for other file systems.
+            // Extent sizes and projects belong to other file systems.
             return Err(Errno::OPNOTSUPP);
         }
         let bits = u32::from_ne_bytes(*bits);
@@ -152,7 +153,7 @@ impl MountedVolume {
         self.put_flags(location, control, attributes)
     }
 
-    /// The time of the last change is another one then, which the kernel does not know.
+    /// The command also changes the inode's change time, which the kernel has cached.
     fn put_flags(
         &self,
         location: Location,

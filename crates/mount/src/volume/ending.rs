@@ -1,10 +1,10 @@
-//! The end of the service: what is open is closed, and everything is committed.
+//! The end of the service: closes all files, and commits everything.
 //!
 //! | end | the volume |
 //! |---|---|
 //! | the session is gone ([`MountedVolume::leave`]) | is committed |
-//! | `umount` waits for the server (`end_service`) | is committed first; then no call does anything, and the devices are unlocked |
-//! | a shutdown without a commit, before | keeps its last commit |
+//! | `umount` waits for the server (`end_service`) | is committed first; then all calls fail, and the devices are unlocked |
+//! | an earlier shutdown without a commit | keeps its last commit |
 //! | a call panicked (`stop_after_panic`) | keeps its last commit |
 //!
 //! Invariant: after the flag `is_shut_down` is set, no call changes the volume.
@@ -42,7 +42,7 @@ impl MountedVolume {
 
     /// Sets a function that stops other writers (scrubs, the healer). It runs before the last commit of an unmount.
     pub fn ends_after(&self, stop: Arc<dyn Fn() + Send + Sync>) {
-        // The first one counts.
+        // Only the first function is kept.
         let _is_first = self.ends_after.set(stop).is_ok();
     }
 

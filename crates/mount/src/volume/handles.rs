@@ -1,4 +1,4 @@
-//! What is open.
+//! Open files.
 
 use crate::vfs::{Errno, HandleId, OpenMode, Result};
 use buttress::Location;
@@ -15,24 +15,24 @@ use std::sync::{Arc, OnceLock};
 
 lock_class!(OpenLock, "open", Rank::LEAF);
 
-/// An open file, of a volume that is open for changes.
+/// An open file of a volume that is open for writing.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) location: Location,
     pub(super) mode: OpenMode,
-    /// The file with its inode, from the first call that reads or writes on.
+    /// The live file of the inode, from the first read or write on.
     live: OnceLock<LiveFile>,
-    /// Of one that is open for writing: whether content came out of a cache, and the times that belong to it did not yet.
+    /// For a file open for writing: true if cached content has arrived without its times.
     pub(super) is_untold: Arc<AtomicBool>,
     /// The state of capabilities in which the file is known to have none; see [`super::content`].
     pub(super) without_capability: AtomicU64,
 }
 
-/// A file that is open for writing.
+/// A file that is open for writing, with all its handles.
 #[derive(Debug, Default)]
 struct Written {
     times: u64,
-    /// How many of them are open for reading, too: maps that can be written need that.
+    /// Number of these handles that are also open for reading; writable memory maps need both.
     mappable: u64,
     is_untold: Arc<AtomicBool>,
     /// The number of the latest sync by the kernel that had begun when the kernel sent times of the file.
@@ -40,7 +40,7 @@ struct Written {
 }
 
 impl OpenFile {
-    /// Returns the file with its inode: later calls search no table.
+    /// Returns the live file; later calls search no table.
     pub(super) fn live(&self, writer: &WritableFilesystem) -> core::result::Result<&LiveFile, Error> {
         if let Some(live) = self.live.get() {
             return Ok(live);
@@ -56,16 +56,16 @@ struct Open {
     written: HashMap<Location, Written>,
 }
 
-/// All that is open.
+/// All open files.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     open: RwLock<Open, OpenLock>,
     last: AtomicU64,
-    /// How many files are open for writing.
+    /// Number of handles that are open for writing.
     writers: AtomicU64,
-    /// How many syncs by the kernel have begun.
+    /// Number of syncs that the kernel has begun.
     kernel_syncs: AtomicU64,
-    /// All were closed, and nobody is served any more.
+    /// True after [`Self::clear`]: the service has ended.
     are_closed: AtomicBool,
 }
 
@@ -76,7 +76,8 @@ impl Handles {
         id
     }
 
-    /// Opens a file. `without_capability`: the state of capabilities in which it is known to have none.
+    /// Opens a file. `without_capability`: the state of capabilities in which the file is known to
+    /// have none.
     pub(super) fn add_file(&self, location: Location, mode: OpenMode, without_capability: u64) -> HandleId {
         let is_untold = if mode.write {
             self.writers.fetch_add(1, Ordering::Relaxed);
@@ -97,12 +98,12 @@ impl Handles {
         })
     }
 
-    /// Whether a file is open for writing.
+    /// Returns whether a file is open for writing.
     pub(super) fn is_written(&self, location: Location) -> bool {
         self.open.read().written.contains_key(&location)
     }
 
-    /// Whether a file may be written by a map.
+    /// Returns whether a writable memory map of the file may exist.
     pub(super) fn is_mappable(&self, location: Location) -> bool {
         let open = self.open.read();
         open.written
@@ -110,12 +111,12 @@ impl Handles {
             .is_some_and(|written| written.mappable > 0)
     }
 
-    /// The files that are open for writing.
+    /// Lists the files that are open for writing.
     pub(super) fn written(&self) -> Vec<Location> {
         self.open.read().written.keys().copied().collect()
     }
 
-    /// The times of a file were told; whether they had not been since content of it came.
+    /// Marks the times of a file as known. Returns whether content had arrived without its times.
     pub(super) fn tell(&self, location: Location) -> bool {
         let open = self.open.read();
         let written = open.written.get(&location);
@@ -153,7 +154,7 @@ impl Handles {
         }
     }
 
-    /// Closes it; whether it was the last file that was open for writing.
+    /// Closes a handle. Returns whether it was the last one open for writing.
     pub(super) fn release(&self, id: HandleId) -> bool {
         let mut open = self.open.write();
         let file = match open.handles.remove(&id) {
@@ -176,23 +177,23 @@ impl Handles {
         self.writers.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
-    /// The files that are open.
+    /// Lists the open files.
     pub(super) fn locations(&self) -> HashSet<Location> {
         let open = self.open.read();
         open.handles.values().map(|file| file.location).collect()
     }
 
-    /// How many files are open for writing.
+    /// Returns the number of handles that are open for writing.
     pub(super) fn writers(&self) -> u64 {
         self.writers.load(Ordering::Relaxed)
     }
 
-    /// How many files are open.
+    /// Returns the number of open handles.
     pub(super) fn len(&self) -> usize {
         self.open.read().handles.len()
     }
 
-    /// What is wrong with a handle that is not there.
+    /// Returns the error for an unknown handle.
     fn unknown(&self) -> Errno {
         match self.are_closed() {
             true => Errno::SHUTDOWN,
@@ -200,12 +201,12 @@ impl Handles {
         }
     }
 
-    /// Whether everything was closed: nobody is served any more.
+    /// Returns whether the service has ended and all handles are closed.
     pub(super) fn are_closed(&self) -> bool {
         self.are_closed.load(Ordering::SeqCst)
     }
 
-    /// Closes everything: whoever had it open is gone, or will be.
+    /// Closes all handles, because their clients are gone or will be.
     pub(super) fn clear(&self) {
         self.are_closed.store(true, Ordering::SeqCst);
         *self.open.write() = Open::default();

@@ -1,11 +1,12 @@
-//! A commit soon after the last file that was open for writing is closed.
+//! A commit soon after the last close of a written file.
 //!
-//! A program that unmounts with `fusermount3 -u` learns that the kernel let go, not that the server is done. So little should be left
-//! to do by then: when no file is open for writing any more, and nobody has written for a second, what is not committed is.
-//! While files come and go there is no such commit: the one that the commit interval brings is enough.
+//! A program that unmounts with `fusermount3 -u` learns that the kernel released the mount, but not
+//! that the server is done. Little work should remain then. When no file has been open for writing,
+//! and nobody has written, for a second, this thread commits all changes. While files are opened
+//! and closed continuously, no such commit happens; the periodic commits are enough.
 //!
-//! A close wakes the thread only if the thread sleeps without a deadline. A wake-up for each close would cost a program that
-//! makes many files a switch of threads for each.
+//! A close wakes the thread only if the thread sleeps without a deadline. A wake-up at each close
+//! would cost a thread switch per file for a program that creates many files.
 
 use super::handles::Handles;
 use buttress::unstable::writer::WritableFilesystem;
@@ -17,16 +18,16 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-/// How long nothing is closed before it is taken for the last.
+/// Time without a close after which the last close counts as the last.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The closes so far, as the thread sees them.
+/// State of closes that is shared with the thread.
 #[derive(Debug)]
 struct Closes {
     start: Instant,
-    /// When a file was closed last, in nanoseconds since `start`.
+    /// Time of the last close, in nanoseconds since `start`.
     last_ns: AtomicU64,
-    /// The thread waits for a time to pass, and inspects `last_ns` then.
+    /// True if the thread sleeps with a deadline, and inspects `last_ns` when it wakes.
     is_timed: AtomicBool,
 }
 
@@ -39,7 +40,7 @@ impl Closes {
         }
     }
 
-    /// Notes a close. Returns whether the thread has to be woken.
+    /// Records a close. Returns whether the caller must wake the thread.
     fn note(&self) -> bool {
         // Clamp: 584 years.
         let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -47,24 +48,25 @@ impl Closes {
         !self.is_timed.swap(true, Ordering::SeqCst)
     }
 
-    /// Returns for how long nothing has to be closed from now on.
+    /// Returns the remaining time without a close that is needed before a commit.
     fn rest(&self, last_ns: u64) -> Duration {
         // Clamp: zero when the time has passed.
         QUIET.saturating_sub(self.start.elapsed().saturating_sub(Duration::from_nanos(last_ns)))
     }
 }
 
-/// See the module.
+/// The thread that commits after the last close.
 #[derive(Debug)]
 pub(super) struct Idle {
     closes: Arc<Closes>,
-    /// Leaves.
+    /// Channel that wakes the thread. Leaf locks, as is the lock of `thread`.
     closed: Mutex<Option<Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Idle {
-    /// Starts the thread; `None` where none can be had: then commits happen by time and by size only.
+    /// Starts the thread. Returns `None` if the system cannot create a thread; commits then depend
+    /// on time and size only.
     pub(super) fn start(writer: WritableFilesystem, handles: Arc<Handles>) -> Option<Self> {
         let (closed, closings) = crossbeam_channel::bounded(1);
         let closes = Arc::new(Closes::new());
@@ -80,7 +82,7 @@ impl Idle {
         })
     }
 
-    /// The last file that was open for writing was closed.
+    /// Handles the last close of a written file.
     pub(super) fn closed(&self) {
         if self.closes.note()
             && let Some(closed) = self.closed.lock().as_ref()
@@ -89,12 +91,12 @@ impl Idle {
         }
     }
 
-    /// Waits for a commit under way; there is none after that.
+    /// Stops the thread, and waits for its running commit.
     pub(super) fn stop(&self) {
         drop(self.closed.lock().take());
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // A panic there has been printed.
+            // A panic of the thread has already been printed.
             drop(thread.join());
         }
     }
@@ -115,7 +117,7 @@ fn run(writer: &WritableFilesystem, handles: &Handles, closes: &Closes, closings
             }
             if closes.last_ns.load(Ordering::SeqCst) == last {
                 closes.is_timed.store(false, Ordering::SeqCst);
-                // A close before that did not wake this thread.
+                // A close before this store did not wake the thread.
                 if closes.last_ns.load(Ordering::SeqCst) == last {
                     break;
                 }
@@ -124,7 +126,7 @@ fn run(writer: &WritableFilesystem, handles: &Handles, closes: &Closes, closings
             last = closes.last_ns.load(Ordering::SeqCst);
         }
         if handles.writers() == 0 && !writer.uncommitted().is_empty() {
-            // What fails here is met again by whoever syncs or unmounts.
+            // A later sync or unmount meets the same error and reports it.
             drop(writer.commit());
         }
     }

@@ -1,4 +1,4 @@
-//! Names: looking up, making, linking, renaming, removing, listing.
+//! Names: lookup, creation, links, renames, removal, listing.
 
 use super::placeholders::refuse_placeholder;
 use super::{Access, MountedVolume};
@@ -14,12 +14,12 @@ use core::sync::atomic::Ordering;
 
 const NAME_BYTES_MAX: usize = 255;
 
-/// Positions of a listing: `.`, `..`, then the indexes of entries, which begin behind these.
+/// Positions in a listing: `.`, `..`, then the indexes of entries, which begin after these two.
 const DOT: u64 = 0;
 const DOT_DOT: u64 = 1;
 const FIRST_INDEX: u64 = 2;
 
-/// What makes a new inode, for the writer.
+/// Converts the properties of a new node to those of a new inode for the writer.
 fn inode_of(new: &NewNode) -> NewInode {
     NewInode {
         mode: new.mode & 0o7777,
@@ -36,7 +36,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A node as a name leads to it, once a reference to it was counted.
+/// Builds an entry for a node; the caller has counted its reference.
 fn entry(node: NodeId, shown: Shown) -> Entry {
     let Shown { metadata, lasts_s } = shown;
     Entry {
@@ -47,7 +47,7 @@ fn entry(node: NodeId, shown: Shown) -> Entry {
     }
 }
 
-/// A placeholder has no names.
+/// Refuses a placeholder, which cannot have entries.
 fn require_names(directory: Location) -> Result<()> {
     match directory.placeholder() {
         Some(_) => Err(Errno::NOENT),
@@ -55,7 +55,7 @@ fn require_names(directory: Location) -> Result<()> {
     }
 }
 
-/// The type bits of a mode for a kind of file.
+/// Converts a file kind to the type bits of a mode.
 fn type_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::Regular => libc::S_IFREG,
@@ -70,7 +70,7 @@ fn type_bits(kind: FileKind) -> u32 {
 }
 
 impl MountedVolume {
-    /// Where a name leads, if it is there.
+    /// Looks up a name in a directory.
     fn find(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
         match &self.access {
             Access::Reading(filesystem) => filesystem.lookup(directory, name),
@@ -83,12 +83,12 @@ impl MountedVolume {
         self.find(directory, name)?.ok_or(Errno::NOENT)
     }
 
-    /// A node, with one more reference to it.
+    /// Returns the entry of a node, and counts a reference to it.
     pub(super) fn entry(&self, location: Location, parent: Option<NodeId>) -> Result<Entry> {
         self.entry_of(self.numbers.of(location)?, location, parent)
     }
 
-    /// [`Self::entry`] of a node whose number is known.
+    /// Returns the entry of a node with a known number, and counts a reference to it.
     pub(super) fn entry_of(&self, node: NodeId, location: Location, parent: Option<NodeId>) -> Result<Entry> {
         Ok(self.refer(node, self.shown(location)?, parent))
     }
@@ -114,7 +114,7 @@ impl MountedVolume {
         if let Some(parent) = self.nodes.parent(directory) {
             return self.entry(self.location(parent)?, None);
         }
-        // It was not looked up since the mount: a handle that outlived it.
+        // The node was not looked up since the mount: its file handle is from an earlier mount.
         let view = self.access.view();
         let parent = if location.is_subvolume_root() {
             let place = view
@@ -129,7 +129,8 @@ impl MountedVolume {
         self.entry(parent.ok_or(Errno::STALE)?, None)
     }
 
-    /// Makes a node. The answer is the inode as it was made: another thread can remove its name at once.
+    /// Creates a node. The answer has the initial inode, because another thread can remove its name
+    /// at once.
     pub(super) fn make_at(
         &self,
         parent: NodeId,
@@ -153,7 +154,7 @@ impl MountedVolume {
         let above = Some(parent).filter(|_| kind == operations::NewKind::Directory);
         // No attribute of a new inode is a capability.
         let capabilities = self.capabilities.load(Ordering::SeqCst);
-        // In the edit: an unlink by another thread sees the reference.
+        // The edit itself counts the reference, so that a concurrent unlink sees it.
         let refer = |location| {
             if let Ok(node) = self.numbers.of(location) {
                 self.nodes.refer_to_new(node, above, capabilities);
@@ -166,7 +167,7 @@ impl MountedVolume {
         Ok(entry(node, self.shown_as_mounted(made, false)))
     }
 
-    /// Makes a file and opens it. A new file has no capability.
+    /// Creates a file and opens it. A new file has no capability.
     pub(super) fn create_at(
         &self,
         directory: NodeId,
@@ -209,13 +210,13 @@ impl MountedVolume {
         Ok(self.refer(node, self.shown_as_mounted(metadata, is_dirty), Some(directory)))
     }
 
-    /// Returns whether the kernel refers to an inode: then it stays usable without a name.
+    /// Returns whether the kernel refers to an inode, which then stays usable without a name.
     fn is_referred_to(&self, location: Location) -> bool {
         let node = self.numbers.of(location);
         location.placeholder().is_none() && node.is_ok_and(|node| self.nodes.is_referred_to(node))
     }
 
-    /// Keeps an inode that lost its last name.
+    /// Keeps an inode open after it lost its last name.
     fn keep(&self, held: Option<OpenInode>) {
         if let Some(hold) = held
             && let Ok(node) = self.numbers.of(hold.location())
@@ -238,7 +239,7 @@ impl MountedVolume {
         let (directory, writer) = (self.location(directory)?, self.writer()?);
         let target = self.require(directory, name)?.target;
         if target.is_subvolume_root() && target.subvolume != directory.subvolume {
-            // The kernel keeps others from making names in it meanwhile.
+            // The kernel's lock keeps other callers from creating names in the directory.
             let first = writer.list(target, 0, 1).map_err(|error| self.failed(&error))?;
             if !first.is_empty() {
                 return Err(Errno::NOTEMPTY);
@@ -293,7 +294,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// The index that the next new name in a directory gets.
+    /// Returns the index that the next new name in a directory gets.
     fn end_of(&self, location: Location) -> Result<u64> {
         match &self.access {
             Access::Writing(writer) if location.placeholder().is_none() => {
@@ -304,8 +305,9 @@ impl MountedVolume {
         }
     }
 
-    /// Lists a directory, which is not opened for that. Names that come after a listing began are not in it: else a process
-    /// that renames what it lists would never end. Listings of one directory share that end.
+    /// Lists a directory that was not opened. A listing ends before names created after its start.
+    /// Otherwise a process that renames the listed files would never reach the end. All listings of
+    /// one directory share this end.
     pub(super) fn list_at(&self, directory: Opened, position: u64, count: usize) -> Result<Vec<Listed>> {
         let Opened::Node(node) = directory else {
             return Err(Errno::BADF);

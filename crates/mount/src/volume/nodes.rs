@@ -1,12 +1,14 @@
-//! The nodes that somebody refers to, and what is kept for them.
+//! Nodes with references, and their state.
 //!
-//! A node's number is computed ([`super::numbers`]), so most calls need nothing from here. What is kept:
-//! - how many references are out: as long as there is one, the node stays usable without a name. So whoever takes its last name
-//!   holds the inode open first ([`Nodes::keep`]), and the last reference lets go of it;
-//! - of directories, the one that they were found in;
-//! - of files, whether whoever is served may have some of the content in a cache.
+//! A node's number is computed ([`super::numbers`]), so most calls need no state. This module
+//! keeps:
+//! - the number of references. A node with references stays usable without a name. The caller that
+//!   removes its last name therefore opens the inode first ([`Nodes::keep`]), and the last
+//!   reference closes it;
+//! - for directories, the directory of their lookup;
+//! - for files, whether a client may cache some of their content.
 //!
-//! The locks are leaves: inodes are let go of, which may remove them, outside.
+//! Leaf locks: the module closes inodes, which may remove them, after it has released the lock.
 
 use crate::vfs::NodeId;
 use buttress::Location;
@@ -23,9 +25,10 @@ struct Node {
     parent: Option<NodeId>,
     hold: Option<OpenInode>,
     is_cached: bool,
-    /// Of a file: the state of capabilities in which it is known to have none; see [`super::content`].
+    /// For a file: the state of capabilities in which the file is known to have none; see
+    /// [`super::content`].
     without_capability: u64,
-    /// Of a directory that was listed: the index of the first name that came after its latest listing began.
+    /// For a listed directory: the index of the first name created after its latest listing began.
     listed_to: Option<u64>,
 }
 
@@ -35,11 +38,11 @@ impl Node {
     }
 }
 
-/// See the module.
+/// All nodes with references.
 #[derive(Debug)]
 pub(super) struct Nodes {
     shards: [Mutex<HashMap<NodeId, Node>>; SHARDS],
-    /// How many inodes without a name are being let go of right now, and how many have been.
+    /// Number of unnamed inodes that are being closed; the next field counts the closed ones.
     going: AtomicU64,
     gone: AtomicU64,
 }
@@ -63,7 +66,7 @@ impl Nodes {
         &self.shards[index % SHARDS]
     }
 
-    /// One more reference; of a directory, where it was found.
+    /// Counts a reference to a node and, for a directory, records its parent.
     pub(super) fn refer(&self, node: NodeId, parent: Option<NodeId>) {
         let mut shard = self.shard(node).lock();
         let known = shard.entry(node).or_default();
@@ -73,7 +76,8 @@ impl Nodes {
         }
     }
 
-    /// Refers to a node that was just made, and notes the state of capabilities in which it has none.
+    /// Counts a reference to a new node, and records the state of capabilities in which it has
+    /// none.
     pub(super) fn refer_to_new(&self, node: NodeId, parent: Option<NodeId>, without_capability: u64) {
         let mut shard = self.shard(node).lock();
         let known = shard.entry(node).or_default();
@@ -82,7 +86,7 @@ impl Nodes {
         known.without_capability = without_capability;
     }
 
-    /// Notes the state of capabilities in which a file has none.
+    /// Records the state of capabilities in which a file has none.
     pub(super) fn lacks_capability(&self, node: NodeId, state: u64) {
         if let Some(known) = self.shard(node).lock().get_mut(&node) {
             known.without_capability = state;
@@ -97,7 +101,7 @@ impl Nodes {
             .is_some_and(|known| known.without_capability == state)
     }
 
-    /// So many references less.
+    /// Subtracts references from a node.
     pub(super) fn forget(&self, node: NodeId, references: u64) {
         let mut shard = self.shard(node).lock();
         let Some(known) = shard.get_mut(&node) else {
@@ -111,28 +115,29 @@ impl Nodes {
         if hold.is_none() {
             return;
         }
-        // Before it is out of the shard: it is seen to be kept or to go.
+        // Increment this while the shard is locked, so that other threads see the inode as kept or
+        // as going.
         self.going.fetch_add(1, Ordering::SeqCst);
         drop(shard);
-        // It may be removed now, which takes its time.
+        // Dropping the hold may remove the inode, which takes time.
         drop(hold);
         self.gone.fetch_add(1, Ordering::SeqCst);
         self.going.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How many nodes without a name have been let go of so far.
+    /// Returns the number of unnamed nodes closed so far.
     pub(super) fn gone(&self) -> u64 {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// Content of it may be in a cache of whoever is served, until he has no reference any more.
+    /// Records that a client may cache content of a node, until it has no references any more.
     pub(super) fn caches(&self, node: NodeId) {
         if let Some(known) = self.shard(node).lock().get_mut(&node) {
             known.is_cached = true;
         }
     }
 
-    /// Whether it may be; a node that is not known may.
+    /// Returns whether a client may cache content of a node; true for an unknown node.
     pub(super) fn is_cached(&self, node: NodeId) -> bool {
         self.shard(node)
             .lock()
@@ -144,7 +149,8 @@ impl Nodes {
         self.shard(node).lock().contains_key(&node)
     }
 
-    /// Keeps a node that lost its last name as long as there are references; without any it is let go of at once.
+    /// Keeps a node open that lost its last name, if it has references; otherwise closes it at
+    /// once.
     pub(super) fn keep(&self, node: NodeId, hold: OpenInode) {
         let mut shard = self.shard(node).lock();
         let older = match shard.get_mut(&node) {
@@ -155,7 +161,7 @@ impl Nodes {
         drop(older);
     }
 
-    /// The inodes without a name that are kept for somebody who has a reference still.
+    /// Lists the unnamed inodes that stay open for a client's references.
     pub(super) fn kept(&self) -> Vec<Location> {
         let mut kept = Vec::new();
         for shard in &self.shards {
@@ -166,17 +172,18 @@ impl Nodes {
         kept
     }
 
-    /// Whether an inode without a name is being let go of right now. One that goes is among those that are kept until it is here.
+    /// Returns whether an unnamed inode is being closed. An inode moves from the kept ones to the
+    /// closing ones without a gap.
     pub(super) fn is_letting_go(&self) -> bool {
         self.going.load(Ordering::SeqCst) > 0
     }
 
-    /// The directory in which a directory was found.
+    /// Returns the directory of a directory's lookup.
     pub(super) fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.shard(node).lock().get(&node)?.parent
     }
 
-    /// Returns where listings of a directory end.
+    /// Returns the index at which listings of a directory end.
     pub(super) fn listed_to(&self, node: NodeId) -> Option<u64> {
         self.shard(node).lock().get(&node)?.listed_to
     }
@@ -188,14 +195,14 @@ impl Nodes {
         }
     }
 
-    /// A directory has another parent.
+    /// Records the new parent of a moved directory.
     pub(super) fn moved(&self, node: NodeId, parent: NodeId) {
         if let Some(known) = self.shard(node).lock().get_mut(&node) {
             known.parent = Some(parent);
         }
     }
 
-    /// Forgets everything: whoever referred to nodes is gone.
+    /// Drops all nodes, because no client refers to them any more.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let all = core::mem::take(&mut *shard.lock());

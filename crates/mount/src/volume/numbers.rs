@@ -1,15 +1,17 @@
 //! One space of inode numbers for all subvolumes of a mount.
 //!
-//! Numbers of btrfs are unique in their subvolume only, and a FUSE mount shows one device for all of them. So:
+//! Inode numbers of btrfs are unique only within their subvolume, but a FUSE mount shows one device
+//! for all subvolumes. The mount maps them:
 //!
 //! ```text
-//! of the subvolume that is mounted:  the inode's own number
-//! of another one:                    subvolume << 40 | inode
-//! of anything else:                  1 << 63 | a count, given out as it is met
+//! of the mounted subvolume:  the inode's own number
+//! of another subvolume:      subvolume << 40 | inode
+//! of anything else:          1 << 63 | a count, assigned at first use
 //! ```
 //!
-//! The first two are computed, and the same on every mount of the same subvolume. The third serves what does not fit: inodes
-//! above 2^40, subvolumes above 2^23, numbers below 256, and the empty directories that stand in a snapshot for nested subvolumes.
+//! The first two are computed, and equal on every mount of the same subvolume. The third serves
+//! numbers that do not fit: inodes above 2^40, subvolumes above 2^23, numbers below 256, and the
+//! empty directories in a snapshot that represent nested subvolumes.
 
 use crate::vfs::{Errno, NodeId, Result};
 use buttress::{InodeNumber, Location, SubvolumeId};
@@ -19,13 +21,13 @@ use std::collections::HashMap;
 const INODE_BITS: u32 = 40;
 const SUBVOLUME_BITS: u32 = 23;
 const COUNTED: u64 = 1 << 63;
-/// The first number that an inode with a name has.
+/// First inode number of inodes with names.
 const FIRST_INODE: u64 = 256;
-/// How many may be counted: more than that only a volume has that was made to fill the memory.
+/// Largest number of counted inodes. Only a volume built to exhaust memory needs more.
 const COUNTED_MAX: usize = 1 << 20;
 
-/// The inode or placeholder of a counted number. A placeholder is known by its directory and its name: a directory can
-/// hold several.
+/// The inode or placeholder of a counted number. A placeholder is identified by its directory and
+/// its name, because a directory can hold several.
 type Known = (Location, Option<Box<[u8]>>);
 
 #[derive(Debug, Default)]
@@ -34,11 +36,11 @@ struct Counted {
     numbers: HashMap<Known, u64>,
 }
 
-/// See the module.
+/// The mapping between inodes and numbers.
 #[derive(Debug)]
 pub(super) struct Numbers {
     mounted: SubvolumeId,
-    /// A leaf.
+    /// Counted numbers. Leaf lock.
     counted: Mutex<Counted>,
 }
 
@@ -50,7 +52,7 @@ impl Numbers {
         }
     }
 
-    /// The number of an inode.
+    /// Returns the number of an inode.
     pub(super) fn of(&self, location: Location) -> Result<NodeId> {
         let (subvolume, inode) = (location.subvolume.get(), location.inode.get());
         let is_plain = location.placeholder().is_none() && inode >= FIRST_INODE && inode >> INODE_BITS == 0;
@@ -63,7 +65,8 @@ impl Numbers {
         self.counted((location, None))
     }
 
-    /// The number of the inode that the name `name` leads to. The placeholders of one directory differ only by their names.
+    /// Returns the number of the inode that the name `name` leads to. Placeholders of one directory
+    /// differ only by their names.
     pub(super) fn of_name(&self, location: Location, name: &[u8]) -> Result<NodeId> {
         match location.placeholder() {
             Some(_) => self.counted((location, Some(name.into()))),
@@ -85,7 +88,7 @@ impl Numbers {
         Ok(NodeId(number))
     }
 
-    /// The inode that has a number.
+    /// Returns the inode of a number.
     pub(super) fn location(&self, node: NodeId) -> Result<Location> {
         let number = node.0;
         if number & COUNTED != 0 {

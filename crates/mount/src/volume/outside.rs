@@ -1,5 +1,5 @@
-//! What changes otherwise than by calls of the kernel, and is to be forgotten there: names of subvolumes, and of directories above
-//! them.
+//! Changes outside the kernel's calls that the kernel must drop from its caches: names of
+//! subvolumes, and of directories above them.
 
 use super::MountedVolume;
 use crate::vfs::{Result, Stale};
@@ -7,15 +7,15 @@ use buttress::unstable::fs::Filesystem;
 use buttress::{InodeNumber, Location, SubvolumeId};
 use std::collections::BTreeSet;
 
-/// The names of all subvolumes at one time.
+/// Names of all subvolumes at one time.
 #[derive(Clone, Debug, Default)]
 pub struct SubvolumeNames(BTreeSet<(SubvolumeId, SubvolumeId, InodeNumber, Vec<u8>)>);
 
 impl SubvolumeNames {
-    /// As a view has them.
+    /// Reads the names of all subvolumes in a view.
     ///
     /// # Errors
-    /// That the root tree cannot be read.
+    /// The root tree cannot be read.
     pub fn of(view: &Filesystem) -> core::result::Result<Self, buttress::unstable::fs::Error> {
         let places = view.subvolumes()?.into_iter().filter_map(|found| {
             let place = found.place?;
@@ -26,8 +26,8 @@ impl SubvolumeNames {
 }
 
 impl MountedVolume {
-    /// What is stale in the kernel since the subvolumes had these names; `paths` are others that may have changed, from the root of
-    /// the mount.
+    /// Returns the kernel's cached information that became stale since the subvolumes had these
+    /// names. `paths` are further changed names, from the root of the mount.
     #[must_use]
     pub fn stale_since(&self, before: &SubvolumeNames, paths: &[Vec<u8>]) -> Vec<Stale> {
         let view = self.access.view();
@@ -51,7 +51,7 @@ impl MountedVolume {
         stale
     }
 
-    /// A name that came or went, and its directory.
+    /// Adds a name that was created or removed, and its directory.
     pub(super) fn add_stale(&self, stale: &mut Vec<Stale>, directory: Location, name: &[u8]) {
         if let Ok(node) = self.numbers.of(directory) {
             stale.push(Stale::Name(node, name.to_vec()));

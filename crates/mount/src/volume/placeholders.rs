@@ -1,19 +1,20 @@
-//! The empty directories that stand in a snapshot for the subvolumes nested in its source.
+//! The empty directories in a snapshot that represent the nested subvolumes of its source.
 //!
-//! They answer as in the kernel, which makes their inodes in memory:
+//! They answer as in the kernel, which creates their inodes in memory:
 //!
 //! | call | answer |
 //! |---|---|
 //! | `stat` | inode 2, mode 755, the owner of the directory that holds it |
 //! | `chmod`, `chown`, `utimes` | succeed, also in a read-only snapshot, and change nothing |
-//! | making a file in it | EACCES for a regular file, EPERM for any other kind, EOPNOTSUPP without a name |
+//! | creating a file in it | EACCES for a regular file, EPERM for any other kind, EOPNOTSUPP without a name |
 //! | extended attributes | EOPNOTSUPP; access lists do not exist |
 //! | control commands | ENOTTY |
 //! | `rename` of it | EXDEV to another subvolume, else ENOTEMPTY |
 //! | `rename` of a directory over it, `rmdir` | succeed |
 //!
-//! Two answers differ. While a program holds a placeholder open, the kernel shows the changed attributes; here they never show. The
-//! kernel aborts its transaction when a placeholder is exchanged with another entry; here that is refused.
+//! Two answers differ. While a program holds a placeholder open, the kernel shows the changed
+//! attributes; this server never shows them. The kernel aborts its transaction when a placeholder
+//! is exchanged with another entry; this server refuses the exchange.
 
 use super::MountedVolume;
 use crate::vfs::{Changes, Errno, Result, Shown};

@@ -1,23 +1,30 @@
-//! What the kernel keeps back of what was written, where it has a writeback cache (`-o writeback_cache`).
+//! Written content in the kernel's write-back cache (`-o writeback_cache`).
 //!
-//! Size, mtime and ctime of a regular file are the kernel's to say from then on: what is told of them is not looked at while it knows the
-//! file. It sends content when a file is synced or closed, when memory is wanted, or after some seconds; the times follow.
+//! With this option the kernel determines size, mtime and ctime of a regular file. It ignores the
+//! server's values while it knows the file. It sends content when a file is synced or closed, when
+//! it needs memory, or after some seconds; the times follow.
 //!
-//! - Content that comes changes no times, and neither do space that is allocated and copies. The times come by themselves, also after content
-//!   that was sent first but came later. A call within one tick of the kernel's clock sends none, for it has the file's times already.
-//! - The server's own times (of new files, of accesses) are those of the kernel's last tick. None of them is then later
-//!   than the kernel's next time of the file.
-//! - Whoever looks at content otherwise than by the kernel (a snapshot, a command, a search for holes) has it sent first: the kernel is
-//!   told to forget what it has of all files that are open for writing, and before it forgets it sends.
-//! - FUSE has no message by which a server asks for times. The kernel sends all times on syncfs(2), so another process calls that
-//!   ([`KernelSync`]) before a snapshot or a command. A file of which content comes after that, without times, gets the time of that moment until its
-//!   own comes.
-//! - A file of which only the kernel has content takes no space yet. Programs take such a file for a hole, so one that is open for writing
-//!   is shown with a little ([`MountedVolume::show_kept_back`]), and of one without any the kernel asks each time.
-//! - What files forbid (append-only, immutable) was asked when a call wrote; what comes out of the cache has passed.
+//! - Arriving content changes no times, and neither do allocations and copies. The times arrive
+//!   separately. Content that the kernel sends first may arrive after them. A call within one tick
+//!   of the kernel's clock sends none, because the file already has these times.
+//! - The server's own times (of new files, of accesses) are those of the kernel's last tick. None
+//!   of them is then later than the kernel's next time of the file.
+//! - An operation that depends on content without a read (a snapshot, a command, a search for
+//!   holes) makes the kernel send content first: the server invalidates all files that are open for
+//!   writing, and the kernel sends their content before it drops it.
+//! - FUSE has no message by which a server requests times. The kernel sends all times on syncfs(2),
+//!   so another process calls syncfs ([`KernelSync`]) before a snapshot or a command. A file whose
+//!   content arrives after that without times gets the current time, until its own times arrive.
+//! - A file whose content exists only in the kernel has no allocated space yet. Programs would
+//!   treat such a file as a hole. A file that is open for writing therefore shows a little space
+//!   ([`MountedVolume::show_kept_back`]), and the kernel may not cache the attributes of a file
+//!   without space.
+//! - The server checks flags of files (append-only, immutable) when a call writes; cached content
+//!   that arrives later has passed these checks.
 //!
-//! Left out: content that is kept back on mounts without the option, which only maps with `mmap` can cause. It comes before a call sets the
-//! modification time of its file, since the time of its coming would replace that one.
+//! Left out: unsent content on mounts without the option, which only `mmap` can cause. The kernel
+//! sends this content before a call sets the modification time of its file, because its later
+//! arrival would replace that time.
 
 use super::MountedVolume;
 use super::control::needs_content;
@@ -27,12 +34,13 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A process that calls syncfs(2) on the mount. The server itself cannot: it has no file of the mount open.
+/// A process that calls syncfs(2) on the mount. The server itself cannot, because it has no file of
+/// the mount open.
 #[derive(Clone)]
 pub struct KernelSync {
-    /// The process.
+    /// Id of the process.
     pub process: u32,
-    /// Has it call, and waits until it has.
+    /// Makes the process call syncfs, and waits for it.
     pub call: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -44,7 +52,7 @@ impl fmt::Debug for KernelSync {
     }
 }
 
-/// The least room that `stat(2)` shows.
+/// Smallest allocated space that `stat(2)` shows for an open file.
 const ROOM: ByteCount = ByteCount::new(512);
 
 impl MountedVolume {
@@ -52,13 +60,13 @@ impl MountedVolume {
         self.is_writeback_cached.load(Ordering::SeqCst)
     }
 
-    /// Sets who syncs the mount so that the kernel sends times.
+    /// Sets the process that syncs the mount, so that the kernel sends times.
     pub fn syncs_kernel_by(&self, sync: KernelSync) {
-        // The first one counts.
+        // Only the first process is kept.
         let _is_first = self.kernel_sync.set(sync).is_ok();
     }
 
-    /// Has the kernel send all that it keeps, times included.
+    /// Makes the kernel send all unsent content and times.
     pub(super) fn sync_kernel(&self) {
         if let Some(sync) = self.kernel_sync.get().filter(|_| self.is_writeback_cached()) {
             self.handles.in_kernel_sync(|| (sync.call)());
@@ -73,7 +81,8 @@ impl MountedVolume {
 
     pub(super) fn may_be_kept_back(&self, by: Looks) -> HeldBack {
         match (self.is_writeback_cached(), by) {
-            // The kernel writes pages of maps back before it sets times, with a writeback cache only.
+            // Only with a write-back cache does the kernel itself write mapped pages back before it
+            // sets times.
             (false, Looks::Times(node)) => {
                 let location = self.numbers.location(node).ok();
                 let mapped = location.filter(|location| self.handles.is_mappable(*location));
@@ -82,7 +91,7 @@ impl MountedVolume {
             (false, _) | (true, Looks::Times(_)) => return HeldBack::default(),
             (true, _) => {}
         }
-        // The kernel has sent all times before it asks for a sync, and a search for holes needs none.
+        // The kernel sends all times before it asks for a sync, and a search for holes needs no times.
         let times = matches!(by, Looks::Command(_, command) if needs_content(command) == Some(true));
         HeldBack {
             content: self.content_kept_back(by),
@@ -109,7 +118,8 @@ impl MountedVolume {
         nodes.map(Stale::Node).collect()
     }
 
-    /// Files of which content has come without times were written before now.
+    /// Sets the current time on files whose content arrived without times, because it was written
+    /// before now.
     pub(super) fn tell_times(&self, kept: &[Stale]) {
         let Ok(writer) = self.writer() else { return };
         let now = self.now();
@@ -130,7 +140,8 @@ impl MountedVolume {
         }
     }
 
-    /// Whether a change is what the kernel says of a file that it has content of: its times, and nothing else.
+    /// Returns whether a change is the kernel's update of a cached file: its times, and nothing
+    /// else.
     pub(super) fn are_times_of_cache(&self, location: Location, changes: &Changes) -> bool {
         let is_given = |time: Option<NewTime>| matches!(time, Some(NewTime::At(_)));
         let are_times = is_given(changes.modified) && changes.changed.is_some();
@@ -141,7 +152,7 @@ impl MountedVolume {
         self.is_writeback_cached() && are_times && are_all && self.handles.is_written(location)
     }
 
-    /// Sets them. A file that may not be changed any more keeps those that it has.
+    /// Sets the times of a cached file. A file that forbids changes keeps its old times.
     pub(super) fn set_times_of_cache(&self, location: Location, times: &AttributeChanges) -> Result<()> {
         self.handles.take_times(location);
         match self.writer()?.touch(location, times) {
@@ -150,7 +161,7 @@ impl MountedVolume {
         }
     }
 
-    /// Shows a file as one with content of which the kernel may have all.
+    /// Shows a little allocated space for a file whose content the kernel may hold.
     pub(super) fn show_kept_back(&self, metadata: &mut Metadata) {
         let is_empty = metadata.kind == FileKind::Regular && metadata.allocated == ByteCount::ZERO;
         if is_empty && self.is_writeback_cached() && self.handles.is_written(metadata.location) {
@@ -158,7 +169,8 @@ impl MountedVolume {
         }
     }
 
-    /// Whether a file takes no space, and takes some as soon as somebody opens it for writing.
+    /// Returns whether a file has no allocated space but shows some once a process opens it for
+    /// writing.
     pub(super) fn may_get_room(&self, metadata: &Metadata) -> bool {
         metadata.allocated == ByteCount::ZERO && self.is_writeback_cached()
     }

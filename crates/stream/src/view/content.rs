@@ -1,7 +1,7 @@
 //! A reader of file content in the streams.
 //!
-//! Memory: one buffer of at most 1 MiB, and one decoded extent of at most 128 KiB. A reader copies
-//! no data of an uncompressed encoded write into the second buffer.
+//! Memory: one buffer of at most 1 MiB, and one decoded extent of at most 128 KiB. An uncompressed
+//! encoded write needs no decoded extent.
 
 use super::error::{Error, Result};
 use super::extents::{Encoded, Piece, Pieces, Source};

@@ -1,4 +1,4 @@
-//! Into a volume: from the host, from another volume, or within it.
+//! Copying into a volume: from the host, from another volume, or within the same volume.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,36 +21,36 @@ use crate::replacing::{into_itself, same_file};
 use crate::target::Target;
 use crate::writing::{Writing, split};
 
-/// What the sources' words mean.
+/// Interpretation of the source arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SourceKind {
-    /// `IMAGE:/path` is in a volume, which may be the one that is being changed; anything else on the host.
+    /// `IMAGE:/path` is in a volume, possibly the target volume; any other source is on the host.
     Named,
-    /// All are on the host.
+    /// All sources are on the host.
     Host,
-    /// All are in the volume that is being changed.
+    /// All sources are in the target volume.
     Within,
 }
 
-/// What was copied.
+/// Result of the copying.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
-    /// From each source that could be.
+    /// Totals of each source that was copied.
     pub(crate) totals: Vec<(String, Totals)>,
-    /// How many errors were told.
+    /// Number of reported errors.
     pub(crate) failures: u64,
-    /// Whether it ended early because the volume is full.
+    /// True if the copying ended early because the volume is full.
     pub(crate) is_full: bool,
 }
 
-/// Where one source is.
+/// Location of a source.
 enum Place {
     Host,
-    /// In a volume, at the target's path; whether that is the one that is being changed.
+    /// Target in a volume; the flag states whether it is the target volume of the copy.
     Volume(Target, bool),
 }
 
-/// Copies what the sources name to a path of the volume.
+/// Copies the sources to a path of the volume.
 pub(crate) fn copy(
     context: &Context,
     how: How,
@@ -120,35 +120,35 @@ fn place_of(context: &Context, source: &OsStr, kind: SourceKind) -> Place {
             if !target.has_path {
                 return Place::Host;
             }
-            // Only the volume that is being changed was opened so far, or others that are not it.
+            // So far, only the target volume and other volumes are open.
             let same = context.sources().is_changed_volume(&target.image);
             Place::Volume(target, same)
         }
     }
 }
 
-/// Copies that have a destination in common.
+/// Copies with a common destination.
 struct Copying<'a> {
     context: &'a Context,
     how: How,
     writing: &'a Writing,
     images: Images<'a>,
     destination: &'a [u8],
-    /// The destination, if it is a directory.
+    /// Destination, if it is a directory.
     into: Option<Location>,
     made: JustMade,
 }
 
-/// Where a copy is made.
+/// Target directory and name of a copy.
 struct Spot {
     directory: Location,
     path: Vec<u8>,
-    /// Its name there; without one, the directory is the copy.
+    /// Name in the directory; without a name, the directory itself is the copy.
     name: Option<Vec<u8>>,
 }
 
 impl Spot {
-    /// The path of the copy.
+    /// Returns the path of the copy.
     fn whole(&self) -> Vec<u8> {
         match &self.name {
             Some(name) => absolute(&self.path, name),
@@ -158,7 +158,7 @@ impl Spot {
 }
 
 impl Copying<'_> {
-    /// A source, to be counted; `None` where it cannot be reached, which the copying tells.
+    /// Returns a source for the count; `None` if it is unreachable, which the copying reports.
     fn found(&mut self, source: &OsStr, kind: SourceKind) -> Option<total::Source> {
         match place_of(self.context, source, kind) {
             Place::Host => total::Source::host(Path::new(source)),
@@ -175,7 +175,7 @@ impl Copying<'_> {
         }
     }
 
-    /// What was copied, and whether the volume is full.
+    /// Copies a source. Returns its totals, and whether the volume is full.
     fn copy(
         &mut self,
         source: &OsStr,
@@ -244,7 +244,7 @@ impl Copying<'_> {
         Ok((inserter.totals(), inserter.is_over() && !progress.is_cancelled()))
     }
 
-    /// What can be said against the place before anything is looked at there.
+    /// Refuses an invalid target before the copying reads it.
     fn look_at(&mut self, spot: &Spot, is_directory: bool, shown: &str) -> Result<()> {
         if is_directory {
             return Ok(());
@@ -258,7 +258,7 @@ impl Copying<'_> {
         self.made.refuse(spot.name.as_deref(), &whole, shown)
     }
 
-    /// A directory is copied neither onto itself nor to a place below itself.
+    /// Refuses to copy a directory onto itself or below itself.
     fn refuse_into_itself(
         &self,
         opened: &Subvolume,
@@ -282,7 +282,7 @@ impl Copying<'_> {
             return Ok(());
         };
         let is_below = below == above || above.is_empty() || below.starts_with(&[&above[..], b"/"].concat());
-        // Another subvolume is not gone into.
+        // A walk of one file system does not enter other subvolumes.
         let is_reached = !self.how.one_file_system || start.subvolume == spot.directory.subvolume;
         if is_below && is_reached {
             return Err(into_itself(shown, &shown_whole));
@@ -290,7 +290,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Where the copy is made.
+    /// Returns the target directory and name of a source's copy.
     fn spot(&self, source: &[u8]) -> Result<Spot> {
         let is_link = || {
             let itself = self.writing.resolve(self.destination, Follow::NotLast);
@@ -319,7 +319,8 @@ impl Copying<'_> {
     }
 }
 
-/// The path of a directory from the top level, without a slash at its start: each has only one.
+/// Returns the path of a directory from the top level, without a leading slash. Each directory has
+/// only one path.
 fn path_of(opened: &Subvolume, directory: Location) -> Option<Vec<u8>> {
     let filesystem = opened.volume();
     let subvolume = filesystem.subvolume_path(directory.subvolume).ok()?;

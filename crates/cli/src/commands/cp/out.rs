@@ -1,4 +1,4 @@
-//! Out of a volume, into a directory of the host.
+//! Copying out of a volume, into a directory of the host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::opening::Images;
 use crate::progress::Watch;
 use crate::target::Target;
 
-/// Copies what the sources name to the destination. What was copied for each that could be.
+/// Copies the sources to the destination. Returns the totals of each source that was copied.
 pub(crate) fn copy(
     context: &Context,
     how: How,
@@ -68,7 +68,7 @@ pub(crate) fn copy(
     Ok(totals)
 }
 
-/// Copies that have a destination in common.
+/// Copies with a common destination.
 struct Copying<'a> {
     context: &'a Context,
     how: How,
@@ -79,7 +79,7 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// The volume of a source, and where in it that lies.
+    /// Returns the volume of a source, and its location in it.
     fn found(&mut self, target: &Target) -> Result<(Subvolume, Location)> {
         let opened = self.images.open(&target.image)?;
         let start = opened.locate(&target.path, self.how.follow)?;
@@ -136,7 +136,7 @@ impl Copying<'_> {
         Ok(totals)
     }
 
-    /// What can be said against the place of something that is no directory.
+    /// Refuses an invalid target for a file other than a directory.
     fn look_at(&mut self, target: &Target, parent: &Path, name: &OsStr) -> Result<()> {
         let whole = parent.join(name);
         let destination = self.destination;
@@ -152,7 +152,8 @@ impl Copying<'_> {
     }
 }
 
-/// The directory in which the copy is made, and its name there; without a name, the directory is the copy.
+/// Returns the target directory of the copy, and its name there; without a name, the directory
+/// itself is the copy.
 fn place(
     target: &Target,
     destination: &Path,
@@ -163,7 +164,7 @@ fn place(
         let name = last_name(&target.path).map(|name| OsStr::from_bytes(name).to_owned());
         return Ok((destination.to_owned(), name));
     }
-    // A link to a directory is none, as what takes its place.
+    // A link to a directory does not count as a directory, because the copy may replace it.
     let is_there = destination.is_dir() && !destination.is_symlink();
     if is_directory && is_there {
         return Ok((destination.to_owned(), None));

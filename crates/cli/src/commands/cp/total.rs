@@ -1,7 +1,7 @@
-//! How much there is to copy: counted beside the copying, where somebody watches it.
+//! The total amount to copy, computed concurrently with the copying if the progress is displayed.
 //!
-//! A thread goes over what will be copied, without content, and states the sum of the sizes. Until it has, no total is
-//! shown. What it cannot read it leaves out: the copying says so.
+//! A thread walks the sources, without reading content, and reports the sum of the sizes. No total
+//! is displayed before that. The thread ignores unreadable files, because the copying reports them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::host::HostFile;
 use crate::progress::Watch;
 
-/// Something that will be copied.
+/// A source of the copying.
 pub(super) enum Source {
     /// A file or directory of a volume.
     Volume(Volume, Location),
@@ -22,7 +22,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What lies at a path of the host; `None` where it cannot be reached.
+    /// Opens the file at a path of the host; `None` if it is unreachable.
     pub(super) fn host(path: &Path) -> Option<Self> {
         let name = path.file_name();
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -34,7 +34,7 @@ impl Source {
     }
 }
 
-/// Counts until it is dropped.
+/// The counting thread, which stops when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Counting {
     progress: Progress,
@@ -42,7 +42,7 @@ pub(super) struct Counting {
 }
 
 impl Counting {
-    /// Begins to count for `job`, if anybody will see it.
+    /// Starts to count for `job`, if its progress is displayed.
     pub(super) fn start(
         context: &Context,
         job: &Progress,
@@ -95,7 +95,7 @@ fn of_volume(filesystem: &Volume, start: Location, one_file_system: bool, progre
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Holes are left out as far as the system tells: they are not read.
+/// Holes that the system reports do not count, because they are not read.
 fn of_host(start: HostFile, one_file_system: bool, progress: &Progress) -> u64 {
     let device = start.stat().ok().map(|stat| stat.st_dev);
     let mut waiting = vec![start];

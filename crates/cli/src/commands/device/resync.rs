@@ -1,4 +1,4 @@
-//! `buttress device resync IMAGE`: brings devices up to date that missed commits.
+//! `buttress device resync IMAGE`: brings devices that missed commits up to date.
 
 use std::ffi::OsString;
 use std::io::Write;

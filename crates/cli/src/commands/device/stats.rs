@@ -1,4 +1,4 @@
-//! `buttress device stats IMAGE`: how often each device failed, and how.
+//! `buttress device stats IMAGE`: error counters of each device.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -32,10 +32,10 @@ pub(super) struct Stats {
     image: OsString,
 }
 
-/// What `-c` adds to the exit code where something failed.
+/// Bit that `-c` adds to the exit code if a counter is not zero.
 const FAILED_BEFORE: u8 = 64;
 
-/// One device.
+/// Counters of one device.
 struct Row {
     id: DeviceId,
     name: String,
@@ -105,7 +105,7 @@ impl Subcommand for Stats {
     }
 }
 
-/// All devices in order of their ids. One without an item has not failed.
+/// Returns all devices in the order of their ids. A device without an item has no errors.
 fn rows(volume: &Volume) -> Result<Vec<Row>> {
     let counts = volume.device_statistics()?.into_iter();
     let rows = volume

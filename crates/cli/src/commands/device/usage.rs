@@ -1,4 +1,4 @@
-//! `buttress device usage IMAGE`: what of each device is allocated to what, in the format of `btrfs device usage`.
+//! `buttress device usage IMAGE`: allocation on each device, in the format of `btrfs device usage`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;

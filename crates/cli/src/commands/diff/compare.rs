@@ -1,10 +1,12 @@
-//! Going through two trees side by side.
+//! Parallel walk through two trees.
 //!
-//! First all names that are on both sides are compared, from the beginnings down. What is on one side only is kept, and
-//! in the end told apart: what was moved ([`moves`](super::moves)), and what was added or removed, with all below it.
-//! Where something was moved, the two are compared as if they had one name, and so is what lies below them.
+//! The walk first compares all names that exist on both sides, from the roots down. It collects
+//! names that exist on one side only. At the end it classifies them: moved files
+//! ([`moves`](super::moves)), and added or removed files with everything below. It compares a moved
+//! file, and everything below it, as if both sides had the same name.
 //!
-//! In one volume, what the two sides share is not looked at ([`ChangedInodes`]): the result is the same.
+//! In one volume, the walk skips what the two sides share ([`ChangedInodes`]); the result is the
+//! same.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -18,23 +20,23 @@ use super::difference::{Difference, Found};
 use super::side::{Entry, Facts, Node, Root, Side};
 use crate::commands::stat::kind_name;
 
-/// How deep the trees may be.
+/// Largest depth of the trees.
 const DEPTH_MAX: usize = 4096;
 
-/// Takes what could not be compared.
+/// Receiver of errors of individual comparisons.
 pub(super) type Failed<'a> = dyn FnMut(anyhow::Error) + 'a;
 
-/// What is compared, and how.
+/// Options of a comparison.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) aspects: Vec<Aspect>,
     pub(super) holes: bool,
-    /// What the two sides do not share, where that is known.
+    /// Inodes that the two sides do not share, if known.
     pub(super) changed: Option<ChangedInodes>,
 }
 
 impl Options {
-    /// Everything but what is to be ignored.
+    /// Creates options that compare everything except the ignored aspects.
     pub(super) fn without(ignored: &[Aspect], holes: bool) -> Self {
         let all = [
             Aspect::Content,
@@ -56,20 +58,20 @@ impl Options {
     }
 }
 
-/// What tells a file of a side from all others: device or subvolume, and inode.
+/// Identity of a file on one side: device or subvolume, and inode.
 pub(super) type Identity = (u64, u64);
 
-/// Something that is on one side only.
+/// A file that exists on one side only.
 #[derive(Clone, Debug)]
 pub(super) struct Single {
     pub(super) path: Vec<u8>,
     pub(super) node: Node,
-    /// The directory that holds it; `None` for the beginning.
+    /// Directory that holds the file; `None` for the root of the side.
     pub(super) directory: Option<Identity>,
     pub(super) name: Vec<u8>,
 }
 
-/// A comparison under way.
+/// State of a comparison.
 pub(super) struct Comparison<'a> {
     pub(super) old: &'a Side,
     pub(super) new: &'a Side,
@@ -77,18 +79,18 @@ pub(super) struct Comparison<'a> {
     pub(super) found: Vec<Found>,
     pub(super) added: VecDeque<Single>,
     pub(super) removed: VecDeque<Single>,
-    /// Names of the old side that were found by another path on the new one.
+    /// Old names whose file was found under another path on the new side.
     pub(super) taken: HashSet<(Identity, Vec<u8>)>,
-    /// Which directory of the new side an old one was compared with.
+    /// New directory that each old directory was compared with.
     pub(super) directories: HashMap<Identity, Node>,
-    /// Of files with several names: which they were compared with first, from either side.
+    /// For files with several names: the file of the other side that each was compared with first.
     old_links: HashMap<Identity, Identity>,
     new_links: HashMap<Identity, Identity>,
-    /// Directories of images that were entered: on a damaged volume they may hold each other.
+    /// Directories of images that the walk has entered, because a damaged volume may have cycles.
     entered: [HashSet<Identity>; 2],
 }
 
-/// A directory on both sides, on the way down.
+/// A directory of both sides on the current path.
 struct Level {
     paths: [Vec<u8>; 2],
     identities: [Option<Identity>; 2],
@@ -96,14 +98,14 @@ struct Level {
     new: std::iter::Peekable<std::vec::IntoIter<Entry>>,
 }
 
-/// Which side of the two.
+/// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     Old,
     New,
 }
 
-/// Compares everything below two beginnings, and these themselves. The differences in order.
+/// Compares two roots and everything below them. Returns the differences in order.
 pub(super) fn run(old: &Root, new: &Root, options: &Options, failed: &mut Failed<'_>) -> Result<Vec<Found>> {
     let named = |error: anyhow::Error, root: &Root| error.context(root.name.display().to_string());
     let (old_start, new_start) = (old.side.start(), new.side.start());
@@ -129,7 +131,8 @@ pub(super) fn run(old: &Root, new: &Root, options: &Options, failed: &mut Failed
 }
 
 impl Comparison<'_> {
-    /// Compares two files, and all below them. For something that was `moved` that is a difference of its own.
+    /// Compares two files and everything below them. For a `moved` file, the move itself is a
+    /// difference.
     pub(super) fn pair(
         &mut self,
         paths: [&[u8]; 2],
@@ -187,7 +190,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares two files themselves. If both are directories, what is below them.
+    /// Compares two files themselves, and enters them if both are directories.
     fn visit(
         &mut self,
         paths: [&[u8]; 2],
@@ -209,7 +212,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Whether two files are one, with all below it, by what the two sides share.
+    /// Returns whether two files, with everything below them, are shared by the two sides.
     fn is_shared(&self, old: &Node, new: &Node) -> bool {
         let (Some(changed), Node::Image(old), Node::Image(new)) = (&self.options.changed, old, new) else {
             return false;
@@ -275,7 +278,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// What a directory of one side holds; `None` for what is none, or is not to be entered.
+    /// Returns the entries of a directory on one side; `None` for another kind of file, or for a
+    /// directory that must not be entered.
     pub(super) fn entries(
         &mut self,
         which: Which,
@@ -341,7 +345,7 @@ impl Comparison<'_> {
         Ok(different)
     }
 
-    /// Whether this name is one file with names on one side that it is not one with on the other.
+    /// Returns whether the name's hard links differ between the two sides.
     fn links_differ(&mut self, facts: (&Facts, &Facts)) -> bool {
         let (old, new) = facts;
         if old.kind == FileKind::Directory || (old.links < 2 && new.links < 2) {

@@ -1,4 +1,4 @@
-//! Comparing contents without reading holes.
+//! Comparison of contents without reading holes.
 
 use buttress_exact::at_most;
 use std::fs::File;
@@ -11,14 +11,14 @@ use rustix::io::Errno;
 
 use super::planned::{PlannedContent, Run};
 
-/// How much of a host file is read at once.
+/// Size of one read of a host file in bytes.
 const READ_BYTES: usize = 256 << 10;
 
 /// A file as a sequence of data and holes.
 #[derive(Debug)]
 pub(super) struct Segments {
     source: Source,
-    /// What is left of the present segment.
+    /// Unread rest of the current segment.
     current: Segment,
 }
 
@@ -34,7 +34,7 @@ enum Source {
     Ended,
 }
 
-/// A run of a file.
+/// A segment of a file: data or a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Data { bytes: bytes::Bytes },
@@ -49,7 +49,7 @@ impl Segment {
         }
     }
 
-    /// Removes `count` bytes, at most all, from the front.
+    /// Removes `count` bytes from the front, or all if there are fewer.
     fn advance(&mut self, count: u64) {
         match self {
             Self::Data { bytes } => {
@@ -95,7 +95,7 @@ impl Segments {
         })
     }
 
-    /// The first bytes, at most so many; holes are zeros.
+    /// Returns up to `count` bytes from the beginning; holes are zeros.
     pub(super) fn beginning(mut self, count: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < count && self.fill()? {
@@ -113,7 +113,7 @@ impl Segments {
         Ok(bytes)
     }
 
-    /// Makes `current` not empty; returns false at the end.
+    /// Loads the next segment if `current` is empty. Returns false at the end.
     fn fill(&mut self) -> Result<bool> {
         while self.current.length() == 0 {
             let next = match &mut self.source {
@@ -157,7 +157,7 @@ fn next_of_host(file: &mut File, offset: &mut u64, size_bytes: u64) -> io::Resul
     let data = match rustix::fs::seek(file.as_fd(), rustix::fs::SeekFrom::Data(*offset)) {
         Ok(data) => data,
         Err(Errno::NXIO) => size_bytes,
-        // A file system that does not tell holes.
+        // This file system does not report holes.
         Err(_) => *offset,
     };
     if data > *offset {
@@ -176,16 +176,16 @@ fn next_of_host(file: &mut File, offset: &mut u64, size_bytes: u64) -> io::Resul
     Ok(Some(Segment::Data { bytes: bytes.into() }))
 }
 
-/// How two contents of equal size compare.
+/// Result of comparing two contents of equal size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ContentDifference {
-    /// The bytes differ.
+    /// True if the bytes differ.
     pub(super) bytes: bool,
-    /// Zeros are stored on one side where the other has a hole.
+    /// True if one side stores zeros where the other has a hole.
     pub(super) holes: bool,
 }
 
-/// Compares two contents; stops at the first byte that differs.
+/// Compares two contents; stops at the first differing byte.
 pub(super) fn compare(mut old: Segments, mut new: Segments) -> Result<ContentDifference> {
     let mut difference = ContentDifference::default();
     loop {

@@ -1,4 +1,4 @@
-//! What can be found: a difference at a path, and how it is printed.
+//! Differences at a path, and their output.
 
 use std::cmp::Ordering;
 use std::io::Write;
@@ -13,26 +13,26 @@ use crate::output::json::insert_name;
 /// A difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
-    /// Only on the new side; its kind.
+    /// The file exists only on the new side; the text is its kind.
     Added(&'static str),
-    /// Only on the old side; its kind.
+    /// The file exists only on the old side; the text is its kind.
     Removed(&'static str),
-    /// The same kind of file, different in these.
+    /// The file has the same kind on both sides, but differs in these aspects.
     Modified(Vec<Aspect>),
-    /// Another kind of file.
+    /// The file has another kind.
     TypeChanged { old: &'static str, new: &'static str },
-    /// On both sides, by another path.
+    /// The file exists on both sides under different paths.
     Moved {
-        /// Its path on the old side.
+        /// Path on the old side.
         from: Vec<u8>,
-        /// What it is.
+        /// Kind of the file.
         kind: &'static str,
-        /// What else is different.
+        /// Further differing aspects.
         aspects: Vec<Aspect>,
     },
 }
 
-/// A difference and its path: on the new side, except of what is only on the old.
+/// A difference with its path: on the new side, or on the old side for a removed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) path: Vec<u8>,
@@ -40,7 +40,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The order in which differences are printed: that of the directories, with their names sorted.
+    /// Compares for the output order: directory order, with names sorted.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         let names = |path| <[u8]>::split(path, |byte: &u8| *byte == b'/');
         names(&self.path)
@@ -48,7 +48,7 @@ impl Found {
             .then_with(|| self.difference.rank().cmp(&other.difference.rank()))
     }
 
-    /// A line.
+    /// Writes the difference as a line.
     pub(super) fn write(&self, out: &mut dyn Write, context: &Context) -> Result<()> {
         write!(out, "{:<15} ", self.difference.word())?;
         match &self.difference {
@@ -73,13 +73,13 @@ impl Found {
         Ok(writeln!(out)?)
     }
 
-    /// Its path alone.
+    /// Writes the path alone.
     pub(super) fn write_name(&self, out: &mut dyn Write, context: &Context) -> Result<()> {
         out.write_all(&context.printable(&self.path))?;
         Ok(writeln!(out)?)
     }
 
-    /// An element of the document.
+    /// Returns the difference as an element of the JSON document.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
         insert_name(&mut object, "path", &self.path);
@@ -105,7 +105,7 @@ impl Found {
 }
 
 impl Difference {
-    /// The word at the start of a line.
+    /// Returns the word at the start of the line.
     fn word(&self) -> &'static str {
         match self {
             Self::Added(_) => "added",
@@ -116,7 +116,8 @@ impl Difference {
         }
     }
 
-    /// What comes first where there are two with one path: something was moved away, something else is there now.
+    /// Returns the order of two differences with one path: a file was moved away, and another file
+    /// now has its name.
     fn rank(&self) -> u8 {
         match self {
             Self::Removed(_) => 0,

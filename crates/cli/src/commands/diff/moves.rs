@@ -1,14 +1,15 @@
-//! What was moved, among what is on one side only.
+//! Detection of moved files among those that exist on one side only.
 //!
-//! **In one volume**, by inode: subvolumes of one history give the same file the same number, and an inode that was made
-//! again under an old number has another generation and time of birth. A directory that was moved is one move; what lies
-//! below it is compared in its new place.
+//! **In one volume**, files are matched by inode. Subvolumes with a common history give the same
+//! file the same inode number. An inode that reuses an old number has another generation and birth
+//! time. A moved directory is one move; everything below it is compared in its new place.
 //!
-//! **Between volumes**, by content: regular files of the same size and the same bytes. Directories have none, so they
-//! are told as added and removed, and their files as moved. Empty files are never moved: nothing tells one from another.
+//! **Between volumes**, regular files are matched by content: the same size and the same bytes.
+//! Directories have no content, so they are reported as added and removed, and their files as
+//! moved. Empty files are never moved, because they are indistinguishable.
 //!
-//! A name that is on both sides is compared by its name, whatever inode it has: a move always takes one name that is only
-//! old, and one that is only new.
+//! A name that exists on both sides is compared by its name, regardless of its inode. A move always
+//! pairs a name that exists only on the old side with a name that exists only on the new side.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -23,13 +24,13 @@ use super::difference::{Difference, Found};
 use super::side::{Facts, Node};
 use crate::commands::stat::kind_name;
 
-/// How much of a file is read to find others like it.
+/// Bytes read from the beginning of a file to find similar files.
 const SAMPLE_BYTES: usize = 64 << 10;
 
-/// How many files of one size and beginning a file is compared with.
+/// Largest number of similar files that a file is compared with.
 const CANDIDATES_MAX: usize = 16;
 
-/// Tells what was moved, added and removed of what a comparison kept.
+/// Classifies the collected one-sided files of a comparison as moved, added or removed.
 pub(super) fn tell_apart(comparison: &mut Comparison<'_>, failed: &mut Failed<'_>) -> Result<()> {
     let inodes = Inodes::of(comparison);
     match inodes {
@@ -39,11 +40,11 @@ pub(super) fn tell_apart(comparison: &mut Comparison<'_>, failed: &mut Failed<'_
     Ok(())
 }
 
-/// Two subvolumes in which an inode can be told again.
+/// Two subvolumes in which inodes can be matched.
 struct Inodes {
     filesystem: Volume,
     old_start: Location,
-    /// The path of the old beginning in its subvolume.
+    /// Path of the old root in its subvolume.
     old_base: Vec<u8>,
     new_start: Location,
 }
@@ -66,7 +67,7 @@ impl Inodes {
         })
     }
 
-    /// Where the file that was added was before: a name that only the old side has.
+    /// Finds the old name of an added file, among the names that exist only on the old side.
     fn find(&self, comparison: &Comparison<'_>, added: &Single) -> Option<Single> {
         let Node::Image(location) = &added.node else {
             return None;
@@ -95,7 +96,8 @@ impl Inodes {
         names.into_iter().find(|single| self.is_free(comparison, single))
     }
 
-    /// The path of a directory from the old beginning; `None` for what does not lie below it.
+    /// Returns the path of a directory relative to the old root; `None` for a directory outside of
+    /// it.
     fn below_start<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let rest = path.strip_prefix(self.old_base.as_slice())?;
         if rest.is_empty() || self.old_base.is_empty() {
@@ -104,7 +106,7 @@ impl Inodes {
         rest.strip_prefix(b"/")
     }
 
-    /// Whether an old name was compared with nothing yet.
+    /// Returns whether an old name has not been matched yet.
     fn is_free(&self, comparison: &Comparison<'_>, single: &Single) -> bool {
         let Some(directory) = single.directory else {
             return false;
@@ -119,7 +121,7 @@ impl Inodes {
     }
 }
 
-/// Whether two places lie in one subvolume or in two of one history.
+/// Returns whether two locations are in one subvolume or in two with a common history.
 fn are_relatives(filesystem: &Volume, old: Location, new: Location) -> bool {
     if old.subvolume == new.subvolume {
         return true;
@@ -137,8 +139,8 @@ fn are_relatives(filesystem: &Volume, old: Location, new: Location) -> bool {
 }
 
 fn by_inode(comparison: &mut Comparison<'_>, inodes: &Inodes, failed: &mut Failed<'_>) {
-    // Directories first: what lies below them has its old name in its new place. What is found below directories that
-    // were moved or added joins the queue.
+    // Match directories first: their entries then have old names in the new place. One-sided files
+    // below moved or added directories join the queue.
     let mut others = VecDeque::new();
     while let Some(added) = comparison.added.pop_front() {
         match comparison.new.facts(&added.node) {
@@ -181,7 +183,7 @@ fn moved_or_added(comparison: &mut Comparison<'_>, inodes: &Inodes, added: &Sing
     }
 }
 
-/// Tells that something is on one side only. What it holds is told later.
+/// Reports a one-sided file. Its entries are reported later.
 fn tell(
     comparison: &mut Comparison<'_>,
     which: Which,
@@ -229,7 +231,7 @@ fn open(
     Ok(facts)
 }
 
-/// A file that is on one side only and has content.
+/// A one-sided file with content.
 struct File {
     single: Single,
     size_bytes: u64,
@@ -242,7 +244,7 @@ fn by_content(comparison: &mut Comparison<'_>, failed: &mut Failed<'_>) {
     let added = files(comparison, Which::New, added, failed);
     let sizes: HashSet<u64> = added.iter().map(|file| file.size_bytes).collect();
     let old_sizes: HashSet<u64> = removed.iter().map(|file| file.size_bytes).collect();
-    // By size and beginning, in the order of their paths.
+    // Files by size and sample, in the order of their paths.
     let mut alike: HashMap<(u64, u64), Vec<Single>> = HashMap::new();
     let mut rest = Vec::new();
     for File { single, size_bytes } in added {
@@ -278,7 +280,7 @@ fn by_content(comparison: &mut Comparison<'_>, failed: &mut Failed<'_>) {
     }
 }
 
-/// All files with content, in the order of their paths; everything else is told at once.
+/// Returns all files with content, in the order of their paths, and reports all other ones at once.
 fn files(
     comparison: &mut Comparison<'_>,
     which: Which,
@@ -304,7 +306,7 @@ fn files(
     files
 }
 
-/// The file that was added with the content of one that was removed; if there are several, one of the same name.
+/// Returns the added file with the content of a removed one; prefers one with the same name.
 fn same_content(
     comparison: &Comparison<'_>,
     removed: &Single,
@@ -341,7 +343,7 @@ fn same_content(
     None
 }
 
-/// A number that files of the same content have in common: of how they begin.
+/// Returns a hash of a file's beginning, which is equal for files of the same content.
 fn sample(comparison: &Comparison<'_>, which: Which, single: &Single) -> Result<u64> {
     let side = match which {
         Which::Old => comparison.old,

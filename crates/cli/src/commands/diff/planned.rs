@@ -19,10 +19,10 @@ use super::content::Segments;
 use super::side::{Entry, Facts, Node};
 use crate::context::Context;
 
-/// The beginning of a file says what it is.
+/// Bytes at the beginning of a file that determine its format.
 const BEGINNING_BYTES: usize = 512;
 
-/// Opens an archive or a manifest. `None` for what is neither.
+/// Opens an archive or a manifest. Returns `None` for any other file.
 pub(super) fn open(context: &Context, path: &Path) -> Result<Option<EntryTree>> {
     if !path.is_file() {
         return Ok(None);
@@ -107,7 +107,7 @@ pub(super) fn facts(tree: &EntryTree, path: &[u8]) -> Result<Facts> {
     })
 }
 
-/// A number that stands for a path.
+/// Returns a number that identifies a path.
 fn by_path(path: &[u8]) -> u64 {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
@@ -143,7 +143,7 @@ pub(super) fn segments(tree: &EntryTree, path: &[u8]) -> Result<Segments> {
     }))
 }
 
-/// The content of a file, read from the beginning to the end.
+/// Reader of a file's content from the beginning to the end.
 pub(super) struct PlannedContent {
     reader: Box<dyn ContentReader>,
     offset: u64,
@@ -159,14 +159,14 @@ impl std::fmt::Debug for PlannedContent {
     }
 }
 
-/// Data, or the length of a hole.
+/// A piece of data, or the length of a hole.
 pub(super) enum Run {
     Data(Vec<u8>),
     Hole(u64),
 }
 
 impl PlannedContent {
-    /// What comes next, at most `bytes_max` of data; `None` at the end.
+    /// Returns the next piece, with at most `bytes_max` bytes of data; `None` at the end.
     pub(super) fn next(&mut self, bytes_max: usize) -> Result<Option<Run>> {
         if self.offset >= self.size_bytes {
             return Ok(None);

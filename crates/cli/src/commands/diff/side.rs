@@ -1,4 +1,5 @@
-//! One side of a comparison: a tree in a volume, on the host, in an archive or of a plan, in the same terms.
+//! A common interface to both sides of a comparison: a tree in a volume, on the host, in an archive
+//! or in a plan.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,15 +14,15 @@ use super::host::{self, HostTree};
 use super::planned;
 use crate::host::HostFile;
 
-/// The beginning of a side.
+/// Root of a side.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) side: Side,
-    /// As the user wrote it, for messages.
+    /// Argument of the user, for messages.
     pub(super) name: OsString,
 }
 
-/// Where a side lies.
+/// Storage of a side.
 #[derive(Debug)]
 pub(super) enum Side {
     Image {
@@ -33,16 +34,16 @@ pub(super) enum Side {
     Planned(EntryTree),
 }
 
-/// Something on one side.
+/// A file on one side.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     Image(Location),
     Host(HostFile),
-    /// A path of an archive or a manifest.
+    /// Path in an archive or a manifest.
     Planned(Vec<u8>),
 }
 
-/// What both sides know of a file.
+/// Attributes of a file that all kinds of sides have.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) kind: FileKind,
@@ -52,9 +53,10 @@ pub(super) struct Facts {
     pub(super) size_bytes: u64,
     pub(super) modified: (i64, u32),
     pub(super) links: u32,
-    /// What tells two names of one file: device or subvolume, and inode.
+    /// Identity shared by all names of a file: device or subvolume, and inode.
     pub(super) identity: (u64, u64),
-    /// In a volume: what tells the inode from others that had or will have its number.
+    /// In a volume: generation and birth time, which distinguish the inode from other ones with the
+    /// same number.
     pub(super) birth: Option<(Generation, Option<Timestamp>)>,
     pub(super) device: Option<(u32, u32)>,
 }
@@ -79,7 +81,7 @@ impl Side {
         Ok(Self::Host(HostTree::new(path, one_file_system)?))
     }
 
-    /// The volume and where in it this begins; `None` on the host.
+    /// Returns the volume and the root's location in it; `None` on the host.
     pub(super) fn volume(&self) -> Option<(&Volume, Location)> {
         match self {
             Self::Image {
@@ -89,7 +91,7 @@ impl Side {
         }
     }
 
-    /// The subvolume in which this begins.
+    /// Returns the subvolume of the root.
     pub(super) fn subvolume(&self) -> Option<SubvolumeId> {
         self.volume().map(|(_, start)| start.subvolume)
     }
@@ -102,7 +104,7 @@ impl Side {
         }
     }
 
-    /// The entries of a directory, sorted by name; errors of single entries go to `failed`.
+    /// Returns the entries of a directory, sorted by name; errors of single entries go to `failed`.
     pub(super) fn entries(&self, node: &Node, failed: &mut dyn FnMut(anyhow::Error)) -> Result<Vec<Entry>> {
         let mut entries = match (self, node) {
             (
@@ -159,7 +161,7 @@ impl Side {
         }
     }
 
-    /// Extended attributes, sorted by name.
+    /// Returns the extended attributes, sorted by name.
     pub(super) fn xattrs(&self, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut xattrs = match (self, node) {
             (Self::Image { filesystem, .. }, Node::Image(location)) => filesystem
@@ -195,7 +197,8 @@ impl Side {
         }
     }
 
-    /// Where a file of a volume lies, for files of one volume that share their extents.
+    /// Returns the extents of a file in a volume, to detect files of one volume with shared
+    /// extents.
     pub(super) fn shared_map(&self, node: &Node) -> Option<(usize, Vec<FileRange>)> {
         let (Self::Image { filesystem, .. }, Node::Image(location)) = (self, node) else {
             return None;

@@ -1,45 +1,46 @@
-//! The columns of a line of `filefrag -v`.
+//! Columns of a line of `filefrag -v`.
 //!
-//! There may be millions of lines, and the machinery of `format!` takes longer than finding an extent does. So a blank line
-//! is made once for a file, and for each extent it is copied and the digits are put into it. A number that is wider than
-//! its column pushes the others to the right, as in `printf`; such lines are put together piece by piece, but for the
-//! numbers of extents: they only rise, so their column is made wider when they outgrow it.
+//! A map may have millions of lines, and `format!` takes longer than finding an extent. The printer
+//! therefore prepares a blank line per file, copies it for each extent, and fills in the digits. A
+//! number that exceeds its column shifts the rest to the right, as in `printf`; such lines are
+//! built piece by piece. Only the column of extent numbers grows instead, because these numbers
+//! only increase.
 
 use buttress_exact::Exact as _;
 use core::ops::Range;
 
-/// How many numbers a line always has.
+/// Number of numbers in every line.
 const NUMBERS: usize = 6;
 
-/// What stands behind each of them.
+/// Text after each number.
 const BEHIND: [&[u8]; NUMBERS] = [b": ", b"..", b": ", b"..", b": ", b": "];
 
-/// The least width of an extent's number.
+/// Smallest width of the extent number column.
 const NUMBER_WIDTH: usize = 4;
 
-/// The width of its length.
+/// Width of the length column.
 const LENGTH_WIDTH: usize = 6;
 
-/// Where the numbers of a line stand.
+/// Layout of a line.
 #[derive(Debug)]
 pub struct Columns {
-    /// Of offsets and of addresses.
+    /// Widths of the offset and address columns.
     widths: (usize, usize),
     /// A line without numbers and flags.
     blank: Vec<u8>,
-    /// The places of the numbers in it.
+    /// Positions of the numbers in the line.
     places: [Range<usize>; NUMBERS],
-    /// The place of the expected address.
+    /// Position of the expected address.
     expected: Range<usize>,
 }
 
 impl Columns {
-    /// Columns with these widths of offsets and addresses, for extents up to number 9999.
+    /// Creates a layout with these widths of offsets and addresses, for extents up to number 9999.
     pub fn new(widths: (usize, usize)) -> Self {
         Self::with(NUMBER_WIDTH, widths)
     }
 
-    /// The same for numbers of extents from `number` on.
+    /// Widens the layout for extent numbers from `number` on.
     pub fn grow_for(&mut self, number: u64) {
         let digits = number.checked_ilog10().unwrap_or(0).saturating_add(1);
         let width = usize::try_from(digits).unwrap_or(NUMBER_WIDTH).max(NUMBER_WIDTH);
@@ -76,7 +77,7 @@ impl Columns {
         }
     }
 
-    /// Adds the names of the columns, and a new line.
+    /// Appends the header line.
     pub fn push_head(&self, text: &mut Vec<u8>) {
         let (offset_width, address_width) = self.widths;
         let (offsets, addresses) = (offset_width.saturating_mul(2), address_width.saturating_mul(2));
@@ -92,7 +93,7 @@ impl Columns {
         text.extend_from_slice(head.as_bytes());
     }
 
-    /// Adds a line up to where its flags begin.
+    /// Appends a line up to its flags.
     pub fn push_numbers(&self, numbers: [u64; NUMBERS], expected: Option<u64>, text: &mut Vec<u8>) {
         let start = text.len();
         text.extend_from_slice(&self.blank);
@@ -115,7 +116,7 @@ impl Columns {
         fill(line.get_mut(self.expected.clone()).unwrap_or_default(), expected)
     }
 
-    /// The same, whatever the numbers are.
+    /// Appends a line with numbers of any width, up to its flags.
     fn push_wide(&self, numbers: [u64; NUMBERS], expected: Option<u64>, text: &mut Vec<u8>) {
         let mut push = |number: u64, width: usize, behind: &[u8]| {
             text.extend_from_slice(format!("{number:>width$}").as_bytes());
@@ -131,14 +132,14 @@ impl Columns {
     }
 }
 
-/// Adds so many spaces; gives where they are.
+/// Appends `count` spaces; returns their position.
 fn push_spaces(count: usize, text: &mut Vec<u8>) -> Range<usize> {
     let start = text.len();
     text.resize(start.saturating_add(count), b' ');
     start..text.len()
 }
 
-/// Puts the digits of a number at the end of a column of spaces; false when there are more of them than places.
+/// Right-aligns the digits of a number in a column of spaces; returns false if they do not fit.
 fn fill(column: &mut [u8], number: u64) -> bool {
     let mut rest = number;
     for places in column.rchunks_mut(2) {
@@ -164,7 +165,7 @@ fn fill(column: &mut [u8], number: u64) -> bool {
     false
 }
 
-/// The digits of the numbers below a hundred.
+/// Digits of the numbers below a hundred.
 const PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [*b"00"; 100];
     let mut rest: &mut [[u8; 2]] = &mut pairs;
@@ -185,7 +186,7 @@ const PAIRS: [[u8; 2]; 100] = {
 mod tests {
     use super::*;
 
-    /// The same by `format!`.
+    /// Builds the same line with `format!`.
     fn expected_line(widths: (usize, usize), numbers: [u64; NUMBERS], expected: Option<u64>) -> String {
         let [count, start, end, address, address_end, length] = numbers;
         let (offset_width, address_width) = widths;
@@ -201,7 +202,8 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_format() {
-        // Zero, and the numbers of every count of digits that are the least, the greatest, and one between.
+        // Zero, and for each number of digits the smallest, the largest, and an intermediate
+        // number.
         let mut of_all_lengths = vec![0];
         for digits in 1..=20_u32 {
             let least = 10_u64.pow(digits - 1);

@@ -1,8 +1,9 @@
-//! Extents in the text of `filefrag` 1.47.
+//! Extents in the text format of `filefrag` 1.47.
 //!
-//! Places are in blocks, those of inline content in bytes. An extent that lies where the one before it would go on, either
-//! right behind it or at the same distance as in the file, continues it; else it is a new piece, and `-v` shows where it
-//! was expected. Columns grow with the file and the volume.
+//! Positions are in blocks, and in bytes for inline content. An extent continues the previous one
+//! if it directly follows it, or follows at the same distance as in the file. Otherwise it begins a
+//! new piece, and `-v` shows the expected address. Column widths depend on the sizes of the file
+//! and the volume.
 
 use std::io::{self, Write};
 
@@ -11,27 +12,27 @@ use buttress::{ByteCount, FiemapExtent, FiemapFlags, Logical};
 use super::FLAG_NAMES;
 use super::columns::Columns;
 
-/// What `statfs(2)` says of btrfs.
+/// File system type of btrfs in `statfs(2)`.
 const BTRFS_MAGIC: u32 = 0x9123_683e;
 
-/// Sizes that the text depends on.
+/// Sizes that determine the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Of the file.
+    /// Size of the file.
     pub file: ByteCount,
-    /// Of a block: a sector of the volume.
+    /// Size of a block in bytes: a sector of the volume.
     pub block_bytes: u64,
-    /// Of the volume.
+    /// Size of the volume.
     pub volume: ByteCount,
 }
 
 impl Sizes {
-    /// How many blocks `bytes` take.
+    /// Returns the number of blocks that hold `bytes`.
     fn blocks(&self, bytes: ByteCount) -> u64 {
         bytes.get().div_ceil(self.block_bytes.max(1))
     }
 
-    /// The widths of offsets and addresses.
+    /// Returns the widths of offsets and addresses.
     fn widths(&self) -> (usize, usize) {
         let digits = |blocks: u64| {
             blocks
@@ -46,7 +47,7 @@ impl Sizes {
     }
 }
 
-/// Prints what comes before the extents of a file.
+/// Prints the title before the extents of a file.
 pub fn print_title(sizes: &Sizes, name: &[u8], is_first: bool, out: &mut dyn Write) -> io::Result<()> {
     if is_first {
         writeln!(out, "Filesystem type is: {BTRFS_MAGIC:x}")?;
@@ -63,19 +64,19 @@ pub fn print_title(sizes: &Sizes, name: &[u8], is_first: bool, out: &mut dyn Wri
     )
 }
 
-/// The extents of one file, as they come.
+/// State of the output of one file's extents.
 #[derive(Debug)]
 pub struct Filefrag {
     sizes: Sizes,
     columns: Columns,
     number: u64,
     pieces: u64,
-    /// Offset, address and length of the extent before.
+    /// Offset, address and length of the previous extent.
     previous: (u64, u64, u64),
 }
 
 impl Filefrag {
-    /// Nothing yet.
+    /// Creates the state before the first extent.
     pub fn new(sizes: &Sizes) -> Self {
         Self {
             sizes: *sizes,
@@ -86,12 +87,12 @@ impl Filefrag {
         }
     }
 
-    /// How many pieces there were.
+    /// Returns the number of pieces so far.
     pub const fn pieces(&self) -> u64 {
         self.pieces
     }
 
-    /// Adds an extent; gives where it was expected, if it is a new piece.
+    /// Adds an extent; returns its expected address if it begins a new piece.
     pub fn count(&mut self, extent: &FiemapExtent) -> Option<u64> {
         let (offset, length) = (extent.offset.get(), extent.length.get());
         let address = extent.address.map_or(0, Logical::get);
@@ -106,7 +107,7 @@ impl Filefrag {
         is_new.then_some(at_distance)
     }
 
-    /// Adds an extent, and its line to `text`; with the first the head comes before it.
+    /// Adds an extent, and appends its line to `text`. The header precedes the first line.
     pub fn push_line(&mut self, extent: &FiemapExtent, text: &mut Vec<u8>) {
         let expected = self.count(extent);
         if self.number == 0 {
@@ -119,7 +120,7 @@ impl Filefrag {
         } else {
             self.sizes.block_bytes.max(1)
         };
-        // There are millions of these divisions, and sectors are powers of two.
+        // A map may need millions of these divisions, and sector sizes are powers of two.
         let shift = unit.is_power_of_two().then(|| unit.trailing_zeros());
         let units = |bytes: u64| match shift {
             Some(shift) => bytes.checked_shr(shift).unwrap_or(0),
@@ -148,7 +149,7 @@ impl Filefrag {
             text.extend_from_slice(name.as_bytes());
             text.push(b',');
         }
-        // What separates the last column or flag from the next one.
+        // Remove the separator after the last column or flag.
         text.pop();
         if extent.end().get() >= self.sizes.file.get() {
             text.extend_from_slice(b",eof");
@@ -179,7 +180,7 @@ mod tests {
         }
     }
 
-    /// The whole text for a file of `size` bytes, but for its title.
+    /// Returns the text for a file of `size` bytes, without its title.
     fn text(size: u64, extents: &[(u64, u64, u64, u32)]) -> String {
         let sizes = Sizes {
             file: ByteCount::new(size),
@@ -197,7 +198,7 @@ mod tests {
 
     const HEAD: &str = " ext:     logical_offset:        physical_offset: length:   expected: flags:\n";
 
-    // What filefrag 1.47.0 prints when the ioctl gives it these extents.
+    // The expected text is the output of filefrag 1.47.0 for these extents of the ioctl.
     #[test]
     fn text_is_that_of_filefrag() {
         let pieces = "   0:        0..       0:        256..       256:      1:            \n\

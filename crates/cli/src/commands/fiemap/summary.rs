@@ -1,4 +1,4 @@
-//! What the extents of a file come to.
+//! Totals of the extents of a file.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::filefrag::{Filefrag, Sizes};
 use crate::output::size::Units;
 
-/// Kinds of extents, by the flag that says so.
+/// Kinds of extents, with the flag of each.
 const KINDS: [(FiemapFlags, &str); 5] = [
     (FiemapFlags::SHARED, "shared"),
     (FiemapFlags::ENCODED, "encoded"),
@@ -18,7 +18,7 @@ const KINDS: [(FiemapFlags, &str); 5] = [
     (FiemapFlags::DELALLOC, "delalloc"),
 ];
 
-/// Extents and their bytes in the file.
+/// A number of extents, and their bytes in the file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     extents: u64,
@@ -32,7 +32,7 @@ impl Sum {
     }
 }
 
-/// The sums of one file.
+/// Totals of one file.
 #[derive(Debug)]
 pub struct Summary {
     sizes: Sizes,
@@ -43,7 +43,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Nothing yet.
+    /// Creates totals without extents.
     pub fn new(sizes: Sizes) -> Self {
         Self {
             pieces: Filefrag::new(&sizes),
@@ -67,7 +67,7 @@ impl Summary {
         }
     }
 
-    /// Prints it.
+    /// Prints the totals.
     pub fn print(&self, name: &[u8], out: &mut dyn Write) -> Result<()> {
         let units = Units::default();
         out.write_all(name)?;
@@ -91,7 +91,7 @@ impl Summary {
         Ok(())
     }
 
-    /// The same as a JSON object, in bytes.
+    /// Returns the totals as a JSON object, in bytes.
     pub fn as_json(&self) -> Map<String, Value> {
         let mut object = Map::new();
         object.insert("size".into(), self.sizes.file.get().into());

@@ -1,6 +1,7 @@
-//! `buttress filesystem df IMAGE`: space by type and profile, in the format of `btrfs filesystem df`.
+//! `buttress filesystem df IMAGE`: space by type and profile, in the format of `btrfs filesystem
+//! df`.
 //!
-//! The last line is what a mount would keep back for its own work, reckoned from what is on disk.
+//! The last line is the reserve of a mount, computed from the on-disk state.
 
 use std::ffi::OsString;
 use std::io::Write;

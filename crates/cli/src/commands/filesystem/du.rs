@@ -1,8 +1,9 @@
-//! `buttress filesystem du IMAGE[:/path]…`: what files take up and share, in the format of `btrfs filesystem du`.
+//! `buttress filesystem du IMAGE[:/path]…`: space use and sharing of files, in the format of `btrfs
+//! filesystem du`.
 //!
-//! A line for each file and, after what it holds, for each directory. *Exclusive* is what nobody else uses; *set
-//! shared* is what the files below an argument share with each other or with others, each extent counted once.
-//! Several names of a file count once.
+//! Each file has a line. Each directory has a line after its entries. *Exclusive* is the space that
+//! no other file uses. *Set shared* is the space that the files below an argument share with each
+//! other or with other files, each extent counted once. Several names of a file count once.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -83,13 +84,13 @@ impl Subcommand for Du {
     }
 }
 
-/// Where lines go.
+/// Output of lines.
 enum Sink {
     Json(ArrayWriter<Stdout>),
     Text { out: Stdout, units: Units },
 }
 
-/// What a file or directory takes up.
+/// Space use of a file or directory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     total: u64,
@@ -121,7 +122,7 @@ impl Du {
         let mut sharing = opened.volume().sharing();
         let mut set = SharedSet::default();
         let mut seen: HashSet<Location> = HashSet::new();
-        // One sum for each directory on the way down; the first is the whole argument.
+        // Sums of the directories on the current path; the first one belongs to the argument.
         let mut stack = vec![Sums::default()];
         for item in opened.volume().walk(start, options) {
             match item {
@@ -173,7 +174,7 @@ impl Du {
 }
 
 impl Sink {
-    /// Writes the line of something; of the argument itself, with what its set shares.
+    /// Writes the line of a file; the line of an argument includes its set shared value.
     fn line(
         &mut self,
         context: &Context,
@@ -226,11 +227,11 @@ impl Sink {
 #[derive(Debug, Default)]
 struct SharedSet {
     ranges: Vec<Range<Logical>>,
-    /// The ranges before this are sorted and apart.
+    /// Ranges before this index are sorted and do not overlap.
     merged: usize,
 }
 
-/// Ranges are merged when at least so many are new.
+/// Number of new ranges at which ranges are merged.
 const MERGE_AT_LEAST: usize = 4096;
 
 impl SharedSet {

@@ -1,4 +1,4 @@
-//! `buttress filesystem label IMAGE [LABEL]`: shows the label, or sets it.
+//! `buttress filesystem label IMAGE [LABEL]`: shows or sets the label.
 
 use std::ffi::OsString;
 use std::io::Write;

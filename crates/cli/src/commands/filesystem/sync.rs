@@ -1,4 +1,4 @@
-//! `buttress filesystem sync IMAGE`: finishes what is unfinished, and makes everything durable.
+//! `buttress filesystem sync IMAGE`: completes unfinished work, and commits everything.
 
 use std::ffi::OsString;
 
@@ -37,7 +37,7 @@ impl Subcommand for Sync {
         let target = context.target(&self.image);
         let volume = context.open_for_writing(&target.image)?;
         let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
-        // What could be dropped is, whatever became of the rest.
+        // Commit what was dropped, even if the rest failed.
         volume.commit()?;
         volume
             .volume()

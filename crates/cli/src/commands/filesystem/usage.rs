@@ -1,4 +1,4 @@
-//! `buttress filesystem usage IMAGE`: where the space went, in the formats of `btrfs filesystem usage`.
+//! `buttress filesystem usage IMAGE`: space use, in the formats of `btrfs filesystem usage`.
 
 mod table;
 

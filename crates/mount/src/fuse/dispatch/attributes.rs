@@ -5,7 +5,7 @@ use crate::fuse::wire::{Output, bit};
 use crate::vfs::{Changes, Control, Errno, HandleId, NewTime, Result, SetHow, Shown};
 use buttress::Timestamp;
 
-/// Attributes of this name space are for root.
+/// Prefix of extended attributes that only root can access.
 const TRUSTED: &[u8] = b"trusted.";
 
 impl Server {
@@ -119,21 +119,22 @@ impl Server {
     }
 }
 
-/// Whether a request for changes sets the modification time and not the size, which changes content itself.
+/// Returns whether a request sets the modification time but not the size. A change of size changes
+/// content itself.
 pub(super) fn sets_modification_time(request: &Request<'_>) -> Result<bool> {
     let mut input = request.input;
     let valid = input.u32()?;
     Ok(valid & bit::SET_MTIME != 0 && valid & bit::SET_SIZE == 0)
 }
 
-/// The number of a control command.
+/// Parses the number of a control command.
 pub(super) fn command_in(request: &Request<'_>) -> Result<u32> {
     let mut input = request.input;
     input.skip(12)?;
     input.u32()
 }
 
-/// A value, or how long it is where there is no space.
+/// Writes a value, or its length if the caller's buffer has no space.
 fn put_sized(value: &[u8], room: u32, out: &mut Output) -> Result<()> {
     let length = u32::try_from(value.len()).map_err(|_| Errno::RANGE)?;
     if room == 0 {

@@ -6,7 +6,7 @@ use crate::fuse::wire::{Output, bit, operation};
 use crate::vfs::{Changes, Errno, HandleId, NewNode, OpenMode, Opened, ReadHow, Result, SeekTo, Stale};
 use buttress::AllocateMode;
 
-/// The most that an answer of 32 bits can say was copied.
+/// Largest copy length that the 32-bit answer can state.
 const COPY_BYTES_MAX: u64 = 0x7fff_f000;
 
 fn open_mode(flags: u32, open_flags: u32) -> Result<OpenMode> {
@@ -37,7 +37,7 @@ fn allocate_mode(mode: u32) -> Result<AllocateMode> {
 
 impl Server {
     fn put_open(handle: HandleId, out: &mut Output) {
-        // Nothing changes behind the kernel's back, so what it has of the content stays good.
+        // All changes go through the kernel, so its cached content stays valid.
         out.u64(handle.0)
             .u32(bit::OPEN_KEEP_CACHE | bit::OPEN_PARALLEL_DIRECT_WRITES)
             .u32(0);
@@ -72,7 +72,7 @@ impl Server {
         let directory = self.node_of(request);
         let is_exclusive = i32::try_from(flags).is_ok_and(|flags| flags & libc::O_EXCL != 0);
         let (entry, handle) = match self.vfs.create(directory, name, &new, mode) {
-            // Somebody was faster.
+            // Another process created the file first.
             Err(EXISTS) if !is_exclusive => {
                 let entry = self.vfs.lookup(directory, name)?;
                 let opened = self.vfs.open(entry.node, mode);
@@ -96,7 +96,8 @@ impl Server {
         Ok(())
     }
 
-    /// The object of a request whose next field is a handle. Files and directories that were not opened have no handle.
+    /// Parses the handle in the next field of a request. Files and directories that were not opened
+    /// have no handle; the node then identifies them.
     pub(super) fn opened(&self, request: &mut Request<'_>) -> Result<Opened> {
         Ok(match request.input.u64()? {
             0 => Opened::Node(self.node_of(request)),
@@ -108,7 +109,7 @@ impl Server {
         let file = self.opened(request)?;
         let offset = request.input.u64()?;
         let size = usize::try_from(request.input.u32()?).map_err(|_| Errno::INVAL)?;
-        // What goes to the page cache comes from nobody; what is read directly, from the one who reads.
+        // Reads into the page cache have no lock owner; direct reads have the owner of the reader.
         let how = match request.input.u32()? & bit::READ_LOCK_OWNER {
             0 => ReadHow::Cached,
             _ => ReadHow::Direct,
@@ -122,9 +123,10 @@ impl Server {
         Ok(())
     }
 
-    /// After a direct write that it does not wait for itself, the kernel may still have pages with what was there before, read in
-    /// meanwhile: it forgets them before the caller learns that he has written. Where it never had any there is nothing to forget; a read that
-    /// brings some from now on finds what was written.
+    /// Writes content. After a direct write that the kernel does not invalidate itself, its page
+    /// cache may hold old pages from a concurrent read. The kernel therefore drops these pages
+    /// before the caller gets the answer. If it never cached content of the file, no invalidation
+    /// is needed: later reads return the new content.
     pub(super) fn write(&self, request: &mut Request<'_>, out: &mut Output) -> Result<Reply> {
         let handle = HandleId(request.input.u64()?);
         let offset = request.input.u64()?;
@@ -141,7 +143,8 @@ impl Server {
         let is_direct = i32::try_from(open_flags).is_ok_and(|flags| flags & libc::O_DIRECT != 0);
         let is_direct = is_direct && !is_cached;
         if !is_direct {
-            // Before it is written: a direct write after it must know.
+            // Record this before the write, so that a later direct write knows about the cached
+            // pages.
             self.vfs.caches(node);
         }
         self.vfs
@@ -175,8 +178,8 @@ impl Server {
         Ok(reply)
     }
 
-    /// Content changes by a call that does not tell whether the caller may keep the file's privileges: root may. The kernel does not
-    /// expect that the mode changes.
+    /// Drops privileges of a file after a content change without the flag that states the caller's
+    /// right to keep them. Root keeps them. The kernel does not expect the change of mode.
     fn drop_privileges_of_others(&self, request: &Request<'_>, node: u64) -> Result<Reply> {
         if request.header.uid == 0 {
             return Ok(Reply::Answer);
@@ -184,7 +187,8 @@ impl Server {
         let node = self.node(node);
         let metadata = self.vfs.attributes(node)?.metadata;
         let mode = metadata.permissions();
-        // Of the caller's groups one is known: who may be in the file's otherwise is not given the benefit of the doubt.
+        // The request names one group of the caller. If the file has another group, the caller
+        // counts as not in it.
         let loses_group = mode & libc::S_ISGID != 0 && request.header.gid != metadata.gid;
         let changes = Changes {
             mode: loses_group.then_some(mode & !(libc::S_ISUID | libc::S_ISGID)),

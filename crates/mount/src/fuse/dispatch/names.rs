@@ -9,11 +9,11 @@ const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 const WHITEOUT: u32 = 4;
 
-/// Bytes of an entry's head in a listing, and of what comes before it where attributes do.
+/// Length of an entry's header in a listing; the next constant is the length with attributes.
 const LISTED_HEAD: usize = 24;
 const ENTRY: usize = 128;
 
-/// How many entries are looked up at once.
+/// Number of entries per directory read.
 const LISTED_AT_ONCE: usize = 256;
 
 fn device_number(number: u32) -> DeviceNumber {
@@ -49,7 +49,7 @@ impl Server {
         };
         match found {
             Ok(entry) => self.put_entry(&entry, out),
-            // Node 0: there is none, and that may be kept.
+            // Node 0 is a negative entry, which the kernel may cache.
             Err(Errno::NOENT) if name != b"." && name != b".." => {
                 out.u64(0).u64(0).u64(super::NAMES_LAST).zeros(ENTRY - 24);
             }
@@ -154,7 +154,7 @@ impl Server {
 
     pub(super) fn open_directory(&self, request: &mut Request<'_>, out: &mut Output) -> Result<()> {
         let handle = self.vfs.open_directory(self.node_of(request))?;
-        // The kernel knows of every change of names, by its own calls or because it is told.
+        // The kernel knows every change of names, from its own calls or from notifications.
         out.u64(handle.0)
             .u32(bit::OPEN_KEEP_CACHE | bit::OPEN_CACHE_DIRECTORY)
             .u32(0);
@@ -177,11 +177,12 @@ impl Server {
             if ENTRY.saturating_add(listed_bytes(entry)) > room {
                 return false;
             }
-            // References are counted by who is told; of these two the kernel wants none.
+            // An entry with attributes counts as a reference; the kernel takes none for `.` and
+            // `..`.
             let known: Option<Entry> = if entry.is_dot {
                 None
             } else {
-                // It may be gone by now: then it is told without attributes.
+                // The node may be gone already; the entry then has no attributes.
                 self.vfs.revive(entry.node, Some(directory)).ok()
             };
             match known {
@@ -213,7 +214,7 @@ impl Server {
             }
             let listed = match self.vfs.list(directory, position, could_fit.min(LISTED_AT_ONCE)) {
                 Ok(listed) => listed,
-                // What was found before it is told first.
+                // Return the entries before the error first.
                 Err(_) if used > 0 => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -252,7 +253,8 @@ mod tests {
     #[test]
     fn device_numbers_are_taken_apart() {
         assert_eq!(device_number(0x0103), DeviceNumber { major: 1, minor: 3 });
-        // As glibc's makedev puts them together for the kernel: 12 bits, 20 bits.
+        // The kernel's form of a device number, as glibc's makedev builds it: 12 bits major, 20
+        // bits minor.
         let large = (259 << 8) | 0xde | (0xabc00 << 12);
         assert_eq!(
             device_number(large),

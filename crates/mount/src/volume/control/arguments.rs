@@ -1,8 +1,8 @@
-//! Structures of btrfs's commands, taken apart and put together: numbers in the machine's own order.
+//! Parsing and building of the structures of btrfs's commands, in native byte order.
 
 use crate::vfs::{Errno, Result};
 
-/// Reads fields one after the other.
+/// Parser of consecutive fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -25,14 +25,14 @@ impl<'a> Fields<'a> {
         Ok(first)
     }
 
-    /// All that is left, as a text that ends with a zero byte.
+    /// Parses the rest as a text that ends with a zero byte.
     pub(super) fn text(&mut self) -> Result<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0);
         self.bytes(end.ok_or(Errno(libc::ENAMETOOLONG))?)
     }
 }
 
-/// Writes fields one after the other.
+/// Builder of consecutive fields.
 #[derive(Debug, Default)]
 pub(super) struct Answer(pub(super) Vec<u8>);
 
@@ -54,13 +54,13 @@ impl Answer {
         self
     }
 
-    /// Bytes in a field of this size, the rest zeros.
+    /// Appends bytes, padded with zeros to the size of the field.
     pub(super) fn field(&mut self, bytes: &[u8], size: usize) -> &mut Self {
         let end = self.0.len().saturating_add(size);
         self.bytes(bytes.get(..size).unwrap_or(bytes)).up_to(end)
     }
 
-    /// Zeros up to a size of all of it.
+    /// Appends zeros up to a total size.
     pub(super) fn up_to(&mut self, size: usize) -> &mut Self {
         self.0.resize(size, 0);
         self

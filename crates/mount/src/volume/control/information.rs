@@ -1,4 +1,5 @@
-//! Commands that tell of the volume, its devices and subvolumes, and those of the label and of syncs.
+//! Commands for information about the volume, its devices and subvolumes, and for the label and
+//! syncs.
 
 use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
@@ -16,9 +17,10 @@ const DEVICE_PATH_BYTES: usize = 1024;
 const LOOKUP_PATH_BYTES: usize = 4080;
 const ROOT_REFERENCES_MAX: usize = 255;
 const COUNTERS: usize = 5;
-/// Checksums, generation and the uuid of metadata are told: they are asked for in a field that does not reach a FUSE server.
+/// Flags of the answer: it has checksums, generation and the metadata uuid. A FUSE server does not
+/// get the field that requests them.
 const ALL_OF_INFORMATION: u64 = 0b111;
-/// How many directories a path may have above each other before they are taken for a loop.
+/// Largest depth of directories on a path; a deeper path counts as a loop.
 const DEPTH_MAX: usize = 4096;
 
 impl MountedVolume {
@@ -77,7 +79,7 @@ impl MountedVolume {
         let mut fields = Fields(control.input);
         let (id, count, flags) = (fields.u64()?, fields.u64()?, fields.u64()?);
         if flags & RESET != 0 {
-            // Done by `buttress device stats -z`.
+            // Only `buttress device stats -z` resets statistics.
             require_privileged(control.caller)?;
             return Err(Errno::OPNOTSUPP);
         }
@@ -120,14 +122,15 @@ impl MountedVolume {
         Ok(answer.0.into())
     }
 
-    /// How many kinds of space there are; what they are does not get through.
+    /// Returns the number of space kinds. The kinds themselves do not reach the caller through
+    /// FUSE.
     pub(super) fn kinds_of_space(&self, control: &Control<'_>) -> Result<Answered> {
         if Fields(control.input).u64()? != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let space = self.access.view().space();
         let space = space.map_err(|error| self.failed(&error))?;
-        // And the reserve.
+        // The count includes the global reserve.
         let kinds = space.groups.len().saturating_add(1);
         let mut answer = Answer::default();
         answer.u64(0).u64(u64::try_from(kinds).unwrap_or(0));
@@ -149,7 +152,7 @@ impl MountedVolume {
         Ok(Answered::default())
     }
 
-    /// Begins a commit, and tells its generation. It is done when the answer comes.
+    /// Commits, and returns the generation. The commit has ended when the answer arrives.
     pub(super) fn start_sync(&self) -> Result<Answered> {
         if self.writer().is_ok() {
             self.committed()?;
@@ -189,7 +192,7 @@ impl MountedVolume {
         Ok(answer.0.into())
     }
 
-    /// The subvolumes that lie in this one, by their ids.
+    /// Lists the subvolumes nested in this one, by their ids.
     pub(super) fn root_references(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         let first = Fields(control.input).u64()?;
         let view = self.access.view();
@@ -250,7 +253,8 @@ impl MountedVolume {
         Ok(answer.0.into())
     }
 
-    /// The name of a subvolume that lies in a directory below this one, and the path to that.
+    /// Returns the name of a subvolume in a directory below this one, and the path of that
+    /// directory.
     pub(super) fn subvolume_path(&self, location: Location, control: &Control<'_>) -> Result<Answered> {
         let mut fields = Fields(control.input);
         let (directory, child) = (InodeNumber::new(fields.u64()?), fields.u64()?);
@@ -278,7 +282,8 @@ impl MountedVolume {
         Ok(answer.0.into())
     }
 
-    /// The path of an inode below a directory of its subvolume; a slash behind each name.
+    /// Returns the path of an inode below a directory of its subvolume, with a slash after each
+    /// name.
     fn path_in(&self, view: &Filesystem, of: Location, top: InodeNumber) -> Result<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = of;

@@ -7,10 +7,10 @@ const WRITE: u32 = 1;
 const READ: u32 = 2;
 const BOTH: u32 = READ | WRITE;
 
-/// btrfs's letter.
+/// Type letter of btrfs commands.
 const BTRFS: u8 = 0x94;
 
-/// The number of a command, as the kernel puts it together.
+/// Builds the number of a command as the kernel does.
 const fn command(direction: u32, kind: u8, number: u8, bytes: u32) -> u32 {
     direction << 30 | bytes << 16 | (kind as u32) << 8 | number as u32
 }
@@ -25,7 +25,7 @@ pub(super) const FS_IOC_FSSETXATTR: u32 = command(WRITE, b'X', 32, 28);
 
 pub(super) const FITRIM: u32 = command(READ | WRITE, b'X', 121, 24);
 
-/// Its direction says that it gives something; what it takes lies where its argument points.
+/// The number says that the command only returns data; its input is at the address in its argument.
 pub(super) const SHUTDOWN: u32 = command(READ, b'X', 125, 4);
 
 pub(super) const SNAP_CREATE: u32 = command(WRITE, BTRFS, 1, 4096);
@@ -33,11 +33,12 @@ pub(super) const SYNC: u32 = command(NONE, BTRFS, 8, 0);
 pub(super) const SUBVOL_CREATE: u32 = command(WRITE, BTRFS, 14, 4096);
 pub(super) const SNAP_DESTROY: u32 = command(WRITE, BTRFS, 15, 4096);
 pub(super) const TREE_SEARCH: u32 = command(BOTH, BTRFS, 17, 4096);
-/// What is found lies behind its 112 bytes, where nothing of a FUSE server gets.
+/// The results follow its 112 bytes, where a FUSE server cannot write.
 pub(super) const TREE_SEARCH_V2: u32 = command(BOTH, BTRFS, 17, 112);
 pub(super) const INO_LOOKUP: u32 = command(BOTH, BTRFS, 18, 4096);
 pub(super) const DEFAULT_SUBVOL: u32 = command(WRITE, BTRFS, 19, 8);
-/// Likewise behind its 16 bytes; how much there is of it is in them.
+/// The results follow its 16 bytes, where a FUSE server cannot write; these bytes hold the number
+/// of results.
 pub(super) const SPACE_INFO: u32 = command(BOTH, BTRFS, 20, 16);
 pub(super) const WAIT_SYNC: u32 = command(WRITE, BTRFS, 22, 8);
 pub(super) const SNAP_CREATE_V2: u32 = command(WRITE, BTRFS, 23, 4096);

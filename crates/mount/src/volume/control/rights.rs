@@ -1,8 +1,9 @@
-//! What a caller of a control command may do. The kernel checks nothing for these.
+//! Permissions of the caller of a control command, which the kernel does not check.
 //!
-//! The rights of root are those of root and of the server's own user, whose the image is as far as this mount goes. For all others modes
-//! and owners count. A request tells the user and one group only, not the others that a process is in, and an access list
-//! is not gone through: where these would matter, the answer is no.
+//! Root and the server's own user have the rights of root; for this mount, the image belongs to the
+//! server's user. Modes and owners decide for all other callers. A request contains the user and
+//! one group only, not the other groups of the process, and the server does not evaluate access
+//! lists. If these would matter, the answer is no.
 
 use super::super::MountedVolume;
 use crate::vfs::{Caller, Errno, Result};
@@ -11,12 +12,12 @@ use buttress::{Location, Metadata};
 const WRITE_AND_SEARCH: u32 = 0o3;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// Whether it may do what root may.
+/// Returns whether the caller has the rights of root.
 pub(super) fn is_privileged(caller: Caller) -> bool {
     caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
 }
 
-/// Refuses all others.
+/// Refuses callers without the rights of root.
 pub(super) fn require_privileged(caller: Caller) -> Result<()> {
     match is_privileged(caller) {
         true => Ok(()),
@@ -24,7 +25,7 @@ pub(super) fn require_privileged(caller: Caller) -> Result<()> {
     }
 }
 
-/// Refuses who does not own it.
+/// Refuses callers that do not own the inode.
 pub(super) fn require_owner(caller: Caller, metadata: &Metadata) -> Result<()> {
     match is_privileged(caller) || caller.uid == metadata.uid {
         true => Ok(()),
@@ -32,7 +33,7 @@ pub(super) fn require_owner(caller: Caller, metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// Whether a mode lets a caller make names in a directory.
+/// Returns whether the mode lets a caller create names in a directory.
 fn mode_allows(caller: Caller, metadata: &Metadata) -> bool {
     let mode = metadata.permissions();
     let has = |shift: u32| (mode >> shift) & WRITE_AND_SEARCH == WRITE_AND_SEARCH;
@@ -41,13 +42,13 @@ fn mode_allows(caller: Caller, metadata: &Metadata) -> bool {
     } else if caller.gid == metadata.gid {
         has(3)
     } else {
-        // It may be in the group otherwise.
+        // The caller may be in the group by one of its other groups.
         has(3) && has(0)
     }
 }
 
 impl MountedVolume {
-    /// Refuses who may not make names in a directory.
+    /// Refuses callers that may not create names in a directory.
     pub(super) fn require_making(&self, caller: Caller, directory: Location) -> Result<()> {
         let metadata = self.metadata(directory)?;
         if !metadata.is_directory() {

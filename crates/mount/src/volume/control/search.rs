@@ -1,4 +1,4 @@
-//! The command that looks for items of any tree by their keys.
+//! The command that searches items of any tree by their keys.
 
 use super::super::MountedVolume;
 use super::arguments::{Answer, Fields};
@@ -11,7 +11,7 @@ const KEY_BYTES: usize = 104;
 const ALL_BYTES: usize = 4096;
 const HEAD_BYTES: usize = 32;
 
-/// What is looked for.
+/// Arguments of the search.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     tree: u64,
@@ -30,7 +30,7 @@ impl Wanted {
         let (first_offset, last_offset) = (next()?, next()?);
         let generations = (next()?, next()?);
         let (first_type, last_type, count) = (fields.u32()?, fields.u32()?, fields.u32()?);
-        // The kernel's keys have a byte for it.
+        // The kernel truncates the item type to a byte.
         let item_type = |number: u32| ItemType(u8::try_from(number & 0xff).unwrap_or(0));
         Ok(Self {
             tree,
@@ -75,7 +75,7 @@ impl MountedVolume {
                 if is_too_long && found > 0 {
                     break;
                 }
-                // One that does not fit by itself is told by its key, without its content.
+                // An item that does not fit even alone is returned by its key, without its content.
                 let data = if is_too_long { &[] } else { data };
                 items
                     .u64(generation)
@@ -92,7 +92,7 @@ impl MountedVolume {
             is_there = cursor.next().map_err(failed)?;
         }
         let head = control.input.get(..KEY_BYTES).ok_or(Errno::INVAL)?;
-        // The count is the field that changes.
+        // The number of items is the only field that changes.
         let (before, after) = head.split_at_checked(64).ok_or(Errno::INVAL)?;
         let mut answer = Answer::default();
         answer

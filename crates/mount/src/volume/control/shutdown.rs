@@ -1,14 +1,15 @@
-//! Shutdown (`FS_IOC_SHUTDOWN`, XFS's `GOINGDOWN`): from here on nothing is written and every call fails, as after a power cut; what was synced is
-//! there when the volume is mounted again. Suites of tests use it.
+//! Shutdown (`FS_IOC_SHUTDOWN`, XFS's `GOINGDOWN`): nothing is written any more and every call
+//! fails, as after a power cut. Synced content is present at the next mount. Test suites use it.
 //!
 //! | kind | before |
 //! |---|---|
 //! | 0, the default | everything is committed |
-//! | 1, flush the log | likewise: changes of names have no log of their own here |
+//! | 1, flush the log | everything is committed: changes of names have no separate log here |
 //! | 2, don't | nothing |
 //!
-//! The command's number says that it gives something, so the kernel brings no data with it: which kind is wanted stands in the caller's memory. A server
-//! that closed itself in cannot look there; whoever serves the volume gives a [`Peek`] that can. Without one the command is refused.
+//! The command's number says that it only returns data, so the kernel passes no input with it. The
+//! kind is in the caller's memory. A sandboxed server cannot read this memory; the program that
+//! serves the volume provides a [`Peek`] that can. Without one, the command is refused.
 //!
 //! Source: `linux/fs.h`; `xfs_ioctl(2)` for the kinds.
 
@@ -18,7 +19,7 @@ use crate::vfs::{Answered, Caller, Control, Errno, Result};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Gives the kind of shutdown that stands at an address of a process' memory: the process, the address.
+/// Reads the kind of a shutdown from a process's memory. Arguments: process id, address.
 pub type Peek = Arc<dyn Fn(u32, u64) -> Option<u32> + Send + Sync>;
 
 const COMMIT: u32 = 0;
@@ -26,9 +27,9 @@ const FLUSH_LOG: u32 = 1;
 const FLUSH_NOTHING: u32 = 2;
 
 impl MountedVolume {
-    /// Shutdown finds out what callers want by this.
+    /// Sets the function that reads the requested kind from the caller's memory.
     pub fn peeks_by(&self, peek: Peek) {
-        // The first one counts.
+        // Only the first function is kept.
         let _is_first = self.peek.set(peek).is_ok();
     }
 

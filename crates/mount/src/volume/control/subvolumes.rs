@@ -1,7 +1,8 @@
-//! Commands that make, delete and change subvolumes.
+//! Commands that create, delete and change subvolumes.
 //!
-//! A snapshot's source is a descriptor of the caller's: where it leads is asked of the system, by the caller's number. A
-//! process of which the server may not know that gets `EPERM`.
+//! A snapshot command names its source by a descriptor of the caller. The server resolves the
+//! descriptor by the caller's process id. If the server may not inspect that process, the caller
+//! gets `EPERM`.
 
 use super::super::MountedVolume;
 use super::arguments::Fields;
@@ -13,15 +14,16 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 pub(super) const READ_ONLY: u64 = 1 << 1;
 const BY_ID: u64 = 1 << 4;
 const NAME_BYTES_MAX: usize = 255;
-/// What comes between the flags and the name: a size and a pointer, which leads nowhere here.
+/// Size of the union between flags and name in bytes: a size and a pointer, which the server cannot
+/// follow.
 const UNION_BYTES: usize = 32;
 
-/// The arguments of a command of the first and of the second kind.
+/// Arguments of a command of the first or second version.
 struct Arguments<'a> {
     descriptor: u64,
     flags: u64,
     name: &'a [u8],
-    /// The same place, where the flags say so.
+    /// Subvolume id in the field of the name, if the flags say so.
     id: u64,
 }
 
@@ -56,7 +58,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Refuses what is no name of one directory entry.
+/// Refuses a name that is not valid for a directory entry.
 fn require_name(name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(Errno::ACCES),
@@ -217,7 +219,7 @@ impl MountedVolume {
         committed.map(drop).map_err(|error| self.failed(&error))
     }
 
-    /// A new subvolume belongs to who made it. Requests do not tell his umask.
+    /// Gives a new subvolume to its creator. Requests do not contain the creator's umask.
     fn give(&self, root: Location, caller: Caller) -> Result<()> {
         let changes = AttributeChanges {
             uid: Some(caller.uid),
@@ -234,14 +236,15 @@ impl MountedVolume {
         answered
     }
 
-    /// The inode behind a descriptor of a process.
+    /// Returns the inode that a descriptor of a process refers to.
     fn behind(&self, caller: Caller, descriptor: u64) -> Result<Location> {
         let descriptor = i32::try_from(descriptor.cast_signed()).map_err(|_| Errno::INVAL)?;
         if caller.pid == 0 || descriptor < 0 {
             return Err(Errno::INVAL);
         }
         let path = format!("/proc/{}/fd/{descriptor}", caller.pid);
-        // Nothing is asked of this server for that: who would answer may be waiting here.
+        // This call must not send a request to this server: the answering thread may be waiting
+        // here.
         let found = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
         let found = found.map_err(|error| match error {
             rustix::io::Errno::NOENT => Errno::INVAL,

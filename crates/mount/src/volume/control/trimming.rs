@@ -1,6 +1,7 @@
-//! `FITRIM`, what fstrim(8) asks for: devices are told what nothing uses.
+//! `FITRIM`, the command of fstrim(8): discards all unused space.
 //!
-//! Start and length are logical addresses, as in the kernel's btrfs; what no chunk has is told in any case.
+//! Start and length are logical addresses, as in the kernel's btrfs. Device space outside of all
+//! chunks is discarded in any case.
 //!
 //! Source: `linux/fs.h`, `struct fstrim_range`.
 
@@ -21,7 +22,7 @@ impl MountedVolume {
             return Err(Errno::INVAL);
         }
         self.let_removed_go();
-        // To the end of all addresses, when nothing else is said.
+        // The default range extends to the end of all addresses.
         let range = Logical::new(start)..Logical::new(start.saturating_add(length));
         let trimmed = writer
             .trim(range, ByteCount::new(shortest))
