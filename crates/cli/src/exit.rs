@@ -25,7 +25,7 @@ use crate::output::json as output_json;
 use crate::output::stdout::{self, Raw};
 use crate::output::terminal;
 
-/// All of it was done.
+/// The command succeeded.
 pub const SUCCESS: u8 = 0;
 /// It failed, or something was lost, or `diff` found differences.
 pub const FAILURE: u8 = 1;
