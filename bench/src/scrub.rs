@@ -373,14 +373,14 @@ fn all_shapes() -> [(&'static str, Shape); 4] {
     let ours = Shape::default();
     [
         (
-            "one stripe at a time",
+            "single stripes in turn",
             Shape {
                 stripes: 1,
                 groups: 1,
                 ..ours
             },
         ),
-        ("groups of 8 that wait", Shape { groups: 1, ..ours }),
+        ("groups of 8, waiting for each", Shape { groups: 1, ..ours }),
         (
             "16 groups, not plugged",
             Shape {

@@ -25,7 +25,7 @@ use crate::output::json as output_json;
 use crate::output::stdout::{self, Raw};
 use crate::output::terminal;
 
-/// Success: the command did everything.
+/// The command succeeded.
 pub const SUCCESS: u8 = 0;
 /// Failure: the command failed or lost something, or `diff` found differences.
 pub const FAILURE: u8 = 1;

@@ -15,22 +15,22 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 /// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people, and for scripts that read what btrfs-progs prints.
+    /// Text for people, and for scripts that read the output of btrfs-progs.
     Text,
-    /// One JSON document.
+    /// A JSON document.
     Json,
 }
 
-/// Condition under which progress appears on stderr.
+/// When to show progress on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Progress {
-    /// When stderr is a terminal.
+    /// If standard error is a terminal.
     Auto,
     /// Always.
     Always,
     /// Never.
     Never,
-    /// One JSON object a line.
+    /// As a JSON object on each line.
     Json,
 }
 
@@ -141,43 +141,45 @@ pub struct Globals {
     /// Print errors only
     #[arg(id = "global-quiet", short = 'q', long = "quiet")]
     pub quiet: bool,
-    /// Print more; repeat for still more
+    /// Print more details; repeat for even more
     #[arg(id = "global-verbose", short = 'v', long = "verbose", action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// How results are printed [default: text]
+    /// Format of results [default: text]
     #[arg(id = "global-format", long = "format", value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// When progress is shown on stderr [default: auto]
+    /// When to show progress on standard error [default: auto]
     #[arg(id = "global-progress", long = "progress", value_name = "WHEN")]
     pub progress: Option<Progress>,
-    /// Another device or image of the same volume; may be repeated
+    /// Additional device or image of the volume; may be repeated
     #[arg(id = "global-device", long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// Keep changes in this file beside the image, which stays as it is; reads see them, too
+    /// Write changes to this file, and leave the image unchanged. A command that gets the same file
+    /// reads the changes
     #[arg(id = "global-overlay", long = "overlay", value_name = "FILE")]
     pub overlay: Option<PathBuf>,
     /// Start of the volume in the image: a byte offset, or part=N for a GPT or MBR partition
     #[arg(id = "global-offset", long = "offset", value_name = "BYTES|part=N")]
     pub offset: Option<Offset>,
-    /// Bytes of memory for the cache [default: 256M]
+    /// Size of the cache in memory [default: 256M]
     #[arg(id = "global-cache", long = "cache", value_name = "SIZE", value_parser = parse_size)]
     pub cache_bytes: Option<u64>,
-    /// Take this subvolume as the root of paths, not the top level
+    /// Resolve paths from this subvolume instead of the top level
     #[arg(id = "global-subvol", long = "subvol", value_name = "PATH")]
     pub subvolume: Option<OsString>,
-    /// Take the subvolume with this id as the root of paths
+    /// Resolve paths from the subvolume with this id
     #[arg(id = "global-subvolid", long = "subvolid", value_name = "ID")]
     pub subvolume_id: Option<u64>,
-    /// Open the volume with devices missing, if the profile allows it
+    /// Open a volume with missing devices, if its profiles allow it
     #[arg(id = "global-degraded", long = "degraded")]
     pub degraded: bool,
-    /// Parts of a damaged volume to ignore: usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, all
+    /// Rescue options for a damaged volume, joined by colons: usebackuproot, ignorebadroots,
+    /// ignoredatacsums, nologreplay, all
     #[arg(id = "global-rescue", long = "rescue", value_name = "OPTION[:OPTION…]", value_parser = parse_rescue)]
     pub rescue: Vec<RescueList>,
-    /// Open with O_DIRECT, past the page cache
+    /// Open devices with O_DIRECT, which bypasses the page cache
     #[arg(id = "global-direct", long = "direct")]
     pub direct: bool,
-    /// Engine for reads [default: threads]
+    /// I/O engine for reads [default: threads]
     #[arg(id = "global-engine", long = "engine", value_name = "ENGINE")]
     pub engine: Option<Engine>,
 }

@@ -29,11 +29,11 @@ pub type ExitCode = (u8, &'static str);
 pub const EXIT_CODES: &[ExitCode] = &[
     (
         0,
-        "All of it was done. A reader that closed the pipe is no failure",
+        "The command succeeded. A reader that closes the pipe is no failure",
     ),
     (
         1,
-        "It failed, or something was lost on the way; standard error says what",
+        "The command failed, or something was lost; standard error names it",
     ),
     (2, "The command line is wrong"),
 ];

@@ -178,35 +178,31 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::fiemap::FiemapCommand>(),
     group(
         "stream",
-        "Look into send streams without receiving them",
+        "Inspect, merge and rebase send streams without receiving them",
         commands::stream::ROWS,
     ),
     group(
         "subvolume",
-        "List, show, make and delete subvolumes and snapshots",
+        "List, show, create and delete subvolumes and snapshots",
         commands::subvolume::ROWS,
     ),
     group(
         "filesystem",
-        "Show devices and where the space went, set the label",
+        "Show devices and space usage, set the label",
         commands::filesystem::ROWS,
     )
     .or("fi"),
     group(
         "device",
-        "Show how often the devices of a volume failed",
+        "Show error counters and space of devices, bring devices up to date",
         commands::device::ROWS,
     ),
     group(
         "scrub",
-        "Read every copy and all parity, and repair the bad ones",
+        "Read every copy and all parity, and repair damage",
         commands::scrub::ROWS,
     ),
-    group(
-        "replace",
-        "Put another device in the place of one",
-        commands::replace::ROWS,
-    ),
+    group("replace", "Replace a device of a volume", commands::replace::ROWS),
     group(
         "property",
         "Show and set properties of volumes, subvolumes and files",
@@ -214,17 +210,17 @@ pub const ROWS: &[Row] = &[
     ),
     group(
         "overlay",
-        "Put changes that were kept beside an image into it",
+        "Write the changes of an overlay file to its image",
         commands::overlay::ROWS,
     ),
     group(
         "rescue",
-        "Make volumes usable again that are damaged",
+        "Make damaged volumes usable again",
         commands::rescue::ROWS,
     ),
     group(
         "inspect-internal",
-        "Look at the structures of a volume as they lie on disk",
+        "Inspect the structures of a volume on disk",
         commands::inspect_internal::ROWS,
     ),
     leaf::<commands::mount::Mount>(),

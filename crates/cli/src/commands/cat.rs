@@ -25,7 +25,7 @@ const ZEROS_AT_ONCE: u64 = 1 << 20;
 /// Write the contents of files to standard output
 #[derive(Args, Debug)]
 pub struct Cat {
-    /// The files
+    /// Files in volumes
     #[arg(value_name = "IMAGE:/path", required = true)]
     files: Vec<OsString>,
 }
@@ -40,7 +40,7 @@ impl Subcommand for Cat {
         ),
         example(
             "buttress cat --offset part=2 disk.img:/etc/hostname",
-            "The same, from the second partition of a disk image",
+            "Prints a file of the volume in the second partition of a disk image",
         ),
     ];
 

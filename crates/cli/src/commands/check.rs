@@ -27,13 +27,13 @@ use crate::target::Target;
 /// Check every cross-reference of a volume, without changing anything
 #[derive(Args, Debug)]
 pub struct Check {
-    /// Read all data, every copy of it, and compare it with its checksums
+    /// Read every copy of all data, and verify its checksums
     #[arg(long)]
     check_data_csum: bool,
     /// For compatibility: the check never writes
     #[arg(long)]
     readonly: bool,
-    /// For compatibility: a check that only reads needs no force
+    /// For compatibility: a read-only check needs no force
     #[arg(long)]
     force: bool,
     /// For compatibility: progress is shown on terminals
@@ -42,7 +42,7 @@ pub struct Check {
     /// Print at most this many findings
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     most: usize,
-    /// Name at most this many files or subvolumes that a finding touches
+    /// Name at most this many files or subvolumes that a finding affects
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     affected: usize,
     /// List the codes of all findings, and check nothing
@@ -66,13 +66,13 @@ impl Subcommand for Check {
         ),
         example(
             "buttress check --check-data-csum backup.img",
-            "The same, and reads every copy of all data",
+            "Also reads every copy of all data",
         ),
     ];
     const EXIT_CODES: &'static [ExitCode] = &[
-        (0, "Nothing was found"),
-        (1, "Something was found"),
-        (2, "It could not check, or the command line is wrong"),
+        (0, "There are no findings"),
+        (1, "There are findings"),
+        (2, "The check could not run, or the command line is wrong"),
     ];
 
     fn uses(&self) -> Uses {

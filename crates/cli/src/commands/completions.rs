@@ -15,7 +15,7 @@ use crate::table::{self, Subcommand};
 /// Print a completion script for a shell
 #[derive(Args, Debug)]
 pub struct Completions {
-    /// The shell to make it for
+    /// Target shell
     shell: Shell,
 }
 

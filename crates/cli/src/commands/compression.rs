@@ -21,16 +21,16 @@ use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
 
-/// Show how well files are compressed, as compsize does
+/// Show the compression of files, like compsize
 #[derive(Args, Debug)]
 pub struct Compression {
-    /// Sizes in bytes
+    /// Print sizes in bytes
     #[arg(short = 'b', long)]
     bytes: bool,
     /// Do not descend into nested subvolumes
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// The files and directories to count
+    /// Files and directories to count
     #[arg(value_name = "IMAGE[:/path]")]
     target: OsString,
 }
@@ -64,7 +64,7 @@ impl Subcommand for Compression {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress compression backup.img:/home",
-        "Shows how well each algorithm did on the files of a directory",
+        "Shows the sizes of a directory's files by compression algorithm",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -42,10 +42,11 @@ pub(crate) use out::copy as copy_out;
 pub struct Cp {
     #[command(flatten)]
     flags: Flags,
-    /// Into a volume: compress files like this (zlib, lzo, zstd, with a level after a colon)
+    /// Compress files that are copied into a volume: zlib, lzo or zstd, with an optional level
+    /// after a colon
     #[arg(long, value_name = "ALGORITHM[:LEVEL]")]
     compress: Option<Method>,
-    /// The directory to copy into; all others are sources
+    /// Copy into this directory; all other arguments are sources
     #[arg(
         short = 't',
         long,
@@ -53,7 +54,7 @@ pub struct Cp {
         conflicts_with = "no_target_directory"
     )]
     target_directory: Option<OsString>,
-    /// The sources, then the destination; IMAGE:/path is in a volume, anything else on the host
+    /// Sources, then the destination. IMAGE:/path is in a volume; any other path is on the host
     #[arg(value_name = "SOURCE… DESTINATION", required = true)]
     places: Vec<OsString>,
 }
@@ -61,31 +62,31 @@ pub struct Cp {
 /// How things are copied; also for the words of a session.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Flags {
-    /// Copy directories and all they hold
+    /// Copy directories recursively
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
-    /// Copy directories, and keep owners, modes, times and extended attributes
+    /// Copy recursively, and preserve owners, modes, times and extended attributes
     #[arg(short = 'a', long)]
     archive: bool,
-    /// Never put the copy into the destination directory: the destination is the copy
+    /// Treat the destination as the name of the copy, even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Do not descend into nested subvolumes, or other file systems
+    /// Do not descend into nested subvolumes or other file systems
     #[arg(long)]
     one_file_system: bool,
-    /// Copy symbolic links as links, also those that are named
+    /// Copy symbolic links as links, even if the command line names them
     #[arg(short = 'P', long)]
     no_dereference: bool,
-    /// Copy as -P does, and keep hard links
+    /// Same as -P, and preserve hard links
     #[arg(short = 'd')]
     no_dereference_and_links: bool,
-    /// Leave what is there already as it is
+    /// Do not overwrite existing files
     #[arg(short = 'n', long, conflicts_with = "remove_destination")]
     no_clobber: bool,
-    /// Remove what is there already and cannot be written to
+    /// Remove an existing file that cannot be written to
     #[arg(short = 'f', long, conflicts_with = "no_clobber")]
     force: bool,
-    /// Remove what is there already first, instead of writing into it
+    /// Remove each existing file first, instead of overwriting it
     #[arg(long)]
     remove_destination: bool,
 }
@@ -194,15 +195,15 @@ impl Subcommand for Cp {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress cp -a backup.img:/home/plain .",
-            "Copies a directory out of a volume, with owners, modes, times and attributes",
+            "Copies a directory out of a volume, with owners, modes, times and extended attributes",
         ),
         example(
             "buttress cp -a --compress zstd project new.img:/",
-            "Copies a directory of the host into a volume, and compresses it there",
+            "Copies a directory of the host into a volume, compressed",
         ),
         example(
             "buttress cp -r a.img:/photos b.img:/",
-            "Copies from one volume into another",
+            "Copies a directory from one volume to another",
         ),
     ];
 

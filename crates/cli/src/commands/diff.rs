@@ -44,25 +44,25 @@ use crate::target::Target;
 use compare::Options;
 use side::{Root, Side};
 
-/// Show what differs between two directory trees
+/// Show the differences between two directory trees
 #[derive(Args, Debug)]
 pub struct Diff {
-    /// Leave these out of the comparison
+    /// Attributes to ignore
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     ignore: Vec<Aspect>,
-    /// Compare where holes are, too
+    /// Compare the positions of holes, too
     #[arg(long)]
     holes: bool,
-    /// Print nothing; the exit code tells
+    /// Print nothing, and report the result only by the exit code
     #[arg(long, conflicts_with = "name_only")]
     brief: bool,
-    /// Print only the paths of what differs; of what was moved, the new one
+    /// Print only the paths of differing entries; for a moved entry, the new path
     #[arg(long)]
     name_only: bool,
     /// Look at everything, also where snapshots share it: for tests and measurements
     #[arg(long, hide = true)]
     no_sharing: bool,
-    /// Do not descend into nested subvolumes and other file systems
+    /// Do not descend into nested subvolumes or other file systems
     #[arg(long)]
     one_file_system: bool,
     /// The old state: a path in an image, a directory, a tar archive, or a manifest (NAME.toml)
@@ -117,17 +117,17 @@ impl Subcommand for Diff {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress diff backup.img:/monday backup.img:/tuesday",
-            "Lists what changed between two snapshots",
+            "Lists the changes between two snapshots",
         ),
         example(
             "buttress diff --ignore mtime,owner backup.img:/etc /etc",
-            "Compares a directory of a volume with one of the host",
+            "Compares a directory of a volume with a directory of the host",
         ),
     ];
     const EXIT_CODES: &'static [ExitCode] = &[
-        (0, "Both are the same"),
-        (1, "There are differences"),
-        (2, "It could not compare, or the command line is wrong"),
+        (0, "Both sides are equal"),
+        (1, "The sides differ"),
+        (2, "The comparison failed, or the command line is wrong"),
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -36,7 +36,7 @@ use summary::Summary;
 pub struct FiemapCommand {
     #[command(flatten)]
     shown: Shown,
-    /// The files
+    /// Files in volumes
     #[arg(value_name = "IMAGE:/path", required = true)]
     files: Vec<OsString>,
 }
@@ -44,10 +44,10 @@ pub struct FiemapCommand {
 /// What is shown of each file.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Shown {
-    /// A line for each extent, with its flags
+    /// Print a line for each extent, with its flags
     #[arg(short = 'v')]
     extents: bool,
-    /// Print the sums of the extents, by kind
+    /// Print sums of the extents by kind
     #[arg(long, conflicts_with = "extents")]
     summary: bool,
 }
@@ -71,11 +71,11 @@ impl Subcommand for FiemapCommand {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress fiemap -v backup.img:/home/letter",
-            "Lists the extents of a file as filefrag does, with which of them are shared",
+            "Lists the extents of a file in the format of filefrag, with shared flags",
         ),
         example(
             "buttress fiemap --summary backup.img:/home/letter",
-            "Sums its extents up by kind",
+            "Prints sums of the extents by kind",
         ),
     ];
 

@@ -12,7 +12,7 @@ use crate::globals::Uses;
 use crate::manual::{Example, example};
 use crate::table::{self, Subcommand};
 
-/// Print help for a command, a group or all of it
+/// Print the help of a command, of a group, or of all commands
 #[derive(Args, Debug)]
 pub struct Help {
     /// Print the reference of all commands

@@ -30,13 +30,13 @@ pub(in crate::commands) use listing::Listing;
 pub struct Ls {
     #[command(flatten)]
     look: Look,
-    /// Do not sort: list in the order of the directory
+    /// Do not sort; list entries in directory order
     #[arg(short = 'U', long)]
     unsorted: bool,
-    /// Do not list what nested subvolumes hold
+    /// Do not list the content of nested subvolumes
     #[arg(long)]
     one_file_system: bool,
-    /// The files and directories to list
+    /// Files and directories to list
     #[arg(value_name = "IMAGE[:/path]", required = true)]
     targets: Vec<OsString>,
 }
@@ -47,22 +47,22 @@ pub(in crate::commands) struct Look {
     /// Print mode, links, owner, group, size and time of each file
     #[arg(short = 'l')]
     long: bool,
-    /// Print as -l does, with numbers for owners
+    /// Same as -l, with numeric user and group ids
     #[arg(short = 'n', long)]
     numeric_uid_gid: bool,
     /// List directories recursively
     #[arg(short = 'R', long)]
     pub(in crate::commands) recursive: bool,
-    /// Do not leave out names that begin with a dot; list . and .. too
+    /// Include names that begin with a dot, also . and ..
     #[arg(short = 'a', long)]
     pub(in crate::commands) all: bool,
-    /// As -a, without . and ..
+    /// Same as -a, without . and ..
     #[arg(short = 'A', long)]
     almost_all: bool,
     /// Print the inode number before each name
     #[arg(short = 'i', long)]
     inode: bool,
-    /// List directories themselves, not what they hold
+    /// List directories themselves, not their entries
     #[arg(short = 'd', long)]
     pub(in crate::commands) directory: bool,
     /// With -l, print sizes as 1.5K, 23M
@@ -71,10 +71,10 @@ pub(in crate::commands) struct Look {
     /// Print a name on each line (the default)
     #[arg(short = '1')]
     one: bool,
-    /// How times are printed
+    /// Format of times
     #[arg(long, value_name = "STYLE", default_value = "locale")]
     time_style: TimeStyle,
-    /// As -l --time-style=full-iso
+    /// Same as -l --time-style=full-iso
     #[arg(long)]
     full_time: bool,
 }
@@ -108,7 +108,7 @@ impl Subcommand for Ls {
         ),
         example(
             "buttress ls -R --one-file-system backup.img:/",
-            "Lists all directories of the top level, without what nested subvolumes hold",
+            "Lists the top level recursively, without nested subvolumes",
         ),
     ];
 

@@ -23,16 +23,18 @@ use crate::output::writer_thread::WriterThread;
 use crate::progress::Watch;
 use crate::table::Subcommand;
 
-/// Write the plan of a volume, which makes the same volume again
+/// Write a plan from which mkfs makes the same volume again
 #[derive(Args, Debug)]
 pub struct Manifest {
     /// Write to this file, not to standard output
     #[arg(short = 'f', long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How the manifest names the image that contents are in, relative to itself [default: as on the command line]
+    /// Path of the image with the file contents, relative to the manifest [default: as on the
+    /// command line]
     #[arg(long, value_name = "PATH")]
     contents: Option<OsString>,
-    /// The level that files of this method were compressed with, which is kept nowhere on disk: zstd:9, zlib:6
+    /// Compression level of files with this algorithm, which the volume does not record: zstd:9,
+    /// zlib:6
     #[arg(long, value_name = "METHOD:LEVEL")]
     compressed_with: Vec<Method>,
     /// The image or device
@@ -45,12 +47,9 @@ impl Subcommand for Manifest {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress manifest -f plan.toml root.img",
-            "Writes down what makes root.img again",
+            "Writes the plan that makes root.img again",
         ),
-        example(
-            "buttress manifest root.img | less",
-            "Looks into the plan without keeping it",
-        ),
+        example("buttress manifest root.img | less", "Shows the plan"),
     ];
 
     fn writes_contents(&self) -> bool {

@@ -28,41 +28,42 @@ mod wishes;
 
 /// Make a volume on images or devices
 ///
-/// An image file that does not exist is made: sparse, and of 16 GiB unless --size says otherwise. When the
-/// command fails, it is removed again. The devices lose their content; a device that seems to hold data
-/// needs -f.
+/// An image file that does not exist is created: sparse, and with 16 GiB unless --size is given. If
+/// the command fails, it removes this file. The devices lose their content; a device that seems to
+/// contain data needs -f.
 ///
-/// With --rootdir the volume holds what a directory holds: nothing is mounted, and no privilege is needed.
-/// An image file that does not exist is then made as small as possible, unless --size says otherwise. Equal
-/// content and options give equal bytes, if -U, SOURCE_DATE_EPOCH and DETERMINISTIC_SEED=1 are given.
+/// With --rootdir, the volume gets the content of a directory, without a mount and without
+/// privileges. A new image file is then as small as possible, unless --size is given. Equal content
+/// and options give equal bytes if -U, SOURCE_DATE_EPOCH and DETERMINISTIC_SEED=1 are set.
 #[derive(Args, Debug)]
 #[command(version, display_name = "buttress mkfs")]
 pub struct Mkfs {
-    /// How data is replicated: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5, raid6 [default: single]
+    /// Profile of data: single, dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5, raid6 [default:
+    /// single]
     #[arg(short, long, value_name = "PROFILE", value_parser = profile)]
     data: Option<Profile>,
-    /// How metadata is replicated, as for data [default: dup on one device, raid1 on more]
+    /// Profile of metadata, by the names of --data [default: dup on one device, raid1 on more]
     #[arg(short, long, value_name = "PROFILE", value_parser = profile)]
     metadata: Option<Profile>,
-    /// Data and metadata share block groups: for small volumes
+    /// Store data and metadata in the same block groups, for small volumes
     #[arg(short = 'M', long)]
     mixed: bool,
-    /// The checksum: crc32c, xxhash, sha256, blake2 [default: crc32c]
+    /// Checksum algorithm: crc32c, xxhash, sha256, blake2 [default: crc32c]
     #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = checksum)]
     csum: Option<ChecksumType>,
     /// Size of tree blocks, 4K to 64K [default: 16K]
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     nodesize: Option<u64>,
-    /// Unit of data [default: 4K]
+    /// Size of data sectors [default: 4K]
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     sectorsize: Option<u64>,
-    /// Features, joined by commas; ^name for without it; list-all prints them
+    /// Features, joined by commas; ^NAME disables a feature; list-all prints all features
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
     /// For compatibility: as --features
     #[arg(short = 'R', long, value_name = "LIST", hide = true)]
     runtime_features: Vec<String>,
-    /// The label, at most 255 bytes
+    /// Label, at most 255 bytes
     #[arg(
         short = 'L',
         long,
@@ -71,10 +72,10 @@ pub struct Mkfs {
         hide_default_value = true
     )]
     label: std::ffi::OsString,
-    /// The volume's uuid [default: a random one]
+    /// Uuid of the volume [default: a random one]
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<Uuid>,
-    /// The device's uuid, on one device [default: a random one]
+    /// Uuid of the device, for a volume of one device [default: a random one]
     #[arg(long, value_name = "UUID")]
     device_uuid: Option<Uuid>,
     /// Use this much of each device, and create image files with this size. `auto` uses as little as
@@ -83,10 +84,10 @@ pub struct Mkfs {
     byte_count: Option<SizeWish>,
     #[command(flatten)]
     build: build::BuildArguments,
-    /// Do not discard the devices' contents first
+    /// Do not discard the devices first
     #[arg(short = 'K', long)]
     nodiscard: bool,
-    /// Make the volume even where there seems to be one, or something else
+    /// Overwrite devices that seem to contain a volume or other data
     #[arg(short, long)]
     force: bool,
     /// The image files or block devices
@@ -227,7 +228,7 @@ impl Subcommand for Mkfs {
         ),
         example(
             "buttress mkfs --rootdir tree --compress zstd image.img",
-            "Makes the smallest volume that holds what a directory holds, compressed",
+            "Makes the smallest volume with the content of a directory, compressed",
         ),
         example(
             "buttress mkfs -d raid1 -m raid1 -b 4G one.img two.img",

@@ -66,13 +66,13 @@ pub struct Mount {
     /// Write messages to this file, not to the system's log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// List what is mounted
+    /// List mounted volumes
     #[arg(long, conflicts_with_all = ["image", "directory", "options", "foreground", "log"])]
     list: bool,
     /// The image or device
     #[arg(value_name = "IMAGE", required_unless_present = "list")]
     image: Option<PathBuf>,
-    /// The directory on which it is mounted
+    /// The mount's directory
     #[arg(value_name = "DIRECTORY")]
     directory: Option<PathBuf>,
 }
@@ -80,16 +80,16 @@ pub struct Mount {
 impl Subcommand for Mount {
     const NAME: &'static str = "mount";
     const EXAMPLES: &'static [Example] = &[
-        example("buttress mount backup.img /mnt", "Mounts a volume for reading"),
+        example("buttress mount backup.img /mnt", "Mounts a volume read-only"),
         example(
             "buttress mount -o rw,compress=zstd,subvol=home disk.img /mnt",
-            "Mounts a subvolume for changes, compressing what is new",
+            "Mounts a subvolume for writing, and compresses new data",
         ),
         example(
             "buttress mount --overlay tried.changes -o rw disk.img /mnt",
-            "Mounts for changes that are kept beside the image, which stays as it is",
+            "Mounts for writing to an overlay, and leaves the image unchanged",
         ),
-        example("buttress mount --list", "Lists what is mounted"),
+        example("buttress mount --list", "Lists mounted volumes"),
     ];
 
     fn uses(&self) -> Uses {

@@ -19,15 +19,15 @@ use crate::table::{Row, Subcommand, leaf};
 /// Rows of the group in the command table.
 pub const ROWS: &[Row] = &[leaf::<Commit>()];
 
-/// Put the changes that an overlay holds into the image, and delete the overlay
+/// Write the changes of an overlay to the image, and delete the overlay
 ///
-/// To throw changes away, delete the overlay file instead. See docs/overlay.md.
+/// To discard the changes, delete the overlay file instead. See docs/overlay.md.
 #[derive(Args, Debug)]
 pub struct Commit {
     /// The overlay file
     #[arg(value_name = "OVERLAY")]
     overlay: PathBuf,
-    /// The image or device that it was made over
+    /// The image or device of the overlay
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
 }
@@ -36,7 +36,7 @@ impl Subcommand for Commit {
     const NAME: &'static str = "commit";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress overlay commit changes.overlay backup.img",
-        "Puts what --overlay kept beside an image into it",
+        "Writes the changes of an overlay to its image",
     )];
 
     fn uses(&self) -> Uses {

@@ -105,13 +105,13 @@ fn refuse_kind(kind: Option<Kind>, name: Option<Property>) -> Result<()> {
 /// Show properties
 #[derive(Args, Debug)]
 pub struct Get {
-    /// Of which kind of object
+    /// Type of the object
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<Kind>,
     /// The object
     #[arg(value_name = "IMAGE:/PATH")]
     object: OsString,
-    /// The property; all without it
+    /// Name of the property [default: all]
     #[arg(value_name = "NAME")]
     name: Option<Property>,
 }
@@ -121,7 +121,7 @@ impl Subcommand for Get {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress property get backup.img:/monday ro",
-        "Says whether a subvolume is read-only",
+        "Prints whether a subvolume is read-only",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {
@@ -164,7 +164,7 @@ impl Subcommand for Get {
 /// Set a property
 #[derive(Args, Debug)]
 pub struct Set {
-    /// Of which kind of object
+    /// Type of the object
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<Kind>,
     /// Make a received subvolume writable, and clear its received uuid
@@ -173,10 +173,10 @@ pub struct Set {
     /// The object
     #[arg(value_name = "IMAGE:/PATH")]
     object: OsString,
-    /// The property
+    /// Name of the property
     #[arg(value_name = "NAME")]
     name: Property,
-    /// Its new value; an empty one takes it away
+    /// New value; an empty value removes the property
     #[arg(value_name = "VALUE")]
     value: OsString,
 }
@@ -191,7 +191,7 @@ impl Subcommand for Set {
         ),
         example(
             "buttress property set new.img:/logs compression zstd",
-            "Has new files below a directory compressed",
+            "Compresses new files below a directory",
         ),
     ];
 
@@ -264,7 +264,7 @@ impl Set {
 /// List the properties that an object can have
 #[derive(Args, Debug)]
 pub struct List {
-    /// Of which kind of object
+    /// Type of the object
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<Kind>,
     /// The object

@@ -31,50 +31,50 @@ use crate::table::Subcommand;
 /// Receive subvolumes from send streams
 #[derive(Args, Debug)]
 pub struct Receive {
-    /// Read the stream from this file instead of standard input. Given several times, the streams are received in this
-    /// order, each wholly or not at all
+    /// Read the stream from this file instead of standard input. If repeated, the streams are
+    /// received in this order, each completely or not at all
     #[arg(short = 'f', value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Stop at the end of the first stream, and read nothing beyond it
     #[arg(short = 'e')]
     end: bool,
-    /// Leave out commands that cannot be carried out, and stop at the Nth; 0 is never. The exit code is 1 if any was left
-    /// out [default: 1]
+    /// Skip commands that fail, and stop at the Nth failure; 0 never stops. The exit code is 1 if a
+    /// command was skipped [default: 1]
     #[arg(short = 'E', long = "max-errors", value_name = "N")]
     max_errors: Option<u64>,
     /// Skip commands with unknown numbers, except those that would change the content of a file. Not together with
     /// --keep-partial, --resume or --dump
     #[arg(long)]
     skip_unknown: bool,
-    /// Keep what there is of a stream that is cut off, beside where its subvolume would be, for --resume. While the stream
-    /// arrives, that is made sure of every SIZE bytes
+    /// Keep the received part of an interrupted stream for --resume, in the directory of the new
+    /// subvolume. While the stream arrives, this part is committed after every SIZE bytes
     #[arg(
         long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "256M",
         value_parser = parse_size
     )]
     keep_partial: Option<u64>,
-    /// Continue the kept part of a stream; NAME chooses among several. The input is the output of `send
-    /// --resume` with the receiver's token, or the whole stream again. If no part is kept, the stream is
-    /// received from its beginning. A further interruption keeps the part again
+    /// Continue the kept part of a stream; NAME selects one of several. The input is the output of
+    /// `send --resume` with the receiver's token, or the complete stream. If no part is kept, the
+    /// stream is received from its beginning. Another interruption keeps the part again
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     resume: Option<OsString>,
-    /// Print the token for `send --resume`: one line for each kept stream. With --resume it is printed
-    /// before the stream is read, so that it can reach a sender that waits for it
+    /// Print the token for `send --resume`, one line for each kept stream. With --resume, the token
+    /// is printed before the stream is read, so that a waiting sender can read it
     #[arg(long)]
     token: bool,
     /// Decompress compressed data instead of storing it as it is
     #[arg(long)]
     force_decompress: bool,
-    /// Nothing that a stream says leads out of the subvolume that it makes: taken for btrfs-progs' sake
+    /// For compatibility: paths in a stream never lead out of the new subvolume
     #[arg(short = 'C', long = "chroot")]
     chroot: bool,
-    /// The whole volume is searched for parents and clone sources: taken for btrfs-progs' sake
+    /// For compatibility: the whole volume is searched for parents and clone sources
     #[arg(short = 'm', value_name = "ROOTMOUNT")]
     root_mount: Option<PathBuf>,
-    /// Print what the stream does, one line for each command, instead of receiving it
+    /// Print the commands of the stream, one on each line, instead of receiving it
     #[arg(long)]
     dump: bool,
-    /// The directory that the subvolumes are to stand in
+    /// Directory for the new subvolumes
     #[arg(value_name = "IMAGE:/directory")]
     target: Option<OsString>,
 }
@@ -92,15 +92,15 @@ impl Subcommand for Receive {
         ),
         example(
             "buttress receive -f monday.stream -f tuesday.stream backup.img:/",
-            "Receives a full stream, and then one that builds on it",
+            "Receives a full stream, and then an incremental stream",
         ),
         example(
             "buttress receive --dump -f monday.stream",
-            "Prints what a stream does, one line for each command",
+            "Prints the commands of a stream",
         ),
         example(
             "buttress receive --token backup.img:/",
-            "Prints where an interrupted stream continues, for `send --resume`",
+            "Prints the token of an interrupted stream, for `send --resume`",
         ),
     ];
 

@@ -138,7 +138,9 @@ fn describe(page: &mut String, command: &Command, name: &str) {
 
 /// Appends the shell commands of a session, from their own table.
 fn shell_words(page: &mut String) {
-    page.push_str("Words of a session; `help WORD` shows the options of one:\n\n| | |\n|---|---|\n");
+    page.push_str(
+        "Commands of a session; `help COMMAND` shows the options of a command:\n\n| | |\n|---|---|\n",
+    );
     for (typed, about) in shell::table::summary(shell::words::ROWS) {
         page.push_str(&format!(
             "| `{}` | {} |\n",

@@ -29,7 +29,7 @@ const NOTHING: u8 = 2;
 
 /// Exit codes of `cancel`.
 const CANCEL_EXIT_CODES: &[ExitCode] = &[
-    (0, "The replacement was given up"),
-    (1, "It could not be given up"),
+    (0, "The replacement was cancelled"),
+    (1, "The replacement could not be cancelled"),
     (2, "No device is being replaced, or the command line is wrong"),
 ];

@@ -40,8 +40,8 @@ const UNCORRECTABLE: u8 = 3;
 
 /// Exit codes of `start` and `resume`.
 const EXIT_CODES: &[ExitCode] = &[
-    (0, "All of it was scrubbed, and what was bad was corrected"),
-    (1, "It could not scrub, or was stopped"),
+    (0, "The scrub finished, and all errors were corrected"),
+    (1, "The scrub failed or was stopped"),
     (2, "There is nothing to resume, or the command line is wrong"),
     (3, "There are uncorrectable errors"),
 ];

@@ -25,47 +25,51 @@ use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
 
-/// Write read-only snapshots as a send stream, to be received by `btrfs receive`
+/// Write read-only snapshots as a send stream, for `btrfs receive` or `buttress receive`
 #[derive(Args, Debug)]
 pub struct Send {
-    /// The snapshots; they must be read-only
+    /// Read-only snapshots
     #[arg(value_name = "IMAGE:/snapshot", required = true)]
     snapshots: Vec<OsString>,
-    /// Write to this file instead of standard output. The file gets its name when it is complete. The part
-    /// of an interrupted stream is kept beside it, and --resume continues that part
+    /// Write to this file instead of standard output. The file gets its name when it is complete.
+    /// If the stream is interrupted, its first part is kept beside the file, and --resume continues
+    /// it
     #[arg(short = 'f', long = "output", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The receiver has this snapshot: send what differs. It may be in another image of the same history
+    /// Parent snapshot, which the receiver has: send only the differences from it. It may be in
+    /// another image with the same history
     #[arg(short, long, value_name = "IMAGE:/snapshot")]
     parent: Option<OsString>,
-    /// The receiver has this snapshot too: clone extents from it. Without --parent the best of them is the parent
+    /// Clone source, which the receiver has: clone extents from this snapshot. Without --parent,
+    /// the best clone source becomes the parent
     #[arg(short, long = "clone-source", value_name = "IMAGE:/snapshot")]
     clone_sources: Vec<OsString>,
-    /// Between several snapshots leave out the end of the stream
+    /// Leave out the end command between several snapshots
     #[arg(short = 'e')]
     omit_ends: bool,
-    /// Send which ranges of files changed, but not their content
+    /// Send the changed ranges of files without their content
     #[arg(long)]
     no_data: bool,
-    /// Send compressed extents as they lie on disk; makes it version 2
+    /// Send compressed extents as they are on disk; the stream then has version 2
     #[arg(long)]
     compressed_data: bool,
     /// Version of the stream; 0 is the newest
     #[arg(long, value_name = "N")]
     proto: Option<u32>,
-    /// Send nothing; say how long the stream will be and how many inodes it is about. By default from a part of the
-    /// metadata, to about two percent; `exact` goes over all of it, but reads no data
+    /// Send nothing; print the length of the stream and its number of inodes. By default, the
+    /// estimate uses a sample of the metadata and is right to about two percent; `exact` reads all
+    /// metadata, but no data
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sample",
         conflicts_with_all = ["file", "omit_ends"])]
     estimate: Option<How>,
-    /// Continue an interrupted send. The token is the one that the send printed at its end, or that
-    /// `receive --token` prints. The last number of the former is how many bytes the receiver has; put the
-    /// true one there. With -f, what was kept beside the file is continued; where nothing was, the file
-    /// itself; with a receiver's token the rest goes to the file. `-` reads the token from standard input:
-    /// a receiver in a pipe both ways prints it there
+    /// Continue an interrupted send. The interrupted send prints the token, or `receive --token`
+    /// does. The last number in a token of send is the number of bytes that the receiver has:
+    /// correct it if fewer bytes arrived. With -f, the first part beside the file is continued, or
+    /// else the file itself; with a token of a receiver, the rest of the stream goes to the file.
+    /// `-` reads the token from standard input, where a receiver on a two-way connection prints it
     #[arg(long, value_name = "TOKEN", conflicts_with = "estimate")]
     resume: Option<Resume>,
-    /// How the trees are read ahead
+    /// Read-ahead of tree blocks
     #[arg(long, value_enum, default_value_t = Ahead::Sweep, value_name = "MODE")]
     read_ahead: Ahead,
 }
@@ -113,11 +117,11 @@ impl Subcommand for Send {
         ),
         example(
             "buttress send -p backup.img:/monday backup.img:/tuesday | btrfs receive /mnt",
-            "Sends what changed since another snapshot to a mounted volume",
+            "Sends the changes since another snapshot to a mounted volume",
         ),
         example(
             "buttress send --estimate -p backup.img:/monday backup.img:/tuesday",
-            "Says how long that stream will be",
+            "Prints the length of this stream",
         ),
     ];
 

@@ -15,26 +15,27 @@ use crate::target::Target;
 /// Inspect and change a volume in a session, one command a line; `help` lists the commands
 ///
 /// At a terminal, lines can be edited, Tab completes commands and paths, and earlier lines can be recalled.
-/// The history file is $XDG_STATE_HOME/buttress/shell_history, or the file in BUTTRESS_HISTORY; if that is
-/// empty, there is none. Ctrl-C clears the line, or cancels the running command; Ctrl-D leaves.
+/// The history file is $XDG_STATE_HOME/buttress/shell_history, or the file in BUTTRESS_HISTORY. If this
+/// variable is empty, there is no history file. Ctrl-C clears the line, or cancels the running command;
+/// Ctrl-D exits.
 ///
-/// Leaving commits the changes: by `quit`, at the end of the input, after a command that failed, on SIGTERM
-/// and SIGHUP, and without a terminal also on SIGINT. `sync` commits at once, and the session commits every
-/// 30 seconds. `abort` and a second signal end the session and drop the changes since the last commit. The
-/// session reports how many changes it drops. It also reports how many it commits, except at the end of a
-/// script.
+/// The session commits its changes when it ends: by `quit`, at the end of the input, after a command that
+/// failed, on SIGTERM and SIGHUP, and without a terminal also on SIGINT. `sync` commits immediately, and
+/// the session commits every 30 seconds. `abort` and a second signal end the session and discard the
+/// changes since the last commit. The session reports the number of discarded changes. It also reports
+/// the number of committed changes, except at the end of a script.
 #[derive(Args, Debug)]
 pub struct Shell {
     /// Open the volume for writing
     #[arg(short = 'w', long)]
     write: bool,
-    /// Do this line and leave; may be repeated, and stops at the first that fails
+    /// Run this line and exit; may be repeated, and stops at the first failure
     #[arg(short = 'c', long, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Neither recall lines of earlier sessions nor keep those of this one
+    /// Neither read nor write the history file
     #[arg(long)]
     no_history: bool,
-    /// The image or device, and the directory in which the session begins
+    /// The image or device, and the directory in which the session starts
     #[arg(value_name = "IMAGE[:/path]")]
     image: OsString,
 }
@@ -42,13 +43,10 @@ pub struct Shell {
 impl Subcommand for Shell {
     const NAME: &'static str = "shell";
     const EXAMPLES: &'static [Example] = &[
-        example(
-            "buttress shell backup.img",
-            "Begins a session that reads a volume",
-        ),
+        example("buttress shell backup.img", "Starts a read-only session"),
         example(
             "buttress shell -w new.img -c 'snapshot / /monday'",
-            "Does one thing and commits it",
+            "Runs one command, and commits",
         ),
     ];
 

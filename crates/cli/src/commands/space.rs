@@ -33,14 +33,15 @@ use crate::signals::Cancelling;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Show what subvolumes, snapshots and directories take up, alone and together
+/// Show the space of subvolumes, snapshots and directories, shared and exclusive
 ///
-/// Without a path there is a line for each subvolume; with one, for each entry of the directory. All
-/// figures are exact and need no quotas. "On disk" counts each reachable extent once; "exclusive" is what
-/// no other subvolume or entry uses: deleting this one alone frees it.
+/// Without a path, each line is a subvolume; with a path, each line is an entry of the directory.
+/// All figures are exact and need no quotas. "On disk" counts each reachable extent once.
+/// "Exclusive" counts the space that no other subvolume or entry uses: deleting this one alone
+/// frees it.
 #[derive(Args, Debug)]
 pub struct Space {
-    /// Show the space that deleting exactly these subvolumes together frees: paths or ids
+    /// Show the space that deleting all of these subvolumes frees; give paths or ids
     #[arg(
         long,
         value_name = "SUBVOLUME",
@@ -48,10 +49,10 @@ pub struct Space {
         conflicts_with = "export"
     )]
     if_deleted: Vec<String>,
-    /// Write a list of all files in a format that viewers read
+    /// Write a list of all files in the format of a viewer
     #[arg(long, value_name = "FORMAT")]
     export: Option<Export>,
-    /// Do not descend into nested subvolumes: of a path, or with --export
+    /// Do not descend into nested subvolumes, for a path or with --export
     #[arg(short = 'x', long, conflicts_with = "if_deleted")]
     one_file_system: bool,
     #[command(flatten)]
@@ -83,11 +84,11 @@ impl Subcommand for Space {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress space backup.img",
-            "Shows what each subvolume takes up, and what only it does",
+            "Shows the total and the exclusive space of each subvolume",
         ),
         example(
             "buttress space --if-deleted monday --if-deleted tuesday backup.img",
-            "Shows what deleting two snapshots together would give back",
+            "Shows the space that deleting both snapshots would free",
         ),
     ];
 

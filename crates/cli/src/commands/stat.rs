@@ -20,13 +20,13 @@ use crate::output::time::Clock;
 use crate::output::xattr;
 use crate::table::Subcommand;
 
-/// Show everything that is known about files: all four times, flags, extended attributes
+/// Show all attributes of files: four times, flags, extended attributes
 #[derive(Args, Debug)]
 pub struct Stat {
     /// Follow a symbolic link at the end of the path
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// The files
+    /// Files in volumes
     #[arg(value_name = "IMAGE:/path", required = true)]
     files: Vec<OsString>,
 }
@@ -44,11 +44,11 @@ impl Subcommand for Stat {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress stat backup.img:/home/letter",
-            "Shows all times, flags and extended attributes of a file",
+            "Shows the times, flags and extended attributes of a file",
         ),
         example(
             "buttress stat --format json backup.img:/home/letter",
-            "The same for programs",
+            "Prints these attributes as JSON",
         ),
     ];
 

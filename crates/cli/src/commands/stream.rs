@@ -44,11 +44,11 @@ pub const ROWS: &[Row] = &[
 /// Streams, and what of them to show.
 #[derive(Args, Debug)]
 struct Streams {
-    /// Show what this stream makes, by the name or uuid of its snapshot; else it is the last one
+    /// Show this snapshot of the chain, by name or uuid [default: the last one]
     #[arg(long, value_name = "NAME|UUID")]
     snapshot: Option<String>,
-    /// A stream, and what builds on it, in order; the path belongs to the last. - is standard input, with a path
-    /// /dev/stdin:/path
+    /// A stream and its incremental streams, in order; a path follows the last one. - is standard
+    /// input; with a path, write /dev/stdin:/path
     #[arg(value_name = "FILE[:/path]", required = true)]
     files: Vec<OsString>,
 }

@@ -44,10 +44,10 @@ pub struct Tar {
     /// Leave out extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
-    /// Which times to record, all with nanoseconds
+    /// Times to record, with nanoseconds
     #[arg(long, value_name = "WHICH", default_value = "all")]
     times: Times,
-    /// The files and directories to archive
+    /// Files and directories to archive
     #[arg(value_name = "IMAGE[:/path]")]
     source: OsString,
 }
@@ -65,11 +65,11 @@ impl Subcommand for Tar {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress tar backup.img:/home | tar -t",
-            "Lists what a directory tree holds as GNU tar sees it",
+            "Lists the archive of a directory tree with GNU tar",
         ),
         example(
             "buttress tar -f home.tar backup.img:/home",
-            "Writes an archive that is whole or not there",
+            "Writes an archive file; a failure leaves no partial file",
         ),
     ];
 

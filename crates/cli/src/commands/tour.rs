@@ -30,13 +30,13 @@ use crate::target::Target;
 use making::Making;
 use steps::Tour;
 
-/// Do every main job once on a volume made from a directory, and show what each did and how long it took
+/// Run every main job on a volume made from a directory, and show the result and time of each
 #[derive(Args, Debug)]
 pub struct TourCommand {
     /// The directory to make a volume from (without `target` and `.git`), or a volume to inspect
     #[arg(value_name = "DIRECTORY|IMAGE", default_value = ".")]
     place: OsString,
-    /// Keep the volume that was made, to try things on
+    /// Keep the new volume for experiments
     #[arg(long)]
     keep: bool,
 }
@@ -53,15 +53,15 @@ impl Subcommand for TourCommand {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress tour",
-            "Does every main job on a volume made from the current directory",
+            "Runs every main job on a volume made from the current directory",
         ),
         example(
             "buttress tour --keep",
-            "Does every main job, and keeps the volume for experiments",
+            "Runs every main job, and keeps the volume for experiments",
         ),
         example(
             "buttress tour backup.img",
-            "Shows what there is to see of a volume",
+            "Runs the jobs that only read, on an existing volume",
         ),
     ];
 

@@ -28,16 +28,16 @@ pub struct Tree {
     /// Show names that begin with a dot
     #[arg(short = 'a', long)]
     all: bool,
-    /// Only directories
+    /// Show only directories
     #[arg(short = 'd')]
     directories: bool,
-    /// Go this many levels deep
+    /// Show at most this many levels
     #[arg(short = 'L', value_name = "LEVELS")]
     levels: Option<usize>,
     /// Do not descend into nested subvolumes
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// The directories to draw
+    /// Directories to draw
     #[arg(value_name = "IMAGE[:/path]")]
     target: OsString,
 }

@@ -159,28 +159,28 @@ const SHORT_BASES: [&str; 5] = ["raw", "raw_short", "iec", "si", "si_short"];
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Units")]
 pub struct UnitFlags {
-    /// Sizes in bytes
+    /// Print sizes in bytes
     #[arg(long, overrides_with_all = BYTES)]
     pub raw: bool,
-    /// Sizes in friendly units of 1024 (the default)
+    /// Print each size in the largest fitting unit of 1024 (the default)
     #[arg(long, overrides_with_all = FRIENDLY)]
     pub human_readable: bool,
-    /// Sizes in units of 1024
+    /// Print each size in the largest fitting unit of 1024
     #[arg(long, overrides_with_all = BASES)]
     pub iec: bool,
-    /// Sizes in units of 1000
+    /// Print each size in the largest fitting unit of 1000
     #[arg(long, overrides_with_all = BASES)]
     pub si: bool,
-    /// Sizes in KiB, or kB with --si
+    /// Print sizes in KiB, or kB with --si
     #[arg(long, overrides_with_all = FIXED)]
     pub kbytes: bool,
-    /// Sizes in MiB, or MB with --si
+    /// Print sizes in MiB, or MB with --si
     #[arg(long, overrides_with_all = FIXED)]
     pub mbytes: bool,
-    /// Sizes in GiB, or GB with --si
+    /// Print sizes in GiB, or GB with --si
     #[arg(long, overrides_with_all = FIXED)]
     pub gbytes: bool,
-    /// Sizes in TiB, or TB with --si
+    /// Print sizes in TiB, or TB with --si
     #[arg(long, overrides_with_all = FIXED)]
     pub tbytes: bool,
 }

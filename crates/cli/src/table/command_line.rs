@@ -15,13 +15,13 @@ use crate::globals;
 const ABOUT: &str = "btrfs images and devices, without a mount and without root";
 
 const AFTER_HELP: &str = "\
-Paths inside a volume are written IMAGE:/path, where IMAGE is an image file or a block device; the devices
-of a volume beyond the first are given with --device. Groups and commands can be shortened as long as they
-stay unambiguous: `buttress sub list IMAGE`.
+Write a path inside a volume as IMAGE:/path. IMAGE is an image file or a block device. Name further
+devices of the volume with --device. A group or command can be shortened to an unambiguous prefix:
+`buttress sub list IMAGE`.
 
-Exit codes: 0 success, 1 failure or loss, 2 wrong command line.
-`diff`: 0 the same, 1 different, 2 trouble. `check`: 0 nothing found, 1 something, 2 it could not check.
-`scrub`: 2 there is nothing to resume or to cancel, 3 there are uncorrectable errors; `replace`: 2 there is nothing to cancel.";
+Exit codes: 0 success, 1 failure or loss, 2 wrong command line. Some commands differ.
+`diff`: 0 equal, 1 different, 2 failure. `check`: 0 no findings, 1 findings, 2 failure.
+`scrub`: 2 nothing to resume or cancel, 3 uncorrectable errors. `replace`: 2 nothing to cancel.";
 
 /// How much of the command line is made at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -252,15 +252,18 @@ fn the_same_damage_for_the_kernel_and_for_us() {
     eprintln!("|---|---|---|---|---|---|---|---|---|");
     let mirror = volume("raid1", 2);
     let rows: [(&str, Damage); 9] = [
-        ("RAID1: a sector of data rots", rot_data),
-        ("RAID1: 100 blocks beside each other rot", rot_burst),
-        ("RAID1: all of a device but its superblocks is noise", rot_device),
-        ("RAID1: all copies of a sector rot", rot_all_copies),
-        ("RAID1: a tree block rots", rot_tree),
+        ("RAID1: a damaged sector of data", rot_data),
+        ("RAID1: 100 adjacent damaged sectors", rot_burst),
+        (
+            "RAID1: noise on a whole device, except its superblocks",
+            rot_device,
+        ),
+        ("RAID1: all copies of a sector damaged", rot_all_copies),
+        ("RAID1: a damaged tree block", rot_tree),
         ("RAID1: a tree block whose write was lost", lose_write),
-        ("RAID1: a tree block over another", misdirect_write),
-        ("the superblock at 64 MiB rots", rot_superblock),
-        ("the superblock at 64 MiB is of the commit before", age_superblock),
+        ("RAID1: a tree block overwritten with another", misdirect_write),
+        ("the superblock at 64 MiB damaged", rot_superblock),
+        ("the superblock at 64 MiB from the commit before", age_superblock),
     ];
     for (what, damage) in rows {
         row(&mirror, what, damage).with_context(|| what).unwrap();
@@ -269,11 +272,11 @@ fn the_same_damage_for_the_kernel_and_for_us() {
         let volume = volume(name, devices);
         let rows: [(&str, Damage); 2] = [("data", rot_data), ("parity", rot_parity)];
         for (what, damage) in rows {
-            let what = format!("{}: {what} rots", name.to_uppercase());
+            let what = format!("{}: damaged {what}", name.to_uppercase());
             row(&volume, &what, damage).with_context(|| what.clone()).unwrap();
         }
         if name == "raid6" {
-            row(&volume, "RAID6: data and P of a row rot", rot_two).unwrap();
+            row(&volume, "RAID6: damaged data and P of a row", rot_two).unwrap();
         }
     }
 }

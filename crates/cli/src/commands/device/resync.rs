@@ -21,14 +21,15 @@ use crate::resyncs::describe;
 use crate::signals::Cancelling;
 use crate::table::Subcommand;
 
-/// Bring devices up to date that missed commits
+/// Bring devices that missed commits up to date
 ///
-/// Brings a device that was away up to date, so that it takes part in all later commits. Until the job ends, the device
-/// can be read alone as before. After an interruption, the same command continues the job. `scrub start` does the same
-/// before it scrubs, and a mount that is open for changes does it in the background.
+/// An absent device misses commits. This command writes the missed extents to the device, so that
+/// it takes part in all later commits. Until the job ends, the device alone is readable in its old
+/// state. After an interruption, the same command continues the job. `scrub start` also does this
+/// job before it scrubs, and a writable mount does it in the background.
 #[derive(Args, Debug)]
 pub(super) struct Resync {
-    /// Read at most so many bytes a second of each device; 0 for no limit
+    /// Limit reads of each device to this many bytes per second; 0 means no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
     /// The image or device, or a path on a mount
@@ -41,11 +42,11 @@ impl Subcommand for Resync {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress device resync --device second.img first.img",
-        "Writes to second.img what it missed while first.img was written alone",
+        "Brings second.img up to date after first.img was written alone",
     )];
     const EXIT_CODES: &'static [ExitCode] = &[
-        (0, "All devices that were given are up to date"),
-        (1, "It failed"),
+        (0, "All given devices are up to date"),
+        (1, "The command failed"),
         (2, "The command line is wrong"),
     ];
 

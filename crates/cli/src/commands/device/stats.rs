@@ -15,10 +15,10 @@ use crate::manual::{Example, ExitCode, example};
 use crate::output::terminal;
 use crate::table::Subcommand;
 
-/// Show how often each device of a volume failed, and how
+/// Show the error counters of each device of a volume
 #[derive(Args, Debug)]
 pub(super) struct Stats {
-    /// End with 64 if a counter is not zero
+    /// Exit with 64 if a counter is not zero
     #[arg(short = 'c', long)]
     check: bool,
     /// Print the counters, then set them to zero
@@ -56,18 +56,18 @@ impl Subcommand for Stats {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress device stats backup.img",
-            "Shows how often each device failed, and how",
+            "Shows the error counters of each device",
         ),
         example(
             "buttress device stats -c backup.img",
-            "The same, and ends with 64 if any ever did",
+            "Also exits with 64 if a counter is not zero",
         ),
     ];
     const EXIT_CODES: &'static [ExitCode] = &[
-        (0, "All of it was done"),
-        (1, "It failed"),
+        (0, "The command succeeded"),
+        (1, "The command failed"),
         (2, "The command line is wrong"),
-        (64, "With -c: a counter is not zero"),
+        (64, "A counter is not zero (with -c)"),
     ];
 
     fn uses(&self) -> Uses {

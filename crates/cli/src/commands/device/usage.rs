@@ -18,7 +18,7 @@ use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::output::terminal;
 use crate::table::Subcommand;
 
-/// Show what of each device is allocated, by kind and profile
+/// Show the allocated space of each device, by type and profile
 #[derive(Args, Debug)]
 pub(super) struct Usage {
     #[command(flatten)]
@@ -35,7 +35,7 @@ impl Subcommand for Usage {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress device usage --device two.img one.img",
-        "Shows what of each of two devices is allocated",
+        "Shows the allocated space of each of two devices",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

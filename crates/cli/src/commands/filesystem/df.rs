@@ -18,7 +18,7 @@ use crate::manual::{Example, example};
 use crate::output::size::{ShortUnitFlags, UnitFlags};
 use crate::table::Subcommand;
 
-/// Show what is allocated and used, by type and profile
+/// Show allocated and used space, by type and profile
 #[derive(Args, Debug)]
 pub struct Df {
     #[command(flatten)]
@@ -35,7 +35,7 @@ impl Subcommand for Df {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem df backup.img",
-        "Shows what is allocated and used, by type and profile",
+        "Shows allocated and used space, by type and profile",
     )];
 
     fn uses(&self) -> Uses {

@@ -26,10 +26,10 @@ use crate::output::terminal::Stdout;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Show what files take up and how much of it they share
+/// Show the space of files, and how much of it is shared
 #[derive(Args, Debug)]
 pub struct Du {
-    /// Only a total for each argument
+    /// Print only a total for each argument
     #[arg(short = 's', long)]
     summarize: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct Du {
     /// Do not descend into nested subvolumes
     #[arg(long)]
     one_file_system: bool,
-    /// The files and directories to count
+    /// Files and directories to count
     #[arg(value_name = "IMAGE[:/path]", required = true)]
     targets: Vec<OsString>,
 }
@@ -48,7 +48,7 @@ impl Subcommand for Du {
     const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem du -s backup.img:/home",
-        "Shows what a directory takes up and how much of it is shared",
+        "Shows the total and the shared space of a directory",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -16,13 +16,13 @@ use crate::output::json::insert_name;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Show the label, or set it
+/// Show or set the label
 #[derive(Args, Debug)]
 pub struct Label {
     /// The image or device
     #[arg(value_name = "IMAGE")]
     image: OsString,
-    /// The new label; an empty one takes it away
+    /// New label; an empty label removes it
     #[arg(value_name = "LABEL")]
     label: Option<OsString>,
 }
@@ -32,7 +32,7 @@ impl Subcommand for Label {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example("buttress filesystem label backup.img", "Prints the label"),
-        example("buttress filesystem label backup.img archive", "Sets it"),
+        example("buttress filesystem label backup.img archive", "Sets the label"),
     ];
 
     fn uses(&self) -> Uses {

@@ -20,12 +20,12 @@ use crate::output::size::UnitFlags;
 use crate::output::terminal;
 use crate::table::Subcommand;
 
-/// Show label, uuid and devices of a volume, or which files of a directory belong together
+/// Show the label, uuid and devices of a volume, or of all volumes in a directory of images
 #[derive(Args, Debug)]
 pub struct Show {
     #[command(flatten)]
     units: UnitFlags,
-    /// The image or device, or a directory whose files are looked through
+    /// The image or device, or a directory of images
     #[arg(value_name = "IMAGE|DIRECTORY")]
     image: OsString,
 }
@@ -36,11 +36,11 @@ impl Subcommand for Show {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem show backup.img",
-            "Shows label, uuid and devices",
+            "Shows the label, uuid and devices of a volume",
         ),
         example(
             "buttress filesystem show images/",
-            "Shows which of the images are devices of which volume, and where some are missing",
+            "Lists the volumes in a directory of images, with missing devices",
         ),
     ];
 

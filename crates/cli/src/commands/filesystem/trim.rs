@@ -17,10 +17,10 @@ use crate::manual::{Example, example};
 use crate::output::size::UnitFlags;
 use crate::table::Subcommand;
 
-/// Give unused space of an image or device back
+/// Discard the unused space of an image or device
 #[derive(Args, Debug)]
 pub struct Trim {
-    /// Leave free space alone that is shorter than this in one piece
+    /// Skip free ranges that are shorter than this
     #[arg(short, long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     minimum: u64,
     #[command(flatten)]
@@ -36,7 +36,7 @@ impl Subcommand for Trim {
     const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress filesystem trim system.img",
-        "What was deleted in the image takes no space on the disk any more",
+        "Frees the disk space of deleted files in the image",
     )];
 
     fn uses(&self) -> Uses {

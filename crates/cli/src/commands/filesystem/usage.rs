@@ -19,7 +19,7 @@ use crate::output::size::{ShortUnitFlags, UnitFlags, Units};
 use crate::output::terminal;
 use crate::table::Subcommand;
 
-/// Show where the space went, overall, by profile and by device
+/// Show allocated, used and free space, overall, by profile and by device
 #[derive(Args, Debug)]
 pub struct Usage {
     #[command(flatten)]
@@ -40,11 +40,11 @@ impl Subcommand for Usage {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress filesystem usage -T backup.img",
-            "Shows where the space went, as a table",
+            "Shows the usage as a table",
         ),
         example(
             "buttress filesystem usage --device two.img one.img",
-            "The same, of a volume of two devices",
+            "Shows the usage of a volume of two devices",
         ),
     ];
 

@@ -38,10 +38,10 @@ pub struct DumpSuper {
     /// The same as --super, from older versions of btrfs-progs
     #[arg(short = 'i', value_name = "NUMBER", conflicts_with_all = ["all", "super_number"], hide = true)]
     index: Option<u64>,
-    /// Print even what does not have the magic number of btrfs
+    /// Print superblocks without the magic number of btrfs, too
     #[arg(short = 'F', long)]
     force: bool,
-    /// Print what lies at this byte offset
+    /// Print the superblock at this byte offset
     #[arg(long, value_name = "OFFSET", conflicts_with_all = ["all", "super_number", "index"])]
     bytenr: Option<u64>,
     /// Images or block devices

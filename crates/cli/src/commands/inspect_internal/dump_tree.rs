@@ -40,10 +40,10 @@ pub struct DumpTree {
     /// Print the root, chunk and device trees only
     #[arg(short, long = "device-trees", alias = "device-info")]
     device: bool,
-    /// Print where trees begin, not the trees
+    /// Print only the root addresses of trees
     #[arg(short, long, conflicts_with = "extents")]
     roots: bool,
-    /// As --roots, and the backup roots
+    /// Same as --roots, and print the backup roots
     #[arg(short = 'R', long, conflicts_with_all = ["extents", "uuid"])]
     backups: bool,
     /// Print the uuid tree only
@@ -67,7 +67,7 @@ pub struct DumpTree {
     /// Print all blocks of a level before those of the next one down (the default)
     #[arg(long)]
     bfs: bool,
-    /// Taken for compatibility: other devices are never searched for
+    /// For compatibility: the command never searches for devices
     #[arg(long)]
     noscan: bool,
     /// Do not show names and values of extended attributes

@@ -19,7 +19,7 @@ use crate::table::Subcommand;
 /// Print all paths of an inode
 #[derive(Args, Debug)]
 pub struct InodeResolve {
-    /// The inode's number
+    /// Number of the inode
     #[arg(value_name = "INODE")]
     inode: u64,
     /// A path in the subvolume that the inode belongs to

@@ -25,7 +25,7 @@ use crate::manual::{Example, example};
 use crate::output::size::{UnitFlags, Units};
 use crate::table::Subcommand;
 
-/// List where the stripes of chunks lie
+/// List the stripes of chunks with their positions
 #[derive(Args, Debug)]
 pub struct ListChunks {
     #[command(flatten)]
@@ -70,11 +70,11 @@ impl Subcommand for ListChunks {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress inspect-internal list-chunks backup.img",
-            "Lists where the stripes of chunks lie",
+            "Lists the stripes of chunks with their positions",
         ),
         example(
             "buttress inspect-internal list-chunks --sort lstart backup.img",
-            "The same, by logical address",
+            "Sorts the stripes by logical address",
         ),
     ];
 

@@ -16,22 +16,22 @@ use crate::manual::{Example, example};
 use crate::output::json;
 use crate::table::Subcommand;
 
-/// Print the paths of the files that a logical address belongs to
+/// Print the paths of the files that use a logical address
 #[derive(Args, Debug)]
 pub struct LogicalResolve {
     /// Print inodes, offsets and subvolumes, not paths
     #[arg(short = 'P')]
     inodes: bool,
-    /// Print every file that refers to the extent, whether it uses this byte or not
+    /// Print every file that refers to the extent, even if it does not use this byte
     #[arg(short = 'o')]
     ignore_offset: bool,
-    /// Taken for compatibility: there is no buffer that could be too small
+    /// For compatibility: no buffer can be too small
     #[arg(short = 's', value_name = "BYTES")]
     buffer_bytes: Option<u64>,
     /// The logical address, in bytes
     #[arg(value_name = "ADDRESS")]
     logical: u64,
-    /// The volume; a path in it is taken and has no meaning
+    /// The image or device; a path in it is accepted and ignored
     #[arg(value_name = "IMAGE")]
     target: OsString,
 }
@@ -42,7 +42,7 @@ impl Subcommand for LogicalResolve {
     const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal logical-resolve 30408704 backup.img",
-        "Prints the files that an address of a kernel message belongs to",
+        "Prints the files that use an address from a kernel message",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

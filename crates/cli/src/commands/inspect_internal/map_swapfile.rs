@@ -19,10 +19,10 @@ use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
-/// Print where a swap file begins on its device, and the offset to resume from it
+/// Print the start of a swap file on its device, and its resume offset
 #[derive(Args, Debug)]
 pub struct MapSwapfile {
-    /// Print the offset only, in pages: what the kernel takes as resume_offset
+    /// Print only the offset in pages, for the kernel's resume_offset
     #[arg(short = 'r', long)]
     resume_offset: bool,
     /// A file in a volume

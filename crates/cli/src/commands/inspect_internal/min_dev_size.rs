@@ -18,10 +18,10 @@ use crate::manual::{Example, example};
 use crate::output::size::Units;
 use crate::table::Subcommand;
 
-/// Print the least size that a device can be shrunk to
+/// Print the smallest size to which a device can shrink
 #[derive(Args, Debug)]
 pub struct MinDevSize {
-    /// The device's id
+    /// Id of the device
     #[arg(long, value_name = "ID", default_value_t = 1)]
     id: u64,
     /// The image or device
@@ -39,7 +39,7 @@ impl Subcommand for MinDevSize {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal min-dev-size backup.img",
-        "Prints how small the first device can be made",
+        "Prints the smallest size of the first device",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

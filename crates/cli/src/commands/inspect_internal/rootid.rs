@@ -13,7 +13,7 @@ use crate::exit::Outcome;
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
-/// Print the id of the subvolume that a path lies in
+/// Print the id of the subvolume that contains a path
 #[derive(Args, Debug)]
 pub struct RootId {
     /// A path in a volume
@@ -26,7 +26,7 @@ impl Subcommand for RootId {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal rootid backup.img:/home",
-        "Prints the id of the subvolume that a path lies in",
+        "Prints the id of the subvolume that contains a path",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -17,7 +17,7 @@ use crate::table::Subcommand;
 /// Print the path of a subvolume from the top level
 #[derive(Args, Debug)]
 pub struct SubvolIdResolve {
-    /// The subvolume's id
+    /// Id of the subvolume
     #[arg(value_name = "ID")]
     id: u64,
     /// The image or device

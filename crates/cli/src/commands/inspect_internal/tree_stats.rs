@@ -27,7 +27,7 @@ use crate::output::size::{BYTES, UnitFlags, Units};
 use crate::table::Subcommand;
 use layout::Layout;
 
-/// Count the blocks of trees, and how far apart they lie
+/// Count the blocks of trees, and measure the distances between them
 #[derive(Args, Debug)]
 pub struct TreeStats {
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct TreeStats {
     /// Short for --raw
     #[arg(short = 'b', overrides_with_all = BYTES)]
     bytes: bool,
-    /// Only the tree with this id
+    /// Inspect only the tree with this id
     #[arg(short = 't', value_name = "ID")]
     tree: Option<u64>,
     /// The volume's image or block device
@@ -55,7 +55,7 @@ impl Subcommand for TreeStats {
     const NAME: &'static str = "tree-stats";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress inspect-internal tree-stats backup.img",
-        "Counts the blocks of trees, and how far apart they lie",
+        "Counts the blocks of trees, and measures the distances between them",
     )];
 
     fn uses(&self) -> Uses {

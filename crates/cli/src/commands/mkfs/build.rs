@@ -30,45 +30,49 @@ pub(super) struct BuildArguments {
     // First: it looks at where directories stand among all sources.
     #[command(flatten)]
     pub(super) sources: SourceArguments,
-    /// Put in what this directory holds; may be repeated, and later ones lie above earlier ones
+    /// Add the content of this directory; may be repeated, and a later directory replaces entries
+    /// of an earlier one
     #[arg(short, long, value_name = "DIR")]
     pub(super) rootdir: Vec<PathBuf>,
     /// Make this directory of the volume a subvolume: DIR, or TYPE:DIR with ro, rw, default or default-ro, or DIR:TYPE with
     /// types joined by commas; it is made if it is not there
     #[arg(id = "global-subvol", short = 'u', long = "subvol", value_name = "[TYPE:]DIR")]
     subvol: Vec<OsString>,
-    /// Flags for a file, or a directory and all in it: nodatacow, nodatasum, joined by commas
+    /// Flags for a file, or for a directory and everything in it: nodatacow, nodatasum, joined by
+    /// commas
     #[arg(long, value_name = "FLAGS:PATH")]
     inode_flags: Vec<OsString>,
-    /// Compress content: zstd, zlib or lzo, and how hard to try; no for not at all
+    /// Compress file contents with zstd, zlib or lzo, at an optional level; `no` disables
+    /// compression
     #[arg(long, value_name = "ALGO[:LEVEL]", value_parser = compress)]
     compress: Option<Compress>,
-    /// Make the volume, and an image file, as small as possible
+    /// Make the volume, and a new image file, as small as possible
     #[arg(long)]
     shrink: bool,
     /// Leave this much free space in a volume of the smallest size
     #[arg(long, visible_alias = "shrink-slack-size", value_name = "SIZE", value_parser = parse_size)]
     slack: Option<u64>,
-    /// Content that is there several times is stored once: whole files, and equal parts of 512 KiB (128 KiB compressed)
+    /// Store equal content once: equal files, and equal parts of 512 KiB (128 KiB if compressed)
     #[arg(long)]
     dedupe: bool,
-    /// Share the blocks of the sources' files instead of copying them; image and sources lie in one file system that can do that
+    /// Share the blocks of source files instead of copying them, if the image and the sources are
+    /// in one file system that supports this
     #[arg(long, conflicts_with = "compress")]
     reflink: bool,
-    /// Everything belongs to root
+    /// Make root the owner of everything
     #[arg(long)]
     all_root: bool,
-    /// Everything belongs to this user
+    /// Make this user the owner of everything
     #[arg(long, value_name = "UID", conflicts_with = "all_root")]
     force_uid: Option<u32>,
-    /// Everything belongs to this group
+    /// Make this group the group of everything
     #[arg(long, value_name = "GID", conflicts_with = "all_root")]
     force_gid: Option<u32>,
-    /// Set the owner, group and permissions of the root directory [default without root: the caller, of an empty
-    /// volume]
+    /// Set the owner, group and permissions of the root directory [default without root, for an
+    /// empty volume: the caller]
     #[arg(long, value_name = "UID:GID[:MODE]", value_parser = root_owner)]
     root_owner: Option<RootOwner>,
-    /// How many threads read and compress [default: one for each processor]
+    /// Number of threads that read and compress [default: one for each processor]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
 }

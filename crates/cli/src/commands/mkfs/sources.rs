@@ -21,26 +21,28 @@ use crate::exit::Advice;
 /// The flags.
 #[derive(Args, Debug)]
 struct Flags {
-    /// Put in what this tar archive holds, or - for standard input; compressed or not. Sources may be mixed and repeated,
-    /// and later ones lie above earlier ones
+    /// Add the content of this tar archive, compressed or not; - is standard input. Sources can be
+    /// combined and repeated, and a later source replaces entries of an earlier one
     #[arg(long, value_name = "FILE|-")]
     tar: Vec<PathBuf>,
-    /// Put in what this plan says, and make the volume as it says; - for standard input
+    /// Add the entries of this plan, and use its volume settings; - is standard input
     #[arg(long, value_name = "FILE|-")]
     manifest: Vec<PathBuf>,
-    /// Put in the layers of a container image from an OCI layout, a directory; :TAG chooses among several images
+    /// Add the layers of a container image from an OCI layout directory; :TAG selects one of
+    /// several images
     #[arg(long, value_name = "LAYOUT[:TAG]")]
     oci: Vec<OsString>,
-    /// Which of the images for several platforms: linux/amd64, linux/arm64/v8
+    /// Platform of the container image, if there are several: linux/amd64, linux/arm64/v8
     #[arg(long, value_name = "OS/ARCH[/VARIANT]", requires = "oci")]
     platform: Option<String>,
-    /// Make a read-only subvolume in this directory of the volume for the state after each layer: DIR/1, DIR/2, ...
+    /// Make a read-only subvolume of the state after each layer, in this directory of the volume:
+    /// DIR/1, DIR/2, ...
     #[arg(long, value_name = "DIR", requires = "oci")]
     layer_snapshots: Option<OsString>,
-    /// Which users of the sources become which of the volume: the first of the volume, the first of the sources, how many
+    /// Map user ids: the first id in the volume, the first id in the sources, and the number of ids
     #[arg(long, value_name = "TO:FROM:COUNT,...", conflicts_with = "all_root")]
     uid_map: Option<IdMap>,
-    /// Map groups in this way [default: as for users]
+    /// Map group ids, in the form of --uid-map [default: the map of user ids]
     #[arg(
         long,
         value_name = "TO:FROM:COUNT,...",
@@ -48,10 +50,11 @@ struct Flags {
         conflicts_with = "force_gid"
     )]
     gid_map: Option<IdMap>,
-    /// Leave out what this pattern fits, and all below it: *.o anywhere, /var/cache/* from the root, ** across directories
+    /// Leave out entries that match this pattern, and everything below them: *.o at any level,
+    /// /var/cache/* from the root, ** across directories
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<OsString>,
-    /// Give each file the SELinux context that this file_contexts has for it
+    /// Set SELinux contexts by the rules of this file_contexts file
     #[arg(long, value_name = "FILE")]
     file_contexts: Option<PathBuf>,
 }

@@ -16,19 +16,19 @@ use crate::manual::{Example, example};
 use crate::mounted::places::{self, Mounted};
 use crate::table::Subcommand;
 
-/// Unmount what `buttress mount` mounted, and wait until all of it is on its devices
+/// Unmount a volume that `buttress mount` mounted, and return when all changes are durable
 ///
-/// If another directory shows the same volume, the server continues. The volume is then committed, and the command
-/// returns before the server ends.
+/// If the volume is also mounted on another directory, the command commits it and returns, and the
+/// server continues.
 #[derive(Args, Debug)]
 pub struct Umount {
     /// Detach the mount from the tree now, and end once no process uses it any more
     #[arg(short = 'l', long)]
     lazy: bool,
-    /// Unmount although the image was deleted: all that it holds is gone then
+    /// Unmount even if the image was deleted; its content is then lost
     #[arg(short = 'f', long)]
     force: bool,
-    /// The directory on which it is mounted
+    /// The mount's directory
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 }

@@ -24,13 +24,13 @@ use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// Give up a replacement that runs, or was interrupted: the device stays
+/// Cancel a running or interrupted replacement, and keep the old device
 ///
-/// A running replacement is stopped first; its devices are those that it was started with. The target may
+/// The command first stops a running replacement, and uses the devices of this job. The target may
 /// be missing. If it is present, its superblocks are wiped.
 #[derive(Args, Debug)]
 pub(super) struct Cancel {
-    /// The status file of one that runs, if it is not IMAGE.replace-status
+    /// The status file of a running replacement, if it is not IMAGE.replace-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// An image or device of the volume
@@ -42,7 +42,7 @@ impl Subcommand for Cancel {
     const NAME: &'static str = "cancel";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress replace cancel --device old.img --device new.img first.img",
-        "Gives up to put new.img in the place of old.img",
+        "Cancels the replacement of old.img with new.img",
     )];
     const EXIT_CODES: &'static [ExitCode] = CANCEL_EXIT_CODES;
 

@@ -26,41 +26,43 @@ use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// Put another device in the place of one of a volume that is not mounted
+/// Replace a device of a volume that is not mounted
 ///
-/// Checks and copies the content of the device. Damaged content, or all of it if the device is missing, comes from
-/// other copies or from parity. After an interruption, the same command continues the job. The kernel continues it too,
-/// when it mounts the volume with both devices. In the end the volume no longer uses the old device. Its superblocks
-/// are wiped last, after the volume was opened through the new device. If metadata has no good copy, the replacement
-/// ends early and the old device stays. Data without a good copy is listed with its files, and reads of it fail as
-/// before.
+/// The command verifies the content of the old device and copies it to the new device. Damaged
+/// content, or all content of a missing device, comes from other copies or from parity. After an
+/// interruption, the same command continues the job. The kernel also continues it when it mounts
+/// the volume with both devices. In the end, the volume no longer uses the old device. Its
+/// superblocks are wiped last, after the volume was opened through the new device. If metadata has
+/// no good copy, the replacement ends early and the old device stays. Data without a good copy is
+/// listed with its files, and reads of it fail as before.
 #[derive(Args, Debug)]
 pub(super) struct Start {
-    /// Do not go to the background
+    /// Stay in the foreground
     #[arg(short = 'B')]
     foreground: bool,
-    /// Overwrite the target even where it seems to hold something
+    /// Overwrite the target even if it seems to contain data
     #[arg(short = 'f')]
     force: bool,
-    /// Read the source only where nothing else has what is wanted
+    /// Read the source only if no other device has the content
     #[arg(short = 'r')]
     avoid_source: bool,
     /// For compatibility: nothing is discarded
     #[arg(short = 'K', long, hide = true)]
     nodiscard: bool,
-    /// Read at most so many bytes a second of each device; 0 for no limit
+    /// Limit reads of each device to this many bytes per second; 0 means no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
-    /// Keep the status in this file while it runs, not in IMAGE.replace-status
+    /// Keep the status in this file while the job runs, not in IMAGE.replace-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// This is the process in the background
     #[arg(long, hide = true)]
     in_background: bool,
-    /// The device that goes: its image or device, or its id; a missing one by its id, with --degraded
+    /// Device to replace: its image or block device, or its id. For a missing device, give its id
+    /// and --degraded
     #[arg(value_name = "SOURCE")]
     source: OsString,
-    /// The image or device that takes its place: as large at least
+    /// New image or device, at least as large as the source
     #[arg(value_name = "TARGET")]
     target: PathBuf,
     /// An image or device of the volume
@@ -73,11 +75,11 @@ impl Subcommand for Start {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress replace start -B old.img new.img --device old.img first.img",
-            "Puts new.img in the place of old.img in a volume of two devices",
+            "Replaces old.img with new.img in a volume of two devices",
         ),
         example(
             "buttress replace start -B --degraded 2 new.img first.img",
-            "The same for device 2, which is lost",
+            "Replaces the missing device 2",
         ),
     ];
 

@@ -22,13 +22,13 @@ use crate::output::time::Clock;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Show where the replacement of a device stands, or how the last one ended
+/// Show the progress of a replacement, or the result of the last replacement
 #[derive(Args, Debug)]
 pub(super) struct Status {
     /// For compatibility: it is always printed once
     #[arg(short = '1', hide = true)]
     once: bool,
-    /// The status file of one that runs, if it is not IMAGE.replace-status
+    /// The status file of a running replacement, if it is not IMAGE.replace-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
     /// An image or device of the volume
@@ -40,7 +40,7 @@ impl Subcommand for Status {
     const NAME: &'static str = "status";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress replace status first.img",
-        "Shows how far the replacement is that runs or was interrupted",
+        "Shows the progress of a running or interrupted replacement",
     )];
 
     fn uses(&self) -> Uses {

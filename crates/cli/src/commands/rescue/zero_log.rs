@@ -17,7 +17,7 @@ use crate::manual::{Example, example};
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Drop the pending log: what was synced after the last commit is lost
+/// Delete the pending log; changes synced after the last commit are lost
 #[derive(Args, Debug)]
 pub struct ZeroLog {
     /// The image or device
@@ -29,7 +29,7 @@ impl Subcommand for ZeroLog {
     const NAME: &'static str = "zero-log";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress rescue zero-log backup.img",
-        "Makes a volume writable again whose log is damaged",
+        "Makes a volume with a damaged log writable again",
     )];
 
     fn uses(&self) -> Uses {

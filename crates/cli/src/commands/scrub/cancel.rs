@@ -25,7 +25,7 @@ pub(super) struct Cancel {
     /// The status file, if it is not IMAGE.scrub-status
     #[arg(long, value_name = "FILE")]
     status_file: Option<PathBuf>,
-    /// The image or device, or the directory on which it is mounted
+    /// The image or device, or the mounted directory
     #[arg(value_name = "IMAGE")]
     image: OsString,
 }
@@ -35,11 +35,11 @@ impl Subcommand for Cancel {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress scrub cancel backup.img",
-        "Stops a scrub that is running, so that it can be resumed",
+        "Stops a running scrub",
     )];
     const EXIT_CODES: &'static [ExitCode] = &[
         (0, "The scrub was stopped"),
-        (1, "It could not be stopped"),
+        (1, "The scrub could not be stopped"),
         (2, "No scrub is running, or the command line is wrong"),
     ];
 

@@ -13,7 +13,7 @@ use crate::output::size::UnitFlags;
 /// The arguments of both.
 #[derive(Args, Debug)]
 pub(super) struct Options {
-    /// Do not go to the background
+    /// Stay in the foreground
     #[arg(short = 'B')]
     pub(super) foreground: bool,
     /// Print statistics of each device (with -B)
@@ -22,16 +22,16 @@ pub(super) struct Options {
     /// Only read; repair nothing
     #[arg(short = 'r')]
     pub(super) read_only: bool,
-    /// Print all counters, not the summary (with -B)
+    /// Print all counters instead of the summary (with -B)
     #[arg(short = 'R')]
     pub(super) raw_counters: bool,
-    /// Read at most so many bytes a second of each device; 0 for no limit
+    /// Limit reads of each device to this many bytes per second; 0 means no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) limit: Option<u64>,
-    /// Name at most so many files for each damage (with -B) [default: 10]
+    /// Name at most this many files for each error (with -B) [default: 10]
     #[arg(long, value_name = "COUNT")]
     files: Option<usize>,
-    /// List at most so many damages (with -B) [default: 100]
+    /// List at most this many errors (with -B) [default: 100]
     #[arg(long, value_name = "COUNT")]
     most: Option<usize>,
     /// Keep the status in this file, not in IMAGE.scrub-status
@@ -48,7 +48,7 @@ pub(super) struct Options {
     pub(super) in_background: bool,
     #[command(flatten)]
     pub(super) units: UnitFlags,
-    /// The image or device, or the directory on which it is mounted
+    /// The image or device, or the mounted directory
     #[arg(value_name = "IMAGE")]
     pub(super) image: OsString,
 }

@@ -21,15 +21,16 @@ use crate::output::{stdout, terminal};
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Read every copy and all parity of a volume, and repair the bad ones
+/// Read every copy and all parity of a volume, and repair damage
 ///
-/// Superblocks, tree blocks, data and parity are read, compared, and rewritten from another copy or from
-/// parity where they are bad. A list shows what could not be repaired, with every place that was tried and
-/// the files that it belongs to. The volume must not be mounted, or IMAGE must be a directory on which
-/// `buttress mount` mounted it: then its server scrubs while the volume is in use.
+/// The scrub reads and verifies superblocks, tree blocks, data and parity. It rewrites damaged ones
+/// from another copy or from parity. A list shows each uncorrectable error, with every place that
+/// was tried and the affected files. The volume must not be mounted, unless `buttress mount`
+/// mounted it: IMAGE is then the mounted directory, and the mount's server scrubs while the volume
+/// is in use.
 #[derive(Args, Debug)]
 pub(super) struct Start {
-    /// Start from the beginning, whatever the status file holds, even if it cannot be read
+    /// Start from the beginning, and ignore the status file
     #[arg(short = 'f')]
     force: bool,
     #[command(flatten)]
@@ -49,19 +50,19 @@ impl Subcommand for Start {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress scrub start -B backup.img",
-            "Reads every copy, repairs the bad ones, and prints a summary",
+            "Reads every copy, repairs damage, and prints a summary",
         ),
         example(
             "buttress scrub start -Bd --device second.img first.img",
-            "The same for a volume of two devices, with counters of each",
+            "Scrubs a volume of two devices, and prints counters of each",
         ),
         example(
             "buttress scrub start -B --overlay changes.overlay backup.img",
-            "Repairs into an overlay: the image stays as it is",
+            "Writes repairs to an overlay, and leaves the image unchanged",
         ),
         example(
             "buttress scrub start --limit 50M /mnt",
-            "Scrubs a mounted volume in the background, with at most 50 MiB a second of each device",
+            "Scrubs a mounted volume in the background, at most 50 MiB per second of each device",
         ),
     ];
     const EXIT_CODES: &'static [ExitCode] = EXIT_CODES;

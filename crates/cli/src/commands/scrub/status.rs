@@ -25,13 +25,13 @@ use crate::resyncs;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Show how far a scrub is, or what the last one found
+/// Show the progress of a scrub, or the result of the last scrub
 #[derive(Args, Debug)]
 pub(super) struct Status {
     /// Print statistics of each device
     #[arg(short = 'd')]
     per_device: bool,
-    /// Print all counters, not the summary
+    /// Print all counters instead of the summary
     #[arg(short = 'R')]
     raw_counters: bool,
     /// The status file, if it is not IMAGE.scrub-status
@@ -39,7 +39,7 @@ pub(super) struct Status {
     status_file: Option<PathBuf>,
     #[command(flatten)]
     units: UnitFlags,
-    /// The image or device, or the directory on which it is mounted
+    /// The image or device, or the mounted directory
     #[arg(value_name = "IMAGE")]
     image: OsString,
 }
@@ -49,7 +49,7 @@ impl Subcommand for Status {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress scrub status backup.img",
-        "Shows how far a scrub is, or what the last one found",
+        "Shows the progress of a scrub, or the result of the last scrub",
     )];
 
     fn uses(&self) -> Uses {

@@ -24,7 +24,7 @@ use crate::table::Subcommand;
 /// What the data of a file is counted in.
 const BLOCK_BYTES: u32 = 4096;
 
-/// List what a stream, or several, make
+/// List the files of a stream, or of a chain of streams
 #[derive(Args, Debug)]
 pub(super) struct Ls {
     #[command(flatten)]
@@ -37,7 +37,7 @@ impl Subcommand for Ls {
     const NAME: &'static str = "ls";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress stream ls -l monday.stream tuesday.stream",
-        "Lists what is there once both streams have been received",
+        "Lists the files that receiving both streams would create",
     )];
 
     fn uses(&self) -> Uses {

@@ -19,16 +19,16 @@ use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
 
-/// Write one full stream of what a stream and those that build on it make
+/// Merge a full stream and its incremental streams into one full stream
 #[derive(Args, Debug)]
 pub(super) struct Merge {
     /// Write to this file instead of standard output
     #[arg(short = 'f', long = "output", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Merge up to this stream, by the name or uuid of its snapshot; else it is the last one
+    /// Merge up to this snapshot, by name or uuid [default: the last one]
     #[arg(long, value_name = "NAME|UUID")]
     snapshot: Option<String>,
-    /// A full stream, and what builds on it, in order. - is standard input
+    /// A full stream and its incremental streams, in order; - is standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -37,7 +37,7 @@ impl Subcommand for Merge {
     const NAME: &'static str = "merge";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress stream merge -f full.stream monday.stream tuesday.stream",
-        "Makes one full stream of a full and an incremental one",
+        "Merges a full and an incremental stream into one full stream",
     )];
 
     fn writes_contents(&self) -> bool {

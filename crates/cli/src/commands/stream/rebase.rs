@@ -18,17 +18,17 @@ use crate::output::destination::{Destination, named, refuse_terminal};
 use crate::progress::Watch;
 use crate::table::Subcommand;
 
-/// Write an incremental stream so that it builds on another snapshot with the same content
+/// Change the parent of an incremental stream to another snapshot with the same content
 #[derive(Args, Debug)]
 pub(super) struct Rebase {
-    /// Build on the last snapshot that this stream makes. The command does not verify that it has the
+    /// New parent: the last snapshot of this stream. The command does not verify that it has the
     /// content of the previous parent
     #[arg(long, value_name = "FILE")]
     onto: OsString,
     /// Write to this file instead of standard output
     #[arg(short = 'f', long = "output", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The stream, or several in one file. - is standard input
+    /// The stream, or several streams in one file; - is standard input
     #[arg(value_name = "STREAM")]
     stream: OsString,
 }
@@ -37,7 +37,7 @@ impl Subcommand for Rebase {
     const NAME: &'static str = "rebase";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress stream rebase --onto copy.stream -f new.stream tuesday.stream",
-        "Has a stream build on a copy of its parent",
+        "Changes the parent of a stream to a copy of this parent",
     )];
 
     fn writes_contents(&self) -> bool {

@@ -29,7 +29,7 @@ use crate::table::Subcommand;
 /// Above this many data ranges a file is stored whole, as by `buttress tar`.
 const RANGES_MAX: usize = 1 << 20;
 
-/// Write what a stream, or several, make to standard output as a tar archive (pax format)
+/// Write the files of a stream, or of a chain, to standard output as a tar archive (pax format)
 #[derive(Args, Debug)]
 pub(super) struct Tar {
     /// Write to this file, not to standard output
@@ -46,7 +46,7 @@ impl Subcommand for Tar {
     const NAME: &'static str = "tar";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress stream tar -f tuesday.tar monday.stream tuesday.stream",
-        "Writes what both streams make as an archive",
+        "Writes the files of both streams as an archive",
     )];
 
     fn writes_contents(&self) -> bool {

@@ -21,10 +21,10 @@ use crate::output::json::{insert_name, write_document};
 use crate::progress::Watch;
 use crate::table::Subcommand;
 
-/// Check that streams are whole and can be received, and list what they hold
+/// Verify that streams are complete and can be received, and list their content
 #[derive(Args, Debug)]
 pub(super) struct Verify {
-    /// A stream, and what builds on it, in order; - is standard input
+    /// A stream and its incremental streams, in order; - is standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -42,7 +42,7 @@ impl Subcommand for Verify {
     const NAME: &'static str = "verify";
     const EXAMPLES: &'static [Example] = &[example(
         "buttress stream verify monday.stream tuesday.stream",
-        "Checks that a full stream and what builds on it can be received",
+        "Verifies that a full and an incremental stream can be received",
     )];
 
     fn uses(&self) -> Uses {

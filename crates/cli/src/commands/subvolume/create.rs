@@ -13,10 +13,10 @@ use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Make empty subvolumes
+/// Create empty subvolumes
 #[derive(Args, Debug)]
 pub struct Create {
-    /// Make missing directories above, too
+    /// Create missing parent directories, too
     #[arg(short, long)]
     parents: bool,
     /// Paths of the new subvolumes, all in one volume
@@ -30,11 +30,11 @@ impl Subcommand for Create {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume create new.img:/home",
-            "Makes an empty subvolume",
+            "Creates an empty subvolume",
         ),
         example(
             "buttress subvolume create -p new.img:/a/b/c",
-            "The same, with the directories above it",
+            "Creates a subvolume and its parent directories",
         ),
     ];
 

@@ -18,7 +18,7 @@ use crate::table::Subcommand;
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// Delete subvolumes and snapshots, and give back their space
+/// Delete subvolumes and snapshots, and free their space
 #[derive(Args, Debug)]
 pub struct Delete {
     /// Delete the subvolume with this id; --subvolid does the same
@@ -30,7 +30,7 @@ pub struct Delete {
     /// For compatibility: deletions are always committed
     #[arg(short = 'C', long)]
     commit_each: bool,
-    /// The subvolumes, all in one volume; with -i, the image
+    /// Subvolumes, all in one volume; with -i, the image
     #[arg(value_name = "IMAGE:/PATH", required = true)]
     targets: Vec<OsString>,
 }

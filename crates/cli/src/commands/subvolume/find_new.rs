@@ -17,13 +17,13 @@ use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
 
-/// List what was written to a subvolume since a generation
+/// List the extents of a subvolume that were written since a generation
 #[derive(Args, Debug)]
 pub struct FindNew {
     /// The subvolume
     #[arg(value_name = "IMAGE:/SUBVOLUME")]
     target: OsString,
-    /// List extents from this generation on; a generation larger than the present one prints the present one
+    /// First generation to list; a future generation prints only the current one
     #[arg(value_name = "GENERATION")]
     generation: u64,
 }
@@ -46,7 +46,7 @@ impl Subcommand for FindNew {
     const COMMITS_BEFORE: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress subvolume find-new backup.img:/home 17",
-        "Lists the files and places that were written in generation 17 and later",
+        "Lists the extents that were written in generation 17 or later",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -15,7 +15,7 @@ use crate::manual::{Example, example};
 use crate::output::json::insert_name;
 use crate::table::Subcommand;
 
-/// Show the subvolume that a mount without options shows
+/// Show the default subvolume, which a mount without options shows
 #[derive(Args, Debug)]
 pub struct GetDefault {
     /// The image or device
@@ -28,7 +28,7 @@ impl Subcommand for GetDefault {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress subvolume get-default backup.img",
-        "Shows what a mount without options would show",
+        "Prints the default subvolume",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -24,46 +24,46 @@ use crate::table::Subcommand;
 /// List subvolumes and snapshots
 #[derive(Args, Debug)]
 pub struct List {
-    /// Only subvolumes directly below the given path's subvolume
+    /// List only direct children of the subvolume at the path
     #[arg(short = 'o')]
     below: bool,
-    /// Mark paths that do not begin in the given path's subvolume with <FS_TREE>/
+    /// Mark paths outside of the subvolume at the path with <FS_TREE>/
     #[arg(short = 'a', conflicts_with = "below")]
     all: bool,
-    /// Print the parent's id
+    /// Print the id of the parent
     #[arg(short = 'p')]
     parent: bool,
-    /// Print the generation in which it was made
+    /// Print the generation of creation
     #[arg(short = 'c')]
     created_generation: bool,
-    /// Print the generation (it always is)
+    /// For compatibility: the generation is always printed
     #[arg(short = 'g')]
     generation: bool,
     /// Print the uuid
     #[arg(short = 'u')]
     uuid: bool,
-    /// Print the uuid of the subvolume that it is a snapshot of
+    /// Print the uuid of the source of a snapshot
     #[arg(short = 'q')]
     parent_uuid: bool,
-    /// Print the uuid that it has at the sender
+    /// Print the received uuid, which is the uuid at the sender
     #[arg(short = 'R')]
     received_uuid: bool,
-    /// Only snapshots
+    /// List only snapshots
     #[arg(short = 's')]
     snapshots: bool,
-    /// Only read-only ones
+    /// List only read-only subvolumes
     #[arg(short = 'r')]
     read_only: bool,
-    /// Only deleted ones that are not yet cleaned
+    /// List only deleted subvolumes that are not yet dropped
     #[arg(short = 'd')]
     deleted: bool,
     /// Print a table
     #[arg(short = 't')]
     table: bool,
-    /// Only those of this generation; +N: N or later, -N: N or earlier
+    /// List only subvolumes of generation N; +N: N or later, -N: N or earlier
     #[arg(short = 'G', value_name = "[+|-]N", allow_hyphen_values = true)]
     generation_filter: Option<NumberFilter>,
-    /// Only those made in this generation; +N: N or later, -N: N or earlier
+    /// List only subvolumes created in generation N; +N: N or later, -N: N or earlier
     #[arg(short = 'C', value_name = "[+|-]N", allow_hyphen_values = true)]
     created_filter: Option<NumberFilter>,
     /// Sort by gen, ogen, rootid or path, each with + (the default) or - before it

@@ -11,13 +11,13 @@ use crate::exit::{Outcome, usage};
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
-/// Set the subvolume that a mount without options shows
+/// Set the default subvolume, which a mount without options shows
 #[derive(Args, Debug)]
 pub struct SetDefault {
-    /// The subvolume; or its id, followed by the image
+    /// Subvolume, or its id followed by the image
     #[arg(value_name = "IMAGE:/PATH|ID")]
     subvolume: OsString,
-    /// The image or device, when the subvolume is given by its id
+    /// The image or device, if the subvolume is given by its id
     #[arg(value_name = "IMAGE")]
     image: Option<OsString>,
 }
@@ -28,7 +28,7 @@ impl Subcommand for SetDefault {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume set-default new.img:/home",
-            "Makes a subvolume what a mount without options shows",
+            "Makes a subvolume the default",
         ),
         example(
             "buttress subvolume set-default 256 new.img",

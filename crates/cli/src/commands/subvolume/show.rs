@@ -20,13 +20,13 @@ use crate::output::size::UnitFlags;
 use crate::output::time::Clock;
 use crate::table::Subcommand;
 
-/// Show all that is known about a subvolume
+/// Show all attributes of a subvolume
 #[derive(Args, Debug)]
 pub struct Show {
-    /// Look the subvolume up by its id, not by the path
+    /// Find the subvolume by its id instead of a path
     #[arg(short = 'r', long = "rootid", value_name = "ID")]
     id: Option<u64>,
-    /// Look the subvolume up by its uuid, not by the path
+    /// Find the subvolume by its uuid instead of a path
     #[arg(short = 'u', long = "uuid", value_name = "UUID", conflicts_with = "id")]
     uuid: Option<uuid::Uuid>,
     #[command(flatten)]

@@ -15,16 +15,17 @@ use crate::output::terminal;
 use crate::table::Subcommand;
 use crate::target::Target;
 
-/// Make a snapshot of a subvolume, in constant time
+/// Create a snapshot of a subvolume, in constant time
 #[derive(Args, Debug)]
 pub struct Snapshot {
-    /// Make it read-only
+    /// Make the snapshot read-only
     #[arg(short)]
     read_only: bool,
     /// The subvolume
     #[arg(value_name = "IMAGE:/SOURCE")]
     source: OsString,
-    /// Path of the snapshot: a new name, or a directory in which it gets the source's name
+    /// Path of the snapshot: a new name, or a directory in which the snapshot gets the name of the
+    /// source
     #[arg(value_name = "IMAGE:/PATH")]
     destination: OsString,
 }
@@ -35,11 +36,11 @@ impl Subcommand for Snapshot {
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress subvolume snapshot -r new.img:/home new.img:/home-monday",
-            "Takes a read-only snapshot, which can be sent",
+            "Creates a read-only snapshot, which can be sent",
         ),
         example(
             "buttress subvolume snapshot new.img:/home-monday new.img:/home-again",
-            "Makes a writable one out of it",
+            "Creates a writable snapshot of the read-only snapshot",
         ),
     ];
 

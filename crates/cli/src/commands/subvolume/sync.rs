@@ -13,16 +13,16 @@ use crate::exit::{Advice, Outcome};
 use crate::manual::{Example, example};
 use crate::table::Subcommand;
 
-/// Drop what deleted subvolumes left, and end when they are gone
+/// Drop deleted subvolumes, and return when their space is free
 #[derive(Args, Debug)]
 pub struct Sync {
-    /// For compatibility: nothing is asked again and again
+    /// For compatibility: the command does not poll
     #[arg(short = 's', value_name = "SECONDS")]
     interval: Option<u64>,
     /// The image or device
     #[arg(value_name = "IMAGE")]
     image: OsString,
-    /// Subvolumes to wait for, by their ids [default: all that are deleted]
+    /// Ids of deleted subvolumes to wait for [default: all]
     #[arg(value_name = "ID")]
     ids: Vec<u64>,
 }
@@ -32,7 +32,7 @@ impl Subcommand for Sync {
     const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress subvolume sync backup.img",
-        "Drops what deleted subvolumes left",
+        "Drops deleted subvolumes",
     )];
 
     fn run(self, context: &Context) -> Result<Outcome> {

@@ -45,7 +45,7 @@ impl FromStr for Time {
     }
 }
 
-/// Set times of files to now, and make files that are not there
+/// Set the times of files to the current time, and create missing files
 #[derive(Args, Debug)]
 pub struct Touch {
     /// Only the time of the last access
@@ -60,7 +60,7 @@ pub struct Touch {
     /// This time, not now
     #[arg(short = 'd', long, value_name = "TIME")]
     date: Option<Time>,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -103,7 +103,7 @@ pub struct Chmod {
     /// Octal, or symbolic such as u+x,go-w
     #[arg(value_name = "MODE", allow_hyphen_values = true)]
     mode: Mode,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -194,7 +194,7 @@ impl FromStr for Owner {
     }
 }
 
-/// Change owner and group, which are numbers
+/// Change the owner and group, by number
 #[derive(Args, Debug)]
 pub struct Chown {
     /// Of directories, also all that they hold
@@ -206,7 +206,7 @@ pub struct Chown {
     /// The numbers
     #[arg(value_name = "UID[:GID]")]
     owner: Owner,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -238,7 +238,7 @@ impl Word for Chown {
     }
 }
 
-/// Show extended attributes, as getfattr does
+/// Show extended attributes, in the format of getfattr
 #[derive(Args, Debug)]
 pub struct Getfattr {
     /// Only this attribute
@@ -250,7 +250,7 @@ pub struct Getfattr {
     /// Of a symbolic link, its own attributes
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -311,7 +311,7 @@ pub struct Setfattr {
     /// Of a symbolic link, its own attributes
     #[arg(short = 'h', long)]
     no_dereference: bool,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }

@@ -22,7 +22,7 @@ const STEP_BYTES: u64 = 1 << 20;
 /// The byte that xfs_io writes where none is given.
 const PATTERN: Byte = Byte(0xcd);
 
-/// Write a pattern, or a file of the host, at an offset; a missing file is made
+/// Write a pattern, or a file of the host, at an offset; a missing file is created
 #[derive(Args, Debug)]
 pub struct Pwrite {
     /// The byte to write, 0xcd if none is given
@@ -112,7 +112,7 @@ impl Word for Pwrite {
     }
 }
 
-/// Read at an offset, and with -v show what is there
+/// Read at an offset; -v shows the content
 #[derive(Args, Debug)]
 pub struct Pread {
     /// Show the bytes
@@ -198,7 +198,7 @@ fn dump(out: &mut impl Write, offset: u64, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Give a file another size; a missing file is made
+/// Change the size of a file; a missing file is created
 #[derive(Args, Debug)]
 pub struct Truncate {
     /// The size
@@ -254,7 +254,7 @@ impl Range {
     }
 }
 
-/// Preallocate a range; a missing file is made
+/// Preallocate a range; a missing file is created
 #[derive(Args, Debug)]
 pub struct Fallocate {
     /// Keep the file's size
@@ -279,7 +279,7 @@ impl Word for Fallocate {
     }
 }
 
-/// Make a range a hole
+/// Punch a hole into a range
 #[derive(Args, Debug)]
 pub struct Fpunch {
     #[command(flatten)]
@@ -295,7 +295,7 @@ impl Word for Fpunch {
     }
 }
 
-/// Make a range zeros, preallocated
+/// Zero a range, and preallocate it
 #[derive(Args, Debug)]
 pub struct Fzero {
     /// Keep the file's size

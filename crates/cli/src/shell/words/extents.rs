@@ -13,7 +13,7 @@ use crate::shell::number::Bytes;
 use crate::shell::table::Word;
 use crate::signals::Cancelling;
 
-/// Show a file's extents as filefrag does, with dirty data
+/// Show the extents of a file in the format of filefrag, with dirty data
 #[derive(Args, Debug)]
 pub struct Fiemap {
     #[command(flatten)]
@@ -39,7 +39,7 @@ impl Word for Fiemap {
     }
 }
 
-/// Find the next data or hole at or behind an offset
+/// Find the next data or hole at or after an offset
 #[derive(Args, Debug)]
 pub struct Seek {
     /// The next data and the next hole

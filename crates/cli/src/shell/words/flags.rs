@@ -32,7 +32,7 @@ const CHANGEABLE: [(char, FileAttributes); 9] = [
 /// Show the attributes of files: c compressed, m never compressed, C not copied on write, i immutable, …
 #[derive(Args, Debug)]
 pub struct Lsattr {
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -112,7 +112,7 @@ pub struct Chattr {
     /// + adds, - removes, = sets these letters
     #[arg(value_name = "+-=LETTERS", allow_hyphen_values = true)]
     change: Change,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }

@@ -17,7 +17,7 @@ use crate::shell::Session;
 use crate::shell::table::Word;
 use crate::writing::Writing;
 
-/// Make directories
+/// Create directories
 #[derive(Args, Debug)]
 pub struct Mkdir {
     /// Make those above it too, and do not mind one that is there
@@ -100,7 +100,7 @@ pub struct Rm {
     /// Do not mind what is not there
     #[arg(short = 'f', long)]
     force: bool,
-    /// The files
+    /// Files of the volume
     #[arg(value_name = "FILE", required = true)]
     files: Vec<OsString>,
 }
@@ -254,7 +254,7 @@ fn look_at_move(
     }
 }
 
-/// Give a file another name, or make a symbolic link
+/// Create a hard link or a symbolic link
 #[derive(Args, Debug)]
 pub struct Ln {
     /// Make a symbolic link
@@ -376,7 +376,7 @@ pub enum Kind {
     Socket,
 }
 
-/// Make a pipe (p), a socket (s), or a device (c or b, with its major and minor number)
+/// Create a pipe (p), a socket (s), or a device (c or b, with its major and minor number)
 #[derive(Args, Debug)]
 pub struct Mknod {
     /// The mode, as chmod takes it

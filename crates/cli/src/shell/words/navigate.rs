@@ -11,7 +11,7 @@ use super::ROWS;
 use crate::shell::Session;
 use crate::shell::table::{self, Word};
 
-/// Stand in this directory, from which relative paths begin
+/// Change the current directory
 #[derive(Args, Debug)]
 pub struct Cd {
     /// The directory
@@ -27,7 +27,7 @@ impl Word for Cd {
     }
 }
 
-/// Print the directory in which the session stands
+/// Print the current directory
 #[derive(Args, Debug)]
 pub struct Pwd {}
 
@@ -42,11 +42,11 @@ impl Word for Pwd {
     }
 }
 
-/// Show what there is, or how a word is used
+/// List all commands, or show the help of one
 #[derive(Args, Debug)]
 pub struct Help {
     /// The word
-    #[arg(value_name = "WORD")]
+    #[arg(value_name = "COMMAND")]
     word: Vec<String>,
 }
 

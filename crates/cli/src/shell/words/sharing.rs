@@ -102,7 +102,7 @@ impl Pair {
     }
 }
 
-/// Share extents: the file has the source's content without another copy; a missing file is made
+/// Clone a range of the source by sharing its extents; a missing file is created
 #[derive(Args, Debug)]
 pub struct Reflink {
     /// Do not say what was shared
@@ -147,7 +147,7 @@ fn say(
     Ok(())
 }
 
-/// Share extents of files that have the same content already; it is compared first
+/// Share the extents of ranges with equal content, after comparing them
 #[derive(Args, Debug)]
 pub struct Dedupe {
     /// Do not say what was shared
@@ -176,7 +176,7 @@ impl Word for Dedupe {
     }
 }
 
-/// Copy a range within the volume: extents are shared where they can be
+/// Copy a range within the volume, by sharing extents if possible
 #[derive(Args, Debug)]
 pub struct CopyRange {
     /// Do not say what was copied

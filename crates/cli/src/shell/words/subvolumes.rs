@@ -22,10 +22,10 @@ fn subvolume_at(session: &Session<'_>, argument: &OsString) -> Result<SubvolumeI
     Ok(location.subvolume)
 }
 
-/// Make empty subvolumes
+/// Create empty subvolumes
 #[derive(Args, Debug)]
 pub struct Create {
-    /// Make missing directories above, too
+    /// Create missing parent directories, too
     #[arg(short = 'p', long)]
     parents: bool,
     /// Where they are to be
@@ -54,7 +54,7 @@ impl Word for Create {
     }
 }
 
-/// Make a snapshot of a subvolume, as it is now
+/// Create a snapshot of the current state of a subvolume
 #[derive(Args, Debug)]
 pub struct Snapshot {
     /// One that cannot be changed
@@ -95,7 +95,7 @@ impl Word for Snapshot {
     }
 }
 
-/// Delete subvolumes and snapshots, and give back their space
+/// Delete subvolumes and snapshots, and free their space
 #[derive(Args, Debug)]
 pub struct Delete {
     /// For compatibility: deletions are always committed
@@ -126,7 +126,7 @@ impl Word for Delete {
     }
 }
 
-/// Say which subvolume a mount without options shows
+/// Set the default subvolume, which a mount without options shows
 #[derive(Args, Debug)]
 pub struct SetDefault {
     /// The subvolume

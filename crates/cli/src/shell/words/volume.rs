@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::shell::table::Word;
 use crate::shell::{Leaving, Session};
 
-/// Make a file, a directory or what else has a path durable
+/// Make a file, directory or other inode durable
 #[derive(Args, Debug)]
 pub struct Fsync {
     /// Content and size only, as fdatasync does: times that changed alone need not last
@@ -48,7 +48,7 @@ impl Word for Fsync {
     }
 }
 
-/// Make a file's content durable: times that changed alone need not last
+/// Make the content of a file durable, but not changes of times alone
 #[derive(Args, Debug)]
 pub struct Fdatasync {
     /// The file
@@ -65,7 +65,7 @@ impl Word for Fdatasync {
     }
 }
 
-/// Print what this session synced, and how: logged, together with others, or as whole commits, by cause
+/// Print the syncs of this session: logged, merged with other syncs, or done as commits, by cause
 #[derive(Args, Debug)]
 pub struct Stats {}
 
@@ -110,7 +110,7 @@ impl Word for Stats {
     }
 }
 
-/// Make all changes durable: commit
+/// Commit: make all changes durable
 #[derive(Args, Debug)]
 pub struct Sync {}
 
@@ -124,10 +124,10 @@ impl Word for Sync {
     }
 }
 
-/// Print the volume's label, or set it
+/// Print or set the label of the volume
 #[derive(Args, Debug)]
 pub struct Label {
-    /// The new label; an empty one takes it away
+    /// New label; an empty label removes it
     #[arg(value_name = "LABEL")]
     label: Option<OsString>,
 }
@@ -150,7 +150,7 @@ impl Word for Label {
     }
 }
 
-/// Leave, and commit what was done
+/// Commit, and exit
 #[derive(Args, Debug)]
 pub struct Quit {}
 
@@ -164,7 +164,7 @@ impl Word for Quit {
     }
 }
 
-/// Leave, and forget what was not committed
+/// Exit, and discard uncommitted changes
 #[derive(Args, Debug)]
 pub struct Abort {}
 
