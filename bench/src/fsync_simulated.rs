@@ -3,7 +3,7 @@
 //! Each job of [`super::fsync`] runs twice on a new volume: once with syncs that are logged, once with a commit for each of
 //! them, as it was without logs. Only what happens during the syncs is counted: requests that begin elsewhere than the one
 //! before ended, as *seeks*, flushes, bytes, and time on the disk's clock. The volume is on a sparse file; the disk is as
-//! docs/simulated-disks.md says. With `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins
+//! docs/internals/simulated-disks.md says. With `BUTTRESS_BENCH_TRACE` the requests of some syncs are printed, too: where each begins
 //! and its length.
 
 use crate::Scale;

@@ -1,7 +1,7 @@
 //! A whole subvolume tree under each read-ahead mode, in the virtual time of simulated disks.
 //!
 //! The volume is the one of the seeds' script. The drives' parameters come from data sheets
-//! (docs/simulated-disks.md) and were fixed before the first table. "address order" reads the same blocks
+//! (docs/internals/simulated-disks.md) and were fixed before the first table. "address order" reads the same blocks
 //! sorted by address: no walk that follows the tree can be faster.
 
 use crate::Scale;

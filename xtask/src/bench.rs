@@ -1,4 +1,4 @@
-//! `cargo xtask bench [--write] NAME [WORDS]`: runs a benchmark, and writes its tables into `docs/performance.md`.
+//! `cargo xtask bench [--write] NAME [WORDS]`: runs a benchmark, and writes its tables into `docs/internals/performance.md`.
 //!
 //! The document has a region for each benchmark, between `<!-- bench NAME WORDS -->` and `<!-- end -->`. `--write` replaces
 //! its content with the tables that the benchmark printed, below a line with the commit, the date, the machine and its load.
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 const USAGE: &str = "usage: cargo xtask bench [--write] NAME [WORDS]";
 
 /// The document with the regions.
-const DOCUMENT: &str = "docs/performance.md";
+const DOCUMENT: &str = "docs/internals/performance.md";
 
 const END: &str = "<!-- end -->";
 

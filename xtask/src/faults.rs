@@ -6,7 +6,7 @@
 //! no test came to is told apart from one that a test came by without noticing.
 //!
 //! What a run does not say: that a test fails because of what the fault does to a user, not for another reason. Who adds a
-//! fault reads why its tests fail (`docs/faults.md`).
+//! fault reads why its tests fail (`docs/internals/faults.md`).
 
 pub(crate) mod build;
 mod list;

@@ -1,4 +1,4 @@
-//! docs/locking.md names every lock of the layers that writers and readers share, and the code has the ranks of its tables.
+//! docs/internals/locking.md names every lock of the layers that writers and readers share, and the code has the ranks of its tables.
 
 use crate::run::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,7 +161,7 @@ fn code_below(folder: &Path, top: &Path, found: &mut Vec<(String, String)>) {
 }
 
 fn page() -> String {
-    std::fs::read_to_string(root().unwrap().join("docs/locking.md")).unwrap()
+    std::fs::read_to_string(root().unwrap().join("docs/internals/locking.md")).unwrap()
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn every_lock_is_in_the_document() {
     assert!(count > 30, "locks are found: {count}");
     assert_eq!(
         missing, [""; 0],
-        "docs/locking.md: what each protects, its rank, what it is held over"
+        "docs/internals/locking.md: what each protects, its rank, what it is held over"
     );
 }
 
@@ -229,7 +229,7 @@ fn the_code_has_the_ranks_of_the_document() {
             .map(|(place, lock)| format!("`{lock}` in `{place}` is only in the document")),
     );
     assert!(count > 20, "classes are found: {count}");
-    assert_eq!(wrong, [""; 0], "docs/locking.md");
+    assert_eq!(wrong, [""; 0], "docs/internals/locking.md");
 }
 
 #[test]

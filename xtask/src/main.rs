@@ -5,6 +5,7 @@ mod api;
 #[cfg(test)]
 mod architecture;
 mod bench;
+mod book;
 #[cfg(test)]
 mod clamps;
 mod dist;
@@ -60,7 +61,7 @@ cargo xtask CHORE
                        checks every dependency's licence and source against deny.toml, and the published advisories where their
                        database is on this machine; with --advisories fetches it, and fails where it cannot be had
   bench [--write] NAME [WORDS]
-                       benchmarks, both sides in one run; with --write the tables go into docs/performance.md: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
+                       benchmarks, both sides in one run; with --write the tables go into docs/internals/performance.md: read, send, receive, write, fsync, mkfs, sweep, check, scrub, live, fiemap,
                        mount, space, tiny
   fuzz [--seconds N] [--jobs N] [--keep] [TARGET…]
                        fuzz targets with coverage, and what they reached
@@ -80,6 +81,7 @@ cargo xtask CHORE
   miri [--all] [PACKAGE]
                        runs tests of the crates with unsafe code under Miri; without a nightly toolchain that has Miri they are
                        skipped: --all fails then
+  book                 makes the documentation into a site below target/book, by mdbook
   docs                 writes docs/commands.md from the command table
   dist [--target TRIPLE]
                        a release below target/dist: the static command, man pages, completions, a Debian package, sums
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         "api" => api::run(&rest),
         "test" => test::run(&rest),
         "dist" => dist::run(&rest),
+        "book" => book::run(),
         "docs" => docs::run(),
         "faults" => faults::run(&rest),
         "nightly" => nightly::run(&rest),

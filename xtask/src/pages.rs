@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Words and phrases that pages do not use any more, and what they say instead. In lower case.
 ///
-/// `docs/glossary.md` has the terms; this list only keeps the old ones from coming back.
+/// `docs/internals/glossary.md` has the terms; this list only keeps the old ones from coming back.
 const GIVEN_UP: &[(&str, &str)] = &[
     ("content that waits", "dirty data"),
     ("data that waits", "dirty data"),
@@ -27,13 +27,14 @@ const GIVEN_UP: &[(&str, &str)] = &[
 ];
 
 /// Pages that say what others call things, or quote what was said.
-const FREE: &[&str] = &["docs/glossary.md"];
+const FREE: &[&str] = &["docs/internals/glossary.md"];
 
 /// All Markdown files of the repository.
 fn pages() -> Vec<PathBuf> {
     let root = root().unwrap();
     let mut found = Vec::new();
-    let mut folders = vec![root.clone(), root.join("docs"), root.join("docs/decisions")];
+    let folders = ["", "docs", "docs/decisions", "docs/internals"];
+    let mut folders: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -97,10 +98,10 @@ fn links_lead_somewhere() {
     assert_eq!(broken, [""; 0]);
 }
 
-/// Each row of `docs/where.md` names a function that one of its files defines.
+/// Each row of `docs/internals/where.md` names a function that one of its files defines.
 #[test]
 fn functions_are_where_the_page_says() {
-    let docs = root().unwrap().join("docs");
+    let docs = root().unwrap().join("docs/internals");
     let text = std::fs::read_to_string(docs.join("where.md")).unwrap();
     let mut missing = Vec::new();
     let mut count = 0;
@@ -141,7 +142,7 @@ fn module_exists(root: &Path, module: &str) -> bool {
 #[test]
 fn modules_of_the_glossary_are_there() {
     let root = root().unwrap();
-    let text = std::fs::read_to_string(root.join("docs/glossary.md")).unwrap();
+    let text = std::fs::read_to_string(root.join("docs/internals/glossary.md")).unwrap();
     let mut count = 0;
     let mut missing = Vec::new();
     for row in text.lines().filter(|line| line.starts_with("| ")) {
@@ -159,7 +160,7 @@ fn modules_of_the_glossary_are_there() {
     assert!(count > 80, "rows are found: {count}");
     assert_eq!(
         missing, [""; 0],
-        "docs/glossary.md names modules that are not there"
+        "docs/internals/glossary.md names modules that are not there"
     );
 }
 
@@ -253,7 +254,7 @@ fn words_that_were_given_up_stay_away() {
         };
         found.extend(given_up(&text).iter().map(|words| format!("{name}: {words}")));
     }
-    assert_eq!(found, [""; 0], "docs/glossary.md has the words to use");
+    assert_eq!(found, [""; 0], "docs/internals/glossary.md has the words to use");
     let source = "//! What\n    /// waits in\n    // memory\nlet x = \"no room\";";
     assert_eq!(
         given_up(&comments(source)),

@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 40;
 const SPARSE_JOBS: u64 = 4;
 
 /// The most bytes of content that stand in the tree: as many as Linux lets stand there by default, and less than a sector.
-/// More would save reads of contents and cost as much where only names and inodes are read (docs/performance.md, "Building
+/// More would save reads of contents and cost as much where only names and inodes are read (docs/internals/performance.md, "Building
 /// images").
 pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
     u64::from(sector_bytes.saturating_sub(1)).min(2048)

@@ -2,7 +2,7 @@
 //!
 //! Reads the whole file through the page cache (run it twice: the second run is warm), then 16 KiB at random,
 //! warm and with `O_DIRECT`. The yardstick beside each is plain `pread` into one buffer. The figures of
-//! docs/performance.md, section "Device", come from here.
+//! docs/internals/performance.md, section "Device", come from here.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,

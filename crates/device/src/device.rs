@@ -74,7 +74,7 @@ impl Default for OpenOptions {
 }
 
 /// Requests in service at once, unless told otherwise. On the SSD that this was measured with, 16 KiB random
-/// reads gain little beyond it (docs/performance.md, "Device").
+/// reads gain little beyond it (docs/internals/performance.md, "Device").
 pub const DEFAULT_DEPTH: u32 = 16;
 
 /// The most bytes that neighbours are merged into, unless told otherwise.

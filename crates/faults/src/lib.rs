@@ -6,7 +6,7 @@
 //! is on in a process.
 //!
 //! Which faults there are, which tests must catch each, and what it would do to a user, is the table in
-//! `xtask/src/faults/list`; `docs/faults.md` says how to add one. A name that is not in the table, or that no point
+//! `xtask/src/faults/list`; `docs/internals/faults.md` says how to add one. A name that is not in the table, or that no point
 //! has, fails a test of xtask.
 #![forbid(unsafe_code)]
 

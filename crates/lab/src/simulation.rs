@@ -11,7 +11,7 @@
 //! - any of them with regions in which it is slow ([`Model::slow_in`]): sectors that are about to go;
 //! - [`disk`]: the event loop that serves the queue in virtual time.
 //!
-//! Parameters and their sources: docs/simulated-disks.md. Times are integers of nanoseconds and every choice is
+//! Parameters and their sources: docs/internals/simulated-disks.md. Times are integers of nanoseconds and every choice is
 //! made by them alone, so two runs give equal figures. Requests pass through the same plug and the same counters
 //! as on real devices.
 //!
@@ -68,19 +68,19 @@ pub enum Model {
 }
 
 impl Model {
-    /// The 7200 rpm disk of docs/simulated-disks.md.
+    /// The 7200 rpm disk of docs/internals/simulated-disks.md.
     #[must_use]
     pub fn spinning_7200() -> Self {
         Self::Spinning(SpinningParameters::disk_7200())
     }
 
-    /// The SATA SSD of docs/simulated-disks.md.
+    /// The SATA SSD of docs/internals/simulated-disks.md.
     #[must_use]
     pub fn sata_ssd() -> Self {
         Self::Flash(FlashParameters::sata_ssd())
     }
 
-    /// The NVMe SSD of docs/simulated-disks.md.
+    /// The NVMe SSD of docs/internals/simulated-disks.md.
     #[must_use]
     pub fn nvme_ssd() -> Self {
         Self::Flash(FlashParameters::nvme_ssd())

@@ -1,4 +1,4 @@
-//! Simulated disks against their data sheets (docs/simulated-disks.md), and the rules of virtual time.
+//! Simulated disks against their data sheets (docs/internals/simulated-disks.md), and the rules of virtual time.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(clippy::arithmetic_side_effects, reason = "small numbers of the test's own")]
 #![allow(clippy::cast_precision_loss, reason = "figures for people")]

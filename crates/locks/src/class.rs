@@ -106,7 +106,7 @@ impl core::fmt::Display for Rank {
 /// What the locks of one class have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// As in docs/locking.md.
+    /// As in docs/internals/locking.md.
     pub name: &'static str,
     /// The file that declares it.
     pub file: &'static str,
@@ -146,7 +146,7 @@ pub trait LockClass: 'static {
 #[macro_export]
 macro_rules! lock_class {
     ($(#[$attribute:meta])* $visibility:vis $class:ident, $name:literal, $rank:expr) => {
-        #[doc = concat!("The class of `", $name, "`: see docs/locking.md.")]
+        #[doc = concat!("The class of `", $name, "`: see docs/internals/locking.md.")]
         $(#[$attribute])*
         #[derive(Debug)]
         $visibility enum $class {}

@@ -211,7 +211,7 @@ mod list {
                 let (places, taken_at) = ((entry.lock.place.number, lock.place.number), entry.taken_at);
                 Some(format!(
                     "lock order: {class} is taken while {} is held, which was taken at {taken_at}: {why} \
-                     (places {places:?}; docs/locking.md)",
+                     (places {places:?}; docs/internals/locking.md)",
                     entry.class
                 ))
             })
@@ -230,7 +230,7 @@ mod list {
             let entry = held.iter().find(|entry| !entry.class.rank.is_over_device(entry.mode))?;
             Some(format!(
                 "a device is waited for while {} is held, which was taken at {}, and must not be held over a device \
-                 (docs/locking.md)",
+                 (docs/internals/locking.md)",
                 entry.class, entry.taken_at
             ))
         });

@@ -1,7 +1,7 @@
 //! Locks with ranks: the order in which they are taken is checked, and how long they are held can be measured.
 //!
 //! Every lock of the layers that readers and writers share belongs to a *class*, declared beside it with [`lock_class!`]:
-//! its name, its rank, and whether it may be held while a device is waited for. docs/locking.md has the same in a table; a
+//! its name, its rank, and whether it may be held while a device is waited for. docs/internals/locking.md has the same in a table; a
 //! test of `xtask` compares them. [`Mutex`] is `parking_lot`'s and [`RwLock`] that of `std`, with the class as a type.
 //!
 //! In builds with debug assertions each thread keeps the list of what it holds, and these end with an assertion that names

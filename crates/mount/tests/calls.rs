@@ -1,6 +1,6 @@
 //! Calls of a mount: what each looks up, and what it returns beside other threads.
 //!
-//! `cargo test -p buttress-mount --test calls -- --nocapture` prints the table of look-ups of docs/performance.md.
+//! `cargo test -p buttress-mount --test calls -- --nocapture` prints the table of look-ups of docs/internals/performance.md.
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,

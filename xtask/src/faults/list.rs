@@ -1,6 +1,6 @@
 //! The faults: what each does to a user, and the tests that must catch it.
 //!
-//! Where a fault loses data, two tests must. `docs/faults.md` says how to add one. The faults lie below, by subject, from the
+//! Where a fault loses data, two tests must. `docs/internals/faults.md` says how to add one. The faults lie below, by subject, from the
 //! devices up; here is what they are made of.
 
 mod commits;

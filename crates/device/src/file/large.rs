@@ -1,7 +1,7 @@
 //! Large writes around the page cache.
 //!
 //! A large write through the page cache is copied there, and written from there later, at a fraction of a fast disk's speed
-//! (docs/performance.md, "Device"). So files that are open for writing have a second, `O_DIRECT` opening of the same file:
+//! (docs/internals/performance.md, "Device"). So files that are open for writing have a second, `O_DIRECT` opening of the same file:
 //! writes of [`LARGE_WRITE_BYTES`] and more that are aligned to the medium's sectors go through it. Smaller ones, and all
 //! reads, use the page cache as ever: the kernel writes back and drops cached pages under a direct write, so that both
 //! ways see the same bytes.

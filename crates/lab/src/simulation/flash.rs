@@ -17,7 +17,7 @@
 use super::{Command, Direction, Drive, Served};
 use buttress_exact::Exact as _;
 
-/// What makes an SSD. Sources of the figures: docs/simulated-disks.md.
+/// What makes an SSD. Sources of the figures: docs/internals/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashParameters {
     /// Units that work in parallel.

@@ -33,7 +33,7 @@ use geometry::{Geometry, scale};
 
 use super::{Command, Direction, Drive, Served};
 
-/// What makes a spinning disk. Sources of the figures: docs/simulated-disks.md.
+/// What makes a spinning disk. Sources of the figures: docs/internals/simulated-disks.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpinningParameters {
     /// Bytes on the whole drive; simulated devices lie at its beginning, the outer edge.
