@@ -2,7 +2,7 @@
 //!
 //! The volumes are those of the seeds' script (500,000 and 200,000 files); what is sent is the first
 //! snapshot, as there. The drives were fixed before the first table (docs/internals/simulated-disks.md). Of CPU time only what
-//! checking blocks is taken to cost is charged (2 us for 4 KiB). "a single sequential read" reads as many bytes as the send
+//! checking blocks is taken to cost is charged (2 us for 4 KiB). "one sequential read" reads as many bytes as the send
 //! under `sweep` did (which leaves out blocks that a send has no use for), from one place on; "address order"
 //! all of the tree's blocks sorted by address.
 
