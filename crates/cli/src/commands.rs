@@ -32,4 +32,5 @@ pub mod subvolume;
 pub mod tar;
 pub mod tour;
 pub mod tree;
+pub mod tune;
 pub mod version;

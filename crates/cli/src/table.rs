@@ -165,6 +165,7 @@ pub const ROWS: &[Row] = &[
     leaf::<commands::cat::Cat>(),
     leaf::<commands::stat::Stat>(),
     leaf::<commands::tree::Tree>(),
+    leaf::<commands::tune::Tune>(),
     leaf::<commands::cp::Cp>(),
     leaf::<commands::tar::Tar>(),
     leaf::<commands::manifest::Manifest>(),

@@ -8,6 +8,7 @@ use crate::quotas::Quotas;
 use crate::replacing::Replacing;
 use crate::reserved_ahead::ReservedAhead;
 use crate::trees::OpenTree;
+use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::superblock::SYSTEM_CHUNK_ARRAY_BYTES;
 use buttress_format::{
@@ -66,12 +67,20 @@ pub struct Core {
     pub host_failure: Option<buttress_device::IoError>,
     /// The end of the last range for which a full host was asked.
     pub asked_host_at: u64,
+    /// The changes of the superblock for the next commit.
+    pub tuning: Tuning,
     /// Whether this transaction made a chunk. The last commit does not have that chunk, so no log
     /// can refer to it.
     pub has_new_chunk: bool,
 }
 
 impl Core {
+    /// Returns the number of the volume's devices, missing devices included.
+    #[must_use]
+    pub fn device_count(&self) -> usize {
+        self.devices.rooms.len()
+    }
+
     /// Returns a hold on the state of the running transaction. While a commit is in progress, the
     /// last durable generation is older than the generation before the running transaction.
     pub fn hold(&self, readers: &Arc<Readers>) -> Hold {

@@ -233,7 +233,7 @@ impl Running {
             *place = entry;
         }
         let uuid_tree_is_complete = last.uuid_tree_generation == last.generation;
-        Ok(Superblock {
+        let mut next = Superblock {
             generation: self.core.generation,
             root: root.logical,
             root_level: root.level,
@@ -258,7 +258,9 @@ impl Running {
             system_chunks: self.core.system_chunks.clone(),
             backup_roots,
             ..last.clone()
-        })
+        };
+        self.core.tuning.apply(&mut next);
+        Ok(next)
     }
 
     /// Frees pinned ranges that no reader needs any more. Returns them as starts and lengths.

@@ -53,6 +53,7 @@
 //! | `fault_in` | reads tree blocks before the lock is held for long |
 //! | `device_errors` | records errors of devices in their statistics |
 //! | `trimming` | discards unused space of devices |
+//! | `tuning` | changes fields that only the superblock holds |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
 //! | `recount` | recounts ledgers against trees, in builds with debug assertions |
@@ -143,6 +144,7 @@ pub mod steps;
 pub mod testing;
 pub mod trees;
 pub mod trimming;
+pub mod tuning;
 pub mod uncommitted;
 mod views;
 pub mod waiting_names;
@@ -157,4 +159,5 @@ pub use replacement::{replacement_item, wipe_superblocks};
 pub use returning::Return;
 pub use space::SpaceNow;
 pub use trimming::Trimmed;
+pub use tuning::Tuning;
 pub use uncommitted::Uncommitted;

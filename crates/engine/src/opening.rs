@@ -28,6 +28,7 @@ use crate::pending_log::PendingLog;
 use crate::removed_names::NameChanges;
 use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
+use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
 use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
@@ -315,6 +316,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             replacing: None,
             host_failure: None,
             asked_host_at: 0,
+            tuning: Tuning::default(),
             has_new_chunk: false,
         },
         trees,

@@ -34,7 +34,7 @@ mod subvolume;
 mod transaction_tests;
 
 pub use buttress_engine::{
-    DataOptions, Engine, Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Uncommitted,
+    DataOptions, Engine, Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted,
     WriteOptions, look_ups, replacement_item, wipe_superblocks,
 };
 pub use data::AllocateMode;

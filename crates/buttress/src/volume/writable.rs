@@ -1,6 +1,7 @@
 //! A volume that is open for writing: what changes all of it.
 
 mod inodes;
+mod tuning;
 
 use super::{Access, Volume};
 use crate::error::Result;

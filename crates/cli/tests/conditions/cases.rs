@@ -454,6 +454,7 @@ fn about_volumes() -> Vec<Case> {
             ..write("filesystem sync", "{image}", "")
         },
         write("filesystem trim", "{image}", ""),
+        write("tune", "-m {image}", ""),
         look("device stats", "{image}", ""),
         Case {
             form: "-z",

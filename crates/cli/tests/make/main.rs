@@ -14,6 +14,7 @@ mod epoch;
 mod hard_links;
 mod mkfs;
 mod offset;
+mod tuning;
 
 use support::stdout;
 

@@ -16,6 +16,7 @@ use crate::WritableFilesystem;
 use crate::subvolume::making::{self, NewSubvolume, root_reference_keys};
 use buttress_engine::entry::{Entry, Target};
 use buttress_engine::reservation::Need;
+use buttress_engine::tuning::Tuning;
 use buttress_format::{
     DirItem, DirItems, FileKind, Incompat, InodeNumber, ItemType, Key, ObjectId, QgroupId, QgroupInfo,
     QgroupLimit, RootFlags, RootRef, SubvolumeId, TreeId, Uuid, uuid_key,
@@ -244,6 +245,22 @@ impl WritableFilesystem {
         self.operate(Need::places(0), |operation| {
             let core = &mut operation.edit().core;
             core.label = label.to_vec();
+            core.superblock_changed = true;
+            Ok(())
+        })
+    }
+
+    /// Changes fields that only the superblock holds, with the next commit.
+    ///
+    /// # Errors
+    /// The error of `change`; nothing changes then.
+    pub fn tune(&self, change: impl Fn(&mut Tuning, usize) -> Result<()>) -> Result<()> {
+        self.operate(Need::places(0), |operation| {
+            let devices = operation.look().core().device_count();
+            let mut tuning = operation.look().core().tuning;
+            change(&mut tuning, devices)?;
+            let core = &mut operation.edit().core;
+            core.tuning = tuning;
             core.superblock_changed = true;
             Ok(())
         })

@@ -153,6 +153,20 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "tune",
+        base: "-m {volume.img}",
+        own: &[
+            elsewhere("-r", "tune_adds_features_to_an_old_volume"),
+            elsewhere("-x", "tune_adds_features_to_an_old_volume"),
+            elsewhere("-n", "tune_adds_features_to_an_old_volume"),
+            elsewhere("-m", "tune_changes_the_uuid_and_takes_it_back"),
+            elsewhere("-M", "tune_changes_the_uuid_and_takes_it_back"),
+            acts("-S", "-S 1"),
+            nothing("--force", "-f"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
         command: "device resync",
         base: "{volume.img}",
         own: &[manner("--limit", "--limit 50M")],
