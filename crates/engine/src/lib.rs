@@ -51,6 +51,7 @@
 //! | `fault_in` | tree blocks come into memory before the lock is held for long |
 //! | `device_errors` | errors of devices, in their statistics |
 //! | `trimming` | devices discard space that nothing uses |
+//! | `relocation` | everything in a set of block groups moves to new places |
 //! | `replacement` | a device that takes another's place: its item, the commit that ends it |
 //! | `returning` | a device that missed commits: its own state is kept until it has the volume's |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
@@ -123,6 +124,7 @@ mod quiesce;
 mod quota_items;
 mod quotas;
 mod recount;
+pub mod relocation;
 pub mod removed_names;
 pub mod replacement;
 pub mod replacing;
