@@ -104,7 +104,7 @@ impl Running {
     }
 
     /// Has the host give space for more of what is free, or makes a chunk. False where neither is possible.
-    fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
+    pub(crate) fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
         match self.back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),
             Backing::AllBacked => self.allocate_chunk(Purpose::Data),

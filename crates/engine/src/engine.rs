@@ -26,6 +26,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 lock_class!(pub EditLock, "running", Rank::new(40));
+lock_class!(pub RelocationLock, "relocating", Rank::new(4).over_device());
 lock_class!(pub CommitLock, "committing", Rank::new(20).over_device());
 lock_class!(pub SuperblocksLock, "superblocks", Rank::new(22).over_device());
 lock_class!(pub TrimmingLock, "trimming", Rank::new(35).over_device());
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) committing: Mutex<(), CommitLock>,
     /// Held by who decides which superblock comes next: by a commit from freezing on, and for the length of writing logs.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
+    /// Held for the length of a relocation: there is one at a time.
+    pub(crate) relocating: Mutex<(), RelocationLock>,
     /// Held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,
     /// The newest view, while nothing was edited since.

@@ -47,6 +47,7 @@
 //! | `chunks`, `loading` | new chunks; block groups are read in |
 //! | `free_space_tree`, `checksums` | the trees that follow the extent tree |
 //! | `data_extents` | extents of file data: allocated, referred to, let go |
+//! | `data_writes` | writes of file data beside other data in the same rows |
 //! | `converging`, `freezing`, `committing`, `slice` | a commit: addresses, the frozen state, the writes; how long it holds the lock |
 //! | `fault_in` | tree blocks come into memory before the lock is held for long |
 //! | `device_errors` | errors of devices, in their statistics |
@@ -91,6 +92,7 @@ pub mod cow;
 pub mod data_extents;
 pub mod data_options;
 pub mod data_table;
+pub mod data_writes;
 pub mod device_errors;
 mod device_space;
 pub mod dirty_data;

@@ -10,6 +10,7 @@
 //! | `route` | the way to a leaf, looked up before anything is changed; look-ups |
 //! | `editor` | copying what is on the way, and the account of blocks that come and go |
 //! | `insert`, `remove` | splitting and pushing; merging, whole leaves |
+//! | `renaming` | other addresses for blocks that were copied outside of an edit |
 //! | `freeze` | addresses, freezing, sealing, letting go |
 //!
 //! # Readers
@@ -48,6 +49,7 @@ mod freeze;
 mod insert;
 mod node;
 mod remove;
+mod renaming;
 mod route;
 
 #[cfg(test)]
@@ -56,6 +58,7 @@ mod tests;
 use buttress_exact::Exact as _;
 pub use freeze::{Frozen, FrozenBlock};
 pub(crate) use node::Node;
+pub use renaming::Holder;
 
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;

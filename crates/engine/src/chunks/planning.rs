@@ -55,7 +55,7 @@ fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
 }
 
 impl Running {
-    /// The profile of new chunks for a purpose: the most redundant one that its chunks have.
+    /// The profile of new chunks for a purpose: the one that a conversion set, or the most redundant one that its chunks have.
     pub fn profile_for(&self, purpose: Purpose) -> (BlockGroupFlags, Profile) {
         const ORDER: [Profile; 9] = [
             Profile::Raid1C4,
@@ -72,11 +72,24 @@ impl Running {
         let types = groups()
             .next()
             .map_or(purpose.flag(), |group| group.flags & BlockGroupFlags::TYPES);
+        if let Some(target) = self.target_for(purpose, types) {
+            return (types, target);
+        }
         let profile = ORDER
             .into_iter()
             .find(|profile| groups().any(|group| group.flags.profile() == Some(*profile)))
             .unwrap_or(Profile::Single);
         (types, profile)
+    }
+
+    /// The profile that a conversion set. Mixed block groups have one for data and metadata together.
+    fn target_for(&self, purpose: Purpose, types: BlockGroupFlags) -> Option<Profile> {
+        let targets = self.core.groups.targets();
+        let is_mixed = types.contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);
+        match is_mixed {
+            true => targets.data.or(targets.metadata),
+            false => targets.of(purpose),
+        }
     }
 
     /// Whether devices have space for another chunk.

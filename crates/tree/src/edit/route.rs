@@ -62,7 +62,7 @@ impl Place<'_> {
 
 impl EditableTree {
     /// The root block.
-    fn root_place(&self) -> Result<Place<'_>> {
+    pub(super) fn root_place(&self) -> Result<Place<'_>> {
         match &self.root.node {
             Some(node) => Ok(Place::Node(node)),
             None => {
@@ -74,7 +74,7 @@ impl EditableTree {
     }
 
     /// The child in `slot`. `end_key` is the first key past the parent.
-    fn child_place<'tree>(
+    pub(super) fn child_place<'tree>(
         &'tree self,
         parent: &Place<'tree>,
         slot: usize,
