@@ -20,7 +20,9 @@ mod shares;
 pub use shares::Share;
 
 use super::free_ranges::FreeRanges;
-use buttress_format::{BlockGroupFlags, BlockGroupItem, ByteCount, ItemType, Key, Logical, ObjectId};
+use buttress_format::{
+    BlockGroupFlags, BlockGroupItem, ByteCount, ItemType, Key, Logical, ObjectId, Profile,
+};
 use buttress_fs::error::{Defect, Result};
 use core::cell::Cell;
 use std::collections::BTreeMap;
@@ -213,7 +215,29 @@ impl Group {
     }
 }
 
-/// The space of all groups that serve one purpose.
+/// The profiles that new extents get, by purpose. `None`: the most redundant profile that the volume has for the purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetProfiles {
+    /// For file data. In mixed block groups, this one counts for both.
+    pub data: Option<Profile>,
+    /// For tree blocks.
+    pub metadata: Option<Profile>,
+    /// For the chunk tree.
+    pub system: Option<Profile>,
+}
+
+impl TargetProfiles {
+    /// The profile for a purpose.
+    pub(crate) const fn of(self, purpose: Purpose) -> Option<Profile> {
+        match purpose {
+            Purpose::Data => self.data,
+            Purpose::Metadata => self.metadata,
+            Purpose::System => self.system,
+        }
+    }
+}
+
+/// What is free for one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Bytes that are free now in existing groups.
@@ -243,6 +267,8 @@ pub struct BlockGroups {
     cursors: BTreeMap<Purpose, u64>,
     /// Sums for each purpose, cached until the next change because every edit asks for them.
     rooms: Cell<[Option<Room>; 3]>,
+    /// Groups of these profiles come first.
+    targets: TargetProfiles,
 }
 
 /// The result of an attempt to allocate.
@@ -288,7 +314,12 @@ impl BlockGroups {
         (logical < group.end()).then_some(group)
     }
 
-    /// Returns the group that contains an address, for changes.
+    /// Whether nothing may be allocated from the group that holds an address.
+    pub fn is_read_only(&self, logical: u64) -> bool {
+        self.holding(logical).is_some_and(|group| group.read_only)
+    }
+
+    /// The group that holds an address, to be changed.
     pub fn holding_mut(&mut self, logical: u64) -> Option<&mut Group> {
         self.rooms.take();
         let (_, group) = self.groups.range_mut(..=logical).next_back()?;
@@ -321,7 +352,35 @@ impl BlockGroups {
         room
     }
 
-    /// Returns the pinned bytes of all groups.
+    /// The profiles that new chunks get, and whose groups come first.
+    pub(crate) const fn targets(&self) -> TargetProfiles {
+        self.targets
+    }
+
+    /// Sets the profiles of new chunks.
+    pub(crate) const fn set_targets(&mut self, targets: TargetProfiles) {
+        self.targets = targets;
+    }
+
+    /// Whether a group has the profile that new extents for a purpose get, if one is set.
+    fn is_preferred(&self, start: u64, purpose: Purpose) -> bool {
+        let target = self.targets.of(purpose);
+        let group = self.groups.get(&start);
+        target.is_none_or(|target| group.is_some_and(|group| group.flags.profile() == Some(target)))
+    }
+
+    /// Returns the free bytes of the groups that new extents for a purpose get first.
+    pub(crate) fn preferred_free_bytes(&self, purpose: Purpose) -> u64 {
+        let serving = self.groups.values().filter(|group| group.serves(purpose));
+        serving
+            .filter(|group| self.is_preferred(group.start, purpose))
+            .fold(0, |sum: u64, group| {
+                sum.saturating_add(group.free_bytes())
+                    .saturating_add(group.unbacked_bytes())
+            })
+    }
+
+    /// What is pinned in all groups.
     pub fn pinned_bytes(&self) -> u64 {
         let pinned = self.groups.values().map(|group| group.pinned_bytes);
         pinned.fold(0, u64::saturating_add)
@@ -349,7 +408,12 @@ impl BlockGroups {
     /// Returns the group that an allocation of `wanted` bytes tries first, if the free space of
     /// that group is not loaded.
     pub fn to_load(&self, purpose: Purpose, wanted: u64) -> Option<&Group> {
-        self.in_turn(self.cursor(purpose))
+        let mut order: Vec<u64> = self.in_turn(self.cursor(purpose)).collect();
+        if self.targets.of(purpose).is_some() {
+            order.sort_by_key(|start| !self.is_preferred(*start, purpose));
+        }
+        order
+            .into_iter()
             .filter_map(|start| self.groups.get(&start))
             .find(|group| group.serves(purpose) && !group.read_only && group.free_bytes() >= wanted)
             .filter(|group| group.free.is_none())
@@ -369,7 +433,10 @@ impl BlockGroups {
     ) -> Result<Found, Defect> {
         self.rooms.take();
         let cursor = self.cursor(purpose);
-        let order: Vec<u64> = self.in_turn(cursor).collect();
+        let mut order: Vec<u64> = self.in_turn(cursor).collect();
+        if self.targets.of(purpose).is_some() {
+            order.sort_by_key(|start| !self.is_preferred(*start, purpose));
+        }
         // Try to find one range for all bytes first, then the longest range.
         for least_here in [wanted, least] {
             for start in &order {

@@ -108,7 +108,7 @@ impl Running {
 
     /// Reserves host space for more of the free bytes, or makes a chunk. Returns false if neither
     /// is possible.
-    fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
+    pub(crate) fn add_data_space(&mut self, lacking: u64) -> Result<bool> {
         match self.back_more(Purpose::Data, lacking)? {
             Backing::More => Ok(true),
             Backing::AllBacked => self.allocate_chunk(Purpose::Data),

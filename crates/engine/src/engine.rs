@@ -28,6 +28,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 lock_class!(pub EditLock, "running", Rank::new(40));
+lock_class!(pub RelocationLock, "relocating", Rank::new(4).over_device());
 lock_class!(pub CommitLock, "committing", Rank::new(20).over_device());
 lock_class!(pub SuperblocksLock, "superblocks", Rank::new(22).over_device());
 lock_class!(pub TrimmingLock, "trimming", Rank::new(35).over_device());
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log
     /// writer.
     pub(crate) superblocks: Mutex<(), SuperblocksLock>,
+    /// Held for the length of a relocation: there is one at a time.
+    pub(crate) relocating: Mutex<(), RelocationLock>,
     /// Held while a trim keeps free space from being allocated.
     pub(crate) trimming: Mutex<(), TrimmingLock>,
     /// The newest view; `None` after an edit.

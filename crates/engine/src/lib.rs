@@ -48,12 +48,14 @@
 //! | `backing` | reserves space of the host for metadata |
 //! | `chunks`, `loading` | makes and removes chunks; loads block groups |
 //! | `free_space_tree`, `checksums` | updates the trees that follow the extent tree |
+//! | `data_writes` | writes file data beside other data in the same rows |
 //! | `data_extents` | allocates, refers to, and releases extents of file data |
 //! | `converging`, `freezing`, `committing`, `slice` | commits: gives addresses, freezes the state, writes it; limits how long a commit holds the lock |
 //! | `fault_in` | reads tree blocks before the lock is held for long |
 //! | `device_errors` | records errors of devices in their statistics |
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
+//! | `relocation` | moves everything in a set of block groups to new addresses |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
 //! | `recount` | recounts ledgers against trees, in builds with debug assertions |
@@ -94,6 +96,7 @@ pub mod cow;
 pub mod data_extents;
 pub mod data_options;
 pub mod data_table;
+pub mod data_writes;
 pub mod device_errors;
 mod device_space;
 pub mod dirty_data;
@@ -127,6 +130,7 @@ mod quiesce;
 mod quota_items;
 mod quotas;
 mod recount;
+pub mod relocation;
 pub mod removed_names;
 pub mod replacement;
 pub mod replacing;

@@ -154,6 +154,7 @@ impl Engine {
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
                 superblocks: Mutex::new(()),
+                relocating: Mutex::new(()),
                 trimming: Mutex::new(()),
                 view: Mutex::new(None),
                 readers,

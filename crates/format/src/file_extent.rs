@@ -125,6 +125,20 @@ impl fmt::Display for Compression {
     }
 }
 
+/// Gives a regular or preallocated file extent item another address of its extent. False, and nothing changed, for an item
+/// that is too short for one.
+#[must_use]
+pub fn set_disk(item: &mut [u8], disk: Logical) -> bool {
+    let slice = item.get_mut(size_of::<RawFileExtentHead>()..).unwrap_or_default();
+    match RawExtentSlice::mut_from_prefix(slice) {
+        Ok((slice, _)) => {
+            slice.disk = U64::new(disk.get());
+            true
+        }
+        Err(_) => false,
+    }
+}
+
 /// A window of an extent on disk, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentSlice {

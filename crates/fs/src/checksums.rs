@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use buttress_exact::{Exact as _, at_most, u64_of, usize_of};
 use buttress_format::{ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
-use buttress_tree::{Cursor, ReadAhead};
+use buttress_tree::{Cursor, ReadAhead, Tree};
 use std::ops::Range;
 
 /// What the sectors of an extent must hash to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
@@ -51,6 +51,44 @@ impl ExpectedChecksums {
     /// Bytes of the extent without checksums.
     pub fn missing(&self) -> &[Range<usize>] {
         &self.missing
+    }
+
+    /// The checksums as runs of consecutive sectors: the first byte of each run in the extent, and its packed checksums.
+    #[must_use]
+    pub fn runs(&self) -> Vec<(usize, &[u8])> {
+        let size = self.checksum_type.size_bytes();
+        let length = self.packed.len().quotient(size).exact_mul(self.sector_bytes);
+        let ends = self.missing.iter().map(|range| (range.start, range.end));
+        let mut start = 0_usize;
+        let mut runs = Vec::new();
+        for (end, next) in ends.chain(core::iter::once((length, length))) {
+            let packed = |at: usize| at.quotient(self.sector_bytes).exact_mul(size);
+            match self.packed.get(packed(start)..packed(end)) {
+                Some(sums) if !sums.is_empty() => runs.push((start, sums)),
+                _ => {}
+            }
+            start = next;
+        }
+        runs
+    }
+
+    /// As [`Filesystem::expected_checksums`], in this checksum tree.
+    ///
+    /// # Errors
+    /// A block of the tree that cannot be read.
+    pub fn in_tree(
+        tree: &Tree,
+        checksum_type: ChecksumType,
+        sector_bytes: u32,
+        logical: Logical,
+        length: usize,
+    ) -> Result<Self> {
+        let mut reader = ChecksumReader {
+            cursor: tree.cursor(ReadAhead::None),
+            checksum_type,
+            sector_bytes,
+        };
+        reader.expected(logical, length)
     }
 
     /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.

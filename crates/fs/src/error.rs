@@ -308,6 +308,24 @@ pub enum Error {
         /// The subvolumes and their errors, in the order in which they were tried.
         failures: Vec<(SubvolumeId, Error)>,
     },
+    /// An extent that no copy gives intact, so it stays in its block group.
+    #[error(
+        "block group {group}: the extent of {length} bytes at {logical} has no intact copy{}; delete its files or write them \
+         again, and retry: {cause}",
+        used_by(.users)
+    )]
+    NotMoved {
+        /// The block group.
+        group: Logical,
+        /// The extent.
+        logical: Logical,
+        /// Its length on disk.
+        length: ByteCount,
+        /// Files that use it, in all subvolumes: the first ones.
+        users: Vec<Location>,
+        /// The attempts to read it.
+        cause: Box<Error>,
+    },
     /// The job was cancelled by its caller.
     #[error("cancelled")]
     Cancelled,
@@ -401,6 +419,14 @@ fn pinned_note(pinned: ByteCount) -> String {
     }
 }
 
+fn used_by(users: &[Location]) -> String {
+    if users.is_empty() {
+        return String::new();
+    }
+    let users: Vec<String> = users.iter().map(ToString::to_string).collect();
+    format!(", used by {}", users.join(", "))
+}
+
 fn not_dropped(failures: &[(SubvolumeId, Error)]) -> String {
     let told: Vec<String> = failures
         .iter()
@@ -459,7 +485,7 @@ impl Error {
             Self::Io(_) => ErrorKind::Io,
             Self::UnknownEncoding { .. } | Self::WritingRefused(_) => ErrorKind::Unsupported,
             Self::WritingStopped { .. } => ErrorKind::Io,
-            Self::DamagedLog { cause, .. } => cause.kind(),
+            Self::DamagedLog { cause, .. } | Self::NotMoved { cause, .. } => cause.kind(),
             Self::NotDropped { failures } => failures
                 .first()
                 .map_or(ErrorKind::Corrupt, |(_, error)| error.kind()),
@@ -555,7 +581,7 @@ impl Error {
             Self::Name(_) => number::EINVAL,
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
             Self::Defect(_) => number::EIO,
-            Self::DamagedLog { cause, .. } => cause.errno(),
+            Self::DamagedLog { cause, .. } | Self::NotMoved { cause, .. } => cause.errno(),
             Self::NotDropped { failures } => failures
                 .first()
                 .map_or(number::EUCLEAN, |(_, error)| error.errno()),

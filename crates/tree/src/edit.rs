@@ -54,6 +54,7 @@ mod freeze;
 mod insert;
 mod node;
 mod remove;
+mod renaming;
 mod route;
 
 #[cfg(test)]
@@ -62,6 +63,7 @@ mod tests;
 use buttress_exact::Exact as _;
 pub use freeze::{Frozen, FrozenBlock};
 pub(crate) use node::Node;
+pub use renaming::Holder;
 
 use crate::error::{Cause, ContextError, Error, Result};
 use crate::forest::Forest;

@@ -76,7 +76,7 @@ pub use by_address::BlocksByAddress;
 pub use cache::CacheStatistics;
 pub use changes::{Change, Changes, changes, changes_where};
 pub use cursor::Cursor;
-pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock};
+pub use edit::{EditContext, EditableTree, Frozen, FrozenBlock, Holder};
 pub use error::{Cause, ContextError, Error, Result};
 pub use forest::{Forest, HeldMemory};
 pub use items::{Items, OwnedItem};

@@ -29,6 +29,8 @@ mod filesystem;
 mod live;
 pub mod log_tree;
 pub mod operations;
+#[cfg(test)]
+mod relocation_tests;
 mod subvolume;
 #[cfg(test)]
 mod transaction_tests;

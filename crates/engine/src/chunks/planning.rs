@@ -75,6 +75,9 @@ impl Running {
         let types = groups()
             .next()
             .map_or(purpose.flag(), |group| group.flags & BlockGroupFlags::TYPES);
+        if let Some(target) = self.target_for(purpose, types) {
+            return (types, target);
+        }
         let profile = ORDER
             .into_iter()
             .find(|profile| groups().any(|group| group.flags.profile() == Some(*profile)))
@@ -82,7 +85,17 @@ impl Running {
         (types, profile)
     }
 
-    /// Returns whether devices have space for another chunk.
+    /// The profile that a conversion set. Mixed block groups have one for data and metadata together.
+    fn target_for(&self, purpose: Purpose, types: BlockGroupFlags) -> Option<Profile> {
+        let targets = self.core.groups.targets();
+        let is_mixed = types.contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);
+        match is_mixed {
+            true => targets.data.or(targets.metadata),
+            false => targets.of(purpose),
+        }
+    }
+
+    /// Whether devices have space for another chunk.
     pub(in super::super) fn can_make_chunk(&self, purpose: Purpose) -> bool {
         self.plan_chunk(purpose).is_some()
     }

@@ -14,26 +14,41 @@ use buttress_format::{ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_fs::error::Result;
 use buttress_tree::{NonBlocking, ReadAhead};
 
+/// Whether a group was empty in the last durable state and still is.
+fn is_unused(group: &Group) -> bool {
+    group.used == 0
+        && group.durable_used == 0
+        && group.written_used == Some(0)
+        && group.pinned_bytes == 0
+        && group.allocated_bytes == 0
+        && group.trimming_bytes == 0
+        && group.is_untouched()
+}
+
 impl Running {
     /// Removes block groups that were empty in the last durable state and still are. One group of
     /// each kind stays.
     pub fn remove_empty_groups(&mut self) -> Result<()> {
+        let left = self
+            .core
+            .groups
+            .iter()
+            .filter(|group| group.read_only && is_unused(group));
+        let left: Vec<u64> = left.map(|group| group.start).collect();
+        for start in left {
+            self.reach_items_of_group(start)?;
+            NonBlocking::lifted(|| self.remove_group(start))?;
+        }
         let mut empty: Vec<u64> = Vec::new();
         for purpose in [Purpose::Data, Purpose::Metadata] {
             let groups: Vec<&Group> = self
                 .core
                 .groups
                 .iter()
-                .filter(|group| group.serves(purpose))
+                .filter(|group| group.serves(purpose) && !group.read_only)
                 .collect();
-            let unused = |group: &&&Group| {
-                group.used == 0
-                    && group.durable_used == 0
-                    && group.written_used == Some(0)
-                    && group.pinned_bytes == 0
-                    && group.is_untouched()
-            };
-            let candidates: Vec<u64> = groups.iter().filter(unused).map(|group| group.start).collect();
+            let unused = groups.iter().filter(|group| is_unused(group));
+            let candidates: Vec<u64> = unused.map(|group| group.start).collect();
             let spare = usize::from(candidates.len() == groups.len());
             // Mixed groups serve both data and metadata.
             empty.extend(
@@ -136,6 +151,7 @@ impl Running {
         }
         let key = Key::new(ObjectId::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start);
         self.remove(TreeId::CHUNK, &key)?;
+        self.core.system_chunks.retain(|(other, _)| *other != key);
         volume.remove_chunk(logical)?;
         Ok(())
     }

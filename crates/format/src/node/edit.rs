@@ -116,8 +116,16 @@ impl TreeBlock {
         Self::new(Bytes::from(self.bytes().to_vec()), header)
     }
 
-    /// Renames this block for a later transaction that changes it, if no owner needs its earlier
-    /// state.
+    /// Returns a copy under another address for all trees that have this block. The owner stays. Its flag marks a block
+    /// that trees may share although it is newer than their last snapshot.
+    #[must_use]
+    pub fn copy_to_relocate(&self, logical: Logical, generation: Generation) -> Self {
+        let mut copy = self.copy_to_edit(logical, generation, self.header().owner);
+        copy.header.flags = HeaderFlags::WRITTEN | HeaderFlags::RELOC;
+        copy
+    }
+
+    /// The same block, to be changed by a later transaction, where nobody needs it as it was.
     pub fn rename(&mut self, logical: Logical, generation: Generation) {
         self.header.checksum = Checksum::EMPTY;
         self.header.logical = logical;

@@ -63,7 +63,7 @@ impl Place<'_> {
 
 impl EditableTree {
     /// Returns the root block.
-    fn root_place(&self) -> Result<Place<'_>> {
+    pub(super) fn root_place(&self) -> Result<Place<'_>> {
         match &self.root.node {
             Some(node) => Ok(Place::Node(node)),
             None => {
@@ -75,7 +75,7 @@ impl EditableTree {
     }
 
     /// Returns the child in `slot`. `end_key` is the exclusive end of the parent's keys.
-    fn child_place<'tree>(
+    pub(super) fn child_place<'tree>(
         &'tree self,
         parent: &Place<'tree>,
         slot: usize,

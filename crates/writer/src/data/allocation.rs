@@ -10,13 +10,10 @@ use buttress_engine::data_extents::DataRange;
 use buttress_engine::reservation::Handle;
 use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, ChecksumType, Compression, Logical};
-use buttress_fs::checksums::ExpectedChecksums;
 use buttress_fs::error::Result;
 use buttress_fs::executor::{Task, take_all};
-use buttress_volume::{ExtentRead, ExtentWrite};
+use buttress_volume::ExtentWrite;
 use bytes::Bytes;
-use core::ops::Range;
-use std::collections::HashMap;
 
 /// The least number of bytes for which one thread computes checksums.
 const SUMMED_AT_ONCE: usize = 512 << 10;
@@ -66,7 +63,7 @@ impl WritableFilesystem {
             Vec::new()
         };
         let _edit = buttress_faults::on("lock-edit-held-over-data").then(|| self.start_to_look());
-        let written = self.write_beside_others(writes).map_err(of_host);
+        let written = self.write_data_beside(writes).map_err(of_host);
         self.data().note_host_space(&written);
         written?;
         let mut all: Vec<Sums> = take_all(tasks)?;
@@ -82,34 +79,6 @@ impl WritableFilesystem {
             }
         }
         Ok(joined)
-    }
-
-    /// Writes data. If the write covers rows with parity in part, the checksums of the last commit
-    /// verify the rows' other data. They are valid, because a freed address is not reused before
-    /// the commit that freed it.
-    fn write_beside_others(
-        &self,
-        writes: &[ExtentWrite],
-    ) -> core::result::Result<(), buttress_volume::Error> {
-        let volume = self.forest().volume();
-        let beside = volume.data_beside(writes)?;
-        if beside.is_empty() || buttress_faults::on("volume-damage-beside-written-over") {
-            return volume.write_data(writes, None);
-        }
-        let view = self.committed_view();
-        // Data without a checksum in the tree is not verified.
-        let expect = |read: &ExtentRead| {
-            let expected = view.expected_checksums(read.logical, read.length);
-            Some(((read.logical, read.length), expected.ok()??))
-        };
-        let expected: HashMap<(Logical, usize), ExpectedChecksums> =
-            beside.iter().filter_map(expect).collect();
-        let verify = |read: ExtentRead, bytes: &[u8], bad: &mut Vec<Range<usize>>| {
-            if let Some(expected) = expected.get(&(read.logical, read.length)) {
-                expected.verify(bytes, bad);
-            }
-        };
-        volume.write_data(writes, Some(&verify))
     }
 
     fn start_sums(&self, writes: &[ExtentWrite]) -> Vec<Task<Vec<Sums>>> {

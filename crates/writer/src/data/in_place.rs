@@ -59,6 +59,10 @@ impl Access<'_> {
             let Some(disk) = stored.disk() else {
                 continue;
             };
+            // A relocation copies this group: its content must not change.
+            if self.look().core().groups.is_read_only(slice.disk.get()) {
+                continue;
+            }
             let is_exclusive = match last {
                 Some((known, answer)) if known == disk => answer,
                 _ => self.is_exclusive(location, &stored)?,

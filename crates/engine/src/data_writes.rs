@@ -1,0 +1,37 @@
+//! Writes of file data to the devices, beside other data that shares rows with it.
+
+use crate::engine::Engine;
+use buttress_format::Logical;
+use buttress_fs::checksums::ExpectedChecksums;
+use buttress_volume::{ExtentRead, ExtentWrite};
+use core::ops::Range;
+use std::collections::HashMap;
+
+impl Engine {
+    /// Writes data. If rows with parity are written in part, what else is in them is judged by its checksums, as the last
+    /// commit has them: an address that was freed is not used again before the commit that freed it.
+    ///
+    /// # Errors
+    /// As for [`buttress_volume::Volume::write_data`].
+    pub fn write_data_beside(&self, writes: &[ExtentWrite]) -> Result<(), buttress_volume::Error> {
+        let volume = self.forest().volume();
+        let beside = volume.data_beside(writes)?;
+        if beside.is_empty() || buttress_faults::on("volume-damage-beside-written-over") {
+            return volume.write_data(writes, None);
+        }
+        let view = self.committed_view();
+        // Data without a checksum in the tree is not judged.
+        let expect = |read: &ExtentRead| {
+            let expected = view.expected_checksums(read.logical, read.length);
+            Some(((read.logical, read.length), expected.ok()??))
+        };
+        let expected: HashMap<(Logical, usize), ExpectedChecksums> =
+            beside.iter().filter_map(expect).collect();
+        let verify = |read: ExtentRead, bytes: &[u8], bad: &mut Vec<Range<usize>>| {
+            if let Some(expected) = expected.get(&(read.logical, read.length)) {
+                expected.verify(bytes, bad);
+            }
+        };
+        volume.write_data(writes, Some(&verify))
+    }
+}

@@ -1,0 +1,336 @@
+//! The closure of a batch: all tree blocks that have to change for extents to get other addresses.
+//!
+//! A leaf that refers to a moved extent changes; the node above a block that changes does, too; up to the roots. A reference
+//! by address names the block above. For a reference by tree, the tree is searched for the pointer. A pointer in memory needs
+//! no copy: that block has no address yet, so it changes in place.
+//!
+//! Nothing changes here. Blocks that are not in memory are collected, so that the caller reads all of them at once.
+//!
+//! Invariants: the caller holds the lock of commits and the edit lock, and no delayed reference waits.
+
+use super::extents::Extent;
+use crate::running::Running;
+use crate::trees::LiveTree;
+use buttress_accounts::delayed_references::{ExtentKind, Reference};
+use buttress_exact::{Exact as _, u64_of};
+use buttress_format::{
+    ByteCount, FileExtent, FileExtentBody, InodeNumber, ItemType, Key, Logical, TreeBlock, TreeId,
+};
+use buttress_fs::checksums::ExpectedChecksums;
+use buttress_fs::error::{Corruption, Defect, Result};
+use buttress_fs::extents::COMPRESSED_EXTENT_LIMIT;
+use buttress_tree::{BlockPointer, Holder};
+use core::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The largest number of blocks that a batch of several extents may change.
+const BLOCKS_MAX: usize = 512;
+
+/// A tree block that changes.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) block: TreeBlock,
+    pub(super) extent: Extent,
+}
+
+/// An extent of file data whose content has a new place.
+#[derive(Clone, Debug)]
+pub(super) struct Moved {
+    pub(super) from: Logical,
+    pub(super) length: ByteCount,
+    pub(super) to: Logical,
+    /// The checksums that the content was verified by.
+    pub(super) sums: ExpectedChecksums,
+}
+
+/// An extent of file data that gets another address.
+#[derive(Debug)]
+pub(super) struct Data {
+    pub(super) moved: Moved,
+    pub(super) extent: Extent,
+}
+
+/// The closure. See the module.
+#[derive(Debug, Default)]
+pub(super) struct Closure {
+    /// Tree blocks that get a copy, by address.
+    pub(super) blocks: BTreeMap<Logical, Block>,
+    /// Extents of data that get another address, by the old one.
+    pub(super) data: BTreeMap<Logical, Data>,
+    /// Blocks whose pointer is the root's, or in a block in memory, with the tree.
+    pub(super) pointers: BTreeSet<(TreeId, Logical)>,
+    /// File extent items in leaves in memory, or in trees of the volume itself.
+    pub(super) items: BTreeSet<(TreeId, Key)>,
+    /// Extents that changed since their content was copied: they wait for the next pass.
+    pub(super) changed: Vec<Moved>,
+    queue: Vec<Logical>,
+    missing: Vec<BlockPointer>,
+}
+
+/// The outcome of computing a closure.
+pub(super) enum Computed {
+    Closure(Box<Closure>),
+    /// Blocks to read first, without the lock.
+    Missing(Vec<BlockPointer>),
+    /// The batch must be divided.
+    TooLarge,
+}
+
+impl Closure {
+    /// Computes the closure of extents whose content was copied, and of tree blocks of subvolumes.
+    pub(super) fn compute(running: &mut Running, moved: &[Moved], blocks: &[Logical]) -> Result<Computed> {
+        let mut closure = Self::default();
+        for moved in moved {
+            let added = closure.add_data(running, moved);
+            closure.note_missing(added)?;
+        }
+        closure.queue.extend_from_slice(blocks);
+        let is_single = moved.len().saturating_add(blocks.len()) <= 1;
+        while let Some(next) = closure.queue.pop() {
+            let added = closure.add_block(running, next);
+            closure.note_missing(added)?;
+            if closure.blocks.len() > BLOCKS_MAX && !is_single {
+                return Ok(Computed::TooLarge);
+            }
+        }
+        match core::mem::take(&mut closure.missing) {
+            missing if missing.is_empty() => Ok(Computed::Closure(Box::new(closure))),
+            missing => Ok(Computed::Missing(missing)),
+        }
+    }
+
+    fn note_missing(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => match error.missing_block() {
+                Some(pointer) => {
+                    self.missing.push(pointer);
+                    Ok(())
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    fn add_data(&mut self, running: &mut Running, moved: &Moved) -> Result<()> {
+        let Some(extent) = running.core.extent_with_references(moved.from)? else {
+            self.changed.push(moved.clone());
+            return Ok(());
+        };
+        let is_same = extent.kind() == ExtentKind::Data
+            && extent.item.length == moved.length
+            && running.checksums_of(moved.from, moved.length)? == moved.sums;
+        if !is_same {
+            self.changed.push(moved.clone());
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for (reference, count) in &extent.references {
+            match *reference {
+                Reference::SharedData { parent } => self.queue.push(parent),
+                Reference::Data { root, inode, offset } => {
+                    let found = Found {
+                        root,
+                        inode,
+                        offset,
+                        count: *count,
+                    };
+                    let added = self.add_users(running, &extent, &found);
+                    result = result.and(self.note_missing(added));
+                }
+                Reference::TreeBlock { .. } | Reference::SharedBlock { .. } => {
+                    return Err(Defect::new("an extent of data has references of a tree block")
+                        .with("extent", moved.from.get())
+                        .into());
+                }
+            }
+        }
+        result?;
+        let data = Data {
+            moved: moved.clone(),
+            extent,
+        };
+        self.data.insert(moved.from, data);
+        Ok(())
+    }
+
+    /// Adds the leaves of a tree whose items make up one reference.
+    fn add_users(&mut self, running: &mut Running, extent: &Extent, reference: &Found) -> Result<()> {
+        let root = reference.root;
+        let tree = running.open_tree(root)?.tree.clone();
+        let sector_bytes = running.core.format.sector_bytes;
+        let keys = reference.items(&tree, extent, sector_bytes)?;
+        if i64::try_from(keys.len()).ok() != Some(reference.count) {
+            return Err(reference.dangling(extent).into());
+        }
+        let mut leaf: Option<TreeBlock> = None;
+        for key in keys {
+            if leaf.as_ref().is_some_and(|leaf| leaf.search(&key).is_ok()) {
+                continue;
+            }
+            let written = match root.holds_files() {
+                true => tree.with(|tree| tree.written_leaf(&key))?,
+                false => {
+                    running.reach(root, &key)?;
+                    None
+                }
+            };
+            match written {
+                Some((pointer, block)) => {
+                    self.queue.push(pointer.logical);
+                    leaf = Some(block);
+                }
+                None => {
+                    self.items.insert((root, key));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_block(&mut self, running: &mut Running, logical: Logical) -> Result<()> {
+        if self.blocks.contains_key(&logical) {
+            return Ok(());
+        }
+        let node_bytes = running.core.node_bytes();
+        let extent = running.core.expect_extent(logical, node_bytes)?;
+        let ExtentKind::TreeBlock { level } = extent.kind() else {
+            return Err(Corruption::ExtentMissing {
+                logical,
+                length: node_bytes,
+            }
+            .into());
+        };
+        let block = running.core.forest.read_block(&extent.pointer())?;
+        // Clamp: the root of an empty tree is found by its level alone.
+        let first_key = block.key(0).unwrap_or(Key::MIN);
+        let mut result = Ok(());
+        for (reference, _) in &extent.references {
+            let added = match *reference {
+                Reference::SharedBlock { parent } => {
+                    self.queue.push(parent);
+                    Ok(())
+                }
+                Reference::TreeBlock { root } => self.add_holder(running, root, logical, level, &first_key),
+                Reference::Data { .. } | Reference::SharedData { .. } => {
+                    return Err(Defect::new("a tree block has references of data")
+                        .with("block", logical.get())
+                        .into());
+                }
+            };
+            result = result.and(self.note_missing(added));
+        }
+        result?;
+        self.blocks.insert(logical, Block { block, extent });
+        Ok(())
+    }
+
+    fn add_holder(
+        &mut self,
+        running: &mut Running,
+        root: TreeId,
+        logical: Logical,
+        level: u8,
+        first_key: &Key,
+    ) -> Result<()> {
+        if !root.holds_files() {
+            return Err(Corruption::ReferenceMissing {
+                logical,
+                reference: format!("tree {root}, which shares no blocks"),
+            }
+            .into());
+        }
+        let tree = running.open_tree(root)?.tree.clone();
+        match tree.with(|tree| tree.holder(logical, level, first_key))? {
+            Some(Holder::Root | Holder::Memory) => {
+                self.pointers.insert((root, logical));
+                Ok(())
+            }
+            Some(Holder::Block(block)) => {
+                self.queue.push(block.0.logical);
+                Ok(())
+            }
+            None => Err(Corruption::BackReferenceDangling {
+                logical,
+                reference: format!("tree {root} level {level}"),
+            }
+            .into()),
+        }
+    }
+}
+
+/// A reference of a file to an extent.
+struct Found {
+    root: TreeId,
+    inode: InodeNumber,
+    offset: u64,
+    count: i64,
+}
+
+impl Found {
+    /// The keys of the items that make up the reference.
+    fn items(&self, tree: &LiveTree, extent: &Extent, sector_bytes: u32) -> Result<Vec<Key>> {
+        let object = self.inode.object_id();
+        // An offset in the upper half wraps: the file begins in the middle of the extent.
+        let from = if self.offset > u64::MAX / 2 {
+            0
+        } else {
+            self.offset
+        };
+        let reach = extent.item.length.get().max(COMPRESSED_EXTENT_LIMIT.get());
+        let mut keys = Vec::new();
+        tree.scan(&Key::new(object, ItemType::EXTENT_DATA, from), |key, data| {
+            if key.objectid != object
+                || key.item_type != ItemType::EXTENT_DATA
+                || key.offset.wrapping_sub(self.offset) >= reach
+                || i64::try_from(keys.len()).is_ok_and(|found| found >= self.count)
+            {
+                return ControlFlow::Break(());
+            }
+            let uses = FileExtent::parse(key, data, sector_bytes).is_ok_and(|found| match found.body {
+                FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) => {
+                    slice.disk == extent.item.start
+                        && key.offset.wrapping_sub(slice.offset.get()) == self.offset
+                }
+                FileExtentBody::Inline(_) => false,
+            });
+            if uses {
+                keys.push(*key);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(keys)
+    }
+
+    fn dangling(&self, extent: &Extent) -> Corruption {
+        Corruption::BackReferenceDangling {
+            logical: extent.item.start,
+            reference: format!(
+                "tree {} inode {} offset {} count {}",
+                self.root, self.inode, self.offset, self.count
+            ),
+        }
+    }
+}
+
+impl Running {
+    /// The checksums of an extent, as the newest version of the checksum tree has them.
+    pub(super) fn checksums_of(&mut self, logical: Logical, length: ByteCount) -> Result<ExpectedChecksums> {
+        let (checksum_type, sector_bytes) = (self.core.format.checksum_type, self.core.format.sector_bytes);
+        let tree = self.view(TreeId::CHECKSUM)?;
+        ExpectedChecksums::in_tree(&tree, checksum_type, sector_bytes, logical, length.exact_usize())
+    }
+
+    /// The places of trees that the change of a closure edits, for a reservation.
+    pub(super) fn places_of(closure: &Closure) -> u64 {
+        let blocks = u64_of(closure.blocks.len());
+        let data = u64_of(closure.data.len());
+        let items = u64_of(closure.items.len());
+        // Two records of each extent, and two runs of checksums.
+        blocks
+            .exact_add(data)
+            .exact_mul(2)
+            .exact_add(data.exact_mul(2))
+            .exact_add(items)
+    }
+}

@@ -1,0 +1,173 @@
+//! The content of data extents: read in large requests, verified, and written to new places. No lock is held meanwhile.
+//!
+//! Each sector comes from a copy that its checksum accepts. Sectors without a checksum come from devices that missed no commit.
+//! The content cannot change: nothing overwrites it in place, since its group is being emptied.
+
+use super::closure::Moved;
+use crate::block_groups::{Found, Purpose};
+use crate::data_extents::DataRange;
+use crate::engine::Engine;
+use crate::running::Running;
+use buttress_accounts::Accounts as _;
+use buttress_format::{ByteCount, ExtentItem, Logical};
+use buttress_fs::error::{Error, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_fs::location::Location;
+use buttress_locks::Excused;
+use buttress_volume::{ExtentRead, ExtentWrite};
+use std::collections::BTreeSet;
+
+/// How many files an error names.
+const USERS_MAX: usize = 16;
+
+/// Extents that have a copy at a new place. What is not taken out goes back to the free space.
+#[derive(Debug)]
+pub(super) struct Copies<'a> {
+    engine: &'a Engine,
+    moved: Vec<Moved>,
+}
+
+impl Drop for Copies<'_> {
+    fn drop(&mut self) {
+        if self.moved.is_empty() {
+            return;
+        }
+        let mut handle = self.engine.start_to_look();
+        for moved in &self.moved {
+            handle.give_back_data(range_of(moved));
+        }
+    }
+}
+
+const fn range_of(moved: &Moved) -> DataRange {
+    DataRange {
+        logical: moved.to,
+        length: moved.length,
+    }
+}
+
+impl Copies<'_> {
+    pub(super) fn moved(&self) -> &[Moved] {
+        &self.moved
+    }
+
+    /// Takes out extents that are in the trees now.
+    pub(super) fn keep(&mut self, is_used: impl Fn(&Moved) -> bool) {
+        self.moved.retain(|moved| !is_used(moved));
+    }
+}
+
+impl Engine {
+    /// Copies the content of extents to new places.
+    ///
+    /// # Errors
+    /// [`Error::NotMoved`], [`Error::NoSpace`], errors of devices.
+    pub(super) fn copy_extents(&self, group: Logical, extents: &[ExtentItem]) -> Result<Copies<'_>> {
+        let mut copies = Copies {
+            engine: self,
+            moved: Vec::with_capacity(extents.len()),
+        };
+        if extents.is_empty() {
+            return Ok(copies);
+        }
+        let view = self.view();
+        for extent in extents {
+            let length = extent.length.exact_usize();
+            let sums = view.expected_checksums(extent.start, length)?;
+            let sums = sums.ok_or(Error::Invalid {
+                what: "a volume that is read without checksums is not relocated",
+            })?;
+            let start = self.start_unchecked();
+            let (handle, to) = self.retry(start, |handle| handle.allocate_copy(extent.length))?;
+            drop(handle);
+            copies.moved.push(Moved {
+                from: extent.start,
+                length: extent.length,
+                to,
+                sums,
+            });
+        }
+        let writes = self.read_extents(&view, group, &copies.moved)?;
+        self.write_data_beside(&writes).map_err(|error| match error {
+            buttress_volume::Error::Io(failure) if failure.is_out_of_space() => {
+                Error::OutOfHostSpace(failure)
+            }
+            other => other.into(),
+        })?;
+        Ok(copies)
+    }
+
+    fn read_extents(&self, view: &Filesystem, group: Logical, moved: &[Moved]) -> Result<Vec<ExtentWrite>> {
+        let volume = self.forest().volume();
+        let reads: Vec<ExtentRead> = moved
+            .iter()
+            .map(|moved| ExtentRead {
+                logical: moved.from,
+                length: moved.length.exact_usize(),
+            })
+            .collect();
+        let mut writes = Vec::with_capacity(moved.len());
+        for (moved, pending) in moved.iter().zip(volume.start_reads(&reads)) {
+            let pending = match moved.sums.missing() {
+                [] => pending,
+                _ => pending.unverified(),
+            };
+            let verify = |data: &[u8], bad: &mut Vec<core::ops::Range<usize>>| moved.sums.verify(data, bad);
+            let (data, lost) = pending.wait_data(volume, &verify)?;
+            if let Some(lost) = lost.into_iter().next() {
+                return Err(not_moved(view, group, moved, lost.error.into()));
+            }
+            writes.push(ExtentWrite {
+                logical: moved.to,
+                bytes: data.into_bytes(),
+            });
+        }
+        writes.sort_unstable_by_key(|write| write.logical);
+        Ok(writes)
+    }
+}
+
+/// The error for an extent without an intact copy, with the files that use it.
+fn not_moved(view: &Filesystem, group: Logical, moved: &Moved, cause: Error) -> Error {
+    let _excused = Excused::from_device_rule();
+    let found = view.data_references(moved.from, true);
+    let users: BTreeSet<Location> = match found {
+        Ok(found) => found.iter().map(|reference| reference.location).collect(),
+        // The cause stands for itself; who uses the extent is a courtesy.
+        Err(_) => BTreeSet::new(),
+    };
+    Error::NotMoved {
+        group,
+        logical: moved.from,
+        length: moved.length,
+        users: users.into_iter().take(USERS_MAX).collect(),
+        cause: Box::new(cause),
+    }
+}
+
+impl Running {
+    /// Takes a place in one piece for the copy of an extent. A block that is missing ends it before anything changed.
+    fn allocate_copy(&mut self, length: ByteCount) -> Result<Logical> {
+        let bytes = length.get();
+        loop {
+            let promised = self.core.reserved_data_bytes;
+            let is_spare = self.free_for_data() >= promised.saturating_add(bytes);
+            let found = match is_spare {
+                true => self
+                    .core
+                    .groups
+                    .allocate(Purpose::Data, bytes, bytes, self.core.sector_bytes())?,
+                false => Found::Nothing,
+            };
+            match found {
+                Found::Range(start, _) => return Ok(Logical::new(start)),
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing => {
+                    if !self.add_data_space(bytes)? {
+                        return Err(self.no_data_space(length));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Block groups that are being emptied: no allocation uses them, and a commit removes them once nothing is left.
+//!
+//! Invariants:
+//! - Before a group is marked, all that it holds has space in other groups. Chunks are planned before one is made, so that a
+//!   volume without space stays as it was.
+//! - A group that was not emptied takes extents again at the end of the job.
+
+use crate::block_groups::{Group, Purpose};
+use crate::engine::Engine;
+use crate::need::Need;
+use crate::reservation::Handle;
+use crate::running::Running;
+use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, Logical};
+use buttress_fs::error::{Defect, Error, Result};
+use buttress_fs::progress::Progress;
+use core::time::Duration;
+
+/// Nodes of the chunk tree beside the ones that move.
+const SYSTEM_NODES: u64 = 16;
+
+/// Edits that may come beside a job.
+const PLACES_BESIDE: u64 = 64;
+
+/// How long a job waits for readers of older states before it looks again.
+const READERS_WAIT: Duration = Duration::from_millis(20);
+
+/// How many commits without readers remove an empty group.
+const COMMITS_MAX: usize = 8;
+
+const PURPOSES: [Purpose; 3] = [Purpose::System, Purpose::Metadata, Purpose::Data];
+
+/// Groups of a job. They take extents again when this goes.
+#[derive(Debug)]
+pub(super) struct Emptying<'a> {
+    engine: &'a Engine,
+    pub(super) groups: Vec<Logical>,
+}
+
+impl Drop for Emptying<'_> {
+    fn drop(&mut self) {
+        let mut running = self.engine.shared.running.lock();
+        for start in &self.groups {
+            if let Some(group) = running.core.groups.get_mut(start.get()) {
+                group.read_only = false;
+            }
+        }
+    }
+}
+
+impl<'a> Emptying<'a> {
+    /// Marks groups. They get no more extents from here on.
+    pub(super) fn begin(engine: &'a Engine, groups: &[Logical]) -> Result<Self> {
+        let mut emptying = Self {
+            engine,
+            groups: Vec::new(),
+        };
+        let (mut handle, ()) = engine.retry(engine.start_unchecked(), |handle| {
+            handle.require_space_for(groups)
+        })?;
+        for start in groups {
+            if let Some(group) = handle.core.groups.get_mut(start.get())
+                && group.start == start.get()
+            {
+                group.read_only = true;
+                emptying.groups.push(*start);
+            }
+        }
+        let (handle, ()) = engine.retry(handle, |handle| handle.make_space(groups))?;
+        drop(handle);
+        // From here on nothing is overwritten in place in these groups. The commit waits for what is being overwritten.
+        engine.commit()?;
+        Ok(emptying)
+    }
+
+    /// Whether everything has left a group; true for a group that is gone.
+    pub(super) fn is_empty(&self, start: Logical) -> bool {
+        let running = self.engine.shared.running.lock();
+        let group = running
+            .core
+            .groups
+            .holding(start.get())
+            .filter(|group| group.start == start.get());
+        group.is_none_or(|group| group.used == 0 && group.allocated_bytes == 0)
+    }
+
+    /// Bytes in use in all of the groups.
+    pub(super) fn used_bytes(&self) -> u64 {
+        let running = self.engine.shared.running.lock();
+        let used = self
+            .groups
+            .iter()
+            .filter_map(|start| running.core.groups.holding(start.get()));
+        used.fold(0, |sum, group| sum.saturating_add(group.used))
+    }
+
+    /// Waits until commits have removed the groups. Readers of older states keep them.
+    pub(super) fn wait_for_removal(&self, progress: &Progress) -> Result<()> {
+        let is_there = |handle: &Handle<'_>, start: &Logical| {
+            let group = handle.core.groups.holding(start.get());
+            group.is_some_and(|group| group.start == start.get() && group.read_only)
+        };
+        let mut idle = 0_usize;
+        loop {
+            {
+                let mut handle = self.engine.start_unchecked();
+                if !self.groups.iter().any(|start| is_there(&handle, start)) {
+                    break;
+                }
+                // A commit removes empty groups; it must not find nothing to do.
+                handle.core.superblock_changed = true;
+            }
+            self.engine.commit_metadata()?;
+            let handle = self.engine.start_to_look();
+            let mut left = self
+                .groups
+                .iter()
+                .filter_map(|start| handle.core.groups.holding(start.get()));
+            let is_held = left.any(|group| group.read_only && group.pinned_bytes > 0);
+            drop(handle);
+            if is_held {
+                progress.check()?;
+                std::thread::sleep(READERS_WAIT);
+                continue;
+            }
+            idle = idle.saturating_add(1);
+            if idle > COMMITS_MAX {
+                return Err(Defect::new("an empty block group is not removed").into());
+            }
+        }
+        // The space of the chunks can be used again once this is durable.
+        self.engine.commit_metadata().map(drop)
+    }
+}
+
+impl Running {
+    /// The bytes that groups hold for a purpose. Mixed groups count as data.
+    fn used_by(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+        let counts = |group: &&Group| {
+            let is_mixed = group
+                .flags
+                .contains(BlockGroupFlags::DATA | BlockGroupFlags::METADATA);
+            group.serves(purpose) && !(is_mixed && purpose == Purpose::Metadata)
+        };
+        groups
+            .iter()
+            .filter_map(|start| self.core.groups.holding(start.get()))
+            .filter(counts)
+            .fold(0, |sum, group| sum.saturating_add(group.used))
+    }
+
+    fn purposes_of(&self, groups: &[Logical]) -> Vec<Purpose> {
+        let there = || {
+            groups
+                .iter()
+                .filter_map(|start| self.core.groups.holding(start.get()))
+        };
+        let serves = |purpose: &Purpose| there().any(|group| group.serves(*purpose));
+        PURPOSES.into_iter().filter(serves).collect()
+    }
+
+    /// The bytes that must be free for a purpose once these groups take nothing more.
+    fn wanted_for(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+        let used = self.used_by(groups, purpose);
+        let beside = match purpose {
+            Purpose::System => self.core.node_bytes().get().saturating_mul(SYSTEM_NODES),
+            Purpose::Metadata => self.metadata_reservation_bytes(Need::freeing(PLACES_BESIDE)),
+            Purpose::Data => self.core.reserved_data_bytes.max(self.core.sector_bytes()),
+        };
+        used.saturating_add(beside)
+    }
+
+    /// The free bytes for a purpose outside of these groups.
+    fn free_outside(&self, groups: &[Logical], purpose: Purpose) -> u64 {
+        let inside = groups
+            .iter()
+            .filter_map(|start| self.core.groups.holding(start.get()));
+        let target = self.core.groups.targets().of(purpose);
+        let counts = |group: &&Group| {
+            let has_target = target.is_none_or(|target| group.flags.profile() == Some(target));
+            group.serves(purpose) && has_target
+        };
+        let inside = inside.filter(counts).fold(0_u64, |sum, group| {
+            sum.saturating_add(group.free_bytes())
+                .saturating_add(group.unbacked_bytes())
+        });
+        // Clamp: groups that are marked already have nothing free.
+        self.core
+            .groups
+            .preferred_free_bytes(purpose)
+            .saturating_sub(inside)
+    }
+
+    /// Fails, before anything changed, if other groups and new chunks have no space for what these groups hold.
+    fn require_space_for(&mut self, groups: &[Logical]) -> Result<()> {
+        let mut planned: Vec<(DeviceId, u64, u64)> = Vec::new();
+        let mut lack = None;
+        for purpose in self.purposes_of(groups) {
+            let wanted = self.wanted_for(groups, purpose);
+            let mut free = self.free_outside(groups, purpose);
+            while free < wanted {
+                match self.plan_places(purpose, &mut planned) {
+                    Some(length) => free = free.saturating_add(length),
+                    None => break,
+                }
+            }
+            if free < wanted {
+                lack = lack.or(Some((purpose, wanted.saturating_sub(free))));
+            }
+        }
+        self.core.devices.release(&planned);
+        match lack {
+            None => Ok(()),
+            Some((purpose, bytes)) => Err(self.no_space_to_move(purpose, bytes)),
+        }
+    }
+
+    /// Plans one more chunk, and takes its places for as long as planning goes on. Gives its length.
+    fn plan_places(&mut self, purpose: Purpose, planned: &mut Vec<(DeviceId, u64, u64)>) -> Option<u64> {
+        let plan = self.plan_chunk(purpose)?;
+        let before = planned.len();
+        for (device, _, _) in &plan.stripes {
+            match self.core.devices.take(*device, plan.stripe_length) {
+                Some(start) => planned.push((*device, start, plan.stripe_length)),
+                None => break,
+            }
+        }
+        let is_whole = planned.len().saturating_sub(before) == plan.stripes.len();
+        is_whole.then_some(plan.length)
+    }
+
+    fn no_space_to_move(&self, purpose: Purpose, bytes: u64) -> Error {
+        Error::NoSpace {
+            what: match purpose {
+                Purpose::Data => "data in other block groups",
+                Purpose::Metadata => "metadata in other block groups",
+                Purpose::System => "the chunk tree in other block groups",
+            },
+            wanted: ByteCount::new(bytes),
+            pinned_by_readers: self.pinned_by_readers(),
+        }
+    }
+
+    /// Makes chunks for what these groups hold. A block that is missing ends it between two chunks.
+    fn make_space(&mut self, groups: &[Logical]) -> Result<()> {
+        for purpose in self.purposes_of(groups) {
+            loop {
+                let wanted = self.wanted_for(groups, purpose);
+                let free = self.free_outside(groups, purpose);
+                if free >= wanted {
+                    break;
+                }
+                if !self.allocate_chunk(purpose)? {
+                    return Err(self.no_space_to_move(purpose, wanted.saturating_sub(free)));
+                }
+            }
+        }
+        Ok(())
+    }
+}

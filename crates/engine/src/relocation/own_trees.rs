@@ -1,0 +1,108 @@
+//! Tree blocks of the volume's own trees: each belongs to one tree, so an edit that changes nothing moves it.
+
+use crate::engine::Engine;
+use crate::need::Need;
+use crate::running::Running;
+use buttress_accounts::delayed_references::{ExtentKind, Reference};
+use buttress_exact::u64_of;
+use buttress_format::{Key, Logical, TreeId};
+use buttress_fs::error::Result;
+use buttress_tree::NonBlocking;
+
+/// How many blocks move in one edit.
+const BLOCKS_AT_ONCE: usize = 16;
+
+impl Engine {
+    /// Divides tree blocks into those of the volume's own trees and those of subvolumes.
+    pub(super) fn divide_blocks(&self, blocks: &[Logical]) -> Result<(Vec<Logical>, Vec<Logical>)> {
+        let (mut own, mut shareable) = (Vec::new(), Vec::new());
+        let mut handle = self.start_to_look();
+        for block in blocks {
+            let owner;
+            (handle, owner) = self.retry(handle, |handle| handle.only_tree_of(*block))?;
+            match owner {
+                Some(_) => own.push(*block),
+                None => shareable.push(*block),
+            }
+        }
+        Ok((own, shareable))
+    }
+
+    /// Moves blocks of the volume's own trees.
+    pub(super) fn move_own_blocks(&self, blocks: &[Logical]) -> Result<()> {
+        for part in blocks.chunks(BLOCKS_AT_ONCE) {
+            let mut rest = part;
+            while !rest.is_empty() {
+                let handle = self.start(Need::freeing(u64_of(rest.len())))?;
+                let (handle, count) = self.retry(handle, |handle| {
+                    let mut count = 0_usize;
+                    for block in rest {
+                        match handle.touch_block(*block) {
+                            Ok(()) => count = count.saturating_add(1),
+                            Err(error) if count > 0 && error.missing_block().is_some() => break,
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    Ok(count)
+                })?;
+                drop(handle);
+                // Clamp: at most all of them.
+                rest = rest.get(count..).unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// The tree of the volume itself that a block belongs to; `None` for blocks of subvolumes, and for what is gone.
+    fn only_tree_of(&mut self, block: Logical) -> Result<Option<TreeId>> {
+        let Some(extent) = self.core.extent_with_references(block)? else {
+            return Ok(None);
+        };
+        Ok(extent
+            .references
+            .iter()
+            .find_map(|(reference, _)| match reference {
+                Reference::TreeBlock { root } if !root.holds_files() => Some(*root),
+                _ => None,
+            }))
+    }
+
+    /// Of these blocks, those that are still there, and that trees of subvolumes refer to.
+    pub(super) fn still_shareable(&mut self, blocks: &[Logical]) -> Result<Vec<Logical>> {
+        let mut found = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let is_there = match self.core.extent_with_references(*block) {
+                Ok(extent) => extent.is_some_and(|extent| extent.kind() != ExtentKind::Data),
+                // The closure comes to the same block, and tells what is missing.
+                Err(error) if error.missing_block().is_some() => true,
+                Err(error) => return Err(error),
+            };
+            if is_there {
+                found.push(*block);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Has a block copied to a new place by an edit of its tree. A block that is missing ends it before anything changed.
+    fn touch_block(&mut self, block: Logical) -> Result<()> {
+        let Some(tree) = self.only_tree_of(block)? else {
+            return Ok(());
+        };
+        let Some(extent) = self.core.extent_with_references(block)? else {
+            return Ok(());
+        };
+        let content = self.core.forest.read_block(&extent.pointer())?;
+        // Clamp: an empty tree has one leaf, which no key leads to.
+        let first_key = content.key(0).unwrap_or(Key::MIN);
+        let Some(found) = self.at_or_after(tree, &first_key)? else {
+            return Ok(());
+        };
+        let key = found.key();
+        drop(found);
+        self.reach(tree, &key)?;
+        NonBlocking::lifted(|| self.update(tree, &key, &mut |_| {}).map(drop))
+    }
+}

@@ -1,0 +1,498 @@
+//! The change of a closure: copies of all its blocks at new addresses, and everything that names an address.
+//!
+//! | what | changes to |
+//! |---|---|
+//! | a tree block | a copy with the new addresses of what it points to; owner and content stay |
+//! | its extent item | one of the copy: the same references, by address to the copies of the blocks above |
+//! | references of what a block with full back references points to | by the address of the copy |
+//! | an extent of data | one at the new place: the same references; its checksums move along |
+//! | pointers and items in memory | the new addresses, in place |
+//!
+//! Invariants: everything that can fail comes before the first change. A failure after that stops writing.
+
+use super::closure::{Block, Closure, Data};
+use crate::block_groups::{Found, Purpose};
+use crate::need::Need;
+use crate::running::Running;
+use buttress_accounts::delayed_references::{Created, ExtentKind, Reference};
+use buttress_exact::u64_of;
+use buttress_format::file_extent::set_disk;
+use buttress_format::{
+    ByteCount, FileExtent, ItemType, Key, KeyPointer, Logical, ObjectId, TreeBlock, TreeId,
+};
+use buttress_fs::error::{Corruption, Defect, Error, Result};
+use buttress_locks::Excused;
+use buttress_tree::NonBlocking;
+use buttress_volume::ExtentWrite;
+use core::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The new addresses of a closure.
+#[derive(Debug)]
+pub(super) struct Renaming {
+    closure: Closure,
+    blocks: BTreeMap<Logical, Logical>,
+    /// Of nodes with full back references: the children that they still refer to. A tree that is being dropped has pointers
+    /// to children that are gone. Empty if no tree is being dropped.
+    gone: BTreeSet<(Logical, Logical)>,
+}
+
+impl Running {
+    /// Prepares the change of a closure: reserves space, looks up what the change edits, and takes addresses. A block that is
+    /// missing ends it before anything changed. `None` if the closure needs more space for metadata than there is.
+    pub(super) fn prepare_renaming(&mut self, closure: Closure) -> Result<Option<Renaming>> {
+        for (tree, key) in &closure.items {
+            self.reach(*tree, key)?;
+        }
+        for data in closure.data.values() {
+            for at in [data.moved.from, data.moved.to] {
+                self.reach(TreeId::CHECKSUM, &crate::checksums::checksum_key(at.get()))?;
+            }
+        }
+        let gone = self.children_gone(&closure)?;
+        let blocks = u64_of(closure.blocks.len());
+        let need = Need::freeing(Self::places_of(&closure).saturating_add(blocks));
+        if !self.reserve_space(need)? {
+            return Ok(None);
+        }
+        let places = self.take_block_places(closure.blocks.len())?;
+        let Some(places) = places else {
+            return Ok(None);
+        };
+        let blocks = closure.blocks.keys().copied().zip(places).collect();
+        Ok(Some(Renaming {
+            closure,
+            blocks,
+            gone,
+        }))
+    }
+
+    /// Takes addresses for so many tree blocks. Nothing stays taken after an error, or without enough space.
+    fn take_block_places(&mut self, count: usize) -> Result<Option<Vec<Logical>>> {
+        let mut places = Vec::with_capacity(count);
+        let taken = self.take_some_places(count, &mut places);
+        if !matches!(taken, Ok(true)) {
+            self.give_back_places(&places);
+        }
+        Ok(taken?.then_some(places))
+    }
+
+    fn take_some_places(&mut self, count: usize, places: &mut Vec<Logical>) -> Result<bool> {
+        let node_bytes = self.core.node_bytes().get();
+        while places.len() < count {
+            let left = u64_of(count.saturating_sub(places.len()));
+            let wanted = left.saturating_mul(node_bytes);
+            let found = self
+                .core
+                .groups
+                .allocate(Purpose::Metadata, wanted, node_bytes, node_bytes)?;
+            match found {
+                Found::Range(start, length) => {
+                    let nodes = length.checked_div(node_bytes).unwrap_or(0).max(1);
+                    let at =
+                        |index: u64| Logical::new(start.saturating_add(index.saturating_mul(node_bytes)));
+                    places.extend((0..nodes).map(at));
+                }
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn give_back_places(&mut self, places: &[Logical]) {
+        let node_bytes = self.core.node_bytes().get();
+        for place in places {
+            let given = self.core.groups.give_back(place.get(), node_bytes);
+            self.core.settle(given);
+        }
+    }
+
+    /// Finds pointers of nodes with full back references to blocks that they do not refer to any more.
+    fn children_gone(&mut self, closure: &Closure) -> Result<BTreeSet<(Logical, Logical)>> {
+        let mut gone = BTreeSet::new();
+        if !self.has_dead_subvolumes()? {
+            return Ok(gone);
+        }
+        let full = |(_, block): &(&Logical, &Block)| block.extent.is_full() && !block.block.is_leaf();
+        for (parent, block) in closure.blocks.iter().filter(full) {
+            for pointer in block.block.pointers() {
+                let reference = Reference::SharedBlock { parent: *parent };
+                let extent = self.core.extent_with_references(pointer.logical)?;
+                let refers = |extent: &super::extents::Extent| {
+                    extent.references.iter().any(|(other, _)| *other == reference)
+                };
+                if !extent.as_ref().is_some_and(refers) {
+                    gone.insert((*parent, pointer.logical));
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Whether a deleted subvolume waits to be dropped, or was dropped in part.
+    fn has_dead_subvolumes(&mut self) -> Result<bool> {
+        let mut has_any = false;
+        let tree = self.open_tree(TreeId::ROOT)?.tree.clone();
+        tree.scan(&Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0), |key, _| {
+            has_any = key.objectid == ObjectId::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM;
+            ControlFlow::Break(())
+        })?;
+        Ok(has_any)
+    }
+
+    /// Changes everything. Gives the number of copied blocks.
+    ///
+    /// # Errors
+    /// A failure to write the copies, before any change; others stop writing.
+    pub(super) fn rename_all(&mut self, renaming: Renaming) -> Result<()> {
+        let _lifted = NonBlocking::lift();
+        let _excused = Excused::from_device_rule();
+        let places: Vec<Logical> = renaming.blocks.values().copied().collect();
+        if let Err(error) = self.write_copies(&renaming) {
+            self.give_back_places(&places);
+            return Err(error);
+        }
+        // No log on the last commit may name a new address.
+        self.core.has_new_chunk = true;
+        self.change_all(&renaming).inspect_err(|error| {
+            self.core.forest.volume().stop_writing(error);
+        })
+    }
+
+    fn write_copies(&mut self, renaming: &Renaming) -> Result<()> {
+        let mut copies = Vec::with_capacity(renaming.blocks.len());
+        for (old, new) in &renaming.blocks {
+            copies.push(self.copy_of(renaming, *old, *new)?);
+        }
+        copies.sort_unstable_by_key(|(_, copy)| copy.logical());
+        let writes: Vec<ExtentWrite> = copies
+            .iter()
+            .map(|(_, copy)| ExtentWrite {
+                logical: copy.logical(),
+                bytes: copy.bytes().clone(),
+            })
+            .collect();
+        self.core.forest.volume().write(&writes)?;
+        for (tree, copy) in copies {
+            self.core.forest.keep_written(tree, copy);
+        }
+        Ok(())
+    }
+
+    /// The sealed copy of a block, with the tree that made the block.
+    fn copy_of(&self, renaming: &Renaming, old: Logical, new: Logical) -> Result<(TreeId, TreeBlock)> {
+        let found = renaming.closure.blocks.get(&old);
+        let block = &found.ok_or_else(|| no_such_block(old))?.block;
+        let generation = self.core.generation;
+        let mut copy = block.copy_to_relocate(new, generation);
+        let is_changed = if block.is_leaf() {
+            let items = renaming.items_of(block, self.core.format.sector_bytes)?;
+            copy.edit_leaf(|leaf| {
+                let mut set = items.iter().map(|(slot, disk)| {
+                    let data = leaf.data_mut(*slot);
+                    data.is_some_and(|data| set_disk(data, *disk))
+                });
+                set.all(|is_set| is_set)
+            })
+        } else {
+            let renamed: Vec<(usize, KeyPointer)> = block
+                .pointers()
+                .enumerate()
+                .filter_map(|(slot, pointer)| {
+                    let logical = *renaming.blocks.get(&pointer.logical)?;
+                    Some((
+                        slot,
+                        KeyPointer {
+                            logical,
+                            generation,
+                            ..pointer
+                        },
+                    ))
+                })
+                .collect();
+            copy.edit_node(|node| renamed.iter().all(|(slot, pointer)| node.set(*slot, pointer)))
+        };
+        if !is_changed {
+            return Err(
+                Defect::new("a copy of a tree block has not the items of the block")
+                    .with("block", old.get())
+                    .into(),
+            );
+        }
+        let sealed = copy.seal(new, self.core.format.checksum_type, |_| None);
+        Ok((block.header().owner, sealed))
+    }
+
+    fn change_all(&mut self, renaming: &Renaming) -> Result<()> {
+        let closure = &renaming.closure;
+        for (old, block) in &closure.blocks {
+            self.move_block_references(renaming, *old, block)?;
+        }
+        for data in closure.data.values() {
+            self.move_data_references(renaming, data)?;
+        }
+        for (tree, old) in &closure.pointers {
+            self.point_to_copy(renaming, *tree, *old)?;
+        }
+        for (tree, key) in &closure.items {
+            self.change_item(renaming, *tree, key)?;
+        }
+        for data in closure.data.values() {
+            for (start, sums) in data.moved.sums.runs() {
+                let at = data.moved.to.saturating_add(ByteCount::of(start));
+                self.insert_checksums(at, sums)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_block_references(&mut self, renaming: &Renaming, old: Logical, block: &Block) -> Result<()> {
+        let new = *renaming.blocks.get(&old).ok_or_else(|| no_such_block(old))?;
+        let (node_bytes, level) = (self.core.node_bytes(), block.block.level());
+        let owner = block.block.header().owner;
+        let created = Created {
+            owner,
+            first_key: block.block.key(0),
+        };
+        let kind = ExtentKind::TreeBlock { level };
+        let references = &mut self.core.references;
+        for (index, (reference, _)) in block.extent.references.iter().enumerate() {
+            references.let_go(old, node_bytes, level, *reference, owner);
+            let moved = renaming.reference(*reference);
+            match index {
+                0 => references.create(new, node_bytes, kind, created, moved),
+                _ => references.change(new, node_bytes, kind, moved, 1),
+            }
+        }
+        if !block.extent.is_full() {
+            return Ok(());
+        }
+        references.set_full_backref(new, node_bytes, level);
+        match block.block.is_leaf() {
+            true => self.move_references_to_data(renaming, old, new, &block.block),
+            false => {
+                self.move_references_to_children(renaming, old, new, &block.block);
+                Ok(())
+            }
+        }
+    }
+
+    /// References by address to children that keep their own address.
+    fn move_references_to_children(
+        &mut self,
+        renaming: &Renaming,
+        old: Logical,
+        new: Logical,
+        node: &TreeBlock,
+    ) {
+        let node_bytes = self.core.node_bytes();
+        let kind = ExtentKind::TreeBlock {
+            // Exact: no leaf comes here.
+            level: node.level().saturating_sub(1),
+        };
+        for pointer in node.pointers() {
+            let child = pointer.logical;
+            if renaming.blocks.contains_key(&child) || renaming.gone.contains(&(old, child)) {
+                continue;
+            }
+            let references = &mut self.core.references;
+            references.change(
+                child,
+                node_bytes,
+                kind,
+                Reference::SharedBlock { parent: old },
+                -1,
+            );
+            references.change(child, node_bytes, kind, Reference::SharedBlock { parent: new }, 1);
+        }
+    }
+
+    /// References by address to extents of data that keep their own address.
+    fn move_references_to_data(
+        &mut self,
+        renaming: &Renaming,
+        old: Logical,
+        new: Logical,
+        leaf: &TreeBlock,
+    ) -> Result<()> {
+        for item in leaf
+            .items()
+            .filter(|item| item.key.item_type == ItemType::EXTENT_DATA)
+        {
+            let extent = parse(leaf, &item.key, item.data, self.core.format.sector_bytes)?;
+            let Some(slice) = extent.slice().filter(|slice| !slice.is_hole()) else {
+                continue;
+            };
+            if renaming.closure.data.contains_key(&slice.disk) {
+                continue;
+            }
+            let references = &mut self.core.references;
+            let (disk, length) = (slice.disk, slice.disk_bytes);
+            references.change(
+                disk,
+                length,
+                ExtentKind::Data,
+                Reference::SharedData { parent: old },
+                -1,
+            );
+            references.change(
+                disk,
+                length,
+                ExtentKind::Data,
+                Reference::SharedData { parent: new },
+                1,
+            );
+        }
+        Ok(())
+    }
+
+    fn move_data_references(&mut self, renaming: &Renaming, data: &Data) -> Result<()> {
+        let (from, to, length) = (data.moved.from, data.moved.to, data.moved.length);
+        let maker = data
+            .extent
+            .references
+            .iter()
+            .find_map(|(reference, _)| match reference {
+                Reference::Data { root, .. } => Some(*root),
+                _ => None,
+            });
+        let created = Created {
+            // Clamp: an extent without a maker counts for no subvolume.
+            owner: data.extent.owner.or(maker).unwrap_or(TreeId::MIN),
+            first_key: None,
+        };
+        let mut created = Some(created);
+        let references = &mut self.core.references;
+        for (reference, count) in &data.extent.references {
+            let moved = renaming.reference(*reference);
+            references.change(from, length, ExtentKind::Data, *reference, count.saturating_neg());
+            let more = match created.take() {
+                Some(created) => {
+                    references.create(to, length, ExtentKind::Data, created, moved);
+                    count.saturating_sub(1)
+                }
+                None => *count,
+            };
+            if more != 0 {
+                references.change(to, length, ExtentKind::Data, moved, more);
+            }
+        }
+        match created {
+            None => Ok(()),
+            Some(_) => Err(Defect::new("an extent without references moves")
+                .with("extent", from.get())
+                .into()),
+        }
+    }
+
+    fn point_to_copy(&mut self, renaming: &Renaming, tree: TreeId, old: Logical) -> Result<()> {
+        let new = *renaming.blocks.get(&old).ok_or_else(|| no_such_block(old))?;
+        let found = renaming.closure.blocks.get(&old);
+        let block = &found.ok_or_else(|| no_such_block(old))?.block;
+        let generation = self.core.generation;
+        let open = self.open_tree(tree)?;
+        let first_key = block.key(0).unwrap_or(Key::MIN);
+        let level = block.level();
+        let is_renamed = open
+            .tree
+            .edit(|tree| tree.rename(old, level, &first_key, (new, generation)));
+        if !is_renamed {
+            return Err(Defect::new("a tree has no pointer to a block that moves")
+                .with("tree", tree.get())
+                .with("block", old.get())
+                .into());
+        }
+        if open.tree.level() == level
+            && let Some(item) = open.item.as_mut()
+        {
+            item.logical = new;
+            item.generation = generation;
+            item.generation_v2 = generation;
+            open.item_changed = true;
+        }
+        Ok(())
+    }
+
+    fn change_item(&mut self, renaming: &Renaming, tree: TreeId, key: &Key) -> Result<()> {
+        let sector_bytes = self.core.format.sector_bytes;
+        let mut is_set = false;
+        let found = self.update(tree, key, &mut |data| {
+            let disk = FileExtent::parse(key, data, sector_bytes)
+                .ok()
+                .and_then(|extent| Some(extent.slice()?.disk));
+            let moved = disk.and_then(|disk| renaming.closure.data.get(&disk));
+            is_set = moved.is_some_and(|moved| set_disk(data, moved.moved.to));
+        })?;
+        if found && is_set {
+            return Ok(());
+        }
+        Err(Defect::new("a file extent item is not where its extent moves")
+            .with("tree", tree.get())
+            .with("inode", key.objectid.get())
+            .with("offset", key.offset)
+            .into())
+    }
+}
+
+impl Renaming {
+    /// The number of blocks that get a copy.
+    pub(super) fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The old addresses of the extents that move.
+    pub(super) fn moved(&self) -> BTreeSet<Logical> {
+        self.closure.data.keys().copied().collect()
+    }
+
+    /// Their length on disk.
+    pub(super) fn moved_bytes(&self) -> u64 {
+        let lengths = self.closure.data.values().map(|data| data.moved.length.get());
+        lengths.fold(0, u64::saturating_add)
+    }
+
+    /// The same reference after the move.
+    fn reference(&self, reference: Reference) -> Reference {
+        let moved = |parent: Logical| self.blocks.get(&parent).copied().unwrap_or(parent);
+        match reference {
+            Reference::SharedBlock { parent } => Reference::SharedBlock {
+                parent: moved(parent),
+            },
+            Reference::SharedData { parent } => Reference::SharedData {
+                parent: moved(parent),
+            },
+            keyed @ (Reference::TreeBlock { .. } | Reference::Data { .. }) => keyed,
+        }
+    }
+
+    /// Items of a leaf whose extents move: slots and new addresses.
+    fn items_of(&self, leaf: &TreeBlock, sector_bytes: u32) -> Result<Vec<(usize, Logical)>> {
+        let mut items = Vec::new();
+        for (slot, item) in leaf.items().enumerate() {
+            if item.key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let extent = parse(leaf, &item.key, item.data, sector_bytes)?;
+            let data = extent
+                .slice()
+                .and_then(|slice| self.closure.data.get(&slice.disk));
+            items.extend(data.map(|data| (slot, data.moved.to)));
+        }
+        Ok(items)
+    }
+}
+
+fn no_such_block(logical: Logical) -> Error {
+    Defect::new("a block moves that its closure does not have")
+        .with("block", logical.get())
+        .into()
+}
+
+fn parse<'d>(leaf: &TreeBlock, key: &Key, data: &'d [u8], sector_bytes: u32) -> Result<FileExtent<'d>> {
+    let parsed = FileExtent::parse(key, data, sector_bytes);
+    Ok(parsed.map_err(|error| Corruption::Item {
+        tree: leaf.header().owner,
+        error,
+    })?)
+}

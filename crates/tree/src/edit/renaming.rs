@@ -1,0 +1,182 @@
+//! Other addresses for committed blocks: a relocation copies a block once for all trees, and each tree then points to the copy.
+//!
+//! [`EditableTree::holder`] finds the pointer to a block. A pointer in a committed block moves with a copy of that block.
+//! [`EditableTree::rename`] replaces a pointer in memory: the root's, or one in a block that the running transaction changed.
+//!
+//! Invariant: no commit is in progress, so each block in memory either is of the running epoch and has no address, or was
+//! written. Callers hold the lock of commits.
+
+use super::node::Node;
+use super::route::Place;
+use super::{EditableTree, Root};
+use crate::error::Result;
+use crate::pointer::BlockPointer;
+use buttress_format::node::{KeyPointer, TreeBlock};
+use buttress_format::{Generation, Key, Logical};
+use std::sync::Arc;
+
+/// The place of the pointer to a block.
+#[derive(Clone, Debug)]
+pub enum Holder {
+    /// The block is the root.
+    Root,
+    /// The pointer is in a committed block.
+    Block(Box<(BlockPointer, TreeBlock)>),
+    /// The pointer is in a block that the running transaction changed.
+    Memory,
+}
+
+/// The slot of the child that `key` belongs to.
+fn child_slot(node: &Node, key: &Key) -> usize {
+    // Clamp: a key below the first one belongs to the first child.
+    node.search(key).unwrap_or_else(|slot| slot.saturating_sub(1))
+}
+
+impl EditableTree {
+    /// Finds the pointer to the block at `old`, by the level and the first key of the block. `None` if the tree has no such
+    /// block.
+    ///
+    /// # Errors
+    /// A block above it cannot be read.
+    pub fn holder(&self, old: Logical, level: u8, first_key: &Key) -> Result<Option<Holder>> {
+        let root_level = self.level();
+        if root_level <= level {
+            let is_root = root_level == level && self.written_root() == Some(old);
+            return Ok(is_root.then_some(Holder::Root));
+        }
+        let mut parent = None;
+        self.descend_to(level.saturating_add(1), first_key, |place| parent = Some(place))?;
+        let Some(place) = parent else {
+            return Ok(None);
+        };
+        let holder = match place {
+            Place::Node(node) if node.epoch == self.epoch => {
+                has_written_child(node, child_slot(node, first_key), old).then_some(Holder::Memory)
+            }
+            Place::Node(node) => {
+                let block = node.resolved();
+                points_to(&block, first_key, old)
+                    .then(|| Holder::Block(Box::new((node.pointer(self.tree), block))))
+            }
+            Place::Clean(clean) => points_to(&clean.1, first_key, old).then_some(Holder::Block(clean)),
+        };
+        Ok(holder)
+    }
+
+    /// Returns the leaf that `key` belongs in. `None` if the running transaction changed it.
+    ///
+    /// # Errors
+    /// A block on the way cannot be read.
+    pub fn written_leaf(&self, key: &Key) -> Result<Option<(BlockPointer, TreeBlock)>> {
+        let mut leaf = None;
+        self.descend_to(0, key, |place| leaf = Some(place))?;
+        Ok(match leaf {
+            Some(Place::Node(node)) if node.epoch != self.epoch => {
+                Some((node.pointer(self.tree), node.resolved()))
+            }
+            Some(Place::Clean(clean)) => Some(*clean),
+            Some(Place::Node(_)) | None => None,
+        })
+    }
+
+    /// Points to the copy of a block at `new` instead of the block at `old`, in the root's pointer or in memory. Returns
+    /// false, and changes nothing, if no such pointer exists.
+    pub fn rename(&mut self, old: Logical, level: u8, first_key: &Key, new: (Logical, Generation)) -> bool {
+        if self.level() == level {
+            return self.written_root() == Some(old) && {
+                let (logical, generation) = new;
+                self.root = Root {
+                    pointer: crate::pointer::RootPointer {
+                        tree: self.tree,
+                        logical,
+                        generation,
+                        level,
+                    },
+                    node: None,
+                };
+                true
+            };
+        }
+        let epoch = self.epoch;
+        let Some(mut link) = self.root.node.as_mut() else {
+            return false;
+        };
+        loop {
+            if link.epoch != epoch || link.level() <= level {
+                return false;
+            }
+            let slot = child_slot(link, first_key);
+            if link.level() == level.saturating_add(1) {
+                return has_written_child(link, slot, old) && point_to(Arc::make_mut(link), slot, new);
+            }
+            match Arc::make_mut(link).links.get_mut(slot).and_then(Option::as_mut) {
+                Some(child) => link = child,
+                None => return false,
+            }
+        }
+    }
+
+    /// The address of a root that was written.
+    fn written_root(&self) -> Option<Logical> {
+        match &self.root.node {
+            None => Some(self.root.pointer.logical),
+            Some(node) if node.epoch != self.epoch => node.address(),
+            Some(_) => None,
+        }
+    }
+
+    /// Visits the block of this level on the way to `key`.
+    fn descend_to<'tree>(&'tree self, level: u8, key: &Key, visit: impl FnOnce(Place<'tree>)) -> Result<()> {
+        let mut end_key = None;
+        let mut place = self.root_place()?;
+        while place.block().level() > level {
+            let block = place.block();
+            let searched = match &place {
+                Place::Node(node) => node.search(key),
+                Place::Clean(clean) => clean.1.search(key),
+            };
+            // Clamp: a key below the first one belongs to the first child.
+            let slot = searched.unwrap_or_else(|slot| slot.saturating_sub(1));
+            let child = self.child_place(&place, slot, end_key)?;
+            end_key = block.key(slot.saturating_add(1)).or(end_key);
+            let Some(child) = child else {
+                return Ok(());
+            };
+            place = child;
+        }
+        visit(place);
+        Ok(())
+    }
+}
+
+/// Whether a slot of a block in memory leads to the committed block at `old`.
+fn has_written_child(node: &Node, slot: usize, old: Logical) -> bool {
+    match node.link(slot) {
+        Some(child) => child.epoch != node.epoch && child.address() == Some(old),
+        None => node
+            .block
+            .pointer(slot)
+            .is_some_and(|pointer| pointer.logical == old),
+    }
+}
+
+fn points_to(block: &TreeBlock, key: &Key, old: Logical) -> bool {
+    // Clamp: a key below the first one belongs to the first child.
+    let slot = block.search(key).unwrap_or_else(|slot| slot.saturating_sub(1));
+    block.pointer(slot).is_some_and(|pointer| pointer.logical == old)
+}
+
+fn point_to(node: &mut Node, slot: usize, (logical, generation): (Logical, Generation)) -> bool {
+    let Some(key) = node.block.key(slot) else {
+        return false;
+    };
+    if let Some(link) = node.links.get_mut(slot) {
+        *link = None;
+    }
+    let pointer = KeyPointer {
+        key,
+        logical,
+        generation,
+    };
+    node.block.edit_node(|node| node.set(slot, &pointer))
+}

@@ -1,0 +1,1 @@
+//! Jobs beside writers.
