@@ -27,7 +27,7 @@ pub(crate) fn for_each(source: &mut dyn Source, take: &mut dyn FnMut(Entry) -> R
             .name("buttress-build-source".to_owned())
             .spawn_scoped(scope, move || fetch(source, &to))
             .map_err(|_| Error::Defect {
-                what: "no thread can be had",
+                what: "no thread can be started",
             })?;
         for batch in batches {
             let (entries, failure) = batch;

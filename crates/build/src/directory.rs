@@ -380,13 +380,16 @@ impl Seen {
     /// What is different now, in words.
     fn difference(&self, now: &Self) -> Option<String> {
         if now.inode != self.inode {
-            return Some("another file has its name".to_owned());
+            return Some("another file has replaced it".to_owned());
         }
         if now.size != self.size {
-            return Some(format!("it had {} bytes and has {}", self.size, now.size));
+            return Some(format!(
+                "its size changed from {} to {} bytes",
+                self.size, now.size
+            ));
         }
         if now.mtime != self.mtime || now.ctime != self.ctime {
-            return Some("its times of change differ".to_owned());
+            return Some("its change time differs".to_owned());
         }
         None
     }
@@ -408,7 +411,7 @@ impl Contents for DirectoryContents {
         let file = open_file(&host).map_err(|cause| DirectorySource::failed("opening", &host, cause))?;
         let seen = Seen::decode(&content.locator).ok_or_else(|| SourceError::Changed {
             place: host.display().to_string(),
-            what: "what was seen of it is lost".to_owned(),
+            what: "its recorded state is lost".to_owned(),
         })?;
         let mut reader = FileReader { file, host, seen };
         reader.finish()?;
@@ -458,7 +461,7 @@ impl ContentReader for FileReader {
             Ok(()) => Ok(()),
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Err(SourceError::Changed {
                 place: self.host.display().to_string(),
-                what: format!("it had {} bytes and ends before", self.seen.size),
+                what: format!("it is truncated (expected {} bytes)", self.seen.size),
             }),
             Err(cause) => Err(self.failed(cause)),
         }

@@ -33,10 +33,10 @@ pub enum PathProblem {
     #[error("a component is \"..\"")]
     LeadsOut,
     /// No name can hold this byte.
-    #[error("it holds a zero byte")]
+    #[error("it contains a zero byte")]
     ZeroByte,
     /// A component that no directory can hold.
-    #[error("a component has {bytes} bytes; at most {NAME_BYTES_MAX} are possible")]
+    #[error("a component is too long (found {bytes} bytes, expected at most {NAME_BYTES_MAX})")]
     NameTooLong {
         /// How long it is.
         bytes: usize,

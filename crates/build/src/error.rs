@@ -16,10 +16,10 @@ pub enum Error {
     #[error(transparent)]
     Volume(#[from] mkfs::Error),
     /// The job was asked to stop.
-    #[error("stopped before the image was whole")]
+    #[error("interrupted before the image was complete")]
     Cancelled,
     /// What does not fit memory cannot be put aside.
-    #[error("spooling to a file in {}: {cause}", folder.display())]
+    #[error("cannot write a spool file in {}: {cause}", folder.display())]
     Spool {
         /// Where.
         folder: PathBuf,
@@ -35,7 +35,7 @@ pub enum Error {
         source_name: String,
     },
     /// Something lies below what is no directory.
-    #[error("{path:?} lies below {above:?}, which is no directory")]
+    #[error("{path:?}: its parent {above:?} is not a directory")]
     NotADirectory {
         /// The path.
         path: String,
@@ -71,7 +71,7 @@ pub enum Error {
         problem: String,
     },
     /// The devices are too small.
-    #[error("no space for {what}: {needed} bytes more are needed than the devices have")]
+    #[error("no space for {what}: the devices are {needed} bytes too small")]
     NoRoom {
         /// What was to be written.
         what: &'static str,
@@ -79,16 +79,16 @@ pub enum Error {
         needed: ByteCount,
     },
     /// More sources than can be told apart.
-    #[error("more than 65,534 sources")]
+    #[error("too many sources (expected at most 65,534)")]
     Sources,
     /// As small as possible is only possible on one device.
-    #[error("a volume that is as small as possible lies on one device; {devices} are given")]
+    #[error("a volume of minimal size needs exactly one device (found {devices})")]
     LeastSizeDevices {
         /// How many.
         devices: usize,
     },
     /// The blocks of a file cannot be shared with the target.
-    #[error("the blocks of {path:?} cannot be shared with the image: {cause}")]
+    #[error("{path:?}: its blocks cannot be shared with the image: {cause}")]
     NotShared {
         /// The file, by its path in the volume.
         path: String,
@@ -96,13 +96,13 @@ pub enum Error {
         cause: buttress_device::IoError,
     },
     /// Data of this profile cannot be shared with files.
-    #[error("data of profile {profile} cannot be shared with files, of single and dup only")]
+    #[error("data of profile {profile} cannot share blocks with files (expected single or dup)")]
     SharedProfile {
         /// The profile.
         profile: buttress_format::Profile,
     },
     /// What writes to the devices ended before all was written; it says why itself.
-    #[error("writing ended before the image was whole")]
+    #[error("writing ended before the image was complete")]
     WriterGone,
     /// The builder contradicts itself: a defect of this program.
     #[error("a defect of the builder: {what}")]

@@ -302,7 +302,7 @@ impl Pass<'_> {
         if names > NAMES_MAX {
             return Err(Error::Entry {
                 path: shown(&path),
-                problem: format!("it has {names} hard links; at most {NAMES_MAX} are possible"),
+                problem: format!("too many hard links (found {names}, expected at most {NAMES_MAX})"),
             });
         }
         let flags = flags | self.flags_of_links.remove(&number).unwrap_or_default();
@@ -397,7 +397,7 @@ impl Pass<'_> {
             return Err(Error::Option {
                 option: "default subvolume",
                 path: shown(path),
-                problem: "there is another one already",
+                problem: "another subvolume is already the default",
             });
         }
         Ok(())
@@ -490,7 +490,7 @@ impl Pass<'_> {
                 return Err(Error::Entry {
                     path: shown(path),
                     problem: format!(
-                        "its extended attribute {:?} takes {} bytes; at most {most} are possible",
+                        "its extended attribute {:?} is too long (found {} bytes, expected at most {most})",
                         String::from_utf8_lossy(&xattr.name),
                         data.len()
                     ),
@@ -502,7 +502,7 @@ impl Pass<'_> {
         if names.windows(2).any(|pair| pair.first() == pair.last()) {
             return Err(Error::Entry {
                 path: shown(path),
-                problem: "it has an extended attribute twice".to_owned(),
+                problem: "it has the same extended attribute twice".to_owned(),
             });
         }
         Ok(())
@@ -534,7 +534,7 @@ impl Pass<'_> {
             EntryKind::Node(NodeKind::BlockDevice(_)) => 0o060_000,
             _ => {
                 return Err(Error::Defect {
-                    what: "an inode of no kind",
+                    what: "an inode without a file type",
                 });
             }
         };
@@ -563,7 +563,7 @@ impl Pass<'_> {
                 item.rdev = number.to_raw().ok_or_else(|| Error::Entry {
                     path: shown(path.as_bytes()),
                     problem: format!(
-                        "no volume holds the device number {}:{}",
+                        "its device number {}:{} is too large for a volume",
                         number.major, number.minor
                     ),
                 })?;
@@ -580,7 +580,7 @@ impl Pass<'_> {
         let whole = whole.filter(|size| i64::try_from(size.get()).is_ok());
         let whole = whole.ok_or_else(|| Error::Entry {
             path: shown(path.as_bytes()),
-            problem: format!("no file has {} bytes", content.size),
+            problem: format!("its size of {} bytes is too large for a file", content.size),
         })?;
         let totals = &mut self.totals;
         totals.files = totals.files.saturating_add(1);
@@ -606,7 +606,7 @@ impl Pass<'_> {
             return Err(Error::Entry {
                 path: shown(path.as_bytes()),
                 problem: format!(
-                    "its target has {} bytes; 1 to {most} are possible, without a zero byte",
+                    "its target is invalid (found {} bytes, expected 1 to {most}, without zero bytes)",
                     target.len()
                 ),
             });
@@ -639,7 +639,7 @@ fn settle_snapshots(
     let mut direct: HashMap<TreeId, TreeId> = HashMap::new();
     for (id, of) in snapshots {
         let source = paths.get(of.as_bytes()).copied();
-        let source = source.ok_or_else(|| problem(of, "it is no subvolume of the image"))?;
+        let source = source.ok_or_else(|| problem(of, "it is not a subvolume of the image"))?;
         direct.insert(*id, source);
     }
     for subvolume in subvolumes {
@@ -653,7 +653,7 @@ fn settle_snapshots(
             source = *next;
             steps = steps.saturating_add(1);
             if steps > snapshots.len() {
-                return Err(problem(of, "it is, through others, a snapshot of itself"));
+                return Err(problem(of, "it is directly or indirectly a snapshot of itself"));
             }
         }
         settled.push((source, *id));

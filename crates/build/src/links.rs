@@ -73,7 +73,7 @@ pub(crate) fn resolve(
     let rest = pending.finish()?;
     let mut record = Record::default();
     rest.reader()?.next(&mut record)?;
-    Err(broken(&record, "and so on without an end"))
+    Err(broken(&record, "which is part of a loop of hard links"))
 }
 
 /// Finds the entry before each wanted key.
@@ -111,7 +111,7 @@ fn follow(
     pending: &mut Sorter,
 ) -> Result<()> {
     let Some(target) = target else {
-        return Err(broken(want, "which is not there"));
+        return Err(broken(want, "which does not exist"));
     };
     let at = place(&target.key).ok_or(Error::Defect { what: "a key" })?;
     let path = EntryPath::new(&at.path).unwrap_or_default();
@@ -119,7 +119,7 @@ fn follow(
     let entry = entry.ok_or(Error::Defect { what: "an entry" })?;
     match entry.kind {
         EntryKind::Directory(_) | EntryKind::Snapshot { .. } => Err(broken(want, "which is a directory")),
-        EntryKind::Whiteout | EntryKind::Opaque => Err(broken(want, "which is not there")),
+        EntryKind::Whiteout | EntryKind::Opaque => Err(broken(want, "which does not exist")),
         EntryKind::HardLink(further) => push_link(pending, &further, &at, &want.payload),
         EntryKind::File(_) | EntryKind::Symlink(_) | EntryKind::Node(_) => {
             let group = match entry.attributes.link {

@@ -165,7 +165,7 @@ impl Numbering<'_> {
             .entry(&placed.entry);
         let length = u32::try_from(encoder.0.len()).map_err(|_| Error::Entry {
             path: shown(placed.entry.path.as_bytes()),
-            problem: format!("its attributes take {} bytes", encoder.0.len()),
+            problem: format!("its attributes are too long (found {} bytes)", encoder.0.len()),
         })?;
         self.names.append(&length.to_le_bytes())?;
         self.names.append(&encoder.0)

@@ -319,7 +319,7 @@ impl Writing<'_> {
         let folder = &self.gathered.folder;
         thread::scope(|scope| {
             let spawn_failed = |_| Error::Defect {
-                what: "no thread can be had",
+                what: "no thread can be started",
             };
             let mut readers = Vec::new();
             for number in 0..workers {

@@ -301,14 +301,14 @@ type Change = fn(&std::path::Path);
 fn files_that_change_or_vanish_are_named() {
     let changes: [(&str, Change); 5] = [
         ("No such file", |path| std::fs::remove_file(path).unwrap()),
-        ("another file has its name", |path| {
+        ("another file has replaced it", |path| {
             std::fs::rename(path.with_file_name("z-spare"), path).unwrap();
         }),
-        ("it had 5000 bytes and has 5004", |path| {
+        ("its size changed from 5000 to 5004 bytes", |path| {
             let mut file = std::fs::File::options().append(true).open(path).unwrap();
             std::io::Write::write_all(&mut file, b"more").unwrap();
         }),
-        ("it had 5000 bytes and has 9", |path| {
+        ("its size changed from 5000 to 9 bytes", |path| {
             std::fs::File::options()
                 .write(true)
                 .open(path)
@@ -316,7 +316,7 @@ fn files_that_change_or_vanish_are_named() {
                 .set_len(9)
                 .unwrap();
         }),
-        ("its times of change differ", |path| {
+        ("its change time differs", |path| {
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.set_modified(std::time::UNIX_EPOCH).unwrap();
         }),

@@ -322,9 +322,9 @@ fn entries_that_do_not_fit_together_are_named() {
         (vec![file("a", b""), file("a", b"")], "names \"/a\" twice"),
         (
             vec![file("a", b""), file("a/b", b"")],
-            "\"/a/b\" lies below \"/a\"",
+            "\"/a/b\": its parent \"/a\" is not a directory",
         ),
-        (vec![link("a", "none")], "which is not there"),
+        (vec![link("a", "none")], "which does not exist"),
         (vec![link("a", "b"), link("b", "a")], "without an end"),
         (vec![directory("d"), link("a", "d")], "which is a directory"),
         (
@@ -336,7 +336,7 @@ fn entries_that_do_not_fit_together_are_named() {
                 entry("x", EntryKind::Directory(Some(default))),
                 entry("y", EntryKind::Directory(Some(default))),
             ],
-            "there is another one already",
+            "another subvolume is already the default",
         ),
         (vec![twice], "an extended attribute twice"),
     ];

@@ -64,7 +64,7 @@ pub(crate) enum Cause {
     #[error(transparent)]
     Host(#[from] io::Error),
     #[cfg(feature = "write")]
-    #[error("is the root of the subvolume, which has no name that could be changed")]
+    #[error("is the root of the subvolume, which has no name to change")]
     NoName,
 }
 

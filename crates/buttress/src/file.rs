@@ -77,7 +77,7 @@ impl Content {
                         return Err(buttress_fs::Error::IsADirectory { location }.into());
                     }
                     _ => {
-                        let what = "this is no regular file: it has no content";
+                        let what = "not a regular file";
                         return Err(buttress_fs::Error::Invalid { what }.into());
                     }
                 }
@@ -256,7 +256,7 @@ impl File {
         if read == wanted {
             return Ok(());
         }
-        let why = format!("{wanted} bytes at {offset} were wanted, and the file ends after {read} of them");
+        let why = format!("the file is too short (found {read} bytes at {offset}, expected {wanted})");
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into())
     }
 

@@ -95,7 +95,7 @@ impl Subvolume {
         let location = self.resolve(&path, Follow::All)?;
         if !location.is_subvolume_root() || location.placeholder().is_some() {
             let error = buttress_fs::Error::Invalid {
-                what: "this is no subvolume",
+                what: "not a subvolume",
             };
             return Err(crate::Error::from(error).at(&path));
         }

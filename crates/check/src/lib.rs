@@ -272,7 +272,7 @@ fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()
             Some(Some(Some(0))) => {}
             Some(Some(Some(sum))) => files::check_each(check, &tree, subvolume, Some(sum))?,
             Some(_) => check.note(Note::NotChecked {
-                what: format!("names and links of subvolume {subvolume}, of which blocks cannot be read"),
+                what: format!("names and links of subvolume {subvolume}, which has unreadable blocks"),
             }),
         }
     }

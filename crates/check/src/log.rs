@@ -115,7 +115,7 @@ pub(crate) fn read(check: &Check<'_>) -> Result<Option<Log>> {
     }
     check.progress.check()?;
     if !whole {
-        let what = format!("the log beyond {KEPT_MAX} of its places");
+        let what = format!("the rest of the log after {KEPT_MAX} addresses");
         check.note(Note::NotChecked { what });
     }
     check.note(Note::PendingLog {
@@ -295,7 +295,7 @@ impl Walk<'_> {
                 end: end.get(),
                 kind: Kind::Block,
             };
-            collision(self.check, &place, "itself: two pointers lead to it");
+            collision(self.check, &place, "itself: two pointers refer to it");
         }
         is_new
     }

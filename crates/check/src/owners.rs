@@ -101,11 +101,11 @@ impl<'a> Owners<'a> {
         let known = HeaderFlags::WRITTEN.union(HeaderFlags::RELOC);
         let may_share = pointer.tree.holds_files() || pointer.tree == TreeId::TREE_RELOCATION;
         let problem = if !known.contains(header.flags) {
-            "a flag has no meaning"
+            "a flag is unknown"
         } else if header.flags.contains(HeaderFlags::RELOC) && !may_share {
-            "the flag of a relocation, in a tree that relocations make no blocks for"
+            "the relocation flag is set in a tree without relocated blocks"
         } else if header.backref_revision > MIXED_REFERENCES {
-            "a revision of back references that is not known"
+            "unknown revision of back references"
         } else {
             return;
         };
@@ -131,11 +131,11 @@ impl<'a> Owners<'a> {
         let relocated = header.flags.contains(HeaderFlags::RELOC) || header.owner == TreeId::TREE_RELOCATION;
         let may_share = pointer.tree.as_subvolume().is_some() || pointer.tree == TreeId::TREE_RELOCATION;
         let problem = if full && !may_share {
-            "its extent has full back references, but nothing shares blocks with such a tree"
+            "its extent has full back references, but blocks of this tree are never shared"
         } else if !full && relocated && may_share {
-            "a relocation made it, but its extent has no full back references"
+            "it has the relocation flag, but its extent has no full back references"
         } else if full && !relocated && self.is_own(pointer, block) {
-            "its extent has full back references, but the tree that it was made for holds it"
+            "its extent has full back references, but its owner tree contains the block"
         } else {
             return;
         };

@@ -105,7 +105,7 @@ pub(crate) fn mode(check: &Check<'_>, roots: &[Root]) -> Mode {
         .any(|root| root.dead && root.id().as_subvolume().is_some())
     {
         check.note(Note::NotChecked {
-            what: "counts of quota groups, while a subvolume is being deleted".to_owned(),
+            what: "counts of quota groups, because a subvolume is being deleted".to_owned(),
         });
         return Mode::None;
     }
@@ -192,7 +192,7 @@ pub(crate) fn check(
             Some(counts) => counts,
             None => {
                 check.note(Note::NotChecked {
-                    what: "counts of quota groups, which would take too much memory".to_owned(),
+                    what: "counts of quota groups, because they need too much memory".to_owned(),
                 });
                 return Ok(());
             }

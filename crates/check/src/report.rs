@@ -219,11 +219,14 @@ impl fmt::Display for Note {
                 let (of, s) = (subvolumes, if *subvolumes == 1 { "" } else { "s" });
                 write!(
                     f,
-                    "a log at {logical}, of {of} subvolume{s} in {blocks} blocks, waits for replay"
+                    "a log at {logical} is pending replay ({of} subvolume{s}, {blocks} blocks)"
                 )
             }
             Self::LogOfNoSubvolume { subvolume } => {
-                write!(f, "the log has a part of subvolume {subvolume}, which is gone")
+                write!(
+                    f,
+                    "the log has a part for subvolume {subvolume}, which no longer exists"
+                )
             }
             Self::SuperblockNotWritten { device, physical } => {
                 write!(
@@ -234,19 +237,19 @@ impl fmt::Display for Note {
             Self::OrphanItemLeftOver { subvolume, inode } => {
                 write!(
                     f,
-                    "subvolume {subvolume}: the orphan item of inode {inode} is left, which is gone"
+                    "subvolume {subvolume}: an orphan item is left for inode {inode}, which no longer exists"
                 )
             }
             Self::RootOrphanItemLeftOver { subvolume } => {
                 write!(
                     f,
-                    "the orphan item of subvolume {subvolume} is left, which is gone"
+                    "an orphan item is left for subvolume {subvolume}, which no longer exists"
                 )
             }
             Self::InodeCache { subvolume } => {
                 write!(
                     f,
-                    "subvolume {subvolume} has an inode cache, which nothing uses any more"
+                    "subvolume {subvolume} has an inode cache, which is no longer used"
                 )
             }
             Self::SuperblockBehind {
@@ -255,28 +258,31 @@ impl fmt::Display for Note {
                 expected,
             } => write!(
                 f,
-                "the superblock at {physical} is of generation {generation}, the volume of {expected}"
+                "the superblock at {physical} is from an earlier commit (found generation {generation}, expected {expected})"
             ),
             Self::BeingDeleted { subvolume, half } => {
                 let progress = if *half { ", and partly gone" } else { "" };
                 write!(f, "subvolume {subvolume} is being deleted{progress}")
             }
             Self::Orphans { subvolume, count } => {
-                write!(f, "subvolume {subvolume} has {count} orphans to be cleaned up")
+                write!(
+                    f,
+                    "subvolume {subvolume} has {count} orphans, which the next mount cleans up"
+                )
             }
             Self::BalanceInterrupted => f.write_str("a balance was interrupted"),
             Self::ReplaceInterrupted => f.write_str("a device replacement was interrupted"),
             Self::RelocationTree { tree } => write!(f, "tree {tree} is being relocated"),
             Self::FreeSpaceTreeInvalid => f.write_str("the free space tree is marked as not valid"),
             Self::FreeSpaceCacheV1 => f.write_str("the v1 space cache is in use; it is not checked"),
-            Self::FreeSpaceCacheStale => f.write_str("there is an old v1 space cache, which is not in use"),
+            Self::FreeSpaceCacheStale => f.write_str("an old v1 space cache exists, which is not in use"),
             Self::FreeSpaceBelowBlockGroups { logical, length } => write!(
                 f,
-                "free space information at {logical} of {length} bytes is left from mkfs.btrfs"
+                "free space information at {logical} ({length} bytes) is left from mkfs.btrfs"
             ),
-            Self::UuidTreeStale => f.write_str("the uuid tree is not complete"),
+            Self::UuidTreeStale => f.write_str("the uuid tree is incomplete"),
             Self::UuidLeftOver { uuid } => {
-                write!(f, "the uuid tree has {uuid} for a subvolume that is gone")
+                write!(f, "the uuid tree has {uuid} of a subvolume that no longer exists")
             }
             Self::UuidTreeDirectory => {
                 f.write_str("the uuid tree has a root directory, which mkfs.btrfs 4.16 to 4.19 made")

@@ -60,15 +60,15 @@ fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Roo
     };
     let back = Key::new(child.object_id(), ItemType::ROOT_BACKREF, parent.get());
     match root_tree.get(&back) {
-        Ok(None) => problem("the parent knows it, but not the subvolume"),
-        Ok(Some(other)) if other.data() != data => problem("the two sides do not agree on it"),
+        Ok(None) => problem("only the parent records this place"),
+        Ok(Some(other)) if other.data() != data => {
+            problem("the parent and the subvolume record different places")
+        }
         _ => {}
     }
     match by_id.get(&child) {
         None => check.find(Finding::SubvolumeMissing { parent, child }),
-        Some(root) if root.dead => {
-            problem("the subvolume is being deleted, and lies in no directory any more")
-        }
+        Some(root) if root.dead => problem("the subvolume is being deleted, but still has a place"),
         Some(_) => {}
     }
     let Some(root) = by_id.get(&parent).filter(|root| !root.dead) else {
@@ -107,7 +107,7 @@ fn check_back(check: &Check<'_>, root_tree: &Tree, key: &Key, data: &[u8]) {
         check.find(Finding::RootReference {
             parent,
             child,
-            problem: "the subvolume knows it, but not the parent",
+            problem: "only the subvolume records this place",
         });
     }
 }

@@ -113,23 +113,23 @@ fn lengths_problem(extent: &FileExtent<'_>, sector_bytes: u32) -> Option<&'stati
         FileExtentBody::Inline(_) => {
             let (least, most) = inline_limits(extent.compression, sector_bytes);
             first_of([
-                (ram == 0, "compressed content of nothing"),
+                (ram == 0, "compressed content is empty"),
                 (stored < least, "inline content too short for its compression"),
                 (stored > most, "inline content too long for its compression"),
             ])
         }
         FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice) if slice.is_hole() => {
-            (stored > 0).then_some("a hole with a length on disk")
+            (stored > 0).then_some("a hole has a length on disk")
         }
         FileExtentBody::Regular(_) | FileExtentBody::Preallocated(_) => first_of([
-            (stored == 0, "an extent of no length on disk"),
+            (stored == 0, "an extent has no length on disk"),
             (
                 is_compressed && stored > ram,
                 "a compressed extent is longer than its content",
             ),
             (
                 !is_compressed && ram > stored,
-                "a plain extent is shorter than its content",
+                "an uncompressed extent is shorter than its content",
             ),
         ]),
     }

@@ -116,8 +116,7 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
 }
 
 /// What follows where it is the primary that is damaged.
-const PRIMARY_DAMAGED: &str = "; it is the primary, without which the kernel does not mount the volume: the next commit by \
-                               buttress (`buttress filesystem sync` is one) or `btrfs rescue super-recover` mends it";
+const PRIMARY_DAMAGED: &str = "; it is the primary superblock, so the kernel will refuse to mount the volume. To repair it, run `buttress filesystem sync` or `btrfs rescue super-recover`";
 
 /// Reads and checks one superblock.
 fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Option<&DeviceItem>) {
@@ -224,8 +223,8 @@ fn check_system_chunks(check: &Check<'_>, items: &ChunkItems) {
     let array = &check.superblock().system_chunks;
     for (key, chunk) in array {
         let problem = match items.chunks.get(&key.offset) {
-            None => "it is in the superblock, but not in the chunk tree",
-            Some(other) if other != chunk => "the superblock and the chunk tree do not agree on it",
+            None => "it is missing in the chunk tree, but in the superblock",
+            Some(other) if other != chunk => "it differs between the superblock and the chunk tree",
             Some(_) => continue,
         };
         check.find(Finding::SystemChunkDiffers {
@@ -238,7 +237,7 @@ fn check_system_chunks(check: &Check<'_>, items: &ChunkItems) {
         if is_system && !array.iter().any(|(key, _)| key.offset == *start) {
             check.find(Finding::SystemChunkDiffers {
                 logical: buttress_format::Logical::new(*start),
-                problem: "it is in the chunk tree, but not in the superblock",
+                problem: "it is missing in the superblock, but in the chunk tree",
             });
         }
     }

@@ -33,10 +33,10 @@ pub fn status_file(image: &Path, named: Option<&Path>, ending: &str) -> Result<P
     }
     if fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device()) {
         return Err(anyhow!(
-            "{}: there is no place for a status file beside a block device",
+            "{}: a status file cannot be beside a block device",
             image.display()
         ))
-        .context(Advice::new("--status-file FILE says where it is to be"));
+        .context(Advice::new("name a status file with --status-file FILE"));
     }
     let mut name: OsString = image.as_os_str().to_owned();
     name.push(ending);
@@ -71,7 +71,7 @@ pub fn is_alive(process: u32, begun: u64) -> bool {
 /// The system refuses to signal the process.
 pub fn stop((process, begun): (u32, u64)) -> Result<()> {
     let id = i32::try_from(process).ok().and_then(Pid::from_raw);
-    let id = id.context("the status file names no process")?;
+    let id = id.context("the status file contains no process id")?;
     kill_process(id, Signal::INT).with_context(|| format!("asking process {process} to stop"))?;
     while is_alive(process, begun) {
         std::thread::sleep(LOOK_EVERY);

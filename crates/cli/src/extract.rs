@@ -94,7 +94,7 @@ impl Shared {
         } else if !self.ended.swap(true, Ordering::Relaxed) {
             self.errors
                 .lock()
-                .push(error.context("the copy ends here, unfinished"));
+                .push(error.context("the copy stops here, incomplete"));
         }
     }
 

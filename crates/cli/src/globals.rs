@@ -92,7 +92,9 @@ impl FromStr for Offset {
         if let Some(number) = text.strip_prefix("part=") {
             return match number.parse() {
                 Ok(number) if number > 0 => Ok(Self::Partition(number)),
-                _ => Err(format!("{number:?} is not a partition number; they count from 1")),
+                _ => Err(format!(
+                    "{number:?} is not a partition number (expected 1 or more)"
+                )),
             };
         }
         parse_size(text).map(Self::Bytes)
@@ -125,7 +127,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "e" => 6,
         _ => {
             return Err(format!(
-                "unknown size suffix in {text:?}; K, M, G, T, P and E are known"
+                "unknown size suffix in {text:?} (expected K, M, G, T, P or E)"
             ));
         }
     };

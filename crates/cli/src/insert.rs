@@ -91,7 +91,7 @@ pub enum Source {
 /// Builds the error for a directory that the user did not ask to copy.
 fn refuse_directory() -> anyhow::Error {
     anyhow::anyhow!("it is a directory").context(Advice::new(
-        "give -r to copy directories, or -a to keep owners and times too",
+        "to copy directories, give -r, or -a to preserve owners and times too",
     ))
 }
 
@@ -346,7 +346,7 @@ impl<'a> Inserter<'a> {
             FileKind::BlockDevice => node(NodeKind::BlockDevice(number))?,
             FileKind::Fifo => node(NodeKind::Fifo)?,
             FileKind::Socket => node(NodeKind::Socket)?,
-            FileKind::Directory | FileKind::Unknown | FileKind::Xattr => bail!("it is no kind of file"),
+            FileKind::Directory | FileKind::Unknown | FileKind::Xattr => bail!("its file type is unknown"),
         };
         if let Some(source) = source {
             if let Err(error) = self.fill(location, facts, source) {
@@ -414,7 +414,7 @@ impl<'a> Inserter<'a> {
             .map_or(0, |found| found.size.get());
         let shown = self.shown(name);
         error.context(format!(
-            "{shown} has only the first {bytes} bytes of the new content, and lost its old one"
+            "{shown} has only the first {bytes} bytes of the new content; its old content is lost"
         ))
     }
 

@@ -91,7 +91,7 @@ impl Context {
         if path.is_dir() {
             self.hand_on(path)?;
             return Err(anyhow::anyhow!("{} is a directory", path.display())).context(Advice::new(
-                "give the image file or the block device itself; a mount point is not needed",
+                "give the image file or the block device itself, not a mount point",
             ));
         }
         let device = Device::open(path, options)?;
@@ -125,7 +125,7 @@ fn advised(error: buttress::Error) -> anyhow::Error {
         return error;
     }
     error.context(Advice::new(
-        "--device gives another device of the volume; --degraded reads what can be read without those that are missing",
+        "give further devices with --device; to read without the missing devices, give --degraded",
     ))
 }
 
@@ -310,8 +310,9 @@ impl Context {
         if let Some(path) = &self.globals().subvolume {
             let location = volume.root().locate(path, Follow::All).context("--subvol")?;
             if !location.is_subvolume_root() {
-                return Err(anyhow::anyhow!("--subvol: {} is not a subvolume", path.display()))
-                    .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+                return Err(anyhow::anyhow!("--subvol: {} is not a subvolume", path.display())).context(
+                    Advice::new("`buttress subvolume list IMAGE` lists all subvolumes"),
+                );
             }
             return Ok(volume.subvolume_by_id(location.subvolume)?);
         }
@@ -337,10 +338,13 @@ impl Context {
                 .map(|fault| format!("{image}: {fault}"))
                 .collect();
             if log.total() > lines.len() as u64 {
-                lines.push(format!("{image}: {} copies were passed over in all", log.total()));
+                lines.push(format!(
+                    "{image}: {} bad copies were skipped in total",
+                    log.total()
+                ));
                 for (device, counts) in &log.counts {
                     lines.push(format!(
-                        "{image}: device {device}: {} wrong, {} unreadable, {} missing",
+                        "{image}: device {device}: {} damaged, {} unreadable, {} missing",
                         counts.corruptions, counts.read_errors, counts.missing
                     ));
                 }

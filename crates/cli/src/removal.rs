@@ -32,7 +32,7 @@ pub fn remove_all(
     progress: &Progress,
 ) -> Result<u64> {
     let entry = volume.lookup(directory, name)?;
-    let entry = entry.ok_or_else(|| anyhow!("{}: there is no such file", name.escape_ascii()))?;
+    let entry = entry.ok_or_else(|| anyhow!("{}: no such file", name.escape_ascii()))?;
     let mut removed = 0u64;
     let mut levels = Vec::new();
     enter_or_remove(volume, directory, entry, &mut levels, &mut removed)?;
@@ -74,7 +74,7 @@ fn enter_or_remove(
     }
     if target.is_subvolume_root() && target.placeholder().is_none() {
         return Err(anyhow!("{} is a subvolume", name.escape_ascii()))
-            .context(Advice::new("`subvolume delete` deletes it"));
+            .context(Advice::new("delete it with `subvolume delete`"));
     }
     levels.push(Level {
         directory: target,

@@ -67,6 +67,6 @@ pub fn directory_in_the_way(destination: &str) -> anyhow::Error {
 /// Builds the error for a dangling link at the target name of a copy.
 pub fn dangling(destination: &str) -> anyhow::Error {
     anyhow::anyhow!("not writing through dangling symlink '{destination}'").context(crate::exit::Advice::new(
-        "--remove-destination puts the copy in its place",
+        "to replace the link, give --remove-destination",
     ))
 }

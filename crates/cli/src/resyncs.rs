@@ -96,7 +96,7 @@ impl Drop for Ends<'_> {
 /// Describes a device that was brought up to date, for messages.
 pub fn describe(device: &ResyncedDevice) -> String {
     format!(
-        "{} (device {}) missed commits since generation {}, and is up to date now: {} bytes written",
+        "{} (device {}) missed commits since generation {} and was brought up to date: {} bytes written",
         device.name, device.device, device.since, device.written
     )
 }
@@ -184,7 +184,7 @@ impl Resyncs {
             Ok(()) => None,
             Err(_) if progress.is_cancelled() => {
                 (self.log)(
-                    "the resynchronisation was stopped: a device that missed commits stays behind, and the next mount continues",
+                    "the resynchronisation was stopped: a device that missed commits stays out of date, and the next mount continues",
                 );
                 None
             }
@@ -197,7 +197,9 @@ impl Resyncs {
     }
 
     fn log_failure(&self, error: &str) {
-        (self.log)(&format!("a device that missed commits stays behind: {error}"));
+        (self.log)(&format!(
+            "a device that missed commits stays out of date: {error}"
+        ));
     }
 
     /// Brings all devices up to date that missed commits. Without a limit, waits for a running

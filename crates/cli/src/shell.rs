@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 // An interactive user can free space, or decide to drop the changes.
                 Err(error) if is_typed && leaving == Leaving::Asked => {
                     self.context.lost(&error.context(Advice::new(
-                        "the session goes on: free some space, or whatever is missing, and try `sync`; `abort` leaves without",
+                        "the session continues. Remove the cause, for example by freeing space, and retry with `sync`; `abort` exits without a commit",
                     )));
                     self.leaving = None;
                 }
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
                 .map(|writing| writing.volume().uncommitted());
             match waiting.filter(|waiting| !waiting.is_empty()) {
                 Some(waiting) => self.context.notice(format!(
-                    "interrupted; {waiting} so far stay, and are not committed yet (`sync` commits, `abort` leaves without)"
+                    "interrupted; {waiting} so far remain uncommitted (`sync` commits them, `abort` discards them)"
                 )),
                 None => self.context.notice("interrupted"),
             }
@@ -242,8 +242,7 @@ impl<'a> Session<'a> {
             let dropped = writing.volume().abandon();
             if !dropped.is_empty() {
                 self.context.notice(format!(
-                    "dropped {dropped}: the volume stays as the last commit made it, generation {} (`sync` or `quit` keeps \
-                     what was done)",
+                    "discarded {dropped}: the volume has the state of the last commit, generation {} (`sync` and `quit` commit changes)",
                     dropped.committed
                 ));
             }
@@ -314,8 +313,8 @@ impl<'a> Session<'a> {
     pub fn require_writing(&self) -> Result<Writing> {
         self.surroundings
             .writing()
-            .context("the volume is open for reading only")
-            .context(Advice::new("`buttress shell -w` opens it for writing"))
+            .context("the volume is open read-only")
+            .context(Advice::new("to open it for writing, run `buttress shell -w`"))
     }
 
     /// Returns an error if the user cancelled the command.
@@ -365,7 +364,7 @@ fn commit_all(writing: &Writing) -> Result<()> {
     let committed = writing.volume().sync();
     committed.map(drop).with_context(|| {
         format!(
-            "committing what the session did failed, and {waiting} are not on the volume, which stays at generation {}",
+            "the commit failed, and {waiting} are lost; the volume stays at generation {}",
             waiting.committed
         )
     })

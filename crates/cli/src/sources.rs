@@ -36,10 +36,8 @@ pub enum Role {
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Volume | Self::ChangedVolume => {
-                "an image or device of a volume that is in use by this command"
-            }
-            Self::Overlay => "an overlay that is in use by this command",
+            Self::Volume | Self::ChangedVolume => "an image or device that this command uses",
+            Self::Overlay => "an overlay that this command uses",
             Self::Stream => "a stream that this command reads",
         })
     }
@@ -84,7 +82,7 @@ impl Sources {
         for (is_source, stream) in [(output, "standard output"), (messages, "standard error")] {
             if is_source {
                 return Err(anyhow!(
-                    "{stream} is redirected to {name}, {role}: nothing is written there"
+                    "{stream} is redirected to {name}, {role}; nothing was written"
                 ))
                 .context_advice("redirect it to another file");
             }
@@ -115,10 +113,10 @@ impl Sources {
         } else {
             format!(" ({name})")
         };
-        let error = Err(anyhow!("{shown} is {role}{other_name}: it is not written to"));
+        let error = Err(anyhow!("{shown} is {role}{other_name}; nothing was written"));
         match role {
             Role::Volume | Role::ChangedVolume => {
-                error.context_advice(&format!("a path inside of it is written {name}:/path"))
+                error.context_advice(&format!("write a path inside of it as {name}:/path"))
             }
             Role::Overlay | Role::Stream => error.context_advice("name another file"),
         }

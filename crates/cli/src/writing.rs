@@ -75,7 +75,7 @@ impl Environment for Present {
 /// Prints the changes that a failed command lost.
 fn print_loss(lost: &Uncommitted) {
     crate::exit::print_error(&anyhow::anyhow!(
-        "not committed, and dropped: {lost}; the volume stays as it was at generation {}",
+        "uncommitted changes were discarded: {lost}; the volume stays at generation {}",
         lost.committed
     ));
 }
@@ -218,7 +218,7 @@ impl Writing {
     pub fn place(&self, path: &[u8]) -> Result<(Location, Vec<u8>)> {
         let (directory, name) = split(path);
         if name.is_empty() || name == b"." || name == b".." {
-            return Err(anyhow::anyhow!("a new name is missing"))
+            return Err(anyhow::anyhow!("the new name is missing"))
                 .context(Advice::new("write IMAGE:/path/name"));
         }
         Ok((self.resolve(directory, Follow::All)?, name.to_vec()))
@@ -295,11 +295,13 @@ pub fn resync(context: &Context, volume: &WritableVolume) {
     }
     for name in &resynced.left {
         context.warn(format_args!(
-            "{name} missed more than {RESYNC_AT_ONCE_MIB} MiB, and is not written. To bring it up to date, run `buttress device resync`"
+            "{name} missed more than {RESYNC_AT_ONCE_MIB} MiB and is left out of date. To bring it up to date, run `buttress device resync`"
         ));
     }
     if let Err(error) = ended {
-        context.warn(format_args!("a device that missed commits stays behind: {error}"));
+        context.warn(format_args!(
+            "a device that missed commits stays out of date: {error}"
+        ));
     }
 }
 

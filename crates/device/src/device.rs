@@ -181,7 +181,7 @@ impl Device {
                 Ok(ring) => Box::new(ring),
                 Err(cause) => {
                     notices.push(format!(
-                        "io_uring is not available here ({cause}): reading with threads"
+                        "io_uring is not available ({cause}): reading with threads instead"
                     ));
                     Box::new(ThreadEngine::new(Arc::clone(&core), options.depth))
                 }

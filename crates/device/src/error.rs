@@ -135,7 +135,7 @@ impl IoError {
 pub fn out_of_range(size_bytes: u64) -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        format!("the range ends past the end of the device, which has {size_bytes} bytes"),
+        format!("the range exceeds the device's {size_bytes} bytes"),
     )
 }
 

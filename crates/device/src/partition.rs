@@ -58,7 +58,7 @@ pub fn window(
     let (name, range) = match offset {
         Offset::Whole => return Ok(whole),
         Offset::Bytes(start) if start > size => {
-            let what = format!("the offset {start} lies past its end, at {size} bytes");
+            let what = format!("the offset {start} is past its end at {size} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         Offset::Bytes(start) => (format!("{} at offset {start}", whole.name()), start..size),
@@ -90,13 +90,13 @@ impl Table {
             } else {
                 present.join(", ")
             };
-            let what = format!("its {} has no partition {number}; it has: {present}", self.kind);
+            let what = format!("its {} has no partition {number} (found {present})", self.kind);
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         };
         let Range { start, end } = found.range;
         if start >= end || end > size {
             return Err(invalid(format!(
-                "partition {number} of its {} takes the bytes [{start}, {end}) of a device of {size} bytes",
+                "partition {number} of its {} exceeds the device (found bytes [{start}, {end}), expected at most {size})",
                 self.kind
             )));
         }
@@ -112,7 +112,7 @@ fn read_table(device: &dyn Backend, sector_bytes: Option<u32>) -> io::Result<Tab
         Some(table) => Ok(table),
         None => Err(io::Error::new(
             io::ErrorKind::NotFound,
-            "it has no partition table (neither GPT nor MBR); without --offset the whole device is used",
+            "it has no partition table (neither GPT nor MBR); to use the whole device, leave out --offset",
         )),
     }
 }

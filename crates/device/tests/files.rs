@@ -370,7 +370,7 @@ fn two_processes_read_together_and_write_alone() {
     assert!(
         error
             .to_string()
-            .contains("another process has it open; wait until that is done, or open it read-only"),
+            .contains("another process has it open; wait for this process, or open it read-only"),
         "{error}"
     );
     drop(reader);

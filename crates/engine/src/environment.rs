@@ -35,8 +35,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
         // An error of standard error cannot be reported anywhere else.
         let _ = writeln!(
             std::io::stderr(),
-            "buttress: lost for want of a commit: {lost}; the volume stays at generation {} (close commits, abandon forgets \
-             without this)",
+            "buttress: lost without a commit: {lost}; the volume stays at generation {} (`close` commits, `abandon` discards without this message)",
             lost.committed
         );
     }

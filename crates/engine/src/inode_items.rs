@@ -32,7 +32,7 @@ impl Running {
         if location.placeholder().is_some() {
             return Err(Error::NotPermitted {
                 location,
-                why: "it stands for a subvolume which this snapshot does not hold",
+                why: "it is the placeholder of a subvolume that this snapshot does not contain",
             });
         }
         let id = id_of(location);

@@ -180,7 +180,7 @@ pub fn refuse(filesystem: &Filesystem) -> Result<()> {
 }
 
 /// The remedy for states that the kernel completes at its next mount.
-const MOUNT: &str = "mount it with the kernel, which goes on with that";
+const MOUNT: &str = "mount it with the kernel, which continues it";
 
 fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<WritingRefusal>> {
     let superblock = filesystem.superblock();
@@ -199,8 +199,8 @@ fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<Writi
     }
     if superblock.log_root != Logical::MIN && filesystem.rescue().no_log_replay {
         return Ok(Some(WritingRefusal::State {
-            name: "a pending log tree that is not to be replayed",
-            remedy: "open it without rescue=nologreplay, or drop what was synced last: `buttress rescue zero-log`",
+            name: "a pending log tree and rescue=nologreplay",
+            remedy: "open it without rescue=nologreplay, or delete the log with `buttress rescue zero-log`",
         }));
     }
     let root_tree = filesystem.root_tree();

@@ -58,9 +58,8 @@ pub fn take_up(filesystem: &Filesystem, gives_up: bool) -> Result<Option<Replaci
     if !gives_up {
         let Some(target) = volume.found_target() else {
             return Err(Error::WritingRefused(WritingRefusal::State {
-                name: "a replacement of a device that has not come to its end, and whose target is not among the devices that \
-                       were given",
-                remedy: "give the target with --device, or give it up with `buttress replace cancel`",
+                name: "an unfinished replacement of a device without its target",
+                remedy: "give the target with --device, or cancel the replacement with `buttress replace cancel`",
             }));
         };
         if target.generation != filesystem.superblock().generation {

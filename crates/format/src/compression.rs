@@ -189,7 +189,7 @@ pub enum CompressionError {
         total_bytes: usize,
     },
     /// The length of an LZO segment exceeds the limit.
-    #[error("LZO segment at byte {offset} is {segment_bytes} bytes long, at most {limit_bytes} are possible")]
+    #[error("LZO segment at byte {offset} is {segment_bytes} bytes long, expected at most {limit_bytes}")]
     LzoSegmentLength {
         /// The offset of the segment, after its length field.
         offset: usize,

@@ -255,19 +255,19 @@ fn is_location_valid(location: Key, is_attribute: bool) -> bool {
 pub enum DirectoryProblem {
     /// The location of a directory entry is neither an inode nor a subvolume, or an attribute has a
     /// location.
-    #[error("an entry leads to {location}, which is neither an inode nor a subvolume that it can have")]
+    #[error("an entry points to {location}, expected an inode or a subvolume")]
     LocationInvalid {
         /// The location.
         location: Key,
     },
     /// The number stands for no kind of file.
-    #[error("an entry is of the unknown kind {kind}")]
+    #[error("an entry has the unknown file type {kind}")]
     KindUnknown {
         /// The number.
         kind: u8,
     },
     /// The item mixes an attribute with directory entries, or a directory entry with attributes.
-    #[error("an entry is of the kind {kind:?}, which the item type cannot hold")]
+    #[error("an entry has the file type {kind:?}, which its item type does not allow")]
     KindMismatch {
         /// The kind.
         kind: FileKind,
@@ -279,13 +279,13 @@ pub enum DirectoryProblem {
         data_bytes: usize,
     },
     /// The value is too long for its length field.
-    #[error("an attribute's value is {value_bytes} bytes long, at most 65535 are possible")]
+    #[error("the value of an extended attribute is {value_bytes} bytes long, expected at most 65535")]
     ValueTooLong {
         /// Length of the value.
         value_bytes: usize,
     },
     /// A `DIR_INDEX` item holds more than one name.
-    #[error("a directory index holds more than one entry: {rest_bytes} bytes follow the first")]
+    #[error("a directory index contains more than one entry: {rest_bytes} bytes follow the first")]
     IndexHoldsSeveral {
         /// Bytes after the first entry.
         rest_bytes: usize,

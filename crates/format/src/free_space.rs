@@ -303,7 +303,7 @@ pub enum FreeSpaceProblem {
         flags: u32,
     },
     /// The bitmap's range is longer than a bitmap can cover.
-    #[error("bitmap covers {length_bytes} bytes, more than {BITMAP_MAX_BYTES} bytes of bits can")]
+    #[error("bitmap covers {length_bytes} bytes, which need more than {BITMAP_MAX_BYTES} bytes of bits")]
     BitmapTooLong {
         /// The length of the range in bytes.
         length_bytes: u64,

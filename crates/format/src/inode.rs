@@ -325,13 +325,13 @@ pub enum InodeProblem {
         mode: u32,
     },
     /// The type bits of the mode name no kind of file.
-    #[error("mode {mode:#o} names no kind of file")]
+    #[error("mode {mode:#o} has no valid file type")]
     ModeTypeInvalid {
         /// The mode.
         mode: u32,
     },
     /// A directory has more than one link.
-    #[error("a directory with {nlink} links, at most 1 is possible")]
+    #[error("a directory has {nlink} links, expected at most 1")]
     DirectoryLinks {
         /// The number of links.
         nlink: u32,
@@ -345,7 +345,7 @@ pub enum InodeProblem {
         unknown: u64,
     },
     /// The size exceeds the largest file offset.
-    #[error("file size {size_bytes} is beyond 2^63 - 1")]
+    #[error("file size is {size_bytes}, expected at most 2^63 - 1")]
     SizeTooLarge {
         /// The size.
         size_bytes: u64,

@@ -71,7 +71,7 @@ pub enum ItemProblem {
         unit_bytes: usize,
     },
     /// This item type cannot have the object id in the key.
-    #[error("objectid {objectid} does not fit the item type")]
+    #[error("objectid {objectid} is not valid for the item type")]
     ObjectIdInvalid {
         /// The key's first field.
         objectid: u64,
@@ -104,7 +104,7 @@ pub enum ItemProblem {
     #[error("key offset is 0: the range has no length")]
     OffsetZero,
     /// The range that the key names ends beyond 2^64.
-    #[error("range starts at {start} and is {length_bytes} bytes long: it ends beyond 2^64")]
+    #[error("range starts at {start} and is {length_bytes} bytes long: it ends past 2^64")]
     RangeOverflow {
         /// The first byte of the range.
         start: u64,
@@ -112,7 +112,7 @@ pub enum ItemProblem {
         length_bytes: u64,
     },
     /// The ranges of the item and of the previous item overlap.
-    #[error("starts at {start}, but the item before it reaches up to {previous_end}")]
+    #[error("starts at {start}, but the item before it ends at {previous_end}")]
     OverlapsPrevious {
         /// The first byte of this item's range.
         start: u64,
@@ -120,7 +120,7 @@ pub enum ItemProblem {
         previous_end: u64,
     },
     /// A generation is newer than the volume.
-    #[error("{field} is generation {generation}, the volume has only reached {limit}")]
+    #[error("{field} is generation {generation}, expected at most {limit}")]
     GenerationInFuture {
         /// The name of the generation's field.
         field: &'static str,

@@ -242,13 +242,13 @@ pub enum NameProblem {
     #[error("a name is empty")]
     Empty,
     /// The name is longer than any name can be.
-    #[error("a name is {length_bytes} bytes long, at most {NAME_BYTES_MAX} are possible")]
+    #[error("a name is {length_bytes} bytes long, expected at most {NAME_BYTES_MAX}")]
     TooLong {
         /// The length of the name in bytes.
         length_bytes: usize,
     },
     /// A name holds a byte that separates or ends names.
-    #[error("a name holds the byte {byte:#04x} at {position}")]
+    #[error("a name contains the byte {byte:#04x} at {position}")]
     ByteForbidden {
         /// `/` or NUL.
         byte: u8,

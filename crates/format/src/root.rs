@@ -307,7 +307,7 @@ pub enum RootProblem {
         sector_bytes: u32,
     },
     /// The level exceeds the highest level that a tree can have.
-    #[error("{field} is {level}, at most 7 is possible")]
+    #[error("{field} is {level}, expected at most 7")]
     LevelTooHigh {
         /// The name of the field.
         field: &'static str,
@@ -329,7 +329,7 @@ pub enum RootProblem {
         drop_progress: Key,
     },
     /// A root reference names a tree that is not a subvolume.
-    #[error("a reference between subvolumes names tree {id}, which is none")]
+    #[error("a reference between subvolumes names tree {id}, which is not a subvolume")]
     NotASubvolume {
         /// The id of the tree.
         id: u64,

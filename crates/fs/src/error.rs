@@ -105,7 +105,7 @@ pub enum Error {
         location: Location,
     },
     /// No extent covers this logical address.
-    #[error("no extent covers logical address {logical}")]
+    #[error("no extent contains logical address {logical}")]
     ExtentNotFound {
         /// The address that was asked for.
         logical: Logical,
@@ -151,7 +151,7 @@ pub enum Error {
         limit_bytes: usize,
     },
     /// More than the stated amount of memory would be needed to answer.
-    #[error("{what} of {location} exceed the limit of {limit}")]
+    #[error("{location}: too many {what} (limit {limit})")]
     TooBig {
         /// What grew too large.
         what: &'static str,
@@ -182,8 +182,7 @@ pub enum Error {
     WritingRefused(#[from] WritingRefusal),
     /// The log of what was synced after the last commit cannot be replayed.
     #[error(
-        "the log of what was synced after the last commit (root {logical}) cannot be replayed: {cause}; the volume can be \
-         read as of that commit, and `buttress rescue zero-log` drops the log, and with it what was synced since"
+        "the pending log (root {logical}) cannot be replayed: {cause}. The volume is readable in the state of its last commit. To write to it, run `buttress rescue zero-log`, which deletes the log and the changes that were synced since this commit"
     )]
     DamagedLog {
         /// Where the log begins.
@@ -193,20 +192,20 @@ pub enum Error {
     },
     /// An earlier failure stopped writing; reading goes on.
     #[error(
-        "writing has stopped after a failure: {cause}; what was not committed is lost, open the volume again"
+        "writing has stopped after a failure: {cause}. Uncommitted changes are lost; open the volume again"
     )]
     WritingStopped {
         /// The failure.
         cause: Arc<str>,
     },
     /// A snapshot of a subvolume that has changes which are not committed.
-    #[error("subvolume {subvolume} has changes that are not committed; commit before taking a snapshot")]
+    #[error("subvolume {subvolume} has uncommitted changes; commit them before the snapshot")]
     SnapshotOfDirty {
         /// The subvolume.
         subvolume: SubvolumeId,
     },
     /// The name, or the attribute, is there already.
-    #[error("\"{name}\" exists already")]
+    #[error("\"{name}\" already exists")]
     Exists {
         /// The name.
         name: Name,
@@ -218,7 +217,7 @@ pub enum Error {
         location: Location,
     },
     /// A subvolume that should go holds another one.
-    #[error("subvolume {subvolume} holds subvolume {nested}, \"{name}\"")]
+    #[error("subvolume {subvolume} contains subvolume {nested}, \"{name}\"")]
     HoldsSubvolume {
         /// The subvolume.
         subvolume: SubvolumeId,
@@ -228,7 +227,7 @@ pub enum Error {
         name: Name,
     },
     /// A name or a move would join two subvolumes.
-    #[error("the name would lead from one subvolume into another")]
+    #[error("the source and the destination are in different subvolumes")]
     CrossesSubvolumes,
     /// A rule that holds for every caller forbids it.
     #[error("{location}: not permitted: {why}")]
@@ -253,7 +252,7 @@ pub enum Error {
         subvolume: SubvolumeId,
     },
     /// No attribute with this name.
-    #[error("there is no attribute \"{name}\"")]
+    #[error("no such attribute: \"{name}\"")]
     AttributeNotFound {
         /// The name.
         name: Name,
@@ -265,31 +264,31 @@ pub enum Error {
         name: Name,
     },
     /// An attribute that inodes of this kind cannot have.
-    #[error("{location}: inodes of this kind have no such attribute")]
+    #[error("{location}: this type of inode cannot have the attribute")]
     AttributesUnsupported {
         /// The inode.
         location: Location,
     },
     /// So many names of a directory have the same hash that no other fits beside them.
-    #[error("\"{name}\" has the hash of too many other names of the directory")]
+    #[error("\"{name}\": too many names in the directory have the same hash")]
     HashCollision {
         /// The name.
         name: Name,
     },
     /// What was asked for makes no sense.
-    #[error("invalid: {what}")]
+    #[error("invalid argument: {what}")]
     Invalid {
         /// What.
         what: &'static str,
     },
     /// A limit of the format is reached.
-    #[error("the limit on the number of {what} is reached")]
+    #[error("the maximum number of {what} is reached")]
     TooMany {
         /// What there are too many of.
         what: &'static str,
     },
     /// An account of space that would take more memory than its bound.
-    #[error("there are more than {limit} {what}: more than the account of space keeps in memory")]
+    #[error("too many {what} for space accounting in memory (limit {limit})")]
     AccountingTooBig {
         /// What there is too much of.
         what: &'static str,
@@ -303,7 +302,7 @@ pub enum Error {
     #[error(transparent)]
     Defect(Box<Defect>),
     /// Deleted subvolumes that cannot be dropped, each with what stands in the way. All others were.
-    #[error("{}; `buttress check` tells all that is wrong with the volume", not_dropped(.failures))]
+    #[error("{}; to find all damage, run `buttress check`", not_dropped(.failures))]
     NotDropped {
         /// The subvolumes and their errors, in the order in which they were tried.
         failures: Vec<(SubvolumeId, Error)>,
@@ -337,7 +336,7 @@ pub enum Error {
 pub enum WritingRefusal {
     /// Features that only readers may ignore.
     #[error(
-        "the volume cannot be written: it has compat_ro features that this version does not know ({})",
+        "the volume cannot be written: it has unknown compat_ro features ({})",
         .names.join(", ")
     )]
     CompatRo {
@@ -360,9 +359,7 @@ pub enum WritingRefusal {
     },
     /// A device that missed commits has no place for the stripes that have to move.
     #[error(
-        "{device} is not brought up to date: {needed} bytes of its stripes have to move (found {found} bytes unallocated that its \
-         own state does not use); it stays as it was, and the volume continues without it. To replace it, run \
-         `buttress replace start` with another device"
+        "{device} cannot be brought up to date: no space to move its stripes (found {found} bytes of unallocated space that its own state does not use, expected {needed}). The device is unchanged, and the volume continues without it. To replace it, run `buttress replace start` with another device"
     )]
     NoPlaceOnDevice {
         /// The device's name.
@@ -374,18 +371,14 @@ pub enum WritingRefusal {
     },
     /// A seed: sprouts depend on it.
     #[error(
-        "the volume cannot be written: it is a seed, and others may have sprouted from it; add a device to it in the \
-         kernel's mount for one that can, or take the flag away with `btrfstune -S 0`"
+        "the volume cannot be written: it is a seed, on which other volumes may depend. To make a writable volume from it, add a device on a kernel mount. To clear the seed flag, run `btrfstune -S 0`"
     )]
     Seed,
     /// An image without data.
-    #[error(
-        "the volume cannot be written: it is an image of metadata, which holds none of the data that its files have; \
-         it is there to be looked at"
-    )]
+    #[error("the volume cannot be written: it is a metadata image without file data. Open it read-only")]
     MetadataImage,
     /// btrfstune was cut off half way.
-    #[error("the volume cannot be written: a change of {what} was begun and not ended; {remedy}")]
+    #[error("the volume cannot be written: a change of {what} was interrupted; {remedy}")]
     Unfinished {
         /// What was being changed.
         what: &'static str,
@@ -400,8 +393,7 @@ pub enum WritingRefusal {
     },
     /// Only a copy of the superblock is left, because the device was made into something else.
     #[error(
-        "the volume cannot be written: {device} seems to hold {found} now; what is left of btrfs on it is a copy of \
-         the superblock"
+        "the volume cannot be written: {device} seems to contain {found} now; only a superblock copy of btrfs is left on it"
     )]
     Overwritten {
         /// The device's name.
@@ -415,7 +407,7 @@ fn pinned_note(pinned: ByteCount) -> String {
     if pinned == ByteCount::ZERO {
         String::new()
     } else {
-        format!(" ({pinned} bytes were freed, but wait for readers of older states)")
+        format!(" ({pinned} freed bytes are pinned by readers of older states)")
     }
 }
 

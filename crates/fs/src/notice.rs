@@ -60,19 +60,15 @@ impl fmt::Display for Notice {
                 generation,
             } => write!(
                 f,
-                "a log tree is pending (root {logical}, level {level}, after generation {generation}); it is \
-                 replayed when the volume is opened for writing, and this looks at the last commit \
-                 (rescue=nologreplay silences this)"
+                "a log tree is pending (root {logical}, level {level}, after generation {generation}). This command shows the last commit; the log is replayed when the volume is opened for writing (to silence this, use rescue=nologreplay)"
             ),
             Self::LogReplayed { generation } => write!(
                 f,
-                "a log tree is pending, after generation {generation}; what was synced is shown, replayed in memory, and \
-                 nothing is written (rescue=nologreplay shows the last commit)"
+                "a log tree is pending after generation {generation}. It is replayed in memory, so synced changes are visible and nothing is written (to see the last commit, use rescue=nologreplay)"
             ),
             Self::LogNotReplayed { generation, reason } => write!(
                 f,
-                "a log tree is pending, after generation {generation}, and cannot be replayed, so what was synced since is \
-                 not shown: {reason} (rescue=nologreplay silences this; `buttress rescue zero-log` drops the log)"
+                "a log tree is pending after generation {generation} and cannot be replayed, so changes synced since are not visible: {reason} (to silence this, use rescue=nologreplay; to delete the log, run `buttress rescue zero-log`)"
             ),
             Self::BackupRootUsed {
                 slot,
@@ -80,7 +76,7 @@ impl fmt::Display for Notice {
                 reason,
             } => write!(
                 f,
-                "the volume is read as of generation {generation}, by backup root {slot}: {reason}"
+                "the volume is read in the state of generation {generation}, from backup root {slot}: {reason}"
             ),
             Self::TreeUnreadable { tree, reason } => write!(f, "tree {tree} cannot be read: {reason}"),
             Self::DataUnverified => f.write_str("data is read without verifying its checksums"),

@@ -7,10 +7,10 @@ use buttress_format::{ByteCount, ErrorKind, Profile};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No device at all.
-    #[error("no device was given")]
+    #[error("no device is given")]
     NoDevice,
     /// The number of device uuids is not that of the devices.
-    #[error("{uuids} device uuids for {devices} devices")]
+    #[error("wrong number of device uuids (found {uuids}, expected {devices})")]
     Uuids {
         /// How many uuids.
         uuids: usize,
@@ -18,7 +18,7 @@ pub enum Error {
         devices: usize,
     },
     /// A profile needs more devices.
-    #[error("profile {profile} needs at least {needed} devices, {given} given")]
+    #[error("profile {profile} needs at least {needed} devices (found {given})")]
     TooFewDevices {
         /// The profile.
         profile: Profile,
@@ -28,9 +28,7 @@ pub enum Error {
         given: usize,
     },
     /// A device has no space for the first chunks.
-    #[error(
-        "{device} is too small: {size} bytes; with these options each device needs at least {least} bytes"
-    )]
+    #[error("{device} is too small (found {size} bytes, expected at least {least} with these options)")]
     TooSmall {
         /// The device.
         device: String,
@@ -40,7 +38,7 @@ pub enum Error {
         least: ByteCount,
     },
     /// A device is smaller than the size that was asked for.
-    #[error("{device} has {size} bytes, fewer than the {wanted} that are to be used of each device")]
+    #[error("{device} is smaller than the requested size (found {size} bytes, expected at least {wanted})")]
     DeviceTooShort {
         /// The device.
         device: String,
@@ -50,14 +48,14 @@ pub enum Error {
         wanted: ByteCount,
     },
     /// A sector size that no volume can have.
-    #[error("a sector size of {bytes} bytes; powers of two from 4096 to 65536 are possible")]
+    #[error("invalid sector size (found {bytes} bytes, expected a power of two from 4096 to 65536)")]
     SectorSize {
         /// The size.
         bytes: u32,
     },
     /// A node size that no volume can have.
     #[error(
-        "a node size of {bytes} bytes; powers of two from the sector size ({sector_bytes}) to 65536 are possible"
+        "invalid node size (found {bytes} bytes, expected a power of two from the sector size {sector_bytes} to 65536)"
     )]
     NodeSize {
         /// The size.
@@ -66,7 +64,9 @@ pub enum Error {
         sector_bytes: u32,
     },
     /// Mixed block groups with nodes that are not sectors.
-    #[error("with mixed block groups the node size is the sector size ({sector_bytes}), not {bytes}")]
+    #[error(
+        "mixed block groups need a node size equal to the sector size (found {bytes}, expected {sector_bytes})"
+    )]
     MixedNodeSize {
         /// The node size.
         bytes: u32,
@@ -74,7 +74,7 @@ pub enum Error {
         sector_bytes: u32,
     },
     /// Mixed block groups with two profiles.
-    #[error("with mixed block groups data and metadata have one profile, not {data} and {metadata}")]
+    #[error("mixed block groups need the same profile for data and metadata (found {data} and {metadata})")]
     MixedProfiles {
         /// The data profile.
         data: Profile,
@@ -82,7 +82,7 @@ pub enum Error {
         metadata: Profile,
     },
     /// A label that does not fit.
-    #[error("a label of {bytes} bytes; at most 255 are possible, without line breaks and zero bytes")]
+    #[error("invalid label (found {bytes} bytes, expected at most 255, without line breaks and zero bytes)")]
     Label {
         /// How long it is.
         bytes: usize,
@@ -96,10 +96,10 @@ pub enum Error {
         needed: &'static str,
     },
     /// Both kinds of quotas.
-    #[error("quota and squota cannot both be on: a volume has quotas of one kind")]
+    #[error("quota and squota cannot be combined; enable one of them")]
     BothQuotas,
     /// Quotas for a volume that is made without an account of what is in it.
-    #[error("quotas come with a volume that is built, be it of nothing; an empty one is made without")]
+    #[error("an empty volume cannot be made with quotas; build it from a source, which may be empty")]
     QuotasOfEmpty,
     /// The volume layer failed.
     #[error(transparent)]
@@ -108,7 +108,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] IoError),
     /// Items that cannot be laid out: the trees of a new volume do not fit its first chunks.
-    #[error("{what} do not fit the volume's first chunks")]
+    #[error("the first chunks of the volume are too small for {what}")]
     NoRoom {
         /// What does not fit.
         what: &'static str,

@@ -62,11 +62,11 @@ impl fmt::Display for Cause {
         match self {
             Self::Unreadable(reason) => write!(f, "unreadable: {reason}"),
             Self::Checksum => f.write_str("the checksum does not match"),
-            Self::Header(problem) => write!(f, "another block lies here: {problem}"),
+            Self::Header(problem) => write!(f, "another block is at this address: {problem}"),
             Self::Generation { stored, expected } => {
                 write!(f, "a write was lost: generation is {stored}, expected {expected}")
             }
-            Self::Parity => f.write_str("parity does not fit its row"),
+            Self::Parity => f.write_str("parity does not match its row"),
             Self::Differs => f.write_str("copies without checksums differ"),
             Self::Superblock(reason) => write!(f, "superblock: {reason}"),
         }

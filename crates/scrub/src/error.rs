@@ -19,10 +19,10 @@ pub enum Error {
     #[error("no device of the volume is being replaced")]
     NoReplacement,
     /// The target of a replacement failed.
-    #[error("the target failed: {0}; the replacement waits, and goes on once the target is good")]
+    #[error("the target failed: {0}; the replacement is suspended, and continues once the target works")]
     TargetFailed(IoError),
     /// A device that is brought up to date failed.
-    #[error("{device} failed while it was brought up to date: {failure}; it stays behind")]
+    #[error("{device} failed while it was brought up to date: {failure}; the device stays out of date")]
     ReturnFailed {
         /// Its name.
         device: String,
@@ -31,8 +31,7 @@ pub enum Error {
     },
     /// No copy has good bytes for some of what a device missed.
     #[error(
-        "{device} is not brought up to date: no copy gives {bytes} bytes of what it missed; it stays as it was. To go on, \
-         remove the files that `buttress scrub start -B -r` names"
+        "{device} cannot be brought up to date: {bytes} bytes that it missed have no readable copy. The device is unchanged. To continue, remove the files that `buttress scrub start -B -r` lists"
     )]
     ReturnLacks {
         /// Its name.
@@ -41,7 +40,7 @@ pub enum Error {
         bytes: u64,
     },
     /// Parts of the extent tree cannot be read, so what a device missed is not known.
-    #[error("{device} is not brought up to date: {}; it stays as it was", .parts.join("; "))]
+    #[error("{device} cannot be brought up to date: {}; the device is unchanged", .parts.join("; "))]
     ReturnNotWalked {
         /// Its name.
         device: String,
@@ -50,7 +49,7 @@ pub enum Error {
     },
     /// Metadata has no good copy, or the target lacks it. The replacement ended, and the source is the device as
     /// before.
-    #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was given up", count(.blocks), .blocks.join("; "))]
+    #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was cancelled", count(.blocks), .blocks.join("; "))]
     MetadataLost {
         /// The source.
         device: DeviceId,
@@ -58,7 +57,7 @@ pub enum Error {
         blocks: Vec<String>,
     },
     /// The volume cannot be opened with the target in the source's place.
-    #[error("the volume cannot be opened with the target in the source's place: {0}")]
+    #[error("the volume cannot be opened with the target in place of the source: {0}")]
     NotOpened(String),
 }
 

@@ -156,7 +156,7 @@ impl<'a> Groups<'a> {
                 let length = extent.end.distance_from(extent.start);
                 if length > place.length {
                     self.failed.push(format!(
-                        "the tree block at {} crosses the end of a stripe: not scrubbed; a balance of its block group moves it",
+                        "the tree block at {} crosses the end of a stripe and is not scrubbed; to move it, balance its block group",
                         extent.start
                     ));
                 } else {

@@ -128,10 +128,7 @@ impl Job<'_> {
         {
             let flushed = state.slot.device().map(buttress_device::Device::flush);
             if let Some(Err(error)) = flushed {
-                let lost = format!(
-                    "what was mended on device {} may be lost: {error}",
-                    state.slot.id()
-                );
+                let lost = format!("repairs on device {} may be lost: {error}", state.slot.id());
                 self.ledger.lock().cannot_walk(lost);
             }
         }

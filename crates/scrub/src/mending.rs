@@ -72,7 +72,7 @@ impl Job<'_> {
         if back.get(..) == Some(good) || buttress_faults::on("scrub-mended-unread") {
             Ok(())
         } else {
-            Err("written, and something else was read back: the device loses or misdirects writes".to_owned())
+            Err("written, but other content was read back: the device loses or misdirects writes".to_owned())
         }
     }
 

@@ -80,7 +80,9 @@ fn check_device(job: &Job<'_>, slot: &Arc<DeviceSlot>, device: &Device) {
                 tried: vec![error.to_string()],
             },
             None => Outcome::Uncorrectable {
-                tried: vec!["no superblock of this device is good, and no device item names it".to_owned()],
+                tried: vec![
+                    "every superblock of this device is damaged, and no device item names it".to_owned(),
+                ],
             },
         };
         job.note(&site, cause, outcome);

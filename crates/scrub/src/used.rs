@@ -82,7 +82,7 @@ impl<'a> UsedExtents<'a> {
         let (start, end) = (extent.start, extent.end());
         if start < self.at || end > self.range.end || end <= start {
             return Err(format!(
-                "extent tree: the extent [{start}, {end}) overlaps the one before it or leaves its chunk [{}, {})",
+                "extent tree: the extent [{start}, {end}) overlaps the extent before it or exceeds its chunk [{}, {})",
                 self.range.start, self.range.end
             ));
         }

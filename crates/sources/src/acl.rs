@@ -19,11 +19,11 @@ const NO_ID: u32 = u32::MAX;
 #[non_exhaustive]
 pub enum AclError {
     /// An entry that is none.
-    #[error("\"{}\" is no entry of an access list", Printable(.0))]
+    #[error("\"{}\" is not an entry of an access list", Printable(.0))]
     Entry(Vec<u8>),
     /// A name where a number is needed.
     #[error(
-        "the access list names \"{}\" without a number: make the archive with numeric owners (tar --numeric-owner)",
+        "the access list names \"{}\" without a number: create the archive with numeric owners (tar --numeric-owner)",
         Printable(.0)
     )]
     Name(Vec<u8>),

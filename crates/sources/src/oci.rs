@@ -64,10 +64,10 @@ pub enum OciError {
         cause: serde_json::Error,
     },
     /// A version that is not known.
-    #[error("oci-layout: version {0:?} of the layout; 1.0.0 is known")]
+    #[error("oci-layout: unknown version of the layout (found {0:?}, expected 1.0.0)")]
     Version(String),
     /// A digest that is none.
-    #[error("{file}: {digest:?} is no digest: sha256 or sha512 and its hexadecimal digits are wanted")]
+    #[error("{file}: invalid digest {digest:?} (expected sha256 or sha512 and hexadecimal digits)")]
     NoDigest {
         /// Where it is.
         file: String,
@@ -75,7 +75,7 @@ pub enum OciError {
         digest: String,
     },
     /// A blob of another size than promised.
-    #[error("{file} has {found} bytes; its descriptor promises {promised}")]
+    #[error("{file}: wrong length (found {found} bytes, expected {promised} by its descriptor)")]
     Size {
         /// The blob.
         file: String,
@@ -85,7 +85,7 @@ pub enum OciError {
         promised: u64,
     },
     /// A document that is larger than is taken.
-    #[error("{file} has {found} bytes; at most {DOCUMENT_BYTES_MAX} are taken of a document")]
+    #[error("{file}: the document is too long (found {found} bytes, expected at most {DOCUMENT_BYTES_MAX})")]
     Large {
         /// The document.
         file: String,
@@ -93,7 +93,7 @@ pub enum OciError {
         found: u64,
     },
     /// A blob that is not what its name says.
-    #[error("{file}: the digest of {what} is {found}; {promised} was promised")]
+    #[error("{file}: wrong digest of {what} (found {found}, expected {promised})")]
     Digest {
         /// The blob.
         file: String,
@@ -105,7 +105,7 @@ pub enum OciError {
         promised: String,
     },
     /// No image, or none of those that are wanted.
-    #[error("no image{wanted} is here; there are: {there}")]
+    #[error("no image{wanted} in this layout (found {there})")]
     None {
         /// What was wanted.
         wanted: String,
@@ -113,7 +113,7 @@ pub enum OciError {
         there: String,
     },
     /// More than one image fits.
-    #[error("{count} images fit; a tag or a platform says which: {there}")]
+    #[error("{count} images match; select one by a tag or a platform: {there}")]
     Several {
         /// How many.
         count: usize,
@@ -131,7 +131,7 @@ pub enum OciError {
         why: &'static str,
     },
     /// Layers and their configuration do not agree.
-    #[error("{file} has {layers} layers; its configuration names {named}")]
+    #[error("{file}: wrong number of layers (found {layers}, expected {named} by its configuration)")]
     LayerCount {
         /// The manifest.
         file: String,
@@ -141,7 +141,7 @@ pub enum OciError {
         named: usize,
     },
     /// Too many layers.
-    #[error("{file} has {layers} layers; at most {LAYERS_MAX} are taken")]
+    #[error("{file}: too many layers (found {layers}, expected at most {LAYERS_MAX})")]
     Layers {
         /// The manifest.
         file: String,
@@ -149,7 +149,7 @@ pub enum OciError {
         layers: usize,
     },
     /// Indexes lead to indexes without end.
-    #[error("indexes lead to each other more than {INDEXES_MAX} times")]
+    #[error("more than {INDEXES_MAX} nested indexes")]
     Indexes,
     /// A layer cannot be read or unpacked.
     #[error("{file}: {cause}")]
@@ -462,7 +462,7 @@ impl Layout {
         let opened = File::from(opened.map_err(|error| failed(error.into()))?);
         let metadata = opened.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(failed(io::Error::other("it is no regular file")));
+            return Err(failed(io::Error::other("it is not a regular file")));
         }
         Ok((opened, metadata.len()))
     }
@@ -516,7 +516,7 @@ impl Layout {
         let why = if media_type.contains("encrypted") {
             Some("is encrypted")
         } else if !media_type.contains(".tar") {
-            Some("is no tar archive")
+            Some("is not a tar archive")
         } else {
             None
         };
@@ -554,7 +554,7 @@ impl Layout {
         })?;
         check_size(&file, hashing.bytes, descriptor.size)?;
         digest.compare(hashing.hasher, &file, "it")?;
-        unpacked.compare(content, &file, "what it unpacks to")?;
+        unpacked.compare(content, &file, "its unpacked content")?;
         Ok(Layer {
             name: self.0.join(&file).display().to_string(),
             store,

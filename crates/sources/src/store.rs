@@ -59,7 +59,7 @@ pub enum StoreError {
         cause: io::Error,
     },
     /// It was asked to stop.
-    #[error("stopped while it was read")]
+    #[error("interrupted while reading")]
     Cancelled,
     /// The spool cannot be made or written.
     #[error("writing to a temporary file in {}, with {written} bytes in it: {cause}", .directory.display())]
@@ -299,10 +299,14 @@ impl Store {
         };
         let metadata = file.metadata().map_err(|error| error.to_string())?;
         if metadata.len() != self.size {
-            return Err(format!("it had {} bytes and has {}", self.size, metadata.len()));
+            return Err(format!(
+                "its size changed from {} to {} bytes",
+                self.size,
+                metadata.len()
+            ));
         }
         if metadata.modified().ok() != Some(changed) {
-            return Err("it was written to".to_owned());
+            return Err("it was changed".to_owned());
         }
         Ok(())
     }

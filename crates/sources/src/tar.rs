@@ -398,7 +398,7 @@ impl Reader {
                 let left = limit.saturating_sub(at);
                 if left < BLOCK_BYTES {
                     return Err(Problem::Sparse(format!(
-                        "it does not end within the {limit} bytes of the content"
+                        "it is longer than the {limit} bytes of the content"
                     )));
                 }
                 self.block(content.saturating_add(at), "the map of a sparse file")
@@ -468,8 +468,8 @@ fn up_to_zero(mut text: Vec<u8>) -> Vec<u8> {
 
 fn unknown(letter: u8) -> Problem {
     let hint = match letter {
-        b'M' => ": a part of an archive of several volumes; join them first",
-        b'N' => ": long names as GNU tar wrote them before 1990",
+        b'M' => ": a part of a multi-volume archive; join the volumes first",
+        b'N' => ": long names in the format of GNU tar before 1990",
         b'S' => ": a sparse file without a map",
         _ => "",
     };

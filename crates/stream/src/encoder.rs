@@ -332,19 +332,19 @@ mod tests {
         let cases: [(&Command<'_>, &str); 4] = [
             (
                 &path,
-                "unlink cannot be encoded: attribute path has 65536 bytes, at most 65535 can be sent",
+                "unlink cannot be encoded: attribute path is too long (found 65536 bytes, expected at most 65535)",
             ),
             (
                 &two_paths,
-                "rename cannot be encoded: its payload has 80008 bytes, version 1 of the stream has at most 65526",
+                "rename cannot be encoded: the payload is too long (found 80008 bytes, expected at most 65526 in version 1)",
             ),
             (
                 &fallocate,
-                "fallocate cannot be encoded: it needs version 2 of the stream, which is of version 1",
+                "fallocate cannot be encoded: the command needs stream version 2 (found version 1)",
             ),
             (
                 &write(&long),
-                "write cannot be encoded: attribute data has 65536 bytes, at most 65535 can be sent",
+                "write cannot be encoded: attribute data is too long (found 65536 bytes, expected at most 65535)",
             ),
         ];
         for (command, message) in cases {

@@ -41,7 +41,7 @@ pub enum Error {
         problem: StreamProblem,
     },
     /// The stream has an unknown version.
-    #[error("{place}: the stream has version {version}; versions up to 3 are supported")]
+    #[error("{place}: unsupported stream version (found {version}, expected at most 3)")]
     VersionUnknown {
         /// Position of the stream header in the input.
         place: Place,
@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// A command has an unknown number.
     #[error(
-        "{place}: command number {number}{} is not known to version {version} of the stream",
+        "{place}: unknown command number {number}{} in a stream of version {version}",
         InParentheses(CommandKind::from_raw(*number))
     )]
     CommandUnknown {
@@ -64,8 +64,7 @@ pub enum Error {
     /// The decoder should skip a command with an unknown number, but the command would change the
     /// content of a file.
     #[error(
-        "{place}: command number {number} is not known to version {version} of the stream and has the attribute {attribute}: \
-         without it a file would have other content, so it cannot be skipped"
+        "{place}: unknown command number {number} in a stream of version {version} has the attribute {attribute}, so skipping it would change the content of a file"
     )]
     CommandNotSkipped {
         /// Position of the command in the input.
@@ -79,8 +78,7 @@ pub enum Error {
     },
     /// An attribute has an unknown number.
     #[error(
-        "{place}: {command} has an attribute with number {number}{}, which is not known to version {version} of \
-         the stream",
+        "{place}: {command}: unknown attribute number {number}{} in a stream of version {version}",
         InParentheses(AttributeKind::from_raw(*number))
     )]
     AttributeUnknown {
@@ -136,7 +134,7 @@ pub enum StreamProblem {
     #[error("the stream is empty")]
     Empty,
     /// The input ends inside a header or a payload.
-    #[error("the stream is cut short: {found_bytes} of {expected_bytes} bytes of the {part}")]
+    #[error("the stream is truncated (found {found_bytes} of {expected_bytes} bytes of the {part})")]
     CutShort {
         /// Part of the stream in which the input ends.
         part: Part,
@@ -146,17 +144,17 @@ pub enum StreamProblem {
         found_bytes: usize,
     },
     /// The input ends between two commands, without an end command.
-    #[error("the stream is cut short: it ends without its end command")]
+    #[error("the stream is truncated: the end command is missing")]
     EndMissing,
     /// The first bytes are not the magic of a stream.
-    #[error("not a send stream: it begins with {}", Hex(found))]
+    #[error("not a send stream (found {} at its beginning)", Hex(found))]
     Magic {
         /// First 13 bytes of the input.
         found: [u8; 13],
     },
     /// A payload is longer than the version allows.
     #[error(
-        "the payload has {found_bytes} bytes; in version {version} of the stream at most {maximum_bytes}"
+        "the payload is too long (found {found_bytes} bytes, expected at most {maximum_bytes} in version {version})"
     )]
     PayloadLength {
         /// Payload length that the command header states, in bytes.
@@ -167,7 +165,7 @@ pub enum StreamProblem {
         version: Version,
     },
     /// The checksum of a command does not match its bytes.
-    #[error("checksum {stored:#010x} is stored, {computed:#010x} is computed over {bytes} bytes")]
+    #[error("wrong checksum of {bytes} bytes (found {stored:#010x}, computed {computed:#010x})")]
     Checksum {
         /// Checksum in the header of the command.
         stored: u32,
@@ -218,7 +216,9 @@ pub enum CommandProblem {
         attribute: AttributeKind,
     },
     /// An attribute of a fixed size has another size.
-    #[error("attribute {attribute} has {found_bytes} bytes instead of {expected_bytes}")]
+    #[error(
+        "attribute {attribute} has the wrong length (found {found_bytes} bytes, expected {expected_bytes})"
+    )]
     AttributeLength {
         /// The attribute.
         attribute: AttributeKind,
@@ -228,7 +228,7 @@ pub enum CommandProblem {
         found_bytes: usize,
     },
     /// A command has the same attribute twice.
-    #[error("attribute {attribute} is there twice, the second time at byte {offset} of the payload")]
+    #[error("attribute {attribute} is repeated at byte {offset} of the payload")]
     AttributeRepeated {
         /// The attribute.
         attribute: AttributeKind,
@@ -236,7 +236,7 @@ pub enum CommandProblem {
         offset: usize,
     },
     /// The end command has an attribute.
-    #[error("attribute {attribute} at byte {offset} of the payload does not belong to it")]
+    #[error("attribute {attribute} at byte {offset} of the payload does not belong to this command")]
     AttributeForeign {
         /// The attribute.
         attribute: AttributeKind,
@@ -245,8 +245,7 @@ pub enum CommandProblem {
     },
     /// An attribute extends beyond the end of the payload.
     #[error(
-        "attribute number {number} at byte {offset} of the payload needs {needed_bytes} bytes, \
-         {left_bytes} are left"
+        "attribute number {number} at byte {offset} of the payload is incomplete (found {left_bytes} bytes, expected {needed_bytes})"
     )]
     AttributeCutShort {
         /// Number of the attribute.
@@ -259,7 +258,7 @@ pub enum CommandProblem {
         left_bytes: usize,
     },
     /// The last bytes of the payload are too few for an attribute.
-    #[error("{left_bytes} bytes are left at byte {offset} of the payload, too few for an attribute")]
+    #[error("incomplete attribute at byte {offset} of the payload (found {left_bytes} bytes)")]
     Rest {
         /// Offset of these bytes in the payload.
         offset: usize,
@@ -273,7 +272,7 @@ pub enum CommandProblem {
 #[non_exhaustive]
 pub enum EncodeProblem {
     /// The version of the stream does not define the command.
-    #[error("it needs version {needed} of the stream, which is of version {version}")]
+    #[error("the command needs stream version {needed} (found version {version})")]
     Version {
         /// First version that defines the command.
         needed: Version,
@@ -281,7 +280,9 @@ pub enum EncodeProblem {
         version: Version,
     },
     /// An attribute is too long for its length field.
-    #[error("attribute {attribute} has {found_bytes} bytes, at most {maximum_bytes} can be sent")]
+    #[error(
+        "attribute {attribute} is too long (found {found_bytes} bytes, expected at most {maximum_bytes})"
+    )]
     AttributeLength {
         /// The attribute.
         attribute: AttributeKind,
@@ -292,7 +293,7 @@ pub enum EncodeProblem {
     },
     /// The payload would be longer than the version allows.
     #[error(
-        "its payload has {found_bytes} bytes, version {version} of the stream has at most {maximum_bytes}"
+        "the payload is too long (found {found_bytes} bytes, expected at most {maximum_bytes} in version {version})"
     )]
     PayloadLength {
         /// Length of the payload in bytes.
@@ -306,7 +307,7 @@ pub enum EncodeProblem {
     #[error("only write and encoded_write, without data of their own, can have data appended")]
     NoData,
     /// The caller appended more or fewer bytes than it announced.
-    #[error("{appended_bytes} bytes of data were appended, {announced_bytes} were announced")]
+    #[error("wrong amount of appended data (found {appended_bytes} bytes, expected {announced_bytes})")]
     DataLength {
         /// Number of bytes that the caller appended.
         appended_bytes: usize,

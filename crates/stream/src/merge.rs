@@ -56,7 +56,7 @@ pub enum Error {
         path: Vec<u8>,
     },
     /// The stream to rebase has no parent.
-    #[error("the stream is a full one: it has no parent that another could take the place of")]
+    #[error("the stream is a full stream and has no parent to replace")]
     Full,
 }
 

@@ -79,7 +79,7 @@ pub fn send(
 ) -> Result<Summary> {
     if options.compressed_data && options.version == Version::V1 {
         return Err(Error::Options(
-            "compressed data needs version 2 of the stream: ask for that, or leave it out",
+            "compressed data needs stream version 2; choose version 2, or send without compressed data",
         ));
     }
     let (mut output, drain) = output::Output::new(options, options.skip_bytes, progress);

@@ -34,9 +34,7 @@ pub struct Trail {
 
 /// Reason why a text is not a trail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} does not say how far a transfer came: that looks like {PREFIX}-<16 hexadecimal digits>-<bytes>"
-)]
+#[error("{text:?} is not a token of a receiver (expected {PREFIX}-<16 hexadecimal digits>-<bytes>)")]
 pub struct TrailError {
     text: String,
 }

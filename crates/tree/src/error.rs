@@ -152,7 +152,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Damaged(failure) => failure.fmt(f),
             Self::Unreadable(error) => error.fmt(f),
-            Self::WouldBlock => f.write_str("it is not in memory, and nothing was to be read"),
+            Self::WouldBlock => f.write_str("it is not in memory, and reads are not allowed here"),
             Self::ItemExists(key) => write!(f, "there is an item {key} already"),
             Self::ItemTooLarge {
                 key,
@@ -160,13 +160,13 @@ impl fmt::Display for Cause {
                 most_bytes,
             } => write!(
                 f,
-                "item {key} of {size_bytes} bytes fits no leaf, which holds at most {most_bytes}"
+                "item {key} is too long for a leaf (found {size_bytes} bytes, expected at most {most_bytes})"
             ),
             Self::Context(error) => error.fmt(f),
-            Self::Broken(what) => write!(f, "a fault in this program: {what}"),
+            Self::Broken(what) => write!(f, "a defect of Buttress: {what}"),
             Self::Miscounted { what, count, found } => write!(
                 f,
-                "a fault in this program: {what} are counted as {count}, and there are {found}"
+                "a defect of Buttress: wrong count of {what} (counted {count}, found {found})"
             ),
         }
     }
@@ -179,7 +179,7 @@ impl fmt::Display for Failure {
             Self::KeysPastEnd { last_key, end_key } => {
                 write!(
                     f,
-                    "last key {last_key} is not below {end_key}, where the next block begins"
+                    "last key {last_key} is not below {end_key}, the first key of the next block"
                 )
             }
             Self::RootLevel => write!(f, "the root's level is not below {LEVELS_MAX}"),

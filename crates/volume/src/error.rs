@@ -46,7 +46,9 @@ pub enum Error {
         reason: String,
     },
     /// A read of no bytes, or of more than an extent can hold.
-    #[error("a read of {length_bytes} bytes at logical {logical}: reads are of 1 to {maximum_bytes} bytes")]
+    #[error(
+        "invalid read length at logical {logical} (found {length_bytes} bytes, expected 1 to {maximum_bytes})"
+    )]
     ReadLength {
         /// Where the read was to start.
         logical: Logical,
@@ -59,7 +61,7 @@ pub enum Error {
     #[error(transparent)]
     Defect(#[from] Box<Defect>),
     /// A copy was asked for that the chunk does not have.
-    #[error("copy {copy} of logical {logical}: it has copies 1 to {copies}")]
+    #[error("logical {logical} has no copy {copy} (expected 1 to {copies})")]
     NoSuchCopy {
         /// The address.
         logical: Logical,
@@ -135,7 +137,7 @@ pub enum Corruption {
     },
     /// The primary superblock is bad, and its copies belong to different volumes or devices.
     #[error(
-        "{device}: the primary superblock is bad ({primary}), and its copies disagree: fsid {first} and {second}"
+        "{device}: the primary superblock is damaged ({primary}), and its copies differ: fsid {first} and {second}"
     )]
     SuperblockCopiesDisagree {
         /// The device's name.
@@ -201,15 +203,14 @@ pub enum Corruption {
         offset: u64,
     },
     /// The raid-stripe-tree has no entry for an address.
-    #[error("no RAID stripe extent for logical {logical}, which lies in a chunk that needs one")]
+    #[error("no RAID stripe extent for logical {logical}, whose chunk needs one")]
     NoStripeExtent {
         /// The address.
         logical: Logical,
     },
     /// The raid-stripe-tree's entry goes on past the stripe unit, or the chunk, that it begins in.
     #[error(
-        "the RAID stripe extent [{start}, +{length}) does not lie in one stripe unit of its chunk: \
-         it does not tell where logical {logical} lies"
+        "the RAID stripe extent [{start}, +{length}) crosses stripe units of its chunk, so the position of logical {logical} is unknown"
     )]
     StripeExtentTooLong {
         /// Start of the entry.
@@ -258,7 +259,7 @@ impl Corruption {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DevicesError {
     /// None at all.
-    #[error("no device was given")]
+    #[error("no device is given")]
     None,
     /// Devices of two volumes.
     #[error(
@@ -277,8 +278,7 @@ pub enum DevicesError {
     /// Devices whose blocks are of one volume, and whose superblocks are of two: a change of the fsid was cut off between
     /// them.
     #[error(
-        "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both carry the uuid \
-         {metadata_uuid}: a change of the fsid was cut off between them; `btrfstune -m` goes on with it"
+        "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both have the uuid {metadata_uuid}: a change of the fsid was interrupted; to finish it, run `btrfstune -m`"
     )]
     FsidChangeCutOff {
         /// A device's name.
@@ -306,9 +306,7 @@ pub enum DevicesError {
     },
     /// Two devices that were each written while the other was away: neither has what the other has.
     #[error(
-        "{first} is at generation {first_generation}, {second} at generation {second_generation}, and neither state follows \
-         from the other: each was written without the other. Open one alone with --degraded, save what is only on the other, \
-         then put the other in its place again with `buttress replace start`"
+        "{first} is at generation {first_generation}, {second} at generation {second_generation}, and neither state follows from the other: each device was written without the other. Open each alone with --degraded, and save files that exist on only one. Then replace the other device with `buttress replace start`"
     )]
     Diverged {
         /// A device's name.
@@ -321,7 +319,7 @@ pub enum DevicesError {
         second_generation: Generation,
     },
     /// Devices of the volume that were not given.
-    #[error("{}; without it the volume is only opened degraded", MissingList(.0))]
+    #[error("{}; to open the volume without it, use degraded", MissingList(.0))]
     Missing(Vec<MissingDevice>),
 }
 

@@ -101,7 +101,7 @@ impl fmt::Display for FaultReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("device missing"),
-            Self::LeftOut => f.write_str("device left out, since it failed a write or a flush"),
+            Self::LeftOut => f.write_str("device left out after a failed write or flush"),
             Self::Stale => f.write_str("device missed commits, and nothing verifies the bytes"),
             Self::Io(error) => write!(f, "{error}"),
             Self::BeyondEnd { end, size_bytes } => {
@@ -136,7 +136,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "device {} ({}), physical {}: copy {} of logical [{}, +{}) passed over: {}",
+            "device {} ({}), physical {}: copy {} of logical [{}, +{}) skipped: {}",
             self.device, self.device_name, self.physical, self.copy, self.logical, self.length, self.reason
         )
     }
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!((first.missing, first.read_errors), (1, 0));
         assert_eq!(
             log.faults[0].to_string(),
-            "device 1 (a.img), physical 0: copy 1 of logical [0, +4096) passed over: device missing"
+            "device 1 (a.img), physical 0: copy 1 of logical [0, +4096) skipped: device missing"
         );
     }
 }

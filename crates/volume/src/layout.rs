@@ -57,7 +57,7 @@ offset_type! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Too few stripes, or a number other than the one that the profile has.
-    #[error("a {profile} chunk with {stripes} stripes; it needs {needed}", profile = .profile.name())]
+    #[error("a {profile} chunk has {stripes} stripes, expected {needed}", profile = .profile.name())]
     StripeCount {
         /// The profile.
         profile: Profile,
@@ -68,7 +68,7 @@ pub enum LayoutError {
     },
     /// RAID10 with a number of sub-stripes that is not two, or does not divide the stripes.
     #[error(
-        "a RAID10 chunk with {stripes} stripes and {sub_stripes} sub-stripes; it needs 2, in whole groups"
+        "a RAID10 chunk has {stripes} stripes and {sub_stripes} sub-stripes, expected 2 sub-stripes and complete groups"
     )]
     SubStripes {
         /// How many stripes the chunk lists.
@@ -77,10 +77,10 @@ pub enum LayoutError {
         sub_stripes: u16,
     },
     /// The unit of striping is zero.
-    #[error("a chunk with a stripe length of 0 bytes")]
+    #[error("a chunk has a stripe length of 0 bytes")]
     StripeBytes,
     /// The chunk is empty.
-    #[error("a chunk of 0 bytes")]
+    #[error("a chunk has a length of 0 bytes")]
     Empty,
 }
 

@@ -153,14 +153,12 @@ impl fmt::Display for Notice {
                 generation,
             } => write!(
                 f,
-                "{device}: the primary superblock, at 65536, is bad ({primary}); the copy at {copy}, of generation \
-                 {generation}, is used. The kernel does not mount the volume before the primary is mended: the next \
-                 commit by buttress writes it anew (`buttress filesystem sync` is one), or `btrfs rescue super-recover`"
+                "{device}: the primary superblock at 65536 is damaged ({primary}); the copy at {copy} (generation {generation}) is used. The kernel will refuse to mount the volume. To repair it, run `buttress filesystem sync` or `btrfs rescue super-recover`"
             ),
             Self::UnknownCompatRo { names } => {
                 write!(
                     f,
-                    "the volume has compat_ro features that this version does not know ({}): it can only be read",
+                    "the volume has unknown compat_ro features ({}): it is read-only",
                     names.join(", ")
                 )
             }
@@ -170,18 +168,17 @@ impl fmt::Display for Notice {
                 generations,
             } => write!(
                 f,
-                "{device} (device {id}) is at generation {}, the volume at {}: its copies are used last",
+                "{device} (device {id}) missed commits (found generation {}, expected {}): its copies are used last",
                 generations.generation, generations.newest
             ),
             Self::DeviceLeftOut { id, failure } => write!(
                 f,
-                "{failure}; device {id} is left out from here on, and the volume is degraded: what is written does not \
-                 reach it any more. Replace it"
+                "{failure}; device {id} is left out from now on, and the volume is degraded: later writes do not reach this device. Replace it with `buttress replace start`"
             ),
             Self::MissingDevice(missing) => {
                 write!(
                     f,
-                    "device {} with uuid {} is missing: the volume is open degraded",
+                    "device {} with uuid {} is missing: the volume is degraded",
                     missing.device, missing.uuid
                 )
             }
@@ -192,40 +189,36 @@ impl fmt::Display for Notice {
                 expected,
             } => write!(
                 f,
-                "{device} (device {id}) has {size_bytes} bytes and should have {expected}: it was cut short, \
-                 and what lies past its end cannot be read"
+                "{device} (device {id}) is truncated (found {size_bytes} bytes, expected {expected}): data past its end is unreadable"
             ),
             Self::DeviceCount { superblock, found } => {
                 write!(
                     f,
-                    "the superblock counts {superblock} devices, the chunk tree lists {found}"
+                    "the superblock has {superblock} devices, the chunk tree has {found}"
                 )
             }
             Self::UnlistedDevice { device, uuid } => {
                 write!(
                     f,
-                    "{device} (uuid {uuid}) is not a device of this volume any more; it is not used"
+                    "{device} (uuid {uuid}) is no longer a device of this volume, and is not used"
                 )
             }
             Self::ReplacementTarget { device, uuid } => write!(
                 f,
-                "{device} (uuid {uuid}) is the target of a replacement that has not come to its end: nothing is read from it"
+                "{device} (uuid {uuid}) is the target of an unfinished replacement: nothing is read from it"
             ),
-            Self::Seed => f.write_str("the volume is a seed: it can only be read"),
+            Self::Seed => f.write_str("the volume is a seed: it is read-only"),
             Self::UsedBytes(problem) => write!(
                 f,
-                "the superblock counts the bytes in use wrongly ({problem}); reading does not depend on it, but the \
-                 kernel may refuse to mount the volume. The next commit by buttress mends it (`buttress filesystem \
-                 sync` is one)"
+                "the used bytes in the superblock are wrong ({problem}). Reading works, but the kernel may refuse to mount the volume. To repair it, run `buttress filesystem sync`"
             ),
             Self::Unfinished(UnfinishedChange { what, remedy }) => write!(
                 f,
-                "a change of {what} was begun and not ended: the volume can only be read, and not all of it may be \
-                 readable; {remedy}"
+                "a change of {what} was interrupted: the volume is read-only, and part of it may be unreadable; {remedy}"
             ),
-            Self::MetadataImage => f.write_str(
-                "this is an image of a volume's metadata, as btrfs-image makes it: the content of files is not in it",
-            ),
+            Self::MetadataImage => {
+                f.write_str("this is a metadata image made by btrfs-image: it contains no file data")
+            }
             Self::ChunkBeyondTolerance { .. }
             | Self::StripePastDevice { .. }
             | Self::SystemChunkDiffers { .. } => self.fmt_chunk(f),
@@ -245,8 +238,7 @@ impl Notice {
                 tolerated,
             } => write!(
                 f,
-                "chunk [{logical}, +{length}), {profile}: {missing} of its stripes are on missing devices, \
-                 {tolerated} may be; part of it cannot be read"
+                "chunk [{logical}, +{length}), {profile}: too many stripes are on missing devices (found {missing}, expected at most {tolerated}); part of it is unreadable"
             ),
             Self::StripePastDevice {
                 logical,

@@ -30,7 +30,7 @@ pub enum PrimaryFailure {
     #[error(transparent)]
     Unread(#[from] IoError),
     /// The device ends before it.
-    #[error("the device ends before it")]
+    #[error("the device is too short")]
     PastEnd,
 }
 

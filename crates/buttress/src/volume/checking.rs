@@ -29,7 +29,7 @@ impl Volume {
             Access::Reading(shown) => Ok(check::check_with(&shown.on_disk, options, progress, on_step)?),
             #[cfg(feature = "write")]
             Access::Writing(_) => Err(buttress_fs::Error::Invalid {
-                what: "a check of a volume that is open for writing: open it for reading",
+                what: "cannot check a volume that is open for writing; open it read-only",
             }
             .into()),
         }

@@ -233,7 +233,7 @@ impl Subcommand for Cp {
             require_volume(destination, &target)?;
             if self.compress.is_some() {
                 return Err(usage(
-                    "--compress is for copies into a volume, where the destination is written IMAGE:/path",
+                    "--compress needs a destination in a volume: write it as IMAGE:/path",
                 ));
             }
             out::copy(context, how, sources, Path::new(destination))?
@@ -260,7 +260,7 @@ fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied
     let shown = target.image.display();
     if let Err(error) = writing.commit() {
         return Err(error.context(format!(
-            "{shown}: nothing was committed: the volume is as it was before the copy"
+            "{shown}: the copy failed and nothing was committed; the volume is unchanged"
         )));
     }
     let is_empty = copied
@@ -280,9 +280,9 @@ fn commit(context: &Context, writing: &Writing, target: &Target, copied: &Copied
         sum(|totals| totals.others.saturating_add(totals.hard_links)),
         copied.failures,
         if copied.is_full {
-            "the volume is full, and what comes after the last error was not copied"
+            "the volume is full, and files after the last error were not copied"
         } else {
-            "what they name was not copied"
+            "these files were not copied"
         },
     ));
     Ok(())
@@ -296,9 +296,8 @@ fn require_volume(destination: &OsString, target: &Target) -> Result<()> {
         return Ok(());
     }
     let image = target.image.display();
-    Err(anyhow::anyhow!("{image}: no such file or directory")).context(Advice::new(
-        "IMAGE:/path is in a volume; `buttress mkfs IMAGE` makes one",
-    ))
+    Err(anyhow::anyhow!("{image}: no such file or directory"))
+        .context(Advice::new("to create the volume, run `buttress mkfs IMAGE`"))
 }
 
 /// Splits off the destination, which is the last argument.
@@ -306,7 +305,7 @@ pub(crate) fn split_places(places: &[OsString]) -> Result<(&OsString, &[OsString
     places
         .split_last()
         .filter(|(_, sources)| !sources.is_empty())
-        .ok_or_else(|| usage("a destination is missing: the last argument says where to copy to"))
+        .ok_or_else(|| usage("the destination is missing: give it as the last argument"))
 }
 
 /// Returns the name for a copy of the file at this path. The root and paths that end in `..` have

@@ -145,10 +145,10 @@ fn is_missing(image: &Path) -> Result<bool> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             if image.symlink_metadata().is_ok() {
                 return Err(anyhow::anyhow!(
-                    "{} is a symbolic link that leads nowhere",
+                    "{} is a symbolic link to a missing file",
                     image.display()
                 ))
-                .context(Advice::new("remove the link, or make what it leads to"));
+                .context(Advice::new("remove the link, or create its target"));
             }
             return Ok(true);
         }
@@ -165,9 +165,8 @@ fn is_missing(image: &Path) -> Result<bool> {
     } else {
         "a character device"
     };
-    Err(anyhow::anyhow!("{} is {what}", image.display())).context(Advice::new(
-        "a volume is made in an image file or on a block device",
-    ))
+    Err(anyhow::anyhow!("{} is {what}", image.display()))
+        .context(Advice::new("give an image file or a block device"))
 }
 
 /// Returns the end of a volume of `bytes` bytes that starts at byte `start` of an image.
@@ -190,7 +189,7 @@ impl NewFiles {
         self.0.push(image.to_owned());
         file.set_len(bytes).with_context(named).with_context(|| {
             Advice::new(
-                "the file system that it is on may not take files of that size; --size makes a smaller one",
+                "the host's file system may not support files of this size; choose a smaller size with --size",
             )
         })
     }
@@ -253,14 +252,14 @@ impl Subcommand for Mkfs {
         {
             if let Some(image) = self.images.first() {
                 return Err(usage(format_args!(
-                    "-O list-all makes no volume: it takes no image (found {})",
+                    "-O list-all only lists features and takes no image (found {})",
                     image.display()
                 )));
             }
             return summary::list_features(context);
         }
         if self.images.is_empty() {
-            return Err(anyhow::anyhow!("no image or device was given"));
+            return Err(anyhow::anyhow!("the image or device is missing"));
         }
         let images: Vec<PathBuf> = self
             .images
@@ -390,13 +389,13 @@ impl Mkfs {
             .collect::<Result<_>>()?;
         if !missing.is_empty() && bytes < least.volume.get() {
             return Err(anyhow::anyhow!(
-                "{bytes} bytes are too few: each device needs at least {}",
+                "the size is too small (found {bytes} bytes, expected at least {} for each device)",
                 least.file
             ));
         }
         if let (Some(image), Some(_)) = (missing.first(), &context.globals().overlay) {
             return Err(anyhow::anyhow!("{} does not exist", image.display())).context(Advice::new(
-                "an overlay keeps changes of an image that is there; without --overlay the image is made",
+                "an overlay needs an existing image; to create the image, leave out --overlay",
             ));
         }
         let start = match context.globals().offset {
@@ -411,7 +410,7 @@ impl Mkfs {
         if wanted.is_none() && !new.0.is_empty() {
             let size = Units::default().text(bytes);
             context.notice(format!(
-                "{} made as a sparse file of {size}; --size makes one of another size",
+                "created {} as a sparse file of {size}; to choose another size, give --size",
                 new.0
                     .iter()
                     .map(|image| image.display().to_string())
@@ -424,8 +423,10 @@ impl Mkfs {
 
     fn refuse_content(&self, device: &Device, image: &Path) -> Result<()> {
         match signatures::find(device)? {
-            Some(found) if !self.force => Err(anyhow::anyhow!("{} seems to hold {found}", image.display()))
-                .context(Advice::new("-f overwrites it")),
+            Some(found) if !self.force => {
+                Err(anyhow::anyhow!("{} seems to contain {found}", image.display()))
+                    .context(Advice::new("to overwrite it, give -f"))
+            }
             _ => Ok(()),
         }
     }
@@ -438,7 +439,7 @@ impl Mkfs {
     fn identity(&self, devices: usize, environment: &dyn Environment) -> Result<Identity> {
         if self.device_uuid.is_some() && devices > 1 {
             return Err(anyhow::anyhow!(
-                "--device-uuid is for one device; {devices} are given"
+                "--device-uuid needs exactly one device (found {devices})"
             ));
         }
         let mut time = environment.now();
@@ -448,8 +449,8 @@ impl Mkfs {
             (Some(uuid), _) => uuid,
             (None, false) => environment.new_uuid(),
             (None, true) => {
-                return Err(anyhow::anyhow!("{SEED_VARIABLE} is set, but no uuid is given")).context(
-                    Advice::new("-U gives the volume's uuid, which all others then follow from"),
+                return Err(anyhow::anyhow!("{SEED_VARIABLE} is set, but -U is missing")).context(
+                    Advice::new("give the uuid of the volume with -U; all other uuids are derived from it"),
                 );
             }
         };

@@ -114,7 +114,7 @@ impl Subcommand for Mount {
             (Some(directory), None) if wishes.remount => (directory, directory),
             _ => {
                 return Err(exit::usage(
-                    "the directory is missing: `buttress mount IMAGE DIRECTORY`",
+                    "the directory is missing: run `buttress mount IMAGE DIRECTORY`",
                 ));
             }
         };
@@ -126,10 +126,10 @@ impl Subcommand for Mount {
         let directory = directory_of(directory)?;
         if wishes.remount {
             if let Some(option) = context.globals().unused(Uses::NOTHING) {
-                return Err(exit::usage(format_args!("{option} means nothing to a remount")));
+                return Err(exit::usage(format_args!("{option} has no effect on a remount")));
             }
             if let Some(option) = self.option_of_server() {
-                return Err(exit::usage(format_args!("{option} means nothing to a remount")));
+                return Err(exit::usage(format_args!("{option} has no effect on a remount")));
             }
             return again::remount(&directory, &self.options.join(OsStr::new(",")));
         }
@@ -170,7 +170,7 @@ fn directory_of(directory: &Path) -> Result<PathBuf> {
         let error = anyhow!(error).context(format!("the directory {shown}"));
         match is_dead {
             true => error.context(Advice::new(format!(
-                "the server of this mount has ended: `buttress umount {shown}`"
+                "the server of this mount has ended: run `buttress umount {shown}`"
             ))),
             false => error,
         }
@@ -179,8 +179,8 @@ fn directory_of(directory: &Path) -> Result<PathBuf> {
         return Err(anyhow!("{} is not a directory", directory.display()));
     }
     if directory.parent().is_none() {
-        return Err(anyhow!("{} is the root of all files", directory.display()))
-            .context(Advice::new("mount on a directory of its own"));
+        return Err(anyhow!("{} is the root of the file system", directory.display()))
+            .context(Advice::new("mount on another directory"));
     }
     Ok(directory)
 }
@@ -200,7 +200,7 @@ fn refuse_twice(image: &Path, directory: &Path) -> Result<()> {
         image.display()
     ))
     .context(Advice::new(
-        "unmount it first, or change how it is mounted with -o remount",
+        "unmount it first, or change its options with -o remount",
     ))
 }
 

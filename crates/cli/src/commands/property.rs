@@ -95,7 +95,7 @@ fn wanted(target: &Target, kind: Option<Kind>) -> impl Iterator<Item = Property>
 fn refuse_kind(kind: Option<Kind>, name: Option<Property>) -> Result<()> {
     match (kind, name) {
         (Some(kind), Some(property)) if property.kind() != kind => Err(usage(format_args!(
-            "property {} is not one of that type",
+            "property {} does not belong to this type",
             property.name()
         ))),
         _ => Ok(()),
@@ -200,7 +200,7 @@ impl Subcommand for Set {
         refuse_kind(self.kind, Some(self.name))?;
         if self.force && (self.name != Property::Ro || self.value == "true") {
             return Err(usage(
-                "-f is for `ro false`: it makes a received subvolume writable",
+                "-f applies only to `ro false`, which makes a received subvolume writable",
             ));
         }
         let read_only = match self.name {
@@ -253,7 +253,7 @@ impl Set {
             b"true" => Ok(true),
             b"false" => Ok(false),
             _ => Err(usage(format_args!(
-                "{}: ro cannot be {:?}: it is true or false",
+                "{}: invalid value of ro (found {:?}, expected true or false)",
                 target.display(),
                 self.value.display().to_string()
             ))),

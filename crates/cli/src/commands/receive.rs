@@ -111,29 +111,29 @@ impl Subcommand for Receive {
     fn run(self, context: &Context) -> Result<Outcome> {
         if self.dump && (self.token || self.resume.is_some() || self.keep_partial.is_some()) {
             return Err(usage(
-                "receive --dump receives nothing: it does not go with --keep-partial, --resume or --token",
+                "receive --dump cannot be combined with --keep-partial, --resume or --token",
             ));
         }
         if self.token && self.resume.is_some() && context.json() {
             return Err(usage(
-                "receive --token --resume prints the token before the stream is read: it does not go with --format json",
+                "receive --token --resume cannot be combined with --format json, because the token is printed before the stream is read",
             ));
         }
         let keeps = self.keep_partial.is_some() || self.resume.is_some();
         if self.skip_unknown && (self.dump || self.token || keeps) {
             return Err(usage(
-                "receive --skip-unknown does not go with --dump, --keep-partial, --resume or --token",
+                "receive --skip-unknown cannot be combined with --dump, --keep-partial, --resume or --token",
             ));
         }
         if self.dump && (self.max_errors.is_some() || self.force_decompress) {
             return Err(usage(
-                "receive --dump receives nothing: it does not go with --max-errors or --force-decompress",
+                "receive --dump cannot be combined with --max-errors or --force-decompress",
             ));
         }
         if self.token && self.resume.is_none() {
             if let Some(option) = self.unused_by_token() {
                 return Err(usage(format_args!(
-                    "receive --token without --resume reads no stream: it does not go with {option}"
+                    "receive --token without --resume reads no stream, so it cannot be combined with {option}"
                 )));
             }
             return volume::tokens(&self, context);
@@ -145,12 +145,12 @@ impl Subcommand for Receive {
             return volume::receive(&self, context);
         }
         if self.target.is_some() {
-            return Err(usage("receive --dump receives nothing: it takes no target"));
+            return Err(usage("receive --dump takes no target"));
         }
         let file = match self.files.as_slice() {
             [] => None,
             [file] => Some(file.as_path()),
-            _ => return Err(usage("receive --dump takes one file: use -f once")),
+            _ => return Err(usage("receive --dump takes a single file: give -f once")),
         };
         let (input, name) = open(context, file)?;
         let decoder = Decoder::with_streams(input, self.streams());
@@ -197,7 +197,7 @@ fn open(context: &Context, file: Option<&Path>) -> Result<(File, String)> {
         _ => {
             let input = io::stdin();
             if input.is_terminal() {
-                return Err(anyhow!("a send stream is not read from a terminal"))
+                return Err(anyhow!("cannot read a send stream from a terminal"))
                     .context(Advice::new("redirect it, or name a file with -f"));
             }
             // Avoid the standard library's buffer, which would consume input beyond the requested

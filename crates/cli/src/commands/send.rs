@@ -171,7 +171,7 @@ impl Send {
             Some(0 | 2) => Version::V2,
             Some(other) => {
                 return Err(usage(format_args!(
-                    "--proto: version {other} of the stream is unknown: versions 1 and 2 can be sent"
+                    "--proto: unknown stream version (found {other}, expected 1 or 2)"
                 )));
             }
         })
@@ -255,13 +255,11 @@ impl Send {
         };
         match kept {
             Some(partial) => context.warn(format_args!(
-                "the stream was cut off after {offset} bytes, which are kept in {}; to go on, repeat the command with \
-                 --resume {token}",
+                "the stream was interrupted after {offset} bytes, which are kept in {}. To continue, repeat the command with --resume {token}",
                 partial.display()
             )),
             None => context.warn(format_args!(
-                "the stream was cut off after {offset} bytes; to go on, repeat the command with --resume {token} \
-                 (in place of {offset}, the number of bytes that arrived)"
+                "the stream was interrupted after {offset} bytes. To continue, repeat the command with --resume {token}; if fewer bytes arrived, put their number in place of {offset}"
             )),
         }
     }
@@ -309,7 +307,7 @@ impl FromStr for Resume {
 
 /// Advice if the token does not match the stream.
 const SAME_AGAIN: &str =
-    "give the same snapshots and options as before; what was sent must not have been made anew since";
+    "give the same snapshots and options as before; the snapshots must not have been created again since";
 
 /// Longest line that is read for a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 128;
@@ -365,7 +363,9 @@ fn send_all(
         total_bytes = total_bytes.saturating_add(summary.stream_bytes.get());
     }
     if total_bytes < skip_bytes {
-        bail!("--resume: the stream has only {total_bytes} bytes, the token says {skip_bytes}");
+        bail!(
+            "--resume: the token is past the end of the stream (found {skip_bytes} bytes, expected at most {total_bytes})"
+        );
     }
     Ok(())
 }
@@ -441,8 +441,9 @@ fn open_snapshot(context: &Context, images: &mut Images<'_>, argument: &OsString
         let opened = images.open(&target.image)?;
         let location = opened.locate(&target.path, Follow::All)?;
         if !location.is_subvolume_root() {
-            return Err(anyhow!("not a subvolume"))
-                .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+            return Err(anyhow!("not a subvolume")).context(Advice::new(
+                "`buttress subvolume list IMAGE` lists all subvolumes",
+            ));
         }
         Ok(opened.volume().subvolume_by_id(location.subvolume)?.to_send()?)
     };
@@ -464,7 +465,7 @@ fn good_parent(snapshot: &Snapshot, sources: &[Snapshot]) -> Result<Snapshot> {
         .cloned()
         .ok_or_else(|| {
             anyhow!(
-                "{}: no clone source is a snapshot of the same subvolume",
+                "{}: none of the clone sources is a snapshot of this subvolume",
                 name_of(snapshot)
             )
         })

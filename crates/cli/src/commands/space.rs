@@ -140,16 +140,16 @@ impl Space {
         let has_path = target.path.iter().any(|byte| *byte != b'/');
         if !self.if_deleted.is_empty() && has_path {
             return Err(usage(
-                "--if-deleted is about whole subvolumes: give the image without a path",
+                "--if-deleted applies to whole subvolumes: give the image without a path",
             ));
         }
         if self.one_file_system && !target.has_path && self.export.is_none() {
             return Err(usage(
-                "--one-file-system is for a path: without one there is a line for each subvolume",
+                "--one-file-system needs a path, because without a path each line is a subvolume",
             ));
         }
         if self.export.is_some() && self.units.are_given() {
-            return Err(usage("an export has sizes in bytes: it takes no unit"));
+            return Err(usage("--export writes sizes in bytes, and takes no unit"));
         }
         Ok(())
     }

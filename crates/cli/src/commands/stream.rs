@@ -69,10 +69,10 @@ impl Streams {
     /// Loads all streams.
     fn load(&self, context: &Context, name: &'static str) -> Result<Loaded> {
         let mut targets: Vec<Target> = self.files.iter().map(|file| Target::parse(file)).collect();
-        let last = targets.pop().context("a stream is missing")?;
+        let last = targets.pop().context("the stream is missing")?;
         if let Some(early) = targets.iter().find(|target| target.has_path) {
             return Err(anyhow!("{}: only the last file can have a path", early.display())).context(
-                Advice::new("what is shown is what all of the streams make together"),
+                Advice::new("the command shows the result of all streams together"),
             );
         }
         let files = targets
@@ -95,21 +95,21 @@ impl Streams {
             return snapshots
                 .len()
                 .checked_sub(1)
-                .context("there is no snapshot in the streams");
+                .context("the streams contain no snapshot");
         };
         let found = snapshots.iter().rposition(|snapshot| {
             snapshot.name == wanted.as_bytes() || snapshot.uuid.to_string() == wanted.to_lowercase()
         });
         found
-            .ok_or_else(|| anyhow!("no stream makes a snapshot {wanted}"))
-            .context(Advice::new("`buttress stream verify FILE…` lists what there is"))
+            .ok_or_else(|| anyhow!("the streams contain no snapshot {wanted}"))
+            .context(Advice::new("`buttress stream verify FILE…` lists all snapshots"))
     }
 }
 
 impl Loaded {
     fn snapshot(&self) -> Result<&Snapshot> {
         let snapshot = self.series.snapshots().get(self.number);
-        snapshot.context("there is no snapshot in the streams")
+        snapshot.context("the streams contain no snapshot")
     }
 
     fn tree(&self) -> Result<&Tree> {
@@ -128,7 +128,7 @@ impl Loaded {
     }
 
     fn inode(&self, id: NodeId) -> Result<&Inode> {
-        self.tree()?.inode(id).context("the inode is not there")
+        self.tree()?.inode(id).context("the inode is missing")
     }
 }
 

@@ -48,8 +48,9 @@ fn subvolume_at(volume: &Writing, target: &Target, follow: Follow) -> Result<Sub
         .resolve(&target.path, follow)
         .with_context(|| target.display())?;
     if !location.is_subvolume_root() {
-        return Err(anyhow::anyhow!("{} is not a subvolume", target.display()))
-            .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+        return Err(anyhow::anyhow!("{} is not a subvolume", target.display())).context(Advice::new(
+            "`buttress subvolume list IMAGE` lists all subvolumes",
+        ));
     }
     Ok(location.subvolume)
 }

@@ -185,7 +185,7 @@ impl Archiver<'_> {
             },
             (FileKind::Fifo, None) => Kind::Fifo,
             (FileKind::Unknown | FileKind::Xattr, None) => {
-                let error = anyhow::anyhow!("mode {:o} is no kind of file", metadata.mode);
+                let error = anyhow::anyhow!("mode {:o} has no valid file type", metadata.mode);
                 self.context.lost(&error.context(format!(
                     "{}: {}",
                     self.target.display(),

@@ -88,9 +88,7 @@ impl Subcommand for TourCommand {
             });
         } else {
             if self.keep {
-                return Err(usage(
-                    "--keep is for a volume that the tour makes: of a directory",
-                ));
+                return Err(usage("--keep applies only to a new volume made from a directory"));
             }
             tour.devices = context.open_devices(&[Target::parse(&self.place).image])?;
         }
@@ -164,7 +162,7 @@ impl Printer<'_> {
             let mut out = self.context.stdout();
             writeln!(
                 out,
-                "\nThe volume is {}. Try on it:",
+                "\nThe volume is {}. Try these commands:",
                 terminal::shown(image.display())
             )?;
             for line in TO_TRY {
@@ -179,7 +177,7 @@ impl Printer<'_> {
             let mut out = self.context.stdout();
             writeln!(
                 out,
-                "\nThe volume was removed; `buttress tour --keep` keeps it to try things on."
+                "\nThe volume was removed; to keep it for experiments, run `buttress tour --keep`."
             )?;
             out.flush()?;
         }

@@ -173,7 +173,7 @@ impl Drawing<'_> {
             }
             let met = entry.target.placeholder().is_none() && !self.seen.insert(entry.target);
             if depth >= DEPTH_MAX || met {
-                let error = anyhow::anyhow!("the directory was met before, or lies too deep");
+                let error = anyhow::anyhow!("the directory was already visited, or is nested too deeply");
                 self.context.lost(&error.context(path.escape_ascii().to_string()));
                 continue;
             }

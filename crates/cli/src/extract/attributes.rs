@@ -99,27 +99,27 @@ impl Refusals {
             (
                 Refused::Owner,
                 false,
-                "owners were not kept: only a privileged user can give files away",
+                "owners were not preserved: only a privileged user can change owners",
             ),
             (
                 Refused::SpecialMode,
                 false,
-                "files lost set-uid or set-gid, which were for owners that were not kept",
+                "files lost set-uid or set-gid, because their owners were not preserved",
             ),
             (
                 Refused::Attribute,
                 false,
-                "extended attributes were not kept: the system or its file system refused them",
+                "extended attributes were not preserved: the host or its file system refused them",
             ),
             (
                 Refused::DeviceNode,
                 true,
-                "device nodes were left out: only a privileged user can make them",
+                "device nodes were left out: only a privileged user can create them",
             ),
             (
                 Refused::UnwantedDeviceNode,
                 true,
-                "device nodes were left out: only -a makes them",
+                "device nodes were left out: to copy them, give -a",
             ),
         ]
         .into_iter()

@@ -163,7 +163,7 @@ pub(super) fn make_special(
         FileKind::BlockDevice => FileType::BlockDevice,
         FileKind::Fifo => FileType::Fifo,
         FileKind::Socket => FileType::Socket,
-        _ => anyhow::bail!("mode {:o} is no kind of file", metadata.mode),
+        _ => anyhow::bail!("mode {:o} has no valid file type", metadata.mode),
     };
     let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
     if is_device && !shared.preserve.all() {
@@ -199,7 +199,7 @@ pub(super) fn make_special(
 fn made(parent: &Directory, name: &OsStr, kind: FileType, device: u64) -> Result<Node> {
     let node = Node::open(&parent.fd, name).context("opening what was made")?;
     if !node.is(kind, device) {
-        anyhow::bail!("something else was put in its place while it was made");
+        anyhow::bail!("another process replaced it during the copy");
     }
     Ok(node)
 }
@@ -230,7 +230,7 @@ pub(super) fn link(
     let linked = rustix::fs::statat(&parent.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if Identity::from(&linked) != expected {
         rustix::fs::unlinkat(&parent.fd, name, AtFlags::empty())?;
-        anyhow::bail!("something else was put in the place of its first name while it was made");
+        anyhow::bail!("another process replaced its first name during the copy");
     }
     Ok(())
 }

@@ -110,7 +110,7 @@ impl Spot<'_> {
         let file = rustix::fs::openat(self.directory.fd(), self.name, flags, Mode::empty())?;
         let opened = rustix::fs::fstat(&file)?;
         if (opened.st_dev, opened.st_ino) != (expected.st_dev, expected.st_ino) {
-            bail!("something else was put in its place");
+            bail!("another process replaced it");
         }
         shared
             .sources

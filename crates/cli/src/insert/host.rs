@@ -151,7 +151,7 @@ fn insert_one(inserter: &mut Inserter<'_>, file: &HostFile, name: &[u8], stat: &
         && inserter.context.sources().has(&identity)
     {
         return Err(anyhow!(
-            "it is an image or device of the volume: it is not copied into itself"
+            "it is an image or device of the volume, and cannot be copied into itself"
         ));
     }
     let target = match facts.kind {
@@ -228,7 +228,7 @@ pub(super) fn read(file: &File, size_bytes: u64, write: &mut dyn FnMut(Piece) ->
             let mut buffer = vec![0; length.narrow::<usize>()];
             let count = file.read_at(&mut buffer, position).context("reading")?;
             if count == 0 {
-                bail!("it became shorter while it was read");
+                bail!("it was truncated while it was read");
             }
             buffer.truncate(count);
             write(Piece {

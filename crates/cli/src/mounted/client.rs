@@ -45,9 +45,9 @@ pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches) -> Resul
         is_terminal: terminal::stdout_is_terminal(),
     };
     let socket = connect(mount)?;
-    send(&socket, &request).context("asking the server of the mount")?;
+    send(&socket, &request).context("sending a request to the mount's server")?;
     for line in BufReader::new(socket).lines() {
-        match Answer::parse(&line.context("hearing the server of the mount")?) {
+        match Answer::parse(&line.context("receiving from the mount's server")?) {
             Some(Answer::Message(label, text)) => say(&label, &text),
             Some(Answer::Line(text)) => terminal::line(&text),
             Some(Answer::End(code)) => return Ok(code),
@@ -77,13 +77,13 @@ fn connect(mount: &Below) -> Result<UnixStream> {
     let of_mount = mounts.iter().find(|other| other.device == mount.device);
     let server = of_mount.map(Known::of).transpose()?.flatten();
     let server = server
-        .context("the server of that mount is another user's")
+        .context("the mount's server belongs to another user")
         .map_err(|error| {
             error.context(Advice::new(
-                "who mounted it can do that; others have what the system and btrfs's own ioctls allow",
+                "only root and the user who mounted can run this command; other users have system calls and btrfs's ioctls",
             ))
         })?;
-    UnixStream::connect(server.socket()).context("reaching the server of the mount")
+    UnixStream::connect(server.socket()).context("connecting to the mount's server")
 }
 
 fn send(mut socket: &UnixStream, request: &Request) -> Result<()> {

@@ -64,8 +64,7 @@ impl Request {
     /// From bytes.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let whole: Value = serde_json::from_slice(text)?;
-        Self::of(&whole)
-            .context("a request that is not understood: client and server are of different versions")
+        Self::of(&whole).context("unknown request: client and server have different versions")
     }
 
     fn of(whole: &Value) -> Option<Self> {

@@ -59,8 +59,8 @@ impl Place {
         if self.mount.is_none() || image == self.image {
             return Ok(());
         }
-        Err(anyhow!("{} does not lie below that mount", image.display())).context(Advice::new(
-            "a command on a mounted volume is about that volume only; `buttress send` and `receive` carry files to another",
+        Err(anyhow!("{} is not inside this mount", image.display())).context(Advice::new(
+            "a command on a mounted volume can use only this volume; to copy to another volume, use `buttress send` and `receive`",
         ))
     }
 }
@@ -136,7 +136,7 @@ impl Context {
         };
         if self.takes_mounted() && self.has_opened() {
             return Err(anyhow!("{} is in a mounted volume", path.display())).context(Advice::new(
-                "paths below a mount and paths in an image are for commands of their own",
+                "give either paths below a mount or paths in an image, not both",
             ));
         }
         if self.takes_mounted() {
@@ -144,7 +144,7 @@ impl Context {
             return Err(anyhow!("{} is mounted", path.display()));
         }
         Err(anyhow!("{} is in a mounted volume", path.display())).context(Advice::new(
-            "this command takes the image, when it is unmounted; the files are there for any program",
+            "unmount it and give the image, or access the files with any program",
         ))
     }
 }

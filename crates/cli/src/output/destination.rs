@@ -35,7 +35,7 @@ pub fn named(file: Option<&Path>) -> Option<&Path> {
 /// That there is no file and standard output is a terminal.
 pub fn refuse_terminal(file: Option<&Path>, what: &str) -> Result<()> {
     if named(file).is_none() && terminal::stdout_is_terminal() {
-        let error = anyhow!("{what} is not written to a terminal");
+        let error = anyhow!("cannot write {what} to a terminal");
         return Err(error.context(Advice::new("redirect it, or name a file with -f")));
     }
     Ok(())

@@ -132,7 +132,7 @@ impl Context {
             "{}: the server of a mount writes to standard output only",
             path.display()
         ))
-        .context(Advice::new("write `> FILE` instead of naming it"))
+        .context(Advice::new("redirect the output with `> FILE`"))
     }
 
     /// Begins to write the file that an option names. Sources must have been opened before: nothing is changed by a command
@@ -357,7 +357,7 @@ fn require_bytes(file: &File, offset: u64) -> Result<()> {
     let bytes = file.metadata()?.len();
     if bytes < offset {
         anyhow::bail!(
-            "it has {bytes} bytes, fewer than the {offset} of the token: put {bytes} at the token's end"
+            "it is shorter than the token says (found {bytes} bytes, expected {offset}): put {bytes} at the end of the token"
         );
     }
     Ok(())

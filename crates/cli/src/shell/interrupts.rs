@@ -163,7 +163,7 @@ impl Shared {
                 state.interrupts = state.interrupts.saturating_add(1);
                 if state.interrupts == 2 {
                     say(
-                        "the word was told to end and has not yet; SIGTERM ends the session after it, SIGQUIT (Ctrl-\\) at once",
+                        "the command was cancelled but has not ended yet; SIGTERM ends the session after it, SIGQUIT (Ctrl-\\) immediately",
                     );
                 }
             }
@@ -207,9 +207,9 @@ impl Shared {
         if waiting.is_empty() {
             say(&format!("{name}: the session ends"));
         } else {
-            let after = if is_leaving { "" } else { " after this word" };
+            let after = if is_leaving { "" } else { " after this command" };
             say(&format!(
-                "{name}: the session ends{after} and commits {waiting}; another signal ends it at once and loses that"
+                "{name}: the session ends{after} and commits {waiting}; another signal ends it immediately and discards them"
             ));
         }
     }

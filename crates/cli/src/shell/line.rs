@@ -21,7 +21,7 @@ pub enum LineError {
     #[error("the line ends after a backslash")]
     Backslash,
     /// `\x` without two hexadecimal digits.
-    #[error("\\x stands before two hexadecimal digits")]
+    #[error("\\x needs two hexadecimal digits after it")]
     Hexadecimal,
 }
 

@@ -33,7 +33,7 @@ impl FromStr for Byte {
         let Bytes(number) = text.parse()?;
         u8::try_from(number)
             .map(Self)
-            .map_err(|_| format!("{text:?} is more than a byte can be"))
+            .map_err(|_| format!("{text:?} does not fit into a byte"))
     }
 }
 

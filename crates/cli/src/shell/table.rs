@@ -150,7 +150,7 @@ fn run_matched(rows: &'static [Row], matches: &ArgMatches, session: &mut Session
         .subcommand()
         .and_then(|(name, below)| Some((rows.iter().find(|row| row.name == name)?, below)));
     let Some((row, below)) = found else {
-        bail!("a word is missing");
+        bail!("a command is missing");
     };
     match &row.kind {
         Kind::Group { rows, .. } => run_matched(rows, below, session),

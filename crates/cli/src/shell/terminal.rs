@@ -167,7 +167,7 @@ impl Edited<'_> {
     fn give_up_history(&mut self, error: &anyhow::Error) {
         self.history = None;
         self.context.warn(format!(
-            "lines are not kept for later sessions: {} (--no-history or an empty BUTTRESS_HISTORY switches that off)",
+            "the history is not saved: {} (to disable the history, give --no-history or an empty BUTTRESS_HISTORY)",
             crate::exit::chain_text(error)
         ));
     }

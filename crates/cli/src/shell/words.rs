@@ -59,7 +59,7 @@ pub const ROWS: &[Row] = &[
     word::<subvolumes::Snapshot>(),
     group(
         "subvolume",
-        "Make, list and delete subvolumes",
+        "Create, list and delete subvolumes",
         &[
             command::<commands::subvolume::list::List>(),
             command::<commands::subvolume::show::Show>(),

@@ -108,13 +108,14 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
     let called = match Called::find(&matches) {
         Ok(called) if called.on_mounts => called,
         Ok(called) => {
-            let error = anyhow::anyhow!("the server of a mount does not do this");
+            let error = anyhow::anyhow!("the mount's server does not support this command");
             return End::Failed(called.trouble, error);
         }
         Err(error) => return End::CommandLine(error),
     };
     if let Some(option) = called.globals.unused(Uses::NOTHING) {
-        let error = format!("{option} means nothing for a path below a mount: the volume is open already\n");
+        let error =
+            format!("{option} has no effect on a path below a mount, because the volume is already open\n");
         return End::CommandLine(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, error));
     }
     let globals = Globals {

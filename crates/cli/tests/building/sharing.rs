@@ -121,7 +121,7 @@ fn blocks_that_cannot_be_shared_are_an_error_and_leave_no_volume() {
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(problem), "{error}");
         assert!(
-            error.contains("without --reflink, contents are copied"),
+            error.contains("to copy the contents, leave out --reflink"),
             "{error}"
         );
         assert!(!first.exists(), "{error}");

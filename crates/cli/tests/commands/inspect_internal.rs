@@ -162,7 +162,7 @@ fn what_does_not_exist_is_an_error() {
         ),
         (
             &["inspect-internal", "dump-super", "-s", "2", image],
-            "would end at",
+            "too short for a superblock at",
         ),
         (
             &["inspect-internal", "logical-resolve", "1", image],

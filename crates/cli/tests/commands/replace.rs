@@ -59,7 +59,7 @@ fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
             "replace", "start", "-B", "b.img", "c.img", "--device", "b.img", "a.img",
         ],
     );
-    assert_eq!(told, "c.img took the place of device 2\n");
+    assert_eq!(told, "c.img replaced device 2\n");
     assert!(!buttress(folder, &["ls", "b.img:/"]).status.success());
     let told = done(folder, &["replace", "status", "--device", "c.img", "a.img"]);
     assert!(
@@ -110,22 +110,22 @@ fn what_cannot_be_a_target_is_refused_by_name() {
     for (words, wanted) in [
         (
             ["2", "b.img"],
-            "a device of the volume: it cannot take another's place",
+            "a device of the volume, and cannot replace another device",
         ),
         (
             ["2", "linked.img"],
-            "a device of the volume: it cannot take another's place",
+            "a device of the volume, and cannot replace another device",
         ),
         (
             ["1", "a.img"],
-            "a device of the volume: it cannot take another's place",
+            "a device of the volume, and cannot replace another device",
         ),
         (
             ["2", "small.img"],
-            "is too small: it has 209715200 bytes, and device 2 needs 314572800",
+            "is too small (found 209715200 bytes, expected at least 314572800 for device 2)",
         ),
-        (["2", "other.img"], "seems to hold btrfs"),
-        (["2", "copy.img"], "is a device of the volume already"),
+        (["2", "other.img"], "seems to contain btrfs"),
+        (["2", "copy.img"], "already is a device of the volume"),
         (["2", "absent.img"], "absent.img"),
         (["3", "good.img"], "the volume has no device 3"),
         (["other.img", "good.img"], "the volume has no device other.img"),
@@ -224,7 +224,7 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
         ],
     );
     assert!(
-        text(&refused.stderr).contains("device 2 is being replaced already"),
+        text(&refused.stderr).contains("device 2 is already being replaced"),
         "{}",
         text(&refused.stderr)
     );
@@ -255,7 +255,7 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
             "replace", "cancel", "--device", "b.img", "--device", "c.img", "a.img",
         ],
     );
-    assert_eq!(told, "replacement given up: device 2 stays\n");
+    assert_eq!(told, "replacement cancelled: device 2 stays\n");
     let again = buttress(folder, &["replace", "cancel", "--device", "b.img", "a.img"]);
     assert_eq!(again.status.code(), Some(2));
     let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
@@ -340,11 +340,11 @@ fn one_in_the_background_is_looked_at_given_up_and_brought_to_its_end() {
     assert_eq!(second.status.code(), Some(1));
     let told = text(&second.stderr);
     assert!(
-        told.contains("device 2 is being replaced already (process "),
+        told.contains("device 2 is already being replaced (process "),
         "{told}"
     );
     let told = done(folder, &["replace", "cancel", "a.img"]);
-    assert_eq!(told, "replacement given up: device 2 stays\n");
+    assert_eq!(told, "replacement cancelled: device 2 stays\n");
     assert!(!folder.join("a.img.replace-status").exists());
     let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
     assert!(told.contains("canceled on"), "{told}");
@@ -394,7 +394,7 @@ fn a_signal_suspends_it_and_the_same_command_goes_on() {
     let words = [
         "replace", "start", "-B", "b.img", "c.img", "--device", "b.img", "a.img",
     ];
-    assert_eq!(done(folder, &words), "c.img took the place of device 2\n");
+    assert_eq!(done(folder, &words), "c.img replaced device 2\n");
     fs::remove_file(folder.join("a.img")).unwrap();
     assert!(buttress(folder, &["cat", "--degraded", "c.img:/content"]).stdout == content);
 }

@@ -168,7 +168,7 @@ fn forced_target_keeps_no_former_signature() {
     let refused = buttress(folder, &["replace", "start", "-B", "1", "t.img", "a.img"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(
-        text(&refused.stderr).contains("-f overwrites it"),
+        text(&refused.stderr).contains("to overwrite it, give -f"),
         "{}",
         text(&refused.stderr)
     );

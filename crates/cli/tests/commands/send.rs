@@ -131,7 +131,7 @@ fn a_token_belongs_to_one_stream() {
     std::fs::write(&file, &whole[..999]).unwrap();
     let (code, error) = failure(&words(&arguments));
     assert_eq!(code, 1);
-    assert!(error.contains("it has 999 bytes, fewer than the 1000"), "{error}");
+    assert!(error.contains("found 999 bytes, expected 1000"), "{error}");
 }
 
 #[test]

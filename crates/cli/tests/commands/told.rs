@@ -177,8 +177,8 @@ fn a_bad_primary_superblock_is_told_plainly_and_mended_by_the_next_commit() {
     for command in [&["ls"][..], &["subvolume", "list"]] {
         let (_, warning) = told(&[command, &[volume.path()]].concat());
         for part in [
-            "the primary superblock, at 65536, is bad",
-            "the copy at 67108864, of generation",
+            "the primary superblock at 65536 is damaged",
+            "the copy at 67108864 (generation",
             "The kernel does not mount the volume",
             "filesystem sync",
             "btrfs rescue super-recover",
@@ -211,7 +211,7 @@ fn what_was_made_into_something_else_is_not_written_by_a_copy_of_its_superblock(
     let (code, message) = failure(&["filesystem", "sync", volume.path()]);
     assert_eq!(code, 1);
     assert!(
-        message.contains("seems to hold ext2, ext3 or ext4 now"),
+        message.contains("seems to contain ext2, ext3 or ext4 now"),
         "{message}"
     );
     assert!(

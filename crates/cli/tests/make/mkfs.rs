@@ -31,7 +31,7 @@ fn mkfs_makes_a_missing_image_and_says_what_it_made() {
     // Existing content is overwritten only with `-f`.
     let (code, error) = failure(&["mkfs", &image]);
     assert!(
-        code == 1 && error.contains("seems to hold btrfs") && error.contains("-f"),
+        code == 1 && error.contains("seems to contain btrfs") && error.contains("-f"),
         "{error}"
     );
     stdout(&["mkfs", "-f", "-q", "-L", "again", &image]);
@@ -88,7 +88,7 @@ fn mkfs_refuses_what_can_hold_no_volume() {
     let _listening = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
     for (path, what) in [
         (at("directory"), "is a directory"),
-        (at("link"), "is a symbolic link that leads nowhere"),
+        (at("link"), "is a symbolic link to a missing file"),
         (at("pipe"), "is a named pipe"),
         (at("socket"), "is a socket"),
         ("/dev/null".to_owned(), "is a character device"),

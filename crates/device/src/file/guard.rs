@@ -42,11 +42,11 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
     };
     let user = user.display();
     if write {
-        let what = format!("it is mounted or in use as {user}; unmount that first, or open it read-only");
+        let what = format!("it is mounted or in use as {user}; unmount it first, or open it read-only");
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
     }
     Ok(vec![format!(
-        "{} is mounted or in use as {user}: what is read may change meanwhile, and be older than what a mount shows",
+        "{} is mounted or in use as {user}: its content can change during the read, and can be older than the mount's",
         path.display()
     )])
 }
@@ -84,9 +84,9 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS | Errno::INVAL | Errno::BADF) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let what = if write {
-                "another process has it open; wait until that is done, or open it read-only"
+                "another process has it open; wait for this process, or open it read-only"
             } else {
-                "another process is writing to it; wait until that is done"
+                "another process is writing to it; wait for this process"
             };
             Err(io::Error::new(io::ErrorKind::ResourceBusy, what))
         }

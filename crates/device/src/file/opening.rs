@@ -58,7 +58,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     };
     let notices = guard::claim(&file, path, is_block_device, options.write).map_err(fail)?;
     if writes_overlay && let Some(notice) = notices.first() {
-        let what = format!("no overlay is written over a device that may change: {notice}");
+        let what = format!("cannot write an overlay over a device that can change: {notice}");
         return Err(fail(io::Error::new(io::ErrorKind::ResourceBusy, what)));
     }
     let backend = FileBackend::new(&name, file, path, is_block_device, options).map_err(fail)?;
@@ -101,11 +101,11 @@ fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
     let file = opened.map_err(|cause| match cause.raw_os_error() {
         Some(libc::EBUSY) => io::Error::new(
             io::ErrorKind::ResourceBusy,
-            "it is mounted or in use by something else; unmount it, or open it read-only",
+            "it is mounted or in use by another program; unmount it, or open it read-only",
         ),
         Some(libc::EINVAL) if options.direct => io::Error::new(
             io::ErrorKind::Unsupported,
-            "its file system does not support O_DIRECT; open it without",
+            "its file system does not support O_DIRECT; open it without --direct",
         ),
         _ => cause,
     })?;

@@ -89,6 +89,6 @@ fn require_base(side: &SideFile, device: &Device) -> std::io::Result<()> {
     }
     Err(std::io::Error::new(
         std::io::ErrorKind::InvalidInput,
-        "it is not in the state that the overlay was made over: its size or the time of its last change differ",
+        "it has changed since the overlay was created: its size or modification time differs",
     ))
 }

@@ -124,14 +124,13 @@ impl SideFile {
         let side = Self::read_header(file, path)?;
         if side.state == State::BeingApplied {
             return Err(invalid(format!(
-                "overlay {} is being applied to its base; finish that with `overlay commit`",
+                "overlay {} is being applied to its base; to finish, run `overlay commit`",
                 path.display()
             )));
         }
         if side.base != *base {
             return Err(invalid(format!(
-                "overlay {} belongs to another state of the device ({} bytes, changed at {}.{:09}; this one has {} bytes, \
-                 changed at {}.{:09}): its blocks would not fit",
+                "overlay {} belongs to another state of the device ({} bytes, changed at {}.{:09}; this device has {} bytes, changed at {}.{:09})",
                 path.display(),
                 side.base.size_bytes,
                 side.base.changed_seconds,
@@ -187,7 +186,7 @@ impl SideFile {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
-                    "overlay {name} has version {version} and blocks of {block_bytes} bytes; version 1 with 4096 is known"
+                    "overlay {name}: unknown format (found version {version} with blocks of {block_bytes} bytes, expected version 1 with 4096)"
                 ),
             ));
         }
@@ -324,7 +323,7 @@ fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::new(
             io::ErrorKind::ResourceBusy,
             format!(
-                "overlay {} is in use by another process; wait until that is done",
+                "overlay {} is in use by another process; wait for this process",
                 path.display()
             ),
         )),

@@ -59,7 +59,7 @@ pub(crate) fn read(device: &dyn Backend, sector_bytes: Option<u32>) -> io::Resul
     match failure {
         Some(cause) => Err(cause),
         None if is_protected(device)? => Err(invalid(
-            "its MBR says that there is a GPT, but neither the GPT nor its backup is there",
+            "its MBR announces a GPT, but the GPT and its backup are missing",
         )),
         None => Ok(None),
     }
@@ -99,12 +99,12 @@ fn read_copy(device: &dyn Backend, sector: u64, lba: u64) -> io::Result<Option<T
 }
 
 fn check_header(bytes: &[u8], lba: u64) -> io::Result<Header> {
-    let field = || invalid("its GPT header is cut short");
+    let field = || invalid("its GPT header is incomplete");
     let length = usize::try_from(le_u32(bytes, 12).ok_or_else(field)?).unwrap_or(usize::MAX);
     let stored = le_u32(bytes, 16).ok_or_else(field)?;
     let Some(covered) = bytes.get(..length).filter(|_| length >= HEADER_BYTES_MIN) else {
         return Err(invalid(format!(
-            "its GPT header in sector {lba} claims a length of {length} bytes"
+            "its GPT header in sector {lba} has an invalid length of {length} bytes"
         )));
     };
     let mut covered = covered.to_vec();
@@ -117,7 +117,7 @@ fn check_header(bytes: &[u8], lba: u64) -> io::Result<Header> {
     let own_lba = le_u64(bytes, 24).ok_or_else(field)?;
     if own_lba != lba {
         return Err(invalid(format!(
-            "its GPT header in sector {lba} says that it lies in sector {own_lba}"
+            "its GPT header in sector {lba} has the sector number {own_lba}"
         )));
     }
     Ok(Header {
@@ -140,12 +140,12 @@ fn read_entries(device: &dyn Backend, header: &Header, sector: u64) -> io::Resul
     let total = total.filter(|total| size_allowed && *total <= TABLE_BYTES);
     let Some(length) = total.and_then(|total| usize::try_from(total).ok()) else {
         return Err(invalid(format!(
-            "its GPT claims {entry_count} entries of {entry_bytes} bytes"
+            "its GPT has an invalid size: {entry_count} entries of {entry_bytes} bytes"
         )));
     };
     let outside = || {
         invalid(format!(
-            "its GPT's entries, in sector {entries_lba}, lie outside the device"
+            "the entries of its GPT, in sector {entries_lba}, are outside of the device"
         ))
     };
     let offset = entries_lba.checked_mul(sector).ok_or_else(outside)?;
@@ -153,7 +153,7 @@ fn read_entries(device: &dyn Backend, header: &Header, sector: u64) -> io::Resul
     let computed = crc32(&entries);
     if computed != entries_checksum {
         let what =
-            format!("its GPT's entries have checksum {entries_checksum:#x} stored, {computed:#x} computed");
+            format!("the entries of its GPT have checksum {entries_checksum:#x}, computed {computed:#x}");
         return Err(invalid(what));
     }
     Ok(entries)

@@ -96,8 +96,8 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
         Err(TryLockError::WouldBlock) => Err(io::Error::new(
             io::ErrorKind::ResourceBusy,
             match write {
-                true => "another process has it open; wait until that is done, or open it read-only",
-                false => "another process is writing to it; wait until that is done",
+                true => "another process has it open; wait for this process, or open it read-only",
+                false => "another process is writing to it; wait for this process",
             },
         )),
         Err(TryLockError::Error(cause)) if cause.kind() == io::ErrorKind::Unsupported => Ok(()),

@@ -57,7 +57,7 @@ pub enum Lzo1xError {
     },
     /// A match begins before the first byte of content.
     #[error(
-        "an instruction before byte {offset} copies from {distance} bytes back, but only {content_bytes} came out"
+        "an instruction before byte {offset} copies from {distance} bytes back, but only {content_bytes} bytes are decoded"
     )]
     DistanceTooFar {
         /// The position in the stream after the instruction.

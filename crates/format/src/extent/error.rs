@@ -11,18 +11,18 @@ use crate::key::ItemType;
 pub enum ExtentProblem {
     /// The level exceeds the highest level that a tree can have.
     #[error(
-        "tree block has level {level}, the highest is {}",
+        "tree block level is {level}, expected at most {}",
         crate::superblock::HIGHEST_LEVEL
     )]
     Level { level: u64 },
     /// The flags name neither data nor a tree block, or both.
-    #[error("extent flags 0x{flags:x} name not exactly one of data and tree block")]
+    #[error("extent flags are 0x{flags:x}, expected exactly one of data and tree block")]
     Flags { flags: u64 },
     /// A metadata item has the flag of data.
-    #[error("metadata item with the flag of data")]
+    #[error("metadata item has the data flag")]
     DataInMetadataItem,
     /// A data extent has the flag for full back references.
-    #[error("extent flags 0x{flags:x} join data and full back references")]
+    #[error("extent flags 0x{flags:x} combine data and full back references")]
     DataWithFullBackref { flags: u64 },
     /// The length of a tree block differs from the node size.
     #[error("tree block is {length_bytes} bytes long, expected {node_bytes}")]
@@ -35,7 +35,7 @@ pub enum ExtentProblem {
         rest_bytes: usize,
     },
     /// No inline reference has this type.
-    #[error("inline reference at byte {offset_bytes} has type {}, which is no reference", item_type.0)]
+    #[error("inline reference at byte {offset_bytes} has type {}, which is not a reference type", item_type.0)]
     ReferenceType {
         item_type: ItemType,
         offset_bytes: usize,
@@ -57,27 +57,27 @@ pub enum ExtentProblem {
     #[error("reference names parent {parent}, not a multiple of the sector size {sector_bytes}")]
     ParentUnaligned { parent: u64, sector_bytes: u32 },
     /// A data reference names a tree that cannot refer to data.
-    #[error("data reference from tree {root}, which holds no files")]
+    #[error("data reference from tree {root}, which contains no files")]
     DataRoot { root: u64 },
     /// A data reference names an object id that is no inode.
-    #[error("data reference from inode {inode}, which is no inode number")]
+    #[error("data reference from inode {inode}, which is not an inode number")]
     DataInode { inode: u64 },
     /// The file offset of a data reference is not sector-aligned.
     #[error("data reference from file offset {offset}, not a multiple of the sector size {sector_bytes}")]
     DataOffset { offset: u64, sector_bytes: u32 },
     /// The count of a reference is zero.
-    #[error("reference with a count of 0")]
+    #[error("reference count is 0, expected at least 1")]
     CountZero,
     /// The inline references exceed the item's count of references.
-    #[error("inline references count {inline}, but the extent has {references}")]
+    #[error("inline references add up to {inline}, expected at most {references}")]
     TooManyReferences { inline: u64, references: u64 },
     /// The new count overflows its field.
-    #[error("the count of references does not fit its field any more")]
+    #[error("the reference count exceeds its field")]
     CountOverflow,
     /// A removal exceeds the references that the item holds.
-    #[error("{count} references are to go, but {present} are there")]
+    #[error("{count} references are to be removed, but only {present} exist")]
     CountTooSmall { count: u32, present: u64 },
     /// A second reference comes from a place that can have only one.
-    #[error("a second {item_type} from the same place: it has no count")]
+    #[error("a second {item_type} of the same reference, which has no count")]
     Uncounted { item_type: ItemType },
 }

@@ -38,7 +38,9 @@ pub enum FileExtentProblem {
         ram_bytes: u64,
     },
     /// Compressed inline content is longer than one sector.
-    #[error("compressed inline content of {ram_bytes} bytes, at most a sector of {sector_bytes} is possible")]
+    #[error(
+        "compressed inline content is {ram_bytes} bytes long, expected at most a sector of {sector_bytes}"
+    )]
     InlineTooLong {
         /// The length in the item's length field.
         ram_bytes: u64,
@@ -59,7 +61,7 @@ pub enum FileExtentProblem {
     #[error("num_bytes is 0")]
     CoversNothing,
     /// The covered part of the file ends beyond 2^63.
-    #[error("covers {num_bytes} bytes from file offset {file_offset}: it ends beyond 2^63")]
+    #[error("covers {num_bytes} bytes from file offset {file_offset}, which ends past 2^63")]
     FileRangeOverflow {
         /// The key's offset.
         file_offset: u64,
@@ -68,8 +70,7 @@ pub enum FileExtentProblem {
     },
     /// A compressed extent exceeds the maximum length.
     #[error(
-        "compressed extent of {disk_bytes} bytes on disk and {ram_bytes} in memory, at most \
-         {COMPRESSED_EXTENT_BYTES_MAX} are possible"
+        "compressed extent has {disk_bytes} bytes on disk and {ram_bytes} in memory, expected at most {COMPRESSED_EXTENT_BYTES_MAX}"
     )]
     CompressedTooLong {
         /// The length on disk in bytes.
@@ -78,7 +79,7 @@ pub enum FileExtentProblem {
         ram_bytes: u64,
     },
     /// The window extends beyond the end of the extent.
-    #[error("shows {num_bytes} bytes from {offset} of an extent of {extent_bytes} bytes")]
+    #[error("uses {num_bytes} bytes at {offset} of an extent of only {extent_bytes} bytes")]
     WindowOutside {
         /// The offset of the window in the extent.
         offset: u64,
@@ -88,7 +89,7 @@ pub enum FileExtentProblem {
         extent_bytes: u64,
     },
     /// A preallocated extent is marked as compressed.
-    #[error("a preallocated extent with compression {compression}")]
+    #[error("a preallocated extent has compression {compression}, expected none")]
     PreallocatedCompressed {
         /// The compression in the item.
         compression: Compression,

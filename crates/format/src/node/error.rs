@@ -39,7 +39,7 @@ pub enum BlockProblem {
     #[error("checksum is {stored}, computed {computed}")]
     Checksum { stored: Checksum, computed: Checksum },
     /// The block's header names another address.
-    #[error("the block says that it lies at {stored}")]
+    #[error("address is {stored} in the block's header")]
     Address { stored: Logical },
     /// The block belongs to another volume.
     #[error("fsid is {stored}, expected {expected}")]
@@ -48,7 +48,7 @@ pub enum BlockProblem {
     #[error("chunk tree uuid is {stored}, expected {expected}")]
     ChunkTreeUuid { stored: Uuid, expected: Uuid },
     /// The level exceeds the highest level that a tree can have.
-    #[error("level is {level}, the highest is {}", crate::superblock::HIGHEST_LEVEL)]
+    #[error("level is {level}, expected at most {}", crate::superblock::HIGHEST_LEVEL)]
     LevelTooHigh { level: u8 },
     /// The level differs from the level that the parent predicts.
     #[error("level is {stored}, expected {expected}")]
@@ -69,16 +69,16 @@ pub enum BlockProblem {
     #[error("flags 0x{flags:x} have no WRITTEN bit")]
     NotWritten { flags: u64 },
     /// A node has no pointers.
-    #[error("a node without pointers")]
+    #[error("the node has no pointers")]
     NodeEmpty,
     /// A leaf is empty, in a tree that always has items.
-    #[error("a leaf without items, but tree {owner} is never empty")]
+    #[error("the leaf has no items, but tree {owner} is never empty")]
     LeafEmpty { owner: TreeId },
     /// A leaf has no items and no owner.
     #[error("owner is tree 0, which does not exist")]
     OwnerZero,
     /// The count of items or pointers exceeds the block's capacity.
-    #[error("{count} items, at most {most} fit")]
+    #[error("{count} items, expected at most {most}")]
     TooManyItems { count: u32, most: usize },
     /// The keys are not in ascending order.
     #[error("slot {slot}: key {key} does not come after {previous}")]

@@ -423,7 +423,7 @@ fn errors_name_place_and_numbers() {
     let error = TreeBlock::check(Bytes::from(block), &format(), &Expectation::at(LOGICAL)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tree block 1048576: level is 9, the highest is 7"
+        "tree block 1048576: level is 9, expected at most 7"
     );
     assert_eq!(error.kind(), crate::ErrorKind::Corrupt);
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 )]
 pub enum SuperblockError {
     /// The bytes are fewer than a superblock has.
-    #[error("{size_bytes} bytes are no superblock, expected {}", super::SUPERBLOCK_BYTES)]
+    #[error("superblock is {size_bytes} bytes long, expected {}", super::SUPERBLOCK_BYTES)]
     Size { size_bytes: usize },
     /// The magic of a btrfs superblock is missing.
     #[error("magic is 0x{:016x}, expected 0x{:016x}: no btrfs superblock", u64::from_le_bytes(*found), u64::from_le_bytes(super::SUPERBLOCK_MAGIC))]
@@ -25,7 +25,7 @@ pub enum SuperblockError {
     #[error("checksum is {stored}, computed {computed}")]
     Checksum { stored: Checksum, computed: Checksum },
     /// The superblock names another address than the one at which it was read.
-    #[error("superblock at {physical} says that it lies at {stored}")]
+    #[error("superblock at {physical} has the address {stored} in its header")]
     Address { stored: u64, physical: u64 },
     /// The sector size is not a power of two in range.
     #[error("sector size is {bytes} bytes, expected a power of two from 4096 to 65536")]
@@ -52,13 +52,13 @@ pub enum SuperblockError {
     #[error("{tree} root is at address 0")]
     RootMissing { tree: &'static str },
     /// A root's level exceeds the highest level that a tree can have.
-    #[error("{tree} root has level {level}, the highest is {}", super::HIGHEST_LEVEL)]
+    #[error("{tree} root has level {level}, expected at most {}", super::HIGHEST_LEVEL)]
     Level { tree: &'static str, level: u8 },
     /// The superblock counts no devices, or more than 2^31.
     #[error("number of devices is {count}, expected 1 to 2147483648")]
     DeviceCount { count: u64 },
     /// The superblock's own device belongs to another volume.
-    #[error("device belongs to volume {device_fsid}, the superblock to {metadata_uuid}")]
+    #[error("device item has fsid {device_fsid}, expected {metadata_uuid}")]
     DeviceFsid { device_fsid: Uuid, metadata_uuid: Uuid },
     /// A feature is set, but a feature that it depends on is not.
     #[error("feature {feature} needs {needed}, which is not set")]
@@ -67,9 +67,7 @@ pub enum SuperblockError {
         needed: &'static str,
     },
     /// Mixed block groups are set, but the node size exceeds the sector size.
-    #[error(
-        "mixed block groups with a node size of {node_bytes} and a sector size of {sector_bytes}: they must be equal"
-    )]
+    #[error("mixed block groups need equal node and sector sizes (found {node_bytes} and {sector_bytes})")]
     MixedNodeSize { node_bytes: u32, sector_bytes: u32 },
     /// The stated size of the system chunk array exceeds the array's field, or is smaller than one
     /// chunk.
@@ -118,7 +116,7 @@ pub enum UsedBytesProblem {
         least_bytes: u64,
     },
     /// The count exceeds the size of all devices.
-    #[error("{used_bytes} bytes are used, the devices hold {total_bytes}")]
+    #[error("{used_bytes} bytes are used, expected at most {total_bytes} on the devices")]
     ExceedsTotal {
         /// The count in the superblock.
         used_bytes: u64,

@@ -98,7 +98,9 @@ pub enum Corruption {
         target: Key,
     },
     /// An entry's file type differs from the mode of its inode.
-    #[error("{directory}: the entry \"{name}\" says {entry_kind}, but inode {inode} has mode {mode:#o}")]
+    #[error(
+        "{directory}: the entry \"{name}\" has file type {entry_kind}, but inode {inode} has mode {mode:#o}"
+    )]
     EntryKindWrong {
         /// The directory.
         directory: Location,
@@ -131,7 +133,7 @@ pub enum Corruption {
     },
     /// A directory is entered by an entry that is not the one that the directory itself names: following
     /// such entries could lead in circles.
-    #[error("{directory}: \"{name}\" leads to directory {target}, which belongs to another place")]
+    #[error("{directory}: \"{name}\" points to directory {target}, which has another parent")]
     DirectoryLinkedTwice {
         /// The directory that holds the entry.
         directory: Location,
@@ -141,7 +143,7 @@ pub enum Corruption {
         target: Location,
     },
     /// Directories that do not name their own place are so many that circles cannot be told.
-    #[error("{directory}: more than {limit} directories without an INODE_REF; not entered")]
+    #[error("{directory}: more than {limit} directories without an INODE_REF; skipped")]
     DirectoriesUnverified {
         /// The first directory over the limit.
         directory: Location,
@@ -149,7 +151,7 @@ pub enum Corruption {
         limit: usize,
     },
     /// A directory lies deeper than any path can reach.
-    #[error("{directory}: nested too deeply ({depth} levels, {path_bytes} bytes of path); not entered")]
+    #[error("{directory}: nested too deeply ({depth} levels, {path_bytes} bytes of path); skipped")]
     DirectoryTooDeep {
         /// The directory.
         directory: Location,
@@ -160,7 +162,7 @@ pub enum Corruption {
     },
     /// Two extents of a file overlap, or an extent ends beyond 2^64.
     #[error(
-        "{location}: the extent [{offset}, +{length}) begins before {previous_end}, where the one before it ends"
+        "{location}: the extent [{offset}, +{length}) overlaps the extent before it, which ends at {previous_end}"
     )]
     ExtentOverlap {
         /// The file.
@@ -174,7 +176,7 @@ pub enum Corruption {
     },
     /// A compressed extent is larger than any that btrfs makes.
     #[error(
-        "{location}, offset {offset}: a compressed extent of {disk_bytes} bytes for {ram_bytes} (limit {limit})"
+        "{location}, offset {offset}: compressed extent is too long (found {disk_bytes} bytes on disk and {ram_bytes} in memory, expected at most {limit})"
     )]
     CompressedTooLarge {
         /// The file.
@@ -190,7 +192,7 @@ pub enum Corruption {
     },
     /// A file range points outside its extent.
     #[error(
-        "{location}, offset {offset}: [{extent_offset}, +{length}) lies outside the extent's {ram_bytes} bytes"
+        "{location}, offset {offset}: [{extent_offset}, +{length}) is outside of the extent's {ram_bytes} bytes"
     )]
     ExtentOutOfBounds {
         /// The file.
@@ -246,7 +248,9 @@ pub enum Corruption {
         logical: Logical,
     },
     /// A symlink without a target, or with one that is longer than a path can be.
-    #[error("{location}: the symbolic link's target has {length} bytes (1 to {limit} are possible)")]
+    #[error(
+        "{location}: the target of the symbolic link has an invalid length (found {length} bytes, expected 1 to {limit})"
+    )]
     SymlinkLength {
         /// The symlink.
         location: Location,
@@ -256,7 +260,7 @@ pub enum Corruption {
         limit: ByteCount,
     },
     /// A subvolume is found at a second place, or contains itself.
-    #[error("subvolume {subvolume} is reached a second time, from {directory}; not entered")]
+    #[error("subvolume {subvolume} is in several directories, the second one {directory}; skipped")]
     SubvolumeLinkedTwice {
         /// The subvolume.
         subvolume: SubvolumeId,
@@ -264,7 +268,7 @@ pub enum Corruption {
         directory: Location,
     },
     /// Climbing from an inode or a subvolume to the top does not end.
-    #[error("{location}: the path to the top does not end after {limit} steps")]
+    #[error("{location}: the path to the top level has more than {limit} components")]
     ParentLoop {
         /// Where the climb began.
         location: Location,
@@ -273,7 +277,7 @@ pub enum Corruption {
     },
     /// More of a block group is free and used than it is long: what is free would be overwritten.
     #[error(
-        "block group {group}: {free} bytes are free and {used} used or waiting, of {length}; `check` says what is wrong"
+        "block group {group}: free and used bytes do not fit its length (found {free} free and {used} used or pending bytes, expected {length} in total); run `buttress check`"
     )]
     FreeSpaceInUse {
         /// Its address.
@@ -287,7 +291,7 @@ pub enum Corruption {
     },
     /// More of a block group is freed than its item says is used.
     #[error(
-        "block group {group}: {freed} bytes are freed, but only {used} are recorded as used; `check` says what is wrong"
+        "block group {group}: {freed} bytes are freed, but only {used} are recorded as used; run `buttress check`"
     )]
     GroupUsedTooLow {
         /// Its address.
@@ -307,7 +311,7 @@ pub enum Corruption {
     },
     /// An extent has fewer references than go.
     #[error(
-        "extent {logical}: its item counts {references} references, and {change} are added; `check` says what is wrong"
+        "extent {logical}: its reference count is {references}, and a change by {change} is impossible; run `buttress check`"
     )]
     ReferencesTooFew {
         /// The extent.
@@ -318,7 +322,9 @@ pub enum Corruption {
         change: i64,
     },
     /// A device's item counts fewer bytes than go.
-    #[error("device {device}: its item says that {used} bytes are used, of {total}, and {change} are added")]
+    #[error(
+        "device {device}: its item has {used} used bytes of {total}, and a change by {change} is impossible"
+    )]
     DeviceUsedWrong {
         /// The device.
         device: DeviceId,
@@ -330,7 +336,7 @@ pub enum Corruption {
         change: i64,
     },
     /// References from the extent tree do not lead to what they say.
-    #[error("extent {logical}: the reference {reference} leads nowhere")]
+    #[error("extent {logical}: the reference {reference} points to nothing")]
     BackReferenceDangling {
         /// The extent.
         logical: Logical,
@@ -338,7 +344,7 @@ pub enum Corruption {
         reference: String,
     },
     /// An extent has more sharers than are followed.
-    #[error("extent {logical}: more than {limit} blocks lead to it; its references are not followed further")]
+    #[error("extent {logical}: more than {limit} blocks refer to it; further references are ignored")]
     BackReferencesTooMany {
         /// The extent.
         logical: Logical,

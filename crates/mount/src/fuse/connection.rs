@@ -173,7 +173,7 @@ fn unmount_at(directory: &Path, by_helper: bool, lazy: bool) -> io::Result<()> {
 fn said(bytes: &[u8], helper: &str) -> String {
     let text = String::from_utf8_lossy(bytes);
     match text.trim() {
-        "" => format!("{helper} failed without a word"),
+        "" => format!("{helper} failed without a message"),
         text => text.to_owned(),
     }
 }
@@ -310,7 +310,7 @@ fn mount_by_helper(directory: &Path, options: &MountOptions) -> io::Result<Owned
     }
     Err(Error::new(
         last.kind(),
-        format!("fusermount3 cannot be run ({last}); it is in the package fuse3"),
+        format!("cannot run fusermount3 ({last}); install the package fuse3"),
     ))
 }
 

@@ -71,8 +71,7 @@ impl MountedVolume {
     pub(super) fn stop_after_panic(&self) {
         self.is_shut_down.store(true, Ordering::SeqCst);
         self.tell(
-            "a call of the file system panicked, which is a defect of this program: nothing is done any more, and what was \
-             not committed is lost; please report it",
+            "a call of the file system panicked, which is a defect of Buttress: the mount no longer works, and uncommitted changes are lost. Please report it",
         );
     }
 }

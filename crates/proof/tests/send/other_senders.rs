@@ -192,7 +192,7 @@ fn each_is_told_once() -> Result<Outcome> {
         "mkdir: the path /dir/below begins with a slash",
         "set_xattr: the path dir/ ends with a slash",
         "chmod: the attribute uid does not belong",
-        "utimes: the attribute otime belongs to later versions of streams than 1",
+        "utimes: the attribute otime belongs to a later stream version than 1",
     ] {
         let found = notes.iter().filter(|note| note.contains(part)).count();
         ensure!(found == 1, "{part}: {notes:#?}");

@@ -216,9 +216,7 @@ impl Columns {
             .map(|column| format!("{}: missing, unreadable or wrong itself", name(column)))
             .collect();
         if bad.is_empty() {
-            return vec![
-                "all ways to rebuild it from parity: what comes out does not pass the check".to_owned(),
-            ];
+            return vec!["rebuilding from parity: no result passes the check".to_owned()];
         }
         bad
     }

@@ -69,13 +69,14 @@ impl FileContexts {
                 [pattern, kind, context] => {
                     let letter = match kind {
                         "--" | "-d" | "-l" | "-c" | "-b" | "-p" | "-s" => kind.bytes().last(),
-                        _ => return Err(wrong(format!("{kind:?} is no type of file"))),
+                        _ => return Err(wrong(format!("{kind:?} is not a file type"))),
                     };
                     (pattern, letter, context)
                 }
                 _ => {
                     return Err(wrong(
-                        "an expression, perhaps a type, and a context are wanted".into(),
+                        "wrong number of fields (expected an expression, an optional type and a context)"
+                            .into(),
                     ));
                 }
             };

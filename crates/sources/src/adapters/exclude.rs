@@ -36,7 +36,7 @@ enum Part {
 
 /// Why text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no pattern: {1}")]
+#[error("{0:?} is not a valid pattern: {1}")]
 pub struct PatternError(pub String, pub &'static str);
 
 impl Exclude {
@@ -86,7 +86,7 @@ impl Pattern {
         let inner = inner.strip_prefix(b"./").unwrap_or(inner);
         let mut rest = inner.strip_prefix(b"/").unwrap_or(inner);
         if rest.is_empty() {
-            return Err(wrong("it fits nothing"));
+            return Err(wrong("it matches nothing"));
         }
         let mut parts = Vec::new();
         while let Some((byte, after)) = rest.split_first() {
@@ -101,12 +101,12 @@ impl Pattern {
                 b'\\' => {
                     let (byte, after) = rest
                         .split_first()
-                        .ok_or_else(|| wrong("nothing follows the backslash"))?;
+                        .ok_or_else(|| wrong("it ends with a backslash"))?;
                     rest = after;
                     Part::Byte(*byte)
                 }
                 b'[' => {
-                    let (set, after) = set(rest).ok_or_else(|| wrong("a [ without its ]"))?;
+                    let (set, after) = set(rest).ok_or_else(|| wrong("a [ has no matching ]"))?;
                     rest = after;
                     set
                 }

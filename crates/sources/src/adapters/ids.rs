@@ -27,10 +27,10 @@ struct IdRange {
 #[non_exhaustive]
 pub enum IdMapError {
     /// A range that is none.
-    #[error("{0:?} is no range: IMAGE:SOURCE:COUNT is wanted, of numbers up to 4294967295")]
+    #[error("{0:?} is not a valid range (expected IMAGE:SOURCE:COUNT, with numbers up to 4294967295)")]
     Range(String),
     /// Two ranges of one number.
-    #[error("{0:?} says again what becomes of numbers that an earlier range has")]
+    #[error("{0:?} overlaps an earlier range")]
     Overlap(String),
 }
 
@@ -92,7 +92,7 @@ pub struct Mapped {
 
 /// An owner that no range has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {id} of \"{}\" is in no range of the map", Printable(.path))]
+#[error("no range of the map contains {what} {id} of \"{}\"", Printable(.path))]
 struct Unmapped {
     what: &'static str,
     id: u32,

@@ -62,7 +62,7 @@ impl ManifestContents {
         };
         let metadata = path.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(failed(io::Error::other("it is no regular file")));
+            return Err(failed(io::Error::other("it is not a regular file")));
         }
         let locator = [&[HOST][..], &stamp(&metadata), path.as_os_str().as_bytes()].concat();
         Ok((locator, metadata.len()))
@@ -125,7 +125,7 @@ fn file_of(
     let location = filesystem.resolve(root, path, Follow::NotLast)?;
     let metadata = filesystem.metadata(location)?;
     if metadata.kind != FileKind::Regular {
-        return Err("it is no regular file".into());
+        return Err("it is not a regular file".into());
     }
     Ok(filesystem.open_file(location)?)
 }
@@ -169,7 +169,7 @@ impl Contents for ManifestContents {
             (Some((&HOST, rest)), _) => {
                 let (stamp, path) = rest
                     .split_first_chunk::<STAMP_BYTES>()
-                    .ok_or_else(|| changed("its place is not known"))?;
+                    .ok_or_else(|| changed("its position is unknown"))?;
                 let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
                 Ok(Box::new(HostReader::open(path, *stamp, size)?))
             }
@@ -181,12 +181,15 @@ impl Contents for ManifestContents {
                 if file.size().get() != size {
                     return Err(SourceError::Changed {
                         place: place(),
-                        what: format!("it has {} bytes; the manifest says {size}", file.size()),
+                        what: format!(
+                            "wrong size (found {} bytes, expected {size} by the manifest)",
+                            file.size()
+                        ),
                     });
                 }
                 Ok(Box::new(ImageReader { place: place(), file }))
             }
-            _ => Err(changed("its place is not known")),
+            _ => Err(changed("its position is unknown")),
         }
     }
 }
@@ -229,9 +232,9 @@ impl HostReader {
     fn compare(&self) -> Result<(), SourceError> {
         let metadata = self.file.metadata().map_err(|cause| self.failed(cause))?;
         let what = if metadata.len() != self.size {
-            format!("it had {} bytes and has {}", self.size, metadata.len())
+            format!("its size changed from {} to {} bytes", self.size, metadata.len())
         } else if stamp(&metadata) != self.stamp {
-            "it was written to, or another file took its place".to_owned()
+            "it was changed or replaced".to_owned()
         } else {
             return Ok(());
         };

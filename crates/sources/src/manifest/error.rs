@@ -22,26 +22,26 @@ pub enum Problem {
     #[error("{0}")]
     Toml(String),
     /// A line is not UTF-8.
-    #[error("it is not UTF-8; names that are not are given as base64, with the key path-base64")]
+    #[error("not UTF-8; write names that are not UTF-8 in base64, with the key path-base64")]
     NotText,
     /// A table is larger than is taken.
     #[error(
-        "a table of more than {0} bytes; content of that size belongs into a file of its own (key source)"
+        "the table is too long (expected at most {0} bytes); put large content into a separate file (key source)"
     )]
     Large(usize),
     /// The head does not say which version this is.
-    #[error("it does not begin with \"manifest = 1\"")]
+    #[error("the manifest does not begin with \"manifest = 1\"")]
     NoVersion,
     /// A version that is not known.
-    #[error("version {0} of the format is not known; this is made for version 1")]
+    #[error("unknown version of the format (found {0}, expected 1)")]
     Version(i64),
     /// A table that there is not.
     #[error(
-        "there is no table [[{0}]]; there are rule, directory, subvolume, snapshot, file, symlink, hard-link, device, fifo, socket, remove"
+        "unknown table [[{0}]] (expected rule, directory, subvolume, snapshot, file, symlink, hard-link, device, fifo, socket or remove)"
     )]
     NoTable(String),
     /// A key that the table does not have.
-    #[error("[[{table}]] has no key {key}")]
+    #[error("[[{table}]]: unknown key {key}")]
     NoKey {
         /// The table.
         table: String,
@@ -49,7 +49,7 @@ pub enum Problem {
         key: &'static str,
     },
     /// A key is missing.
-    #[error("[[{table}]] needs the key {key}")]
+    #[error("[[{table}]]: the key {key} is missing")]
     Missing {
         /// The table.
         table: String,
@@ -57,10 +57,10 @@ pub enum Problem {
         key: &'static str,
     },
     /// Two keys that do not go together.
-    #[error("{0} and {1} do not go together")]
+    #[error("{0} and {1} cannot be combined")]
     Both(&'static str, &'static str),
     /// A value that cannot be.
-    #[error("{key} is {found}; {wanted}")]
+    #[error("{key}: invalid value (found {found}, {wanted})")]
     Value {
         /// The key.
         key: &'static str,
@@ -80,7 +80,7 @@ pub enum Problem {
         problem: PathProblem,
     },
     /// Something is described twice.
-    #[error("{path:?} was described before, in line {line}")]
+    #[error("{path:?} is already in line {line}")]
     Twice {
         /// Its path.
         path: String,
@@ -88,10 +88,10 @@ pub enum Problem {
         line: u64,
     },
     /// A rule after what it should apply to.
-    #[error("a rule comes before all that is no rule")]
+    #[error("a rule must come before all other tables")]
     LateRule,
     /// A file without content.
-    #[error("the file has no content: one of source, text, base64, or a table [contents] at the beginning")]
+    #[error("the file has no content; add source, text or base64, or a table [contents] at the beginning")]
     NoContent,
     /// A file of the host, or of an image that contents are taken from.
     #[error("{place}: {cause}")]
@@ -102,7 +102,7 @@ pub enum Problem {
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A file is not as long as the manifest says.
-    #[error("{place} has {found} bytes; size says {wanted}")]
+    #[error("{place}: wrong length (found {found} bytes, expected {wanted} by the key size)")]
     Size {
         /// The file.
         place: String,

@@ -73,7 +73,7 @@ pub(super) fn read(table: &Table) -> Result<(VolumeWishes, Option<Contents>), Ma
         let problem = Problem::Value {
             key: "quotas",
             found: format!("\"{}\"", Printable(quotas.as_bytes())),
-            wanted: "none, full or simple",
+            wanted: "expected none, full or simple",
         };
         return at(table, Err(problem));
     }

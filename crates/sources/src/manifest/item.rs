@@ -290,7 +290,7 @@ impl Item {
             return Err(Problem::Value {
                 key: "target",
                 found: format!("{} bytes", target.len()),
-                wanted: "a link leads to 1 to 4095 bytes, none of them zero",
+                wanted: "expected a target of 1 to 4095 bytes, without zero bytes",
             });
         }
         Ok(target)
@@ -312,7 +312,7 @@ impl Item {
             Some(other) => Err(Problem::Value {
                 key: "kind",
                 found: format!("{other:?}"),
-                wanted: "\"character\" or \"block\"",
+                wanted: "expected \"character\" or \"block\"",
             }),
         }
     }
@@ -327,7 +327,7 @@ impl Item {
             _ => Err(Problem::Value {
                 key: "mode",
                 found: format!("{text:?}"),
-                wanted: "octal digits up to \"7777\"",
+                wanted: "expected octal digits up to \"7777\"",
             }),
         }
     }
@@ -339,7 +339,7 @@ impl Item {
             let (_, flag) = found.ok_or_else(|| Problem::Value {
                 key: "flags",
                 found: format!("{name:?}"),
-                wanted: "flags are nodatacow, nodatasum, nocompress, compress, append, immutable, sync, dirsync, noatime, nodump",
+                wanted: "expected nodatacow, nodatasum, nocompress, compress, append, immutable, sync, dirsync, noatime or nodump",
             })?;
             flags |= flag;
         }
@@ -358,7 +358,7 @@ impl Item {
                 Err(_) => Err(Problem::Value {
                     key: "compression",
                     found: format!("{text:?}"),
-                    wanted: "none, lzo, zlib:1 to zlib:9, zstd:-15 to zstd:15",
+                    wanted: "expected none, lzo, zlib:1 to zlib:9, or zstd:-15 to zstd:15",
                 }),
             },
         }
@@ -368,7 +368,7 @@ impl Item {
         let wrong = |found: String| Problem::Value {
             key: "xattrs",
             found,
-            wanted: "names have 1 to 255 bytes, values are text or { base64 = \"…\" }, each name comes once",
+            wanted: "expected unique names of 1 to 255 bytes, with values that are text or { base64 = \"…\" }",
         };
         let mut xattrs: Vec<Xattr> = Vec::new();
         for (name, value) in &self.xattrs {
@@ -437,6 +437,6 @@ fn time_of(key: &'static str, value: Option<&toml::Value>) -> Result<Option<Time
     time::parse(value).map(Some).ok_or_else(|| Problem::Value {
         key,
         found: format!("{value:?}"),
-        wanted: "a date and time with an offset, such as 2024-02-29T12:00:00Z, or seconds, or \"@SECONDS.FRACTION\"",
+        wanted: "expected a date and time with an offset, such as 2024-02-29T12:00:00Z, or seconds, or \"@SECONDS.FRACTION\"",
     })
 }

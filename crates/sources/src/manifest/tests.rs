@@ -162,7 +162,7 @@ const WRONG: &[(&str, u64, &str)] = &[
     (
         "manifest = 1\n[volume]\nquotas = \"some\"\n",
         1,
-        "none, full or simple",
+        "expected none, full or simple",
     ),
     ("manifest = 1\n[contents]\n", 1, "image"),
     (
@@ -176,17 +176,17 @@ const WRONG: &[(&str, u64, &str)] = &[
     (
         "[[file]]\npath = \"/a\"\ntext = \"\"\nsize = 1\n",
         2,
-        "0 bytes; size says 1",
+        "found 0 bytes, expected 1 by the key size",
     ),
     (
         "[[file]]\npath = \"/a\"\ntext = \"\"\nbase64 = \"\"\n",
         2,
-        "do not go together",
+        "cannot be combined",
     ),
     (
         "[[file]]\npath = \"/a\"\npath-base64 = \"\"\n",
         2,
-        "do not go together",
+        "cannot be combined",
     ),
     ("[[file]]\npath = \"/a\"\nsource = \"b\"\n", 2, "/nonexistent/b"),
     (

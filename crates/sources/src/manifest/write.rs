@@ -298,7 +298,7 @@ impl Writer<'_> {
             }
             FileKind::Symlink => {
                 let Ok(target) = entry.link_target() else {
-                    left_out("its target cannot be read");
+                    left_out("its target is unreadable");
                     return false;
                 };
                 table(text, "symlink", path);
@@ -315,7 +315,7 @@ impl Writer<'_> {
             FileKind::Fifo => table(text, "fifo", path),
             FileKind::Socket => table(text, "socket", path),
             FileKind::Unknown | FileKind::Xattr => {
-                left_out("its mode is that of no kind of file");
+                left_out("its mode has no valid file type");
                 return false;
             }
         }

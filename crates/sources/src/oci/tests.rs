@@ -159,7 +159,7 @@ fn a_layer_must_unpack_to_what_the_configuration_says() {
         matches!(
             error,
             OciError::Digest {
-                what: "what it unpacks to",
+                what: "its unpacked content",
                 ..
             }
         ),

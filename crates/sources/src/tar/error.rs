@@ -22,7 +22,7 @@ pub struct TarError {
 #[non_exhaustive]
 pub enum Problem {
     /// The header's checksum.
-    #[error("no tar header: its checksum is {stored}, its bytes make {computed}")]
+    #[error("not a tar header: wrong checksum (found {stored}, computed {computed})")]
     Checksum {
         /// As the header has it.
         stored: i64,
@@ -30,7 +30,7 @@ pub enum Problem {
         computed: i64,
     },
     /// A field that should be a number.
-    #[error("{field} is no number: \"{}\"", Printable(.text))]
+    #[error("{field} is not a number: \"{}\"", Printable(.text))]
     Number {
         /// The field.
         field: &'static str,
@@ -46,7 +46,7 @@ pub enum Problem {
         number: i64,
     },
     /// A number that is too large.
-    #[error("{field} is {number}; the largest there can be is {most}")]
+    #[error("{field} is too large (found {number}, expected at most {most})")]
     Large {
         /// The field.
         field: &'static str,
@@ -56,7 +56,9 @@ pub enum Problem {
         most: u64,
     },
     /// The archive ends in the middle of a member.
-    #[error("{what} needs {needed} bytes, {left} are left: the archive was cut off, or the size is a lie")]
+    #[error(
+        "incomplete: {what} (found {left} bytes, expected {needed}); the archive is truncated, or the size is wrong"
+    )]
     Ends {
         /// What does not fit.
         what: &'static str,
@@ -66,7 +68,7 @@ pub enum Problem {
         left: u64,
     },
     /// A name or an extended header larger than is taken.
-    #[error("{what} has {bytes} bytes; at most {most} are taken")]
+    #[error("too long: {what} (found {bytes} bytes, expected at most {most})")]
     TooLong {
         /// What it is.
         what: &'static str,
@@ -111,25 +113,25 @@ pub enum Problem {
     #[error("a {0} link without a target")]
     NoTarget(&'static str),
     /// A name of an extended attribute.
-    #[error("an extended attribute is called \"{}\"; names have 1 to 255 bytes, none of them zero", shown(.0))]
+    #[error("invalid name \"{}\" of an extended attribute (expected 1 to 255 bytes, without zero bytes)", shown(.0))]
     XattrName(Vec<u8>),
     /// A hard link to what is not there.
-    #[error("a hard link to \"{}\", which no member before it is", shown(.0))]
+    #[error("a hard link to \"{}\", which is not an earlier member", shown(.0))]
     LinkedToNothing(Vec<u8>),
     /// A hard link to a directory.
     #[error("a hard link to \"{}\", which is a directory", shown(.0))]
     LinkedToDirectory(Vec<u8>),
     /// Symbolic links that lead in a circle.
-    #[error("\"{}\" lies below symbolic links that lead to each other", shown(.0))]
+    #[error("\"{}\" is below a loop of symbolic links", shown(.0))]
     LinkLoop(Vec<u8>),
     /// A name that marks what a lower layer has, but names nothing.
     #[error("\"{}\" marks nothing as deleted", shown(.0))]
     Whiteout(Vec<u8>),
     /// A member where snapshots of layers are to be.
-    #[error("\"{}\" lies in the directory that snapshots of layers are put in", shown(.0))]
+    #[error("\"{}\" is in the directory of layer snapshots", shown(.0))]
     AmongSnapshots(Vec<u8>),
     /// Extended headers that belong to no member.
-    #[error("an extended header without a member behind it")]
+    #[error("an extended header without a member after it")]
     NoMember,
     /// Reading.
     #[error("reading: {0}")]

@@ -43,14 +43,14 @@ impl Extended {
                 return Ok(());
             }
             let space = rest.iter().take(20).position(|byte| *byte == b' ');
-            let space = space.ok_or_else(|| wrong("a record does not begin with its length".into()))?;
+            let space = space.ok_or_else(|| wrong("a record does not start with its length".into()))?;
             let (digits, _) = rest.split_at_checked(space).unwrap_or_default();
             let length = decimal(digits)
                 .and_then(|length| usize::try_from(length).ok())
-                .ok_or_else(|| wrong(format!("\"{}\" is no length", Printable(digits))))?;
+                .ok_or_else(|| wrong(format!("\"{}\" is not a length", Printable(digits))))?;
             let (record, next) = rest.split_at_checked(length).ok_or_else(|| {
                 wrong(format!(
-                    "a record of {length} bytes where {} are left",
+                    "a record is incomplete (expected {length} bytes, found {})",
                     rest.len()
                 ))
             })?;
@@ -150,7 +150,7 @@ pub(super) fn wrong_value(key: &[u8], value: &[u8]) -> Problem {
     let (head, _) = value.split_at_checked(80).unwrap_or((value, &[]));
     Problem::Record {
         at: 0,
-        what: format!("the value of {} is \"{}\"", Printable(key), Printable(head)),
+        what: format!("invalid value of {}: \"{}\"", Printable(key), Printable(head)),
     }
 }
 

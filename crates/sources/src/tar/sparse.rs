@@ -64,7 +64,7 @@ impl Sparse {
                 while let Some(offset) = numbers.next() {
                     let pair = decimal(offset).zip(numbers.next().and_then(decimal));
                     let (offset, length) = pair.ok_or_else(|| {
-                        Problem::Sparse("GNU.sparse.map is no list of offsets and lengths".into())
+                        Problem::Sparse("GNU.sparse.map is not a list of offsets and lengths".into())
                     })?;
                     self.push(offset, length)?;
                 }
@@ -94,7 +94,9 @@ impl Sparse {
 }
 
 fn too_many(count: u64) -> Problem {
-    Problem::Sparse(format!("it has {count} ranges; at most {RANGES_MAX} are taken"))
+    Problem::Sparse(format!(
+        "too many ranges (found {count}, expected at most {RANGES_MAX})"
+    ))
 }
 
 fn push(ranges: &mut Vec<(u64, u64)>, offset: u64, length: u64) -> Result<(), Problem> {
@@ -147,10 +149,10 @@ pub(super) fn ranges_in_content(
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let digits = rest.get(..end).unwrap_or_default();
                 taken = taken.saturating_add(end as u64).saturating_add(1);
-                return decimal(digits).ok_or_else(|| Problem::Sparse(format!("{what} is no number")));
+                return decimal(digits).ok_or_else(|| Problem::Sparse(format!("{what} is not a number")));
             }
             if rest.len() > 32 {
-                return Err(Problem::Sparse(format!("{what} is no number")));
+                return Err(Problem::Sparse(format!("{what} is not a number")));
             }
             // What was taken need not be kept.
             text.drain(..start.min(text.len()));
@@ -187,12 +189,12 @@ pub(super) fn segments(
             .filter(|until| *until <= size)
             .ok_or_else(|| {
                 Problem::Sparse(format!(
-                    "a range of {length} bytes at {offset} ends behind the file's {size}"
+                    "a range of {length} bytes at {offset} ends past the file's {size} bytes"
                 ))
             })?;
         if offset < end {
             return Err(Problem::Sparse(format!(
-                "a range begins at {offset}, the one before it ends at {end}"
+                "a range at {offset} overlaps the range before it, which ends at {end}"
             )));
         }
         end = until;
@@ -208,7 +210,7 @@ pub(super) fn segments(
     }
     if used != stored {
         return Err(Problem::Sparse(format!(
-            "its ranges have {used} bytes, the archive has {stored}"
+            "wrong amount of data (found {stored} bytes in the archive, expected {used})"
         )));
     }
     Ok(segments)

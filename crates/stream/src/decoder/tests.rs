@@ -166,55 +166,55 @@ fn each_check_says_where_and_what() {
         (b"".to_vec(), "stream header at byte 0: the stream is empty"),
         (
             b"btrfs".to_vec(),
-            "stream header at byte 0: the stream is cut short: 5 of 17 bytes of the stream's header",
+            "stream header at byte 0: the stream is truncated (found 5 of 17 bytes of the stream's header)",
         ),
         (
             b"btrfs-strEam\0\x01\0\0\0".to_vec(),
-            "stream header at byte 0: not a send stream: it begins with 62747266732d73747245616d00",
+            "stream header at byte 0: not a send stream (found 62747266732d73747245616d00 at its beginning)",
         ),
         (
             raw(4, 21, b""),
-            "stream header at byte 0: the stream has version 4; versions up to 3 are supported",
+            "stream header at byte 0: unsupported stream version (found 4, expected at most 3)",
         ),
         (
             raw(1, 27, b""),
-            "command 1 at byte 17: command number 27 is not known to version 1 of the stream",
+            "command 1 at byte 17: unknown command number 27 in a stream of version 1",
         ),
         (
             raw(1, 23, b""),
-            "command 1 at byte 17: command number 23 (fallocate) is not known to version 1 of the stream",
+            "command 1 at byte 17: unknown command number 23 (fallocate) in a stream of version 1",
         ),
         (
             long,
-            "command 1 at byte 17: the payload has 70000 bytes; in version 1 of the stream at most 65526",
+            "command 1 at byte 17: the payload is too long (found 70000 bytes, expected at most 65526 in version 1)",
         ),
         (
             wrong,
-            "command 1 at byte 17: checksum 0x9dc96cff is stored, 0x9dc96c50 is computed over 10 bytes",
+            "command 1 at byte 17: wrong checksum of 10 bytes (found 0x9dc96cff, computed 0x9dc96c50)",
         ),
         (
             raw(1, 11, b"\x0f\0\x01\0f"),
-            "command 2 at byte 32: the stream is cut short: it ends without its end command",
+            "command 2 at byte 32: the stream is truncated: the end command is missing",
         ),
         (
             raw(1, 11, b"\x24\0\x01\0f"),
-            "command 1 at byte 17: unlink has an attribute with number 36, which is not known to version 1 of the stream",
+            "command 1 at byte 17: unlink: unknown attribute number 36 in a stream of version 1",
         ),
         (
             raw(1, 11, b"\x0f\0\x01\0f\x0f\0\x01\0f"),
-            "command 1 at byte 17: unlink: attribute path is there twice, the second time at byte 5 of the payload",
+            "command 1 at byte 17: unlink: attribute path is repeated at byte 5 of the payload",
         ),
         (
             raw(1, 11, b"\x0f\0\x02\0f"),
-            "command 1 at byte 17: unlink: attribute number 15 at byte 0 of the payload needs 6 bytes, 5 are left",
+            "command 1 at byte 17: unlink: attribute number 15 at byte 0 of the payload is incomplete (found 5 bytes, expected 6)",
         ),
         (
             raw(1, 11, b"\x0f\0\x02"),
-            "command 1 at byte 17: unlink: attribute number 15 at byte 0 of the payload needs 4 bytes, 3 are left",
+            "command 1 at byte 17: unlink: attribute number 15 at byte 0 of the payload is incomplete (found 3 bytes, expected 4)",
         ),
         (
             raw(1, 11, b"\x0f\0\x01\0f\x0f"),
-            "command 1 at byte 17: unlink: 1 bytes are left at byte 5 of the payload, too few for an attribute",
+            "command 1 at byte 17: unlink: incomplete attribute at byte 5 of the payload (found 1 bytes)",
         ),
         (
             raw(1, 11, b""),
@@ -222,7 +222,7 @@ fn each_check_says_where_and_what() {
         ),
         (
             raw(1, 18, b"\x0f\0\x01\0f\x05\0\x04\0\0\0\0\0"),
-            "command 1 at byte 17: chmod: attribute mode has 4 bytes instead of 8",
+            "command 1 at byte 17: chmod: attribute mode has the wrong length (found 4 bytes, expected 8)",
         ),
     ];
     for (stream, message) in cases {
@@ -277,7 +277,7 @@ fn streams_follow_each_other_unless_only_the_first_is_wanted() {
     let behind = [one.as_slice(), b"x"].concat();
     assert_eq!(
         first_error(&behind).to_string(),
-        "stream header at byte 27: the stream is cut short: 1 of 17 bytes of the stream's header"
+        "stream header at byte 27: the stream is truncated (found 1 of 17 bytes of the stream's header)"
     );
 }
 

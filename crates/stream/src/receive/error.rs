@@ -32,7 +32,7 @@ pub enum Error {
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
     /// The kept part belongs to another stream.
-    #[error("what was kept is the beginning of another stream: {kept}, this one has {found}")]
+    #[error("the kept part belongs to another stream (found {found}, expected {kept})")]
     OtherStream {
         /// Trail of the kept part.
         kept: Trail,
@@ -72,8 +72,7 @@ pub enum Problem {
     },
     /// The volume lacks the parent snapshot of the stream.
     #[error(
-        "cannot find parent subvolume: none has uuid {uuid}, or was received from it; receive that one before, or send \
-         without -p"
+        "cannot find parent subvolume: no subvolume has the uuid or received uuid {uuid}; receive the parent first, or send without -p"
     )]
     ParentMissing {
         /// UUID of the parent snapshot.
@@ -91,20 +90,20 @@ pub enum Problem {
         path: PathBuf,
     },
     /// The volume lacks the clone source snapshot.
-    #[error("clone: did not find source subvol: none has uuid {uuid}, or was received from it")]
+    #[error("clone: did not find source subvol: no subvolume has the uuid or received uuid {uuid}")]
     CloneSourceMissing {
         /// UUID of the clone source.
         uuid: Uuid,
     },
     /// The subvolume's name is a path of several names.
-    #[error("the subvolume's name {} is not the name of one directory", Printable(name))]
+    #[error("the subvolume name {} is not a single name", Printable(name))]
     Name {
         /// Name of the subvolume in the stream.
         name: Vec<u8>,
     },
     /// The directory already has an entry with the subvolume's name.
     #[error(
-        "{} exists already; receive into another directory, or delete it before",
+        "{} already exists; receive into another directory, or delete it first",
         Printable(name)
     )]
     Exists {
@@ -118,7 +117,7 @@ pub enum Problem {
     #[error("fs-verity (enable_verity) is not supported")]
     Verity,
     /// The receiver does not support the stream's version, although the decoder knows it.
-    #[error("streams of version {0} are not received: its commands are not settled")]
+    #[error("streams of version {0} cannot be received: their commands are not final")]
     Version(Version),
     /// An earlier command failed, and a later command detected it.
     #[error("{place}: {command}: {problem}")]

@@ -28,7 +28,7 @@ impl fmt::Display for Note {
                 version,
             } => write!(
                 f,
-                "{place}: {command}: the attribute {attribute} belongs to later versions of streams than {version}; it is used"
+                "{place}: {command}: the attribute {attribute} belongs to a later stream version than {version}; it is used"
             ),
             Self::SuperfluousAttribute {
                 place,
@@ -36,7 +36,7 @@ impl fmt::Display for Note {
                 attribute,
             } => write!(
                 f,
-                "{place}: {command}: the attribute {attribute} does not belong to this command; it is not used"
+                "{place}: {command}: the attribute {attribute} does not belong to this command; it is ignored"
             ),
             Self::Path {
                 place,
@@ -55,7 +55,7 @@ impl fmt::Display for Note {
             ),
             Self::UnknownCommand(skipped) => write!(
                 f,
-                "{}: command number {} is not known to version {} of the stream; it is skipped",
+                "{}: unknown command number {} in a stream of version {}; it is skipped",
                 skipped.place, skipped.number, skipped.version
             ),
         }?;

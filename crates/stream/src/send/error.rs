@@ -65,7 +65,7 @@ pub enum Error {
     },
     /// The output does not match the receiver's trail.
     #[error(
-        "the receiver has the beginning of another stream: {wanted} of it, which does not fit what would be sent up to byte {bytes}"
+        "the receiver has the beginning of another stream: its token {wanted} does not match the first {bytes} bytes of this stream"
     )]
     OtherStream {
         /// Trail of the receiver.
@@ -99,7 +99,7 @@ pub enum NamesProblem {
 impl fmt::Display for NamesProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::None => "it has links, but no name",
+            Self::None => "it has a link count, but no name",
             Self::Several => "a directory with more than one name",
             Self::Loop => "a directory that is its own ancestor",
             Self::NoTarget => "a symbolic link without a target",

@@ -43,7 +43,7 @@ pub struct Digest([u8; 16]);
 
 /// Reason why a text is not a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a token: those look like {PREFIX}-<32 hexadecimal digits>-<bytes>")]
+#[error("{text:?} is not a token (expected {PREFIX}-<32 hexadecimal digits>-<bytes>)")]
 pub struct TokenError {
     text: String,
 }

@@ -126,13 +126,13 @@ pub enum PathProblem {
     #[error("a name in it is empty")]
     EmptyName,
     /// A component of the path is `.` or `..`.
-    #[error("it holds `.` or `..`")]
+    #[error("it contains `.` or `..`")]
     Dots,
     /// A component of the path contains a zero byte.
-    #[error("a name in it holds a zero byte")]
+    #[error("a name in it contains a zero byte")]
     ZeroByte,
     /// A component of the path is too long.
-    #[error("a name in it has {name_bytes} bytes, at most 255 can be")]
+    #[error("a name in it is too long (found {name_bytes} bytes, expected at most 255)")]
     NameTooLong {
         /// Length of the component in bytes.
         name_bytes: usize,
@@ -147,7 +147,7 @@ pub enum PathProblem {
 #[non_exhaustive]
 pub enum Problem {
     /// No subvolume began before the command.
-    #[error("no subvolume was begun before it")]
+    #[error("no subvolume command comes before it")]
     NoSubvolume,
     /// A path has a form that streams do not allow.
     #[error("path {}: {problem}", Shown(path))]
@@ -158,13 +158,13 @@ pub enum Problem {
         problem: PathProblem,
     },
     /// A path does not exist.
-    #[error("{}: there is nothing of this name", Shown(path))]
+    #[error("{}: no such file or directory", Shown(path))]
     NotFound {
         /// The path, up to the missing component.
         path: Vec<u8>,
     },
     /// A component of a path, or a required directory, is not a directory.
-    #[error("{}: this is a {found}, not a directory", Shown(path))]
+    #[error("{}: a {found}, not a directory", Shown(path))]
     NotDirectory {
         /// The path, up to the component that is not a directory.
         path: Vec<u8>,
@@ -172,7 +172,7 @@ pub enum Problem {
         found: &'static str,
     },
     /// The path already exists.
-    #[error("{}: it exists already, and is a {found}", Shown(path))]
+    #[error("{}: already exists, as a {found}", Shown(path))]
     Exists {
         /// Path in the command.
         path: Vec<u8>,
@@ -180,7 +180,7 @@ pub enum Problem {
         found: &'static str,
     },
     /// A directory to be removed or replaced is not empty.
-    #[error("{}: the directory is not empty, it holds {names} names", Shown(path))]
+    #[error("{}: the directory is not empty ({names} names)", Shown(path))]
     NotEmpty {
         /// Path of the directory.
         path: Vec<u8>,
@@ -188,7 +188,7 @@ pub enum Problem {
         names: usize,
     },
     /// The command does not apply to this kind of file.
-    #[error("{}: this is a {found}; {wanted} is needed", Shown(path))]
+    #[error("{}: wrong file type (found a {found}, expected {wanted})", Shown(path))]
     WrongKind {
         /// Path of the file.
         path: Vec<u8>,
@@ -198,7 +198,7 @@ pub enum Problem {
         wanted: &'static str,
     },
     /// A directory would be moved below itself.
-    #[error("{} would be moved into itself, to {}", Shown(from), Shown(to))]
+    #[error("{}: cannot be moved into itself, to {}", Shown(from), Shown(to))]
     IntoItself {
         /// Path of the directory.
         from: Vec<u8>,
@@ -206,7 +206,7 @@ pub enum Problem {
         to: Vec<u8>,
     },
     /// The inode has no extended attribute of this name.
-    #[error("{}: there is no extended attribute {}", Shown(path), Shown(name))]
+    #[error("{}: no extended attribute {}", Shown(path), Shown(name))]
     XattrMissing {
         /// Path of the inode.
         path: Vec<u8>,
@@ -214,13 +214,15 @@ pub enum Problem {
         name: Vec<u8>,
     },
     /// The name of an extended attribute is empty or too long.
-    #[error("the name of an extended attribute has {name_bytes} bytes; 1 to 255 can be")]
+    #[error(
+        "the name of an extended attribute has an invalid length (found {name_bytes} bytes, expected 1 to 255)"
+    )]
     XattrName {
         /// Length of the name in bytes.
         name_bytes: usize,
     },
     /// A range ends after the largest possible end of file.
-    #[error("a range of {length} bytes at {offset} ends beyond the largest file, of 2^63 - 1 bytes")]
+    #[error("a range of {length} bytes at {offset} ends past the largest file size, 2^63 - 1 bytes")]
     RangeTooLarge {
         /// Offset of the range in the file.
         offset: u64,
@@ -236,7 +238,7 @@ pub enum Problem {
         value: u64,
     },
     /// The command cannot create a node of the type in the mode.
-    #[error("mode {mode:o} is not that of a device, pipe or socket")]
+    #[error("mode {mode:o} is not the mode of a device, pipe or socket")]
     NodeMode {
         /// Mode in the command.
         mode: u64,
@@ -249,7 +251,7 @@ pub enum Problem {
     },
     /// The series lacks the parent snapshot of a stream.
     #[error(
-        "it builds on the snapshot with uuid {wanted}, which no stream before it makes; {}",
+        "its parent snapshot with uuid {wanted} is in no earlier stream; {}",
         Given(given)
     )]
     ParentUnknown {
@@ -260,7 +262,7 @@ pub enum Problem {
     },
     /// The series lacks the clone source snapshot.
     #[error(
-        "it clones from the snapshot with uuid {wanted}, which no stream before it makes; {}",
+        "its clone source with uuid {wanted} is in no earlier stream; {}",
         Given(given)
     )]
     CloneSourceUnknown {
@@ -271,7 +273,7 @@ pub enum Problem {
     },
     /// The range to clone exceeds its source file.
     #[error(
-        "{length} bytes at {offset} of {} are beyond its size of {size} bytes",
+        "{length} bytes at {offset} of {} are past its size of {size} bytes",
         Shown(path)
     )]
     CloneRange {
@@ -285,9 +287,7 @@ pub enum Problem {
         size: u64,
     },
     /// A clone overlaps its own source range in the same file.
-    #[error(
-        "{length} bytes are cloned from {source_offset} to {offset} of the same file, where they overlap"
-    )]
+    #[error("{length} bytes cloned from {source_offset} to {offset} of the same file overlap")]
     CloneOverlap {
         /// Offset of the source range.
         source_offset: u64,
@@ -297,13 +297,13 @@ pub enum Problem {
         length: u64,
     },
     /// Nested clones have so many pieces that their memory would be unbounded.
-    #[error("clones of clones are nested too deeply, in too many pieces: more than {pieces_max}")]
+    #[error("nested clones consist of too many pieces (limit {pieces_max})")]
     ClonesTooDeep {
         /// Largest total number of pieces that such clones may copy.
         pieces_max: u64,
     },
     /// Encoded data has an unknown compression.
-    #[error("compression number {number} is not known")]
+    #[error("unknown compression number {number}")]
     CompressionUnknown {
         /// Number of the compression.
         number: u32,
@@ -316,8 +316,7 @@ pub enum Problem {
     },
     /// The sizes of an encoded write contradict each other.
     #[error(
-        "{file_bytes} bytes from {skip} on are used of {unencoded} bytes, encoded in {encoded}; \
-         compressed data has at most 128 KiB both ways"
+        "invalid lengths of encoded data (found {file_bytes} bytes at {skip} of {unencoded} decoded and {encoded} encoded bytes, expected at most 128 KiB each)"
     )]
     EncodedSizes {
         /// Number of decoded bytes that belong to the file.
@@ -381,7 +380,7 @@ const GIVEN_SHOWN: usize = 8;
 impl fmt::Display for Given<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("give the stream that it builds on before it");
+            return f.write_str("give the stream of this snapshot first");
         }
         f.write_str("there are ")?;
         for (number, uuid) in self.0.iter().take(GIVEN_SHOWN).enumerate() {

@@ -31,8 +31,7 @@ pub(super) type Failures = Vec<(Arc<DeviceSlot>, IoError)>;
 /// A device that failed, and that the volume cannot do without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{failure}; without device {device} the chunk [{logical}, +{length}), {profile}, has lost {lost} of its stripes, and \
-     {tolerated} may be"
+    "{failure}; without device {device}, the {profile} chunk [{logical}, +{length}) lacks too many stripes (found {lost} missing, expected at most {tolerated})"
 )]
 pub struct NeededDevice {
     /// Its id.

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteRefusal {
     /// A write or a flush failed before.
-    #[error("writing has stopped: {cause}; close the volume, and check it before it is written to again")]
+    #[error("writing has stopped: {cause}; close the volume, and run `buttress check` before the next write")]
     Stopped {
         /// What failed first.
         cause: Arc<str>,
@@ -56,7 +56,7 @@ pub enum WriteRefusal {
         logical: Logical,
     },
     /// A chunk is to be taken away that is not there.
-    #[error("there is no chunk that begins at logical {logical}")]
+    #[error("no chunk begins at logical {logical}")]
     NoSuchChunk {
         /// The address.
         logical: Logical,
@@ -68,10 +68,10 @@ pub enum WriteRefusal {
         device: DeviceId,
     },
     /// A device is being replaced already.
-    #[error("a device of the volume is being replaced already")]
+    #[error("a device of the volume is already being replaced")]
     Replacing,
     /// No device can take the place of another: none was given, or it failed.
-    #[error("there is no device that could take the other's place: it failed, or none was given")]
+    #[error("no target device for the replacement: it failed, or none is given")]
     NoTarget,
     /// A device was to be brought up to date that missed no commit, or is missing.
     #[error("the volume has no device with uuid {uuid} that missed commits")]
@@ -86,7 +86,7 @@ pub enum WriteRefusal {
         device: Arc<str>,
     },
     /// A superblock that could not be opened again.
-    #[error("the superblock is not written, since it could not be opened again: {0}")]
+    #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
     /// Not one device can take a superblock.
     #[error("no device of the volume can be written to")]

@@ -293,7 +293,7 @@ fn a_device_that_missed_commits_is_left_alone() {
     lab.volume
         .write_superblocks(&superblock, &items(&lab.image))
         .unwrap();
-    assert!(lab.memories[1].snapshot() == before, "it was written to");
+    assert!(lab.memories[1].snapshot() == before, "it was changed");
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl WritableFilesystem {
         let range = range.start.get()..range.end.get();
         if range.start >= range.end || range.end > FILE_BYTES_MAX {
             return Err(Error::Invalid {
-                what: "a range that is empty, or ends past 2^63 - 1",
+                what: "the range is empty, or ends past 2^63 - 1",
             });
         }
         self.with_content_in_steps(location, |content| {

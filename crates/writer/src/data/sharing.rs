@@ -78,7 +78,7 @@ impl WritableFilesystem {
             check(&share, source_size, to, source)?;
             if share.target.saturating_add(share.length) > to.size()? {
                 return Err(Error::Invalid {
-                    what: "a range to be deduplicated that ends past the file",
+                    what: "the range to deduplicate ends past the file",
                 });
             }
             if !is_same(&mut from, to, &share)? {
@@ -213,7 +213,7 @@ fn share_of(range: &Range<FileOffset>, target: FileOffset) -> Share {
 
 const fn overlapping() -> Error {
     Error::Invalid {
-        what: "ranges of one file that overlap",
+        what: "the ranges overlap in one file",
     }
 }
 
@@ -259,12 +259,12 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
     let target_end = share.target.checked_add(share.length);
     let (Some(source_end), Some(target_end)) = (source_end, target_end) else {
         return Err(Error::Invalid {
-            what: "a range past the largest size of a file",
+            what: "the range ends past the largest file size",
         });
     };
     if share.length == 0 || source_end > source_size || target_end > FILE_BYTES_MAX {
         return Err(Error::Invalid {
-            what: "a range to be shared that is empty or ends past the file",
+            what: "the range to share is empty or ends past the file",
         });
     }
     if source == target.location && share.overlaps() {
@@ -274,12 +274,12 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
     let ends_well = is_aligned(share.length) || source_end == source_size;
     if !is_aligned(share.source) || !is_aligned(share.target) || !ends_well {
         return Err(Error::Invalid {
-            what: "a range to be shared that is not of whole sectors",
+            what: "the range to share is not aligned to sectors",
         });
     }
     if !is_aligned(share.length) && target_end < target.size()? {
         return Err(Error::Invalid {
-            what: "a part of a sector to be shared before the end of the target",
+            what: "the range to share ends in part of a sector before the end of the target",
         });
     }
     let location = target.location;
@@ -287,7 +287,7 @@ fn check(share: &Share, source_size: u64, target: &mut Content<'_>, source: Loca
         let (from, to) = (operation.inode(source)?, operation.inode(location)?);
         if (from.flags ^ to.flags).contains(InodeFlags::NODATASUM) {
             return Err(Error::Invalid {
-                what: "files to share extents of which one has checksums and one has none",
+                what: "files with and without checksums cannot share extents",
             });
         }
         Ok(())

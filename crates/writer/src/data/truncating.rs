@@ -49,7 +49,7 @@ impl Content<'_> {
         self.require_changeable()?;
         if size > FILE_BYTES_MAX {
             return Err(Error::Invalid {
-                what: "a file of more than 2^63 - 1 bytes",
+                what: "the file would be longer than 2^63 - 1 bytes",
             });
         }
         let old = self.size()?;

@@ -222,7 +222,7 @@ impl Content<'_> {
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
         let Some(end) = end else {
             return Err(Error::Invalid {
-                what: "a file of more than 2^63 - 1 bytes",
+                what: "the file would be longer than 2^63 - 1 bytes",
             });
         };
         let is_judged = matches!(source, Source::Cache(_));

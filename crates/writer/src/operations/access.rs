@@ -197,7 +197,7 @@ impl Access<'_> {
         if item.flags.contains(InodeFlags::APPEND) && !self.is_unfinished(directory.subvolume)? {
             return Err(Error::NotPermitted {
                 location: directory,
-                why: "names can only be added to it",
+                why: "the directory is append-only",
             });
         }
         Ok(())

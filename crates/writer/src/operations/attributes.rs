@@ -125,7 +125,7 @@ impl AttributeChanges {
     pub(super) fn check(&self) -> Result<()> {
         if self.mode.is_some_and(|mode| mode & !MODE_PERMISSION_MASK != 0) {
             return Err(Error::Invalid {
-                what: "a mode with bits beyond the permissions",
+                what: "the mode has bits other than permissions",
             });
         }
         let times = [self.accessed, self.modified, self.changed, self.created];
@@ -135,7 +135,7 @@ impl AttributeChanges {
             .any(|time| time.nanoseconds >= 1_000_000_000)
         {
             return Err(Error::Invalid {
-                what: "a time with a second or more of nanoseconds",
+                what: "the nanoseconds of a time are a second or more",
             });
         }
         Ok(())
@@ -253,12 +253,12 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
     let excluding = FileAttributes::COMPRESS | FileAttributes::NOCOMPRESS;
     if attributes.contains(excluding) {
         return Err(Error::Invalid {
-            what: "both flags to compress and not to",
+            what: "the flags compress and nocompress cannot be combined",
         });
     }
     if attributes.contains(FileAttributes::NOCOW | FileAttributes::COMPRESS) {
         return Err(Error::Invalid {
-            what: "flags both to compress and not to copy on write",
+            what: "the flags compress and nodatacow cannot be combined",
         });
     }
     let had_nocow = item.flags.contains(InodeFlags::NODATACOW);
@@ -269,12 +269,12 @@ fn stored_flags(item: &InodeItem, attributes: FileAttributes) -> Result<InodeFla
         || had_compression && attributes.contains(FileAttributes::NOCOW)
     {
         return Err(Error::Invalid {
-            what: "flags of compression beside the one not to copy on write; clear one first",
+            what: "flags of compression and nodatacow cannot be combined; clear one first",
         });
     }
     if attributes.contains(FileAttributes::VERITY) && !item.flags.contains(InodeFlags::VERITY) {
         return Err(Error::Invalid {
-            what: "the flag of fs-verity, which is not set in this way",
+            what: "the fs-verity flag cannot be set by this call",
         });
     }
     let mut flags = item.flags;

@@ -42,7 +42,7 @@ fn raw_device(kind: NodeKind) -> Result<u64> {
         NodeKind::Fifo | NodeKind::Socket => Ok(0),
         NodeKind::CharacterDevice(number) | NodeKind::BlockDevice(number) => {
             number.to_raw().ok_or(Error::Invalid {
-                what: "a device number with a major above 4095 or a minor above 1048575",
+                what: "the device number is too large (expected a major up to 4095 and a minor up to 1048575)",
             })
         }
     }
@@ -220,7 +220,7 @@ impl WritableFilesystem {
         }
         if target.contains(&0) {
             return Err(Error::Invalid {
-                what: "a symlink's target with a zero byte",
+                what: "the target of the symlink contains a zero byte",
             });
         }
         let sector_limit = usize::try_from(self.forest().block_format().sector_bytes)

@@ -53,7 +53,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
             name: Name::from(name),
         },
         _ => Error::Invalid {
-            what: "an empty name, or one with a slash or a zero byte",
+            what: "the name is empty, or contains a slash or a zero byte",
         },
     })
 }

@@ -349,7 +349,7 @@ impl Operation<'_> {
         if self.subvolume_index(directory, name, id)?.is_some() {
             return Err(Error::NotPermitted {
                 location: Location::root_of(id),
-                why: "it is a subvolume, which is deleted as such",
+                why: "it is a subvolume; delete it as a subvolume",
             });
         }
         let Some(index) = self.search_index(directory, name)? else {

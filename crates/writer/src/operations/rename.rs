@@ -219,7 +219,7 @@ impl Operation<'_> {
             && self.lies_below(new.directory, moved.target.location(old.directory))?
         {
             return Err(Error::Invalid {
-                what: "a directory cannot be moved to below itself",
+                what: "a directory cannot be moved into itself",
             });
         }
         let Some(present) = present.filter(|present| present.kind == FileKind::Directory) else {
@@ -231,7 +231,7 @@ impl Operation<'_> {
         }
         Err(match mode {
             RenameMode::Exchange => Error::Invalid {
-                what: "a directory cannot change places with what lies below it",
+                what: "a directory cannot be exchanged with an entry below it",
             },
             _ => Error::NotEmpty { location },
         })

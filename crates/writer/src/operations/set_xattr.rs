@@ -90,7 +90,7 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     }
     if name.is_empty() || name.contains(&0) {
         return Err(Error::Invalid {
-            what: "an attribute's name that is empty or has a zero byte",
+            what: "the attribute's name is empty or contains a zero byte",
         });
     }
     Ok(())
@@ -107,7 +107,7 @@ fn check_name_space(location: Location, name: &[u8]) -> Result<()> {
     }
     if known.contains(&name) || name.starts_with(PREFIX) && name != COMPRESSION_NAME {
         return Err(Error::Invalid {
-            what: "an attribute's name that is only a prefix, or a property that btrfs does not have",
+            what: "the attribute's name is only a prefix, or names an unknown btrfs property",
         });
     }
     Ok(())
@@ -121,7 +121,7 @@ impl Operation<'_> {
         if name.starts_with(USER) && !holds_content {
             return Err(Error::NotPermitted {
                 location,
-                why: "only files and directories have attributes in user.",
+                why: "only files and directories can have user.* attributes",
             });
         }
         self.require_writable(location)?;
@@ -188,7 +188,7 @@ impl Operation<'_> {
             (_, Some(_)) => {
                 return Err(Error::AccessDenied {
                     location,
-                    why: "only directories have default access control lists",
+                    why: "only directories can have default access control lists",
                 });
             }
             (_, None) => return Ok(()),
@@ -210,7 +210,7 @@ impl Operation<'_> {
                 let in_place = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
                 if item.flags.intersects(in_place) {
                     return Err(Error::Invalid {
-                        what: "compression of what is not copied on write or has no checksums",
+                        what: "an inode with nodatacow or nodatasum cannot be compressed",
                     });
                 }
                 Some(CompressionProperty::parse(value)?)

@@ -213,7 +213,7 @@ impl WritableFilesystem {
             if loses_claim && received == ReceivedUuid::Refuse {
                 return Err(Error::NotPermitted {
                     location: Location::root_of(id),
-                    why: "it was received, and would no longer equal what was sent; clear its received uuid with it",
+                    why: "it was received, and a change would make it differ from its source; clear its received uuid as well",
                 });
             }
             if loses_claim {
@@ -239,7 +239,7 @@ impl WritableFilesystem {
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_BYTES_MAX || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
             return Err(Error::Invalid {
-                what: "a label has at most 255 bytes, and no line ends or zero bytes",
+                what: "invalid label (expected at most 255 bytes, without line breaks and zero bytes)",
             });
         }
         self.operate(Need::places(0), |operation| {

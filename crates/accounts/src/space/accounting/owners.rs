@@ -149,7 +149,7 @@ impl Owners {
         let index = self.list.len().narrow::<u32>();
         if index >= OWNERS_MAX {
             return Err(Error::AccountingTooBig {
-                what: "subvolumes, and entries of the directory",
+                what: "subvolumes and directory entries",
                 limit: OWNERS_MAX.into(),
             });
         }

@@ -177,7 +177,7 @@ fn names_of(filesystem: &Filesystem, subvolume: SubvolumeId, progress: &Progress
     let tree = filesystem.subvolume_tree(subvolume)?;
     if tree.is_in_memory() {
         return Err(Error::Invalid {
-            what: "the subvolume has changes that are not committed; its space is counted after a commit",
+            what: "the subvolume has uncommitted changes; commit them, then count its space",
         });
     }
     let surveyor = Names { progress };
@@ -196,7 +196,7 @@ fn names_of(filesystem: &Filesystem, subvolume: SubvolumeId, progress: &Progress
 
 fn too_many() -> Error {
     Error::AccountingTooBig {
-        what: "names in the subvolume of the directory",
+        what: "names in the directory's subvolume",
         limit: u64_of(NAMES_MAX),
     }
 }

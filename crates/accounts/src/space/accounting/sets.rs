@@ -71,7 +71,7 @@ impl Sets {
             .filter(|_| self.bytes <= self.bytes_max);
         let Some(id) = next.map(SetId) else {
             return Err(Error::AccountingTooBig {
-                what: "bytes of different sets of subvolumes that share something",
+                what: "bytes of sets of sharing subvolumes",
                 limit: u64_of(self.bytes_max),
             });
         };

@@ -9,7 +9,7 @@ macro_rules! checksums {
                 logical: Logical,
                 /// How much they cover.
                 length: ByteCount,
-            } "there are checksums for {length} bytes at {logical}, where no data lies"
+            } "checksums for {length} bytes at {logical}: no data at this address"
 
             /// Data of a file that should have checksums and has none.
             ChecksumMissing = "checksum-missing", Loss, Checksums {
@@ -23,7 +23,7 @@ macro_rules! checksums {
                 logical: Logical,
                 /// How much has none.
                 length: ByteCount,
-            } "subvolume {subvolume}: inode {inode} at {offset}: {length} bytes at {logical} have no checksums"
+            } "subvolume {subvolume}, inode {inode}, offset {offset}: no checksums for {length} bytes at {logical}"
 
             /// Data that does not match its checksums.
             DataDamaged = "data-damaged", Loss, Checksums {
@@ -31,7 +31,7 @@ macro_rules! checksums {
                 logical: Logical,
                 /// How much.
                 length: ByteCount,
-            } "{length} bytes of data at {logical} do not match their checksums in any copy"
+            } "data at {logical}: {length} bytes do not match their checksums in any copy"
 
             /// A copy of data that does not match its checksums while another does.
             DataCopyDamaged = "data-copy-damaged", Redundancy, Checksums {
@@ -43,7 +43,7 @@ macro_rules! checksums {
                 copy: u32,
                 /// In which way.
                 reason: String,
-            } "{length} bytes of data at {logical}: copy {copy} is bad: {reason}"
+            } "data at {logical}: {length} bytes of copy {copy} are damaged: {reason}"
 
             /// Checksum items that overlap.
             ChecksumsOverlap = "checksums-overlap", Inconsistent, Checksums {
@@ -51,7 +51,7 @@ macro_rules! checksums {
                 logical: Logical,
                 /// Where the first one ends.
                 previous_end: Logical,
-            } "checksums from {logical} on begin before the ones before them end, at {previous_end}"
+            } "checksum item at {logical} overlaps the item before it, which ends at {previous_end}"
 
             /// Checksums of what should have none.
             ChecksumUnexpected = "checksum-unexpected", Inconsistent, Checksums {
@@ -65,7 +65,7 @@ macro_rules! checksums {
                 logical: Logical,
                 /// Why there should be none.
                 reason: &'static str,
-            } "subvolume {subvolume}: inode {inode} at {offset}: data at {logical} has checksums, although {reason}"
+            } "subvolume {subvolume}, inode {inode}, offset {offset}: data at {logical} has checksums, although {reason}"
 
             /// Compressed data without checksums in an inode whose data has none.
             CompressedWithoutChecksums = "compressed-without-checksums", Inconsistent, Checksums {
@@ -79,7 +79,7 @@ macro_rules! checksums {
                 logical: Logical,
                 /// How much has none.
                 length: ByteCount,
-            } "subvolume {subvolume}: inode {inode} at {offset}: {length} compressed bytes at {logical} have no checksums"
+            } "subvolume {subvolume}, inode {inode}, offset {offset}: no checksums for {length} compressed bytes at {logical}"
         }
     };
 }

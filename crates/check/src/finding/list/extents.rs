@@ -9,7 +9,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "chunk {logical} of {length} bytes has no block group"
+            } "chunk {logical} ({length} bytes) has no block group"
 
             /// A block group without a chunk.
             ChunkMissing = "chunk-missing", Loss, Extents {
@@ -17,7 +17,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "block group {logical} of {length} bytes has no chunk"
+            } "block group {logical} ({length} bytes) has no chunk"
 
             /// A block group and its chunk are of different kinds.
             BlockGroupFlagsDiffer = "block-group-flags", Unsafe, Extents {
@@ -27,7 +27,7 @@ macro_rules! extents {
                 group: String,
                 /// The chunk's.
                 chunk: String,
-            } "block group {logical} is {group}, its chunk is {chunk}"
+            } "block group {logical}: flags differ from its chunk (found {group}, expected {chunk})"
 
             /// A block group counts its extents wrongly.
             BlockGroupUsed = "block-group-used", Unsafe, Extents {
@@ -37,7 +37,7 @@ macro_rules! extents {
                 stored: ByteCount,
                 /// The sum of its extents.
                 counted: ByteCount,
-            } "block group {logical} says that {stored} bytes are used, its extents sum up to {counted}"
+            } "block group {logical}: wrong used bytes (found {stored}, expected {counted})"
 
             /// The superblock counts extents wrongly.
             BytesUsed = "bytes-used", Inconsistent, Extents {
@@ -45,7 +45,7 @@ macro_rules! extents {
                 stored: ByteCount,
                 /// The sum of all extents.
                 counted: ByteCount,
-            } "the superblock says that {stored} bytes are used, extents sum up to {counted}"
+            } "superblock: wrong used bytes (found {stored}, expected {counted})"
 
             /// A stripe of a chunk without the device extent that holds its place.
             DeviceExtentMissing = "device-extent-missing", Unsafe, Extents {
@@ -57,7 +57,7 @@ macro_rules! extents {
                 physical: Physical,
                 /// How long it is.
                 length: ByteCount,
-            } "chunk {chunk}: no device extent for its stripe of {length} bytes on device {device} at {physical}"
+            } "chunk {chunk}: no device extent for its stripe on device {device} at {physical} ({length} bytes)"
 
             /// A device extent without the stripe of a chunk.
             StripeMissing = "stripe-missing", Inconsistent, Extents {
@@ -69,7 +69,7 @@ macro_rules! extents {
                 length: ByteCount,
                 /// The chunk that it says it belongs to.
                 chunk: Logical,
-            } "device {device}: the extent of {length} bytes at {physical} belongs to chunk {chunk}, which has no such stripe"
+            } "device {device}: the extent at {physical} ({length} bytes) names chunk {chunk}, which has no such stripe"
 
             /// Two device extents overlap.
             DeviceExtentsOverlap = "device-extents-overlap", Loss, Extents {
@@ -79,7 +79,7 @@ macro_rules! extents {
                 physical: Physical,
                 /// Where the first one ends.
                 previous_end: Physical,
-            } "device {device}: the extent at {physical} begins before the one before it ends, at {previous_end}"
+            } "device {device}: the extent at {physical} overlaps the extent before it, which ends at {previous_end}"
 
             /// A device extent that ends past the device.
             DeviceExtentPastEnd = "device-extent-past-end", Loss, Extents {
@@ -89,13 +89,13 @@ macro_rules! extents {
                 end: Physical,
                 /// How large the device is.
                 size: ByteCount,
-            } "device {device} of {size} bytes: an extent ends at {end}"
+            } "device {device}: an extent ends past the device (found {end}, expected at most {size})"
 
             /// A device extent on a device that the volume does not have.
             DeviceUnknown = "device-unknown", Loss, Extents {
                 /// The device.
                 device: DeviceId,
-            } "there are extents of device {device}, which has no item"
+            } "device {device}: it has extents, but no device item"
 
             /// A device item counts its extents wrongly.
             DeviceBytesUsed = "device-bytes-used", Inconsistent, Extents {
@@ -105,7 +105,7 @@ macro_rules! extents {
                 stored: ByteCount,
                 /// The sum of its extents.
                 counted: ByteCount,
-            } "device {device}: its item says that {stored} bytes are used, its extents sum up to {counted}"
+            } "device {device}: wrong used bytes in its item (found {stored}, expected {counted})"
 
             /// Two extents overlap.
             ExtentsOverlap = "extents-overlap", Loss, Extents {
@@ -113,7 +113,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// Where the first one ends.
                 previous_end: Logical,
-            } "extent {logical} begins before the one before it ends, at {previous_end}"
+            } "extent {logical} overlaps the extent before it, which ends at {previous_end}"
 
             /// An extent that does not lie in one block group.
             ExtentOutsideBlockGroup = "extent-outside-block-group", Loss, Extents {
@@ -121,7 +121,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "extent {logical} of {length} bytes lies in no block group"
+            } "extent {logical} ({length} bytes) is not contained in a block group"
 
             /// An extent in a block group of another kind.
             ExtentKind = "extent-kind", Inconsistent, Extents {
@@ -131,7 +131,7 @@ macro_rules! extents {
                 kind: &'static str,
                 /// What its block group is for.
                 group: String,
-            } "extent {logical} holds {kind}, its block group is {group}"
+            } "extent {logical} contains {kind}, but its block group is {group}"
 
             /// An extent whose number of references is not the sum of those that are recorded.
             ReferenceTotal = "reference-total", Unsafe, Extents {
@@ -141,13 +141,13 @@ macro_rules! extents {
                 stored: u64,
                 /// The sum of its references.
                 counted: u64,
-            } "extent {logical} says that it has {stored} references, {counted} are recorded"
+            } "extent {logical}: wrong reference count (found {stored}, expected {counted})"
 
             /// A recorded reference to an extent that there is no item of.
             ReferenceWithoutExtent = "reference-without-extent", Inconsistent, Extents {
                 /// The reference's key.
                 key: Key,
-            } "reference {key} belongs to no extent"
+            } "reference {key}: no extent item at its address"
 
             /// Something is used that no extent says so.
             ExtentMissing = "extent-missing", Unsafe, Extents {
@@ -157,7 +157,7 @@ macro_rules! extents {
                 length: ByteCount,
                 /// One of its users.
                 user: Reference,
-            } "{length} bytes at {logical} are used by {user}, but there is no extent"
+            } "extent {logical} ({length} bytes): used by {user}, but it has no extent item"
 
             /// An extent that nothing uses.
             ExtentUnused = "extent-unused", Inconsistent, Extents {
@@ -165,7 +165,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "extent {logical} of {length} bytes is used by nothing"
+            } "extent {logical} ({length} bytes) is not used"
 
             /// A reference that is not recorded, or less often than it is there.
             ReferenceMissing = "reference-missing", Unsafe, Extents {
@@ -177,7 +177,7 @@ macro_rules! extents {
                 recorded: u64,
                 /// How often it is there.
                 found: u64,
-            } "extent {logical}: {user} refers to it {found} times, recorded are {recorded}"
+            } "extent {logical}: missing references from {user} (found {recorded} recorded, expected {found})"
 
             /// A reference that is recorded more often than it is there.
             ReferenceSurplus = "reference-surplus", Inconsistent, Extents {
@@ -189,7 +189,7 @@ macro_rules! extents {
                 recorded: u64,
                 /// How often it is there.
                 found: u64,
-            } "extent {logical}: {user} is recorded {recorded} times, but refers to it {found} times"
+            } "extent {logical}: too many references from {user} (found {recorded} recorded, expected {found})"
 
             /// A file's extent that is not as long as the one on disk.
             ExtentLength = "extent-length", Unsafe, Extents {
@@ -199,7 +199,7 @@ macro_rules! extents {
                 length: ByteCount,
                 /// The length that a file extent item says.
                 found: ByteCount,
-            } "extent {logical} is {length} bytes long, a file extent item says {found}"
+            } "extent {logical}: wrong length in a file extent item (found {found}, expected {length})"
 
             /// An extent item of a tree block that says another level or generation than the block.
             BlockDiffers = "block-differs", Inconsistent, Extents {
@@ -211,7 +211,7 @@ macro_rules! extents {
                 recorded: u64,
                 /// What the block says.
                 found: u64,
-            } "block {logical}: its extent says {field} {recorded}, the block {found}"
+            } "block {logical}: wrong {field} in its extent item (found {recorded}, expected {found})"
 
             /// A tree block that counts what is below it for a tree that does not hold the block.
             OwnerWithoutBlock = "owner-without-block", Unsafe, Extents {
@@ -223,13 +223,13 @@ macro_rules! extents {
                 owner: TreeId,
                 /// In which way.
                 problem: &'static str,
-            } "block {logical} (level {level}) counts what is below it for tree {owner}, which {problem}"
+            } "block {logical} (level {level}) records its children for tree {owner}, which {problem}"
 
             /// More references differ than were looked into.
             ReferencesDiffer = "references-differ", Unsafe, Extents {
                 /// In how many stretches of addresses.
                 stretches: u64,
-            } "references differ in {stretches} more stretches of addresses, which were not looked into"
+            } "references differ in {stretches} more address ranges, which were not examined"
 
             /// An item of a type that its tree does not hold.
             ItemUnexpected = "item-unexpected", Inconsistent, Extents {
@@ -239,7 +239,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// The item's key.
                 key: Key,
-            } "tree {tree}: leaf {logical} has {key}, which such a tree does not hold"
+            } "tree {tree}: leaf {logical} contains the item {key}, which does not belong in this tree"
 
             /// Tree blocks whose children are recorded by name although they must be by address, or the other way round.
             BackReferenceFlags = "back-reference-flags", Unsafe, Extents {
@@ -275,7 +275,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// Its length.
                 length: ByteCount,
-            } "block {logical} of {length} bytes crosses the border of two stripes"
+            } "block {logical} ({length} bytes) crosses a stripe boundary"
         }
     };
 }

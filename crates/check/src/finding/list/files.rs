@@ -9,7 +9,7 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The inode.
                 inode: InodeNumber,
-            } "subvolume {subvolume}: inode {inode} has items, but no inode item"
+            } "subvolume {subvolume}, inode {inode}: the inode item is missing"
 
             /// An inode whose number of links is not the number of its names.
             LinkCount = "link-count", Inconsistent, Files {
@@ -21,7 +21,7 @@ macro_rules! files {
                 stored: u32,
                 /// How many names it has.
                 counted: u64,
-            } "subvolume {subvolume}: inode {inode} says that it has {stored} links, it has {counted} names"
+            } "subvolume {subvolume}, inode {inode}: wrong link count (found {stored}, expected {counted})"
 
             /// A directory whose size is not the sum of its names.
             DirectorySize = "directory-size", Inconsistent, Files {
@@ -33,7 +33,7 @@ macro_rules! files {
                 stored: ByteCount,
                 /// The sum.
                 counted: ByteCount,
-            } "subvolume {subvolume}: directory {inode} says that its size is {stored}, its names sum up to {counted}"
+            } "subvolume {subvolume}, directory {inode}: wrong size (found {stored}, expected {counted})"
 
             /// A file whose count of bytes is not the sum of its extents.
             FileBytes = "file-bytes", Inconsistent, Files {
@@ -45,7 +45,7 @@ macro_rules! files {
                 stored: ByteCount,
                 /// The sum.
                 counted: ByteCount,
-            } "subvolume {subvolume}: inode {inode} says that it has {stored} bytes, its extents sum up to {counted}"
+            } "subvolume {subvolume}, inode {inode}: wrong byte count (found {stored}, expected {counted})"
 
             /// A name of an inode that its directory does not know, or not in both of its forms.
             EntryMissing = "entry-missing", Loss, Files {
@@ -59,7 +59,7 @@ macro_rules! files {
                 name: Name,
                 /// What is missing: `DIR_ITEM`, `DIR_INDEX`, or both.
                 missing: &'static str,
-            } "subvolume {subvolume}: inode {inode} has the name {name} in directory {directory}, which has no {missing} for it"
+            } "subvolume {subvolume}, inode {inode}: its name {name} has no {missing} in directory {directory}"
 
             /// An entry of a directory that its inode does not know of.
             LinkMissing = "link-missing", Inconsistent, Files {
@@ -71,7 +71,7 @@ macro_rules! files {
                 directory: InodeNumber,
                 /// The name.
                 name: Name,
-            } "subvolume {subvolume}: directory {directory} has {name} as a name of inode {inode}, which does not know it"
+            } "subvolume {subvolume}, directory {directory}: the entry {name} points to inode {inode}, which does not record this name"
 
             /// An entry that leads to no inode.
             EntryWithoutInode = "entry-without-inode", Loss, Files {
@@ -83,7 +83,7 @@ macro_rules! files {
                 name: Name,
                 /// The inode that is not there.
                 inode: InodeNumber,
-            } "subvolume {subvolume}: directory {directory} has {name}, which leads to inode {inode}, which does not exist"
+            } "subvolume {subvolume}, directory {directory}: the entry {name} points to inode {inode}, which does not exist"
 
             /// An entry of another kind than its inode.
             EntryKind = "entry-kind", Inconsistent, Files {
@@ -97,7 +97,7 @@ macro_rules! files {
                 entry: u8,
                 /// The kind of the inode.
                 inode: u8,
-            } "subvolume {subvolume}: directory {directory} says that {name} is of kind {entry}, the inode is of kind {inode}"
+            } "subvolume {subvolume}, directory {directory}: wrong file type of the entry {name} (found {entry}, expected {inode})"
 
             /// The two forms of an entry do not say the same.
             EntriesDiffer = "entries-differ", Inconsistent, Files {
@@ -107,7 +107,7 @@ macro_rules! files {
                 directory: InodeNumber,
                 /// The name.
                 name: Name,
-            } "subvolume {subvolume}: directory {directory} has {name} in one of its two forms only, or leading elsewhere"
+            } "subvolume {subvolume}, directory {directory}: the two forms of the entry {name} differ, or one is missing"
 
             /// Entries in what is no directory.
             NotADirectory = "not-a-directory", Inconsistent, Files {
@@ -115,7 +115,7 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The inode.
                 inode: InodeNumber,
-            } "subvolume {subvolume}: inode {inode} is no directory, but has entries"
+            } "subvolume {subvolume}, inode {inode}: not a directory, but it has entries"
 
             /// A subvolume without its root directory.
             RootDirectoryMissing = "root-directory-missing", Loss, Files {
@@ -129,7 +129,7 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The inode.
                 inode: InodeNumber,
-            } "subvolume {subvolume}: inode {inode} has no links, and no orphan item"
+            } "subvolume {subvolume}, inode {inode}: no links and no orphan item"
 
             /// Parts of a file overlap.
             FileExtentsOverlap = "file-extents-overlap", Loss, Files {
@@ -141,7 +141,7 @@ macro_rules! files {
                 offset: FileOffset,
                 /// Where the first one ends.
                 previous_end: FileOffset,
-            } "subvolume {subvolume}: inode {inode}: the extent at {offset} begins before the one before it ends, at {previous_end}"
+            } "subvolume {subvolume}, inode {inode}: the extent at {offset} overlaps the extent before it, which ends at {previous_end}"
 
             /// A hole that the volume's features ask an item for.
             HoleItemMissing = "hole-item-missing", Inconsistent, Files {
@@ -153,7 +153,7 @@ macro_rules! files {
                 offset: FileOffset,
                 /// Where it ends.
                 end: FileOffset,
-            } "subvolume {subvolume}: inode {inode} has no extent from {offset} to {end}, and the volume has no NO_HOLES"
+            } "subvolume {subvolume}, inode {inode}: no extent item from {offset} to {end}, although the volume lacks the NO_HOLES feature"
 
             /// File extents in an inode that has no content.
             ContentUnexpected = "content-unexpected", Inconsistent, Files {
@@ -161,13 +161,13 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The inode.
                 inode: InodeNumber,
-            } "subvolume {subvolume}: inode {inode} is neither a file nor a symlink, but has extents"
+            } "subvolume {subvolume}, inode {inode}: it has extents, but is neither a file nor a symlink"
 
             /// The sums of a subvolume's items differ, and looking at each of them did not tell why.
             FilesUnexplained = "files-unexplained", Inconsistent, Files {
                 /// The subvolume.
                 subvolume: SubvolumeId,
-            } "subvolume {subvolume}: its inodes, names and extents do not add up"
+            } "subvolume {subvolume}: the sums over inodes, names and extents differ"
 
             /// A symlink with flags that only files and directories can have.
             InodeFlags = "inode-flags", Inconsistent, Files {
@@ -177,7 +177,7 @@ macro_rules! files {
                 inode: InodeNumber,
                 /// All its flags.
                 flags: u64,
-            } "subvolume {subvolume}: inode {inode} is a symlink with the flags {flags:#x}: it cannot be immutable or append-only"
+            } "subvolume {subvolume}, inode {inode}: a symlink has the flags {flags:#x}, but cannot be immutable or append-only"
 
             /// A symlink whose target does not lie in its item.
             SymlinkContent = "symlink-content", Loss, Files {
@@ -185,7 +185,7 @@ macro_rules! files {
                 subvolume: SubvolumeId,
                 /// The inode.
                 inode: InodeNumber,
-            } "subvolume {subvolume}: inode {inode} is a symlink, but its target is no inline extent"
+            } "subvolume {subvolume}, inode {inode}: the target of the symlink is not inline"
 
             /// A name that a directory holds twice.
             NameTwice = "name-twice", Inconsistent, Files {
@@ -197,7 +197,7 @@ macro_rules! files {
                 name: Name,
                 /// The item that holds it twice.
                 key: Key,
-            } "subvolume {subvolume}: directory {directory} has {name} twice, by {key}"
+            } "subvolume {subvolume}, directory {directory}: the name {name} occurs twice, in {key}"
 
             /// A root directory that does not name itself `..`.
             RootDirectoryName = "root-directory-name", Inconsistent, Files {
@@ -207,7 +207,7 @@ macro_rules! files {
                 name: Name,
                 /// The index of the name.
                 index: u64,
-            } "subvolume {subvolume}: its root directory has the name {name} in itself (index {index}), expected .. (index 0)"
+            } "subvolume {subvolume}: wrong name of the root directory in itself (found {name} with index {index}, expected .. with index 0)"
 
             /// A tree of a relocation without its root directory.
             RootInodeMissing = "root-inode-missing", Inconsistent, Files {
@@ -229,7 +229,7 @@ macro_rules! files {
                 generation: Generation,
                 /// The greatest that there can be.
                 limit: Generation,
-            } "subvolume {subvolume}: inode {inode} at {offset}: the extent is of generation {generation}, at most {limit} is possible"
+            } "subvolume {subvolume}, inode {inode}, offset {offset}: the extent has a future generation (found {generation}, expected at most {limit})"
 
             /// A file extent whose lengths do not fit one another, or its compression.
             FileExtentLengths = "file-extent-lengths", Loss, Files {
@@ -247,7 +247,7 @@ macro_rules! files {
                 ram_bytes: ByteCount,
                 /// In which way.
                 problem: &'static str,
-            } "subvolume {subvolume}: inode {inode} at {offset}: {problem} (compression {compression}, disk_num_bytes {disk_num_bytes}, ram_bytes {ram_bytes})"
+            } "subvolume {subvolume}, inode {inode}, offset {offset}: {problem} (compression {compression}, disk_num_bytes {disk_num_bytes}, ram_bytes {ram_bytes})"
         }
     };
 }

@@ -15,7 +15,7 @@ macro_rules! free_space {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "free space information at {logical} of {length} bytes belongs to no block group"
+            } "free space information at {logical} ({length} bytes) belongs to no block group"
 
             /// A block group whose number of free ranges is wrong.
             FreeSpaceCount = "free-space-count", Inconsistent, FreeSpace {
@@ -25,7 +25,7 @@ macro_rules! free_space {
                 stored: u64,
                 /// How many there are.
                 counted: u64,
-            } "block group {logical} says that it has {stored} free ranges, there are {counted}"
+            } "block group {logical}: wrong number of free ranges (found {stored}, expected {counted})"
 
             /// Space of an extent that is recorded as free.
             FreeSpaceUsed = "free-space-used", Unsafe, FreeSpace {
@@ -33,7 +33,7 @@ macro_rules! free_space {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "{length} bytes at {logical} are recorded as free, but an extent lies there"
+            } "free space at {logical}: {length} bytes are recorded as free, but belong to an extent"
 
             /// Free space that is not recorded.
             FreeSpaceLost = "free-space-lost", Inconsistent, FreeSpace {
@@ -41,7 +41,7 @@ macro_rules! free_space {
                 logical: Logical,
                 /// How long it is.
                 length: ByteCount,
-            } "{length} bytes at {logical} are free, but not recorded"
+            } "free space at {logical}: {length} free bytes are not recorded"
         }
     };
 }

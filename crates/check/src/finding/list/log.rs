@@ -11,7 +11,7 @@ macro_rules! log {
                 length: ByteCount,
                 /// What it is.
                 kind: &'static str,
-            } "log: {kind} of {length} bytes at {logical} lies in no block group for it"
+            } "log: {kind} at {logical} ({length} bytes) is in no block group of its kind"
 
             /// A block or an extent of the log where something else lies.
             LogCollision = "log-collision", Unsafe, Log {
@@ -23,7 +23,7 @@ macro_rules! log {
                 kind: &'static str,
                 /// What is there.
                 other: &'static str,
-            } "log: {kind} of {length} bytes at {logical} overlaps {other}"
+            } "log: {kind} at {logical} ({length} bytes) overlaps {other}"
 
             /// Data of a logged file that should have checksums and has none, neither in the log nor outside it.
             LogChecksumMissing = "log-checksum-missing", Loss, Log {
@@ -37,7 +37,7 @@ macro_rules! log {
                 logical: Logical,
                 /// How much has none.
                 length: ByteCount,
-            } "log of subvolume {subvolume}: inode {inode} at {offset}: {length} bytes at {logical} have no checksums"
+            } "log of subvolume {subvolume}, inode {inode}, offset {offset}: no checksums for {length} bytes at {logical}"
         }
     };
 }

@@ -25,13 +25,13 @@ macro_rules! places {
                 name: Name,
                 /// What is missing: `DIR_ITEM`, `DIR_INDEX`, or both.
                 missing: &'static str,
-            } "subvolume {child} should be {name} in directory {directory} of {parent}, which has no {missing} for it"
+            } "subvolume {child}: directory {directory} of {parent} has no {missing} for its name {name}"
 
             /// A subvolume that lies nowhere and is not being deleted.
             SubvolumeUnreachable = "subvolume-unreachable", Loss, RootReferences {
                 /// The subvolume.
                 subvolume: TreeId,
-            } "subvolume {subvolume} lies in no directory"
+            } "subvolume {subvolume} is in no directory"
 
             /// A place of a subvolume that does not exist.
             SubvolumeMissing = "subvolume-missing", Loss, RootReferences {
@@ -39,7 +39,7 @@ macro_rules! places {
                 parent: TreeId,
                 /// The subvolume.
                 child: TreeId,
-            } "subvolume {child}, which has a place in {parent}, does not exist"
+            } "subvolume {child}: {parent} refers to it, but it does not exist"
 
             /// A subvolume that cannot be found by its uuid.
             UuidMissing = "uuid-missing", Inconsistent, RootReferences {
@@ -47,7 +47,7 @@ macro_rules! places {
                 subvolume: TreeId,
                 /// Its uuid, or that which it was received from.
                 uuid: Uuid,
-            } "subvolume {subvolume} is not in the uuid tree under {uuid}"
+            } "subvolume {subvolume}: its uuid {uuid} is not in the uuid tree"
 
             /// A uuid that leads to a subvolume that has another one, or to none.
             UuidWrong = "uuid-wrong", Inconsistent, RootReferences {
@@ -55,13 +55,13 @@ macro_rules! places {
                 uuid: Uuid,
                 /// The subvolume.
                 subvolume: TreeId,
-            } "the uuid tree has {uuid} for subvolume {subvolume}, which does not have it"
+            } "uuid tree: the entry {uuid} points to subvolume {subvolume}, which has another uuid"
 
             /// A subvolume without references that nothing says is to be deleted.
             RootOrphanItemMissing = "root-orphan-item-missing", Inconsistent, RootReferences {
                 /// The subvolume.
                 subvolume: TreeId,
-            } "subvolume {subvolume} has no references, and no orphan item"
+            } "subvolume {subvolume} has no references and no orphan item"
         }
     };
 }

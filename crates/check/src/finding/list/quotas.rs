@@ -15,13 +15,13 @@ macro_rules! quotas {
                 stored_exclusive: ByteCount,
                 /// Bytes that are its own.
                 exclusive: ByteCount,
-            } "quota group {group} says referenced {stored_referenced}, exclusive {stored_exclusive}; they are {referenced}, {exclusive}"
+            } "quota group {group}: wrong counts (found referenced {stored_referenced} and exclusive {stored_exclusive}, expected {referenced} and {exclusive})"
 
             /// A subvolume without a quota group.
             QgroupMissing = "qgroup-missing", Inconsistent, Quotas {
                 /// The group: level and number.
                 group: String,
-            } "there is no quota group {group}"
+            } "quota group {group} is missing"
 
             /// A relation of quota groups that is recorded from one side only.
             QgroupRelation = "qgroup-relation", Inconsistent, Quotas {
@@ -29,7 +29,7 @@ macro_rules! quotas {
                 group: String,
                 /// The other group.
                 other: String,
-            } "quota group {group} is related to {other}, but not the other way round"
+            } "quota group {group}: its relation to {other} is recorded on one side only"
         }
     };
 }

@@ -11,7 +11,7 @@ macro_rules! roots {
                 physical: Physical,
                 /// The check that fails.
                 reason: String,
-            } "device {device}: the superblock at {physical} cannot be used: {reason}"
+            } "device {device}: the superblock at {physical} is damaged: {reason}"
 
             /// A superblock of the newest generation that says something else than the one in use.
             SuperblockDiffers = "superblock-differs", Unsafe, Roots {
@@ -25,7 +25,7 @@ macro_rules! roots {
                 found: u64,
                 /// What the one in use says.
                 expected: u64,
-            } "device {device}: {field} in the superblock at {physical} is {found}, expected {expected}"
+            } "device {device}: wrong {field} in the superblock at {physical} (found {found}, expected {expected})"
 
             /// A device that missed commits.
             DeviceBehind = "device-behind", Redundancy, Roots {
@@ -35,7 +35,7 @@ macro_rules! roots {
                 generation: Generation,
                 /// The volume's.
                 expected: Generation,
-            } "device {device} is of generation {generation}, the volume of {expected}"
+            } "device {device} missed commits (found generation {generation}, expected {expected})"
 
             /// A device that is not there.
             DeviceMissing = "device-missing", Redundancy, Roots {
@@ -53,7 +53,7 @@ macro_rules! roots {
                 size: ByteCount,
                 /// What its item says.
                 expected: ByteCount,
-            } "device {device} has {size} bytes, its item says {expected}"
+            } "device {device} is too small (found {size} bytes, expected {expected} by its item)"
 
             /// A superblock and the chunk tree say different things of a device.
             DeviceItemDiffers = "device-item-differs", Inconsistent, Roots {
@@ -65,7 +65,7 @@ macro_rules! roots {
                 superblock: String,
                 /// In the chunk tree.
                 item: String,
-            } "device {device}: {field} is {superblock} in its superblock and {item} in the chunk tree"
+            } "device {device}: {field} differs (found {superblock} in the superblock, expected {item} by the chunk tree)"
 
             /// The superblock counts devices wrongly.
             DeviceCount = "device-count", Inconsistent, Roots {
@@ -73,7 +73,7 @@ macro_rules! roots {
                 stored: u64,
                 /// By the chunk tree.
                 counted: u64,
-            } "the superblock says {stored} devices, the chunk tree has {counted}"
+            } "superblock: wrong number of devices (found {stored}, expected {counted} by the chunk tree)"
 
             /// The superblock adds up the devices' sizes wrongly.
             TotalBytes = "total-bytes", Inconsistent, Roots {
@@ -81,7 +81,7 @@ macro_rules! roots {
                 stored: ByteCount,
                 /// By the device items.
                 counted: ByteCount,
-            } "the superblock says {stored} bytes of devices, their items sum up to {counted}"
+            } "superblock: wrong total size of devices (found {stored}, expected {counted} by the device items)"
 
             /// A system chunk that the superblock's array and the chunk tree do not agree on.
             SystemChunkDiffers = "system-chunk-differs", Unsafe, Roots {
@@ -119,13 +119,13 @@ macro_rules! roots {
                 physical: Physical,
                 /// What is wrong with it.
                 reason: String,
-            } "block {logical}: the copy on device {device} at {physical} is bad: {reason}"
+            } "block {logical}: the copy on device {device} at {physical} is damaged: {reason}"
 
             /// The default subvolume does not exist.
             DefaultSubvolumeMissing = "default-subvolume-missing", Inconsistent, Roots {
                 /// What is set.
                 subvolume: TreeId,
-            } "the default subvolume is {subvolume}, which does not exist"
+            } "default subvolume {subvolume} does not exist"
 
             /// A root item whose root directory is not the one that all have.
             RootDirectory = "root-directory", Loss, Roots {
@@ -133,7 +133,7 @@ macro_rules! roots {
                 subvolume: SubvolumeId,
                 /// The inode that the item names.
                 directory: InodeNumber,
-            } "subvolume {subvolume}: its root item says that its root directory is inode {directory}"
+            } "subvolume {subvolume}: wrong root directory in its root item (found inode {directory}, expected inode 256)"
         }
     };
 }

@@ -215,8 +215,8 @@ impl Copying<'_> {
                 } else {
                     if context.sources().touches_changed_volume(&target.image) {
                         let image = target.image.display();
-                        return Err(anyhow!("{image} lies on the volume that is being changed"))
-                            .context(Advice::new("name that one, by its own name"));
+                        return Err(anyhow!("{image} is on the volume that is being changed"))
+                            .context(Advice::new("name the volume by its own image or device"));
                     }
                     self.images.open(&target.image)?
                 };

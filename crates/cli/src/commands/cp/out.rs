@@ -92,7 +92,7 @@ impl Copying<'_> {
         let is_directory = opened.volume().metadata(start)?.is_directory();
         if is_directory && !how.recursive {
             return Err(anyhow!("is a directory")).context(Advice::new(
-                "give -r to copy directories, or -a to keep owners and times too",
+                "to copy directories, give -r, or -a to preserve owners and times too",
             ));
         }
         let (parent, name) = place(target, self.destination, self.into_directory, is_directory)?;

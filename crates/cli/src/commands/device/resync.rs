@@ -99,7 +99,7 @@ fn print(context: &Context, resynced: &Resynced, is_whole: bool) -> Result<()> {
     }
     let mut out = context.stdout();
     if resynced.devices.is_empty() && is_whole {
-        writeln!(out, "no device that was given missed a commit")?;
+        writeln!(out, "all given devices are up to date")?;
     }
     for device in &resynced.devices {
         writeln!(out, "{}", terminal::shown(describe(device)))?;

@@ -168,7 +168,10 @@ impl Comparison<'_> {
                     let [old_path, new_path] = &paths;
                     let below = self.visit([old_path, new_path], &old.node, &new.node, false, failed);
                     if below.is_some() && stack.len() >= DEPTH_MAX {
-                        failed(anyhow::anyhow!("{}: lies too deep", new_path.escape_ascii()));
+                        failed(anyhow::anyhow!(
+                            "{}: the directory is nested too deeply",
+                            new_path.escape_ascii()
+                        ));
                     } else {
                         stack.extend(below);
                     }
@@ -299,7 +302,7 @@ impl Comparison<'_> {
             Which::New => (new_entered, self.new),
         };
         if !entered.insert(facts.identity) && matches!(node, Node::Image(_)) {
-            anyhow::bail!("the directory was met before");
+            anyhow::bail!("the directory was already visited");
         }
         let entries = side.entries(node, failed).unwrap_or_else(|error| {
             failed(error.context(path.escape_ascii().to_string()));

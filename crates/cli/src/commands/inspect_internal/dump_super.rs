@@ -131,7 +131,7 @@ impl Dump<'_> {
             }
             let size = device.size_bytes();
             return Err(anyhow!(
-                "{name} has {size} bytes, a superblock at {offset} would end at {end}"
+                "{name}: too short for a superblock at {offset} (found {size} bytes, expected at least {end})"
             ));
         }
         let bytes = device.read(offset, SUPERBLOCK_BYTES)?;
@@ -146,9 +146,9 @@ impl Dump<'_> {
                 out.flush()?;
             }
             return Err(anyhow!(
-                "no btrfs superblock on {name} at {offset}: its magic number is wrong"
+                "{name}: no btrfs superblock at {offset}: the magic number is wrong"
             ))
-            .context(Advice::new("--force prints it all the same"));
+            .context(Advice::new("to print it anyway, give --force"));
         }
         let result = if self.context.json() {
             let mut tree = Tree::default();

@@ -196,7 +196,7 @@ impl Dump<'_> {
             let logical = Logical::new(address);
             if !logical.is_aligned(sector_bytes) {
                 let error = anyhow!(
-                    "no tree block lies at {address}: it is not a multiple of the sector size {sector_bytes}"
+                    "{address}: not the address of a tree block (expected a multiple of the sector size {sector_bytes})"
                 );
                 self.context.lost(&error);
                 continue;
@@ -262,9 +262,9 @@ impl Dump<'_> {
         match (damaged, failure) {
             (Some(block), _) => Ok(block),
             (None, Some(error)) => Err(error.into()),
-            (None, None) => Err(anyhow!("no copy of it is on the devices that are there")),
+            (None, None) => Err(anyhow!("no copy is on a present device")),
         }
-        .context("no copy is in order")
+        .context("every copy is damaged")
     }
 }
 

@@ -59,7 +59,7 @@ impl FromStr for Column {
             "usage" => Ok(Self::Usage),
             "length" => Ok(Self::Length),
             _ => Err(format!(
-                "{text:?} is none of devid, pstart, lstart, usage, length"
+                "unknown column {text:?} (expected devid, pstart, lstart, usage or length)"
             )),
         }
     }

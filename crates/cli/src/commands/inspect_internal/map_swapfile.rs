@@ -74,16 +74,16 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
     let tree = filesystem.subvolume_tree(location.subvolume)?;
     let item = tree
         .get(&key)?
-        .ok_or_else(|| anyhow::anyhow!("its inode is not there"))?;
+        .ok_or_else(|| anyhow::anyhow!("its inode is missing"))?;
     let inode = InodeItem::parse(&key, item.data())?;
-    ensure!(inode.kind() == FileKind::Regular, "it is no regular file");
+    ensure!(inode.kind() == FileKind::Regular, "it is not a regular file");
     ensure!(
         inode.flags.contains(InodeFlags::NODATACOW),
         "it is copied on write (found no flag NOCOW)"
     );
     ensure!(
         !inode.flags.contains(InodeFlags::COMPRESS),
-        "it is to be compressed"
+        "it has compression enabled"
     );
     let sector_bytes = filesystem.sector_bytes();
     let key = |offset| Key::new(location.inode.object_id(), ItemType::EXTENT_DATA, offset);
@@ -108,7 +108,10 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
         let beyond = || anyhow::anyhow!("its extent at {end} ends beyond the largest address");
         let logical = slice.disk.checked_add(slice.offset).ok_or_else(beyond)?;
         let (id, physical) = place(filesystem, logical)?;
-        ensure!(*device.get_or_insert(id) == id, "it is on several devices");
+        ensure!(
+            *device.get_or_insert(id) == id,
+            "its extents are on several devices"
+        );
         first.get_or_insert(physical);
         let next = item.key().offset.checked_add(slice.num_bytes.get());
         end = next.ok_or_else(beyond)?;

@@ -64,7 +64,7 @@ pub(super) struct Damage {
 enum ItemDamage {
     #[error("{0}")]
     Short(#[from] Short),
-    #[error("its data lies outside the block")]
+    #[error("its data is outside of the block")]
     OutsideBlock,
 }
 

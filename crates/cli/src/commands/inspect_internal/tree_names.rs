@@ -55,7 +55,7 @@ impl FromStr for TreeName {
                     .map(|(name, _)| name.to_ascii_lowercase().replace('_', "-"))
                     .collect();
                 format!(
-                    "no tree is called {text:?}; a number or one of {}",
+                    "unknown tree {text:?} (expected a number or one of {})",
                     names.join(", ")
                 )
             })

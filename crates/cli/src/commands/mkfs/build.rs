@@ -99,12 +99,16 @@ fn root_owner(text: &str) -> Result<RootOwner, String> {
         None => None,
         Some(mode) => match u32::from_str_radix(mode, 8) {
             Ok(mode) if mode <= 0o7777 => Some(mode),
-            _ => return Err(format!("{mode:?} are no permissions such as 0755")),
+            _ => {
+                return Err(format!(
+                    "invalid permissions {mode:?} (expected an octal mode such as 0755)"
+                ));
+            }
         },
     };
     match parts.next() {
         None => Ok(RootOwner(uid, gid, mode)),
-        Some(_) => Err(format!("{text:?} has more than user, group and mode")),
+        Some(_) => Err(format!("{text:?}: too many fields (expected UID:GID[:MODE])")),
     }
 }
 
@@ -146,7 +150,7 @@ fn subvolume(text: &OsStr) -> Result<(EntryPath, SubvolumeMark)> {
     let path = tree_path("--subvol", path)?;
     if path.is_root() {
         return Err(anyhow::anyhow!(
-            "--subvol {} is the root of the volume, which is a subvolume already",
+            "--subvol {}: the root of the volume already is a subvolume",
             text.display()
         ));
     }
@@ -161,8 +165,12 @@ fn inode_flags(text: &OsStr) -> Result<(EntryPath, InodeFlags)> {
     let bytes = text.as_bytes();
     let colon = bytes.iter().position(|byte| *byte == b':');
     let parts = colon.and_then(|at| Some((bytes.get(..at)?, bytes.get(at.checked_add(1)?..)?)));
-    let (words, path) =
-        parts.with_context(|| format!("--inode-flags {}: no colon before a path", text.display()))?;
+    let (words, path) = parts.with_context(|| {
+        format!(
+            "--inode-flags {}: the colon before the path is missing",
+            text.display()
+        )
+    })?;
     let mut flags = InodeFlags::empty();
     for word in words.split(|byte| *byte == b',') {
         flags |= match word {
@@ -170,7 +178,7 @@ fn inode_flags(text: &OsStr) -> Result<(EntryPath, InodeFlags)> {
             b"nodatasum" => InodeFlags::NODATASUM,
             _ => {
                 return Err(anyhow::anyhow!("--inode-flags {}: unknown flag", text.display()))
-                    .context(Advice::new("nodatacow and nodatasum are possible"));
+                    .context(Advice::new("the flags are nodatacow and nodatasum"));
             }
         };
     }
@@ -206,10 +214,9 @@ impl BuildArguments {
         ];
         let given = given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag);
         match given.or(self.sources.changes_sources()) {
-            Some(flag) => Err(usage(format_args!(
-                "{flag} needs something to put into the volume"
-            )))
-            .context(Advice::new("--rootdir DIR puts in what a directory holds")),
+            Some(flag) => Err(usage(format_args!("{flag} needs a source of content"))).context(Advice::new(
+                "to add the content of a directory, give --rootdir DIR",
+            )),
             None => Ok(()),
         }
     }
@@ -245,9 +252,7 @@ impl BuildArguments {
     /// Refuses `--slack` for a volume that is not as small as possible.
     fn refuse_slack(&self, size: Size) -> Result<()> {
         match (self.slack, size) {
-            (Some(_), Size::Devices) => Err(usage(
-                "--slack is for a volume that is as small as possible: add --shrink",
-            )),
+            (Some(_), Size::Devices) => Err(usage("--slack needs a volume of minimal size: add --shrink")),
             _ => Ok(()),
         }
     }
@@ -403,7 +408,7 @@ fn advised(error: BuildError) -> anyhow::Error {
     );
     let error = anyhow::Error::new(error).context("making the volume");
     if is_unshared {
-        error.context(Advice::new("without --reflink, contents are copied"))
+        error.context(Advice::new("to copy the contents, leave out --reflink"))
     } else {
         error
     }

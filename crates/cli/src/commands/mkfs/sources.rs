@@ -163,7 +163,7 @@ impl SourceArguments {
             _ => false,
         });
         if standard_input.count() > 1 {
-            return Err(anyhow::anyhow!("standard input can be one source only"));
+            return Err(anyhow::anyhow!("standard input can be used by only one source"));
         }
         let spool = std::env::temp_dir();
         let mut opened = OpenedSources {
@@ -282,11 +282,9 @@ fn refuse_same(source: &Path, images: &[PathBuf]) -> Result<()> {
     match same {
         None => Ok(()),
         Some(image) => Err(anyhow::anyhow!(
-            "{} would be read and written at once",
+            "{} is both a source and the output",
             image.display()
         ))
-        .context(Advice::new(
-            "write to another image, and rename it when it is done",
-        )),
+        .context(Advice::new("write to another image, and rename it afterwards")),
     }
 }

@@ -57,7 +57,8 @@ fn server_of(directory: &Path) -> Result<(Mounted, Known)> {
     let mount = places::top(&mounts, directory).filter(|mount| mount.is_ours);
     let mount = mount.with_context(|| format!("{}: not a mount of this program", directory.display()))?;
     let server = Known::of(mount)?;
-    let server = server.with_context(|| format!("{}: its server is another user's", directory.display()))?;
+    let server =
+        server.with_context(|| format!("{}: the server belongs to another user", directory.display()))?;
     Ok((mount.clone(), server))
 }
 
@@ -74,11 +75,11 @@ fn mounts_of_same(directory: &Path) -> usize {
 /// Unmounts what was mounted for reading, and mounts it with the same options and further ones.
 fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcome> {
     let refused = |why: &str| {
-        Err(anyhow!("{} was mounted for reading{why}", directory.display()))
+        Err(anyhow!("{} is mounted read-only{why}", directory.display()))
             .context(Advice::new("unmount it, and mount it with -o rw"))
     };
     let (Some(first), Some(image)) = (server.text("options"), server.text("image")) else {
-        return refused(", by more than options");
+        return refused(", with overlay or device options");
     };
     if mounts_of_same(directory) > 1 {
         return refused(", and is mounted on another directory, too");
@@ -117,12 +118,12 @@ fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcom
     if mounted.is_err() {
         mount(OsStr::new("")).with_context(|| {
             format!(
-                "{} cannot be mounted as it was, and is unmounted now",
+                "{} could not be mounted again, and is unmounted now",
                 directory.display()
             )
         })?;
     }
-    mounted.with_context(|| format!("mounting {} for changes", directory.display()))?;
+    mounted.with_context(|| format!("mounting {} read-write", directory.display()))?;
     Ok(Outcome::Done)
 }
 
@@ -144,8 +145,7 @@ pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
         })?;
     server.wait_until_noticed();
     if !wishes.write && server.writes() {
-        commit(directory)
-            .with_context(|| format!("committing what was written to {}", directory.display()))?;
+        commit(directory).with_context(|| format!("committing changes to {}", directory.display()))?;
     }
     Ok(Outcome::Done)
 }
@@ -218,20 +218,20 @@ pub(super) fn bind(
     let shown = image.display();
     if let Some(option) = option_of_server {
         return Err(usage(format_args!(
-            "{option}: {shown} is mounted already, on {}, and its server shows it on another directory",
+            "{option}: {shown} is already mounted on {}, and its server adds another directory",
             shown_on.display()
         )));
     }
     if wishes.write && !server.writes() {
         return Err(anyhow!(
-            "{shown} is mounted for reading, on {}",
+            "{shown} is already mounted read-only on {}",
             shown_on.display()
         ))
-        .context(Advice::new("unmount it there first, or mount it for reading"));
+        .context(Advice::new("unmount it there first, or mount it read-only"));
     }
     let Some(from) = inside(&server, globals, server.shown_by(&mounts)) else {
         return Err(anyhow!(
-            "{shown} is mounted already, on {}, which does not show that subvolume",
+            "{shown} is already mounted on {}, which does not contain this subvolume",
             shown_on.display()
         ))
         .context(Advice::new(
@@ -240,16 +240,16 @@ pub(super) fn bind(
     };
     mount_bind(&from, directory).with_context(|| {
         format!(
-            "showing {}, where {shown} is mounted already, on {}",
+            "mounting {}: {shown} is already mounted on {}",
             from.display(),
             directory.display()
         )
     })?;
     // A mount of its own, as one of the same device is: what is mounted below one of both does not appear below the other.
-    mount_change(directory, MountPropagationFlags::PRIVATE).context("parting the two mounts")?;
+    mount_change(directory, MountPropagationFlags::PRIVATE).context("separating the two mounts")?;
     if !wishes.write {
         let flags = flags_of(wishes) | MountFlags::BIND;
-        mount_remount(directory, flags, c"").context("making the second mount one for reading")?;
+        mount_remount(directory, flags, c"").context("making the second mount read-only")?;
     }
     Ok(Some(Outcome::Done))
 }

@@ -163,7 +163,7 @@ impl Served {
         match self.volume.upgrade().filter(|volume| !volume.is_down()) {
             // What was removed before is gone for the command.
             Some(volume) => volume.let_removed_go(),
-            None => bail!("nothing is done any more"),
+            None => bail!("the server has stopped"),
         }
         let before = SubvolumeNames::of(&self.access.view())?;
         let paths = Arc::new(request.paths);

@@ -96,8 +96,7 @@ impl Images {
 fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {
     let (path, directory) = (path.display(), directory.display());
     format!(
-        "{path} was deleted while mounted: all that it holds is gone when the mount ends. To save it, run \
-         `buttress mount -o remount,ro {path} {directory}`, then `cp {descriptor} NEW-IMAGE`"
+        "{path} was deleted while mounted; its content is lost when the mount ends. To save it, run `buttress mount -o remount,ro {path} {directory}`, then `cp {descriptor} NEW-IMAGE`"
     )
 }
 
@@ -139,7 +138,7 @@ impl Known {
             if !is_there && let Ok(now) = std::fs::read_link(&descriptor) {
                 let now = now.display();
                 fate = Fate::Moved(format!(
-                    "{path} was moved while mounted: what was written is in {now}"
+                    "{path} was moved while mounted; its changes are in {now}"
                 ));
             }
         }

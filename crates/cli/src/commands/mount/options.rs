@@ -93,7 +93,7 @@ fn parts(text: &OsStr) -> Vec<OsString> {
 fn number(value: &str) -> Result<u32> {
     value
         .parse()
-        .with_context(|| format!("{value:?} is not a number of a user or group"))
+        .with_context(|| format!("{value:?} is not the id of a user or group"))
 }
 
 impl MountWishes {
@@ -117,7 +117,7 @@ impl MountWishes {
             globals.devices.push(OsStr::from_bytes(path).into());
             return Ok(());
         }
-        let text = part.to_str().context("not a text")?;
+        let text = part.to_str().context("not UTF-8")?;
         if access_times::take(&mut self.accesses, text) {
             return Ok(());
         }
@@ -162,8 +162,8 @@ impl MountWishes {
             "usebackuproot" | "recovery" => globals.rescue.push(RescueList(vec![Rescue::UseBackupRoot])),
             "nologreplay" | "norecovery" => globals.rescue.push(RescueList(vec![Rescue::NoLogReplay])),
             _ => {
-                return Err(anyhow!("there is no such option"))
-                    .context(Advice::new("`buttress mount --help` names those that there are"));
+                return Err(anyhow!("unknown option"))
+                    .context(Advice::new("`buttress mount --help` lists all options"));
             }
         }
         Ok(())
@@ -172,7 +172,7 @@ impl MountWishes {
     fn take_value(&mut self, name: &str, value: &str, globals: &mut Globals) -> Result<()> {
         match name {
             "subvolid" => {
-                let id = value.parse().context("not the id of a subvolume")?;
+                let id = value.parse().context("not a subvolume id")?;
                 (globals.subvolume, globals.subvolume_id) = (None, Some(id));
             }
             "compress" | "compress-force" => {
@@ -202,7 +202,7 @@ impl MountWishes {
                 }
             }
             "offset" => globals.offset = Some(value.parse().map_err(anyhow::Error::msg)?),
-            _ => bail!("there is no such option"),
+            _ => bail!("unknown option"),
         }
         Ok(())
     }

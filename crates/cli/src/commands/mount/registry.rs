@@ -72,7 +72,7 @@ fn directory() -> Result<PathBuf> {
     }
     let found = std::fs::symlink_metadata(&path)?;
     if !found.is_dir() || found.uid() != uid.as_raw() {
-        bail!("{} is not a directory of this user's", path.display());
+        bail!("{} is not a directory of this user", path.display());
     }
     Ok(path)
 }

@@ -135,7 +135,7 @@ fn claim(context: &Context, image: &Path, wishes: &MountWishes) -> Result<Option
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(image);
     match opened {
         Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => Err(anyhow!(
-            "{} is mounted or in use by something else",
+            "{} is mounted or in use by another program",
             image.display()
         ))
         .context(Advice::new("unmount it, or mount it read-only")),
@@ -346,7 +346,7 @@ pub(super) fn serve(
     stop_writers();
     let left = volume.leave();
     if let Err(error) = &served {
-        log(&format!("the connection to the kernel broke: {error}"));
+        log(&format!("the connection to the kernel failed: {error}"));
     }
     let doomed = images.deleted();
     if let Some(text) = &doomed {
@@ -355,7 +355,7 @@ pub(super) fn serve(
     let left = left.map_err(|error| logged_loss(error, &log));
     drop(volume);
     let result = left
-        .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel broke")));
+        .and_then(|()| served.map_err(|error| anyhow!(error).context("the connection to the kernel failed")));
     entry.end(&result);
     drop(watch.lock().take());
     result?;
@@ -413,7 +413,7 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
     volume.asks_if_doomed(Arc::new(move || asked.deleted()));
     if let Err(error) = Images::watch(images, log) {
         log(&format!(
-            "deletions of the image are seen at the next sync only: {error:#}"
+            "deletions of the image are detected only at the next sync: {error:#}"
         ));
     }
 }
@@ -421,8 +421,8 @@ fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
 /// Returns the part of a message that names the loss if the last commit fails with this error.
 fn lost_with(error: &buttress::unstable::fs::Error) -> &'static str {
     match error.out_of_host_space() {
-        Some(_) => "content that the host had no space for is lost, and everything else was committed",
-        None => "the last commit failed, and what was written since the one before is lost",
+        Some(_) => "data without space on the host is lost; everything else was committed",
+        None => "the last commit failed; changes since the commit before are lost",
     }
 }
 
@@ -431,7 +431,7 @@ fn close_in(context: &Context, session: &Session, log: &Log) {
     let has_rings = session.has_rings() || context.device_options().engine == DeviceEngine::IoUring;
     if let Err(error) = closing_in::close_in(has_rings) {
         log(&format!(
-            "the server is not closed in, which the system does not let it: {error:#}"
+            "the server is not confined, because the system does not allow it: {error:#}"
         ));
     }
 }
@@ -440,7 +440,7 @@ fn advice(wishes: &MountWishes) -> Advice {
     Advice::new(if wishes.allow_other {
         "allow_other needs the line user_allow_other in /etc/fuse.conf, unless root mounts"
     } else {
-        "mounting needs /dev/fuse, and fusermount3 (package fuse3) where it is not root who mounts"
+        "a mount needs /dev/fuse and, for users other than root, fusermount3 (package fuse3)"
     })
 }
 

@@ -56,7 +56,7 @@ impl Subcommand for Umount {
             .with_context(|| format!("unmounting {shown}"))
             .map_err(|error| {
                 error.context(Advice::new(
-                    "if it is busy, `fuser -vm DIRECTORY` shows who uses it; --lazy does not wait for them",
+                    "if it is busy, `fuser -vm DIRECTORY` lists the processes that use it; --lazy does not wait for them",
                 ))
             })?;
         if self.lazy {
@@ -65,7 +65,7 @@ impl Subcommand for Umount {
         match server {
             Some(server) => wait(server, context).with_context(|| format!("unmounting {shown}"))?,
             None => context.notice(format_args!(
-                "{shown}: its server is another user's, and may still be at its last commit"
+                "{shown}: the server belongs to another user, and may still write its last commit"
             )),
         }
         Ok(Outcome::Done)
@@ -88,7 +88,7 @@ impl Umount {
         match server.fate_of_images(&mount.directory) {
             Fate::Deleted(text) if !self.force => {
                 Err(anyhow!("unmounting {}: {text}", self.directory.display()))
-                    .context(Advice::new("--force unmounts all the same"))
+                    .context(Advice::new("to unmount anyway, give --force"))
             }
             Fate::Moved(text) => {
                 context.notice(text);
@@ -114,7 +114,7 @@ fn mount_of<'a>(mounts: &'a [Mounted], directory: &Path) -> Result<&'a Mounted> 
         }
         None => {}
     }
-    let refused = Err(anyhow!("{shown}: nothing is mounted there"));
+    let refused = Err(anyhow!("{shown}: not a mount point"));
     let is_image = |mount: &&Mounted| mount.is_ours && mount.source == resolved;
     if let Some(mount) = mounts.iter().find(is_image) {
         let directory = mount.directory.display();
@@ -128,9 +128,9 @@ fn mount_of<'a>(mounts: &'a [Mounted], directory: &Path) -> Result<&'a Mounted> 
     match above.max_by_key(|mount| mount.directory.as_os_str().len()) {
         Some(mount) => {
             let directory = mount.directory.display();
-            refused.context(Advice::new(format!("it is below the mount on {directory}")))
+            refused.context(Advice::new(format!("it is inside the mount on {directory}")))
         }
-        None => refused.context(Advice::new("`buttress mount --list` shows what is mounted")),
+        None => refused.context(Advice::new("`buttress mount --list` lists mounted volumes")),
     }
 }
 
@@ -140,7 +140,7 @@ fn wait(server: Known, context: &Context) -> Result<()> {
     let image = server.text("image").unwrap_or_default().to_owned();
     if let Some(other) = server.shown_by(&mounts).next() {
         if server.writes() {
-            again::commit(&other.directory).context("committing what was written")?;
+            again::commit(&other.directory).context("committing changes")?;
         }
         context.notice(format_args!(
             "{image} is still mounted on {}",
@@ -150,7 +150,7 @@ fn wait(server: Known, context: &Context) -> Result<()> {
     }
     if server.is_mounted() {
         context.notice(format_args!(
-            "{image} is still mounted for processes with a mount namespace of their own; its server ends with the last process"
+            "{image} is still mounted in other mount namespaces; its server ends with the last process there"
         ));
         return Ok(());
     }

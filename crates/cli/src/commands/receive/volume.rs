@@ -30,7 +30,7 @@ const KEEP_EVERY_BYTES: u64 = 256 << 20;
 pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome> {
     let Some(target) = &arguments.target else {
         return Err(usage(
-            "receive: where to receive into is missing: give IMAGE:/directory, or --dump to print the stream",
+            "receive: the target is missing: give IMAGE:/directory, or --dump to print the stream",
         ));
     };
     let target = Target::parse(target);
@@ -133,7 +133,7 @@ fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>>
         found.retain(|kept| kept.name == name);
         if found.is_empty() {
             return Err(anyhow!(
-                "{}: nothing is kept of a stream of {}",
+                "{}: no part of a stream of {} is kept",
                 target.display(),
                 name.escape_ascii()
             ));
@@ -145,11 +145,11 @@ fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>>
             .map(|kept| kept.name.escape_ascii().to_string())
             .collect();
         return Err(anyhow!(
-            "{}: several streams are kept: {}",
+            "{}: parts of several streams are kept: {}",
             target.display(),
             names.join(", ")
         ))
-        .context(Advice::new("say with which to go on: --resume=NAME"));
+        .context(Advice::new("select one with --resume=NAME"));
     }
     Ok(found.pop())
 }
@@ -158,7 +158,7 @@ fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>>
 pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> {
     let Some(target) = &arguments.target else {
         return Err(usage(
-            "receive --token: where something is kept is missing: give IMAGE:/directory",
+            "receive --token: the directory of the kept part is missing: give IMAGE:/directory",
         ));
     };
     let target = Target::parse(target);
@@ -180,8 +180,8 @@ pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> 
         return Ok(Outcome::Done);
     }
     if kept.is_empty() {
-        return Err(anyhow!("{}: nothing is kept of a stream", target.display())).context(Advice::new(
-            "receive with --keep-partial keeps what there is of a stream that is cut off",
+        return Err(anyhow!("{}: no part of a stream is kept", target.display())).context(Advice::new(
+            "to keep the received part of an interrupted stream, receive with --keep-partial",
         ));
     }
     let mut out = context.stdout();
@@ -203,8 +203,7 @@ fn what_is_kept(writing: &Writing, directory: Location, target: &Target) -> Opti
         .iter()
         .map(|one| {
             format!(
-                "{} bytes of the stream of {} are kept; to go on: `send --resume {}` with what was sent before, into `receive \
-                 --resume {}`",
+                "{} bytes of the stream of {} are kept. To continue, pipe `send --resume {}` of the same snapshot into `receive --resume {}`",
                 one.trail.bytes(),
                 one.name.escape_ascii(),
                 one.trail,
@@ -247,8 +246,7 @@ fn give_up(context: &Context, writing: Writing, before: Generation) {
     let committed = filesystem.sync().map(drop);
     if let Err(error) = dropped.and(committed) {
         context.warn(format_args!(
-            "what was received of the stream is still in the volume, but has no name: the next command that writes to it, or \
-             the kernel's next mount, removes it ({error})"
+            "the received part of the stream is still in the volume, without a name: the next command that writes to the volume, or the kernel's next mount, removes it ({error})"
         ));
         filesystem.abandon();
     }
@@ -263,7 +261,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     });
     if is_cut_short {
         return error.context(Advice::new(
-            "nothing of this stream was received: send it again, or look at it with `buttress stream verify`",
+            "nothing of this stream was received. Send it again, or inspect it with `buttress stream verify`",
         ));
     }
     let is_unknown = error.downcast_ref::<receive::Error>().is_some_and(|error| {

@@ -92,7 +92,7 @@ impl Subcommand for Cancel {
             context.print_json("replace-cancel", json!({ "canceled": true, "devid": id }))?;
         } else if !context.globals().quiet {
             let mut out = context.stdout();
-            writeln!(out, "replacement given up: device {} stays", id.unwrap_or(0))?;
+            writeln!(out, "replacement cancelled: device {} stays", id.unwrap_or(0))?;
             out.flush()?;
         }
         Ok(Outcome::Done)

@@ -47,8 +47,7 @@ pub(super) fn ended(
         } => {
             if let Some(error) = unwiped {
                 context.warn(format_args!(
-                    "{}: the superblocks still name it as device {id}, whose place {shown} has (found {error}); do not give both \
-                     with the volume, and check the volume with {shown} before `wipefs -a` of the old device",
+                    "{}: its superblocks could not be wiped, and still name it as device {id}, which {shown} replaced (found {error}). Do not open the volume with both devices. Run `buttress check` with {shown}, then `wipefs -a` on the old device",
                     source.name()
                 ));
             }
@@ -67,7 +66,7 @@ pub(super) fn ended(
     } else if !context.globals().quiet {
         let mut out = context.stdout();
         match is_finished {
-            true => writeln!(out, "{shown} took the place of device {id}")?,
+            true => writeln!(out, "{shown} replaced device {id}")?,
             false => writeln!(
                 out,
                 "the replacement of device {id} is pending; the same command continues it"
@@ -101,7 +100,7 @@ fn warn(context: &Context, place: &Affected<'_>) {
     let Lost { logical, length, .. } = place.lost;
     let reads = match place.lost.has_checksum {
         true => "reads fail",
-        false => "no checksum makes reads fail, they return filler",
+        false => "reads return filler without an error, because there is no checksum",
     };
     let paths = place.paths.iter().map(|path| String::from_utf8_lossy(path));
     let files: Vec<String> = paths.map(std::borrow::Cow::into_owned).collect();

@@ -102,9 +102,9 @@ impl Running<'_> {
 fn advised(error: Error) -> anyhow::Error {
     let advice = match &error {
         Error::MetadataLost { .. } => {
-            "the device is as it was; `buttress check` shows what else is damaged, and `buttress cp -r` saves what can be read"
+            "the device is unchanged. `buttress check` lists all damage, and `buttress cp -r` copies the readable files"
         }
-        Error::NotOpened(_) => "the device is as it was; try another target",
+        Error::NotOpened(_) => "the device is unchanged; try another target",
         _ => return error.into(),
     };
     anyhow::Error::from(error).context(Advice::new(advice))

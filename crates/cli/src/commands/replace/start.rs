@@ -142,8 +142,9 @@ impl Start {
         let filesystem = writer_of(writing.volume());
         match (filesystem.replacement(), target) {
             (Some(item), _) if item.source != source.id() => {
-                return Err(anyhow!("device {} is being replaced already", item.source))
-                    .context(Advice::new("`buttress replace cancel IMAGE` gives that up"));
+                return Err(anyhow!("device {} is already being replaced", item.source)).context(
+                    Advice::new("to cancel the replacement, run `buttress replace cancel IMAGE`"),
+                );
             }
             (Some(_), _) => {}
             (None, Some(target)) => {
@@ -153,7 +154,7 @@ impl Start {
             }
             (None, None) => {
                 return Err(anyhow!(
-                    "{} is left from a replacement that has ended",
+                    "{} belongs to a replacement that has ended",
                     self.target.display()
                 ))
                 .context(Advice::new("wipe its superblocks first: `wipefs -a`"));
@@ -196,20 +197,19 @@ impl Start {
         let needed = source.expected_bytes().unwrap_or(ByteCount::ZERO);
         if device.size_bytes() < needed.get() {
             return Err(anyhow!(
-                "{target} is too small: it has {} bytes, and device {} needs {needed}",
+                "{target} is too small (found {} bytes, expected at least {needed} for device {})",
                 device.size_bytes(),
                 source.id()
             ));
         }
         if superblocks::choose(&device).is_ok_and(|found| found.superblock.fsid == fsid) {
-            return Err(anyhow!("{target} is a device of the volume already")).context(Advice::new(
-                "if it is one no more, wipe its superblocks first: `wipefs -a`",
+            return Err(anyhow!("{target} already is a device of the volume")).context(Advice::new(
+                "if the volume no longer uses it, wipe its superblocks first: `wipefs -a`",
             ));
         }
         match signatures::find(&device)? {
-            Some(found) if !self.force => {
-                Err(anyhow!("{target} seems to hold {found}")).context(Advice::new("-f overwrites it"))
-            }
+            Some(found) if !self.force => Err(anyhow!("{target} seems to contain {found}"))
+                .context(Advice::new("to overwrite it, give -f")),
             _ => Ok(device),
         }
     }
@@ -218,12 +218,12 @@ impl Start {
 fn already_running(image: &Path, record: &Record) -> anyhow::Error {
     let (process, _) = record.process;
     anyhow!(
-        "{}: device {} is being replaced already (process {process})",
+        "{}: device {} is already being replaced (process {process})",
         image.display(),
         record.device
     )
     .context(Advice::new(
-        "`buttress replace status IMAGE` shows how far it is, `buttress replace cancel IMAGE` gives it up",
+        "`buttress replace status IMAGE` shows the progress; `buttress replace cancel IMAGE` cancels it",
     ))
 }
 
@@ -258,7 +258,7 @@ fn refuse_own(target: &Path, images: &[PathBuf]) -> Result<()> {
     match images.iter().find(own) {
         None => Ok(()),
         Some(image) => Err(anyhow!(
-            "{} is {}, a device of the volume: it cannot take another's place",
+            "{} is {}, a device of the volume, and cannot replace another device",
             target.display(),
             image.display()
         )),
@@ -296,6 +296,6 @@ fn find_source(
     found
         .ok_or_else(|| anyhow!("the volume has no device {shown}"))
         .context(Advice::new(
-            "`buttress filesystem show IMAGE` lists its devices; --device gives another of them",
+            "`buttress filesystem show IMAGE` lists its devices; give further devices with --device",
         ))
 }

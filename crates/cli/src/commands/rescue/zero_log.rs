@@ -45,7 +45,7 @@ impl Subcommand for ZeroLog {
         let opened = context.open_volume_with(&target.image, &options)?;
         let generation = opened.volume().info().generation.get();
         let dropped = drop_log(&filesystem_of(opened.volume()))
-            .with_context(|| format!("dropping the log of {}", target.image.display()))?;
+            .with_context(|| format!("deleting the log of {}", target.image.display()))?;
         if context.json() {
             let mut object = target.as_json();
             object.insert("log-root".to_owned(), json!(dropped.map(Logical::get)));
@@ -56,9 +56,9 @@ impl Subcommand for ZeroLog {
         match dropped {
             Some(root) => writeln!(
                 out,
-                "dropped the log at {root}: the volume is as of generation {generation}"
+                "deleted the log at {root}: the volume has the state of generation {generation}"
             )?,
-            None => writeln!(out, "there is no log")?,
+            None => writeln!(out, "the volume has no log")?,
         }
         out.flush()?;
         Ok(Outcome::Done)

@@ -139,11 +139,14 @@ impl Online {
         command: &'static str,
     ) -> Result<Outcome> {
         if options.status_file.is_some() {
-            bail!("--status-file: a mounted volume's scrub is kept by the mount's server");
+            bail!("--status-file: the mount's server keeps the status of a mounted volume's scrub");
         }
         if matches!(self.volume, Scrubbed::Reading(_)) && !options.read_only {
-            return Err(anyhow!("it is mounted read-only"))
-                .map_err(|error| error.context(Advice::new("-r only reads; or mount it with -o rw")));
+            return Err(anyhow!("it is mounted read-only")).map_err(|error| {
+                error.context(Advice::new(
+                    "scrub with -r, which only reads, or mount with -o rw",
+                ))
+            });
         }
         let scrub_options = ScrubOptions {
             read_only: options.read_only,
@@ -223,7 +226,7 @@ impl Scrubs {
         if kept.under_way.is_some() {
             return Err(anyhow!("a scrub is already running")).map_err(|error| {
                 error.context(Advice::new(
-                    "`buttress scrub cancel` pauses it, `buttress scrub status` shows how far it is",
+                    "`buttress scrub cancel` stops it; `buttress scrub status` shows its progress",
                 ))
             });
         }
@@ -255,7 +258,7 @@ impl Scrubs {
         }
         let error = self.kept.lock().error.clone();
         Err(anyhow!(
-            error.unwrap_or_else(|| "the scrub did not begin".to_owned())
+            error.unwrap_or_else(|| "the scrub did not start".to_owned())
         ))
     }
 
@@ -271,7 +274,9 @@ impl Scrubs {
             (self.log)(&describe(device));
         }
         if let Err(error) = ended {
-            (self.log)(&format!("a device that missed commits stays behind: {error}"));
+            (self.log)(&format!(
+                "a device that missed commits stays out of date: {error}"
+            ));
         }
     }
 
@@ -327,7 +332,7 @@ impl Scrubs {
         let totals = report.totals();
         if totals.errors() > 0 {
             (self.log)(&format!(
-                "a scrub found {} errors, of which {} were corrected and {} cannot be",
+                "a scrub found {} errors ({} corrected, {} uncorrectable)",
                 totals.errors(),
                 totals.corrected_errors,
                 totals.uncorrectable_errors

@@ -78,7 +78,7 @@ impl Options {
         ];
         match given.into_iter().find(|(given, _)| *given) {
             Some((_, option)) => Err(usage(format_args!(
-                "a scrub in the background prints nothing at its end: {option} needs -B"
+                "{option} needs -B, because a scrub in the background prints no summary"
             ))),
             None => Ok(()),
         }

@@ -116,7 +116,7 @@ impl<'a> Block<'a> {
         if counters.missed > 0 {
             writeln!(
                 out,
-                "Missed:           {} (commits that a device was away for)",
+                "Missed:           {} (in commits that a device missed)",
                 counters.missed
             )?;
         }
@@ -241,11 +241,7 @@ fn print_damages(
         }
     }
     if report.damages_unlisted > 0 {
-        writeln!(
-            out,
-            "and {} more places that were damaged",
-            report.damages_unlisted
-        )?;
+        writeln!(out, "and {} more errors", report.damages_unlisted)?;
     }
     for part in &report.unwalked {
         out.write_all(&context.printable(part.as_bytes()))?;

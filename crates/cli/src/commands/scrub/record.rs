@@ -82,7 +82,9 @@ impl Record {
         let record = value.as_ref().and_then(Self::from_json);
         let mut record = record
             .ok_or_else(|| anyhow!("{} is not a status file of a scrub", path.display()))
-            .context(Advice::new("scrub start -f begins anew and replaces it"))?;
+            .context(Advice::new(
+                "to start again and replace the file, run `scrub start -f`",
+            ))?;
         if record.state == State::Running && !record.is_alive() {
             record.state = State::Interrupted;
         }

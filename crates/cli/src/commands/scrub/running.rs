@@ -206,7 +206,9 @@ fn resync(
     if let Err(error) = ended
         && !progress.is_cancelled()
     {
-        context.warn(format_args!("a device that missed commits stays behind: {error}"));
+        context.warn(format_args!(
+            "a device that missed commits stays out of date: {error}"
+        ));
     }
     writing.commit()?;
     let committed = volume_over(writer_of(writing.volume()).committed_view());
@@ -215,7 +217,7 @@ fn resync(
 
 /// That it can be gone on with.
 pub(super) fn say_stopped(context: &Context) {
-    context.notice("the scrub was stopped; `buttress scrub resume` goes on with it");
+    context.notice("the scrub was stopped; to continue it, run `buttress scrub resume`");
 }
 
 /// What is printed at the end of a scrub in the foreground, and its exit code.
@@ -243,7 +245,7 @@ pub(super) fn conclude(
     }
     if totals.missed > 0 {
         context.warn(format_args!(
-            "devices that missed commits lack {} sectors and tree blocks; this is no damage: run `buttress device resync`",
+            "devices that missed commits lack {} sectors and tree blocks; this is no damage. To bring them up to date, run `buttress device resync`",
             totals.missed
         ));
         if !options.read_only && !report.has_uncorrectable() {
@@ -294,7 +296,7 @@ fn count_in_statistics(context: &Context, opened: &Subvolume, report: &Report) {
     };
     if let Err(error) = commit() {
         context.warn(format_args!(
-            "the devices' statistics do not count what was found: {error:#}"
+            "the errors could not be counted in the devices' statistics: {error:#}"
         ));
     }
 }

@@ -166,7 +166,7 @@ fn already_running(image: &Path, record: &Record) -> anyhow::Error {
         image.display()
     )
     .context(Advice::new(
-        "`buttress scrub cancel IMAGE` pauses it, `buttress scrub status IMAGE` shows how far it is",
+        "`buttress scrub cancel IMAGE` stops it; `buttress scrub status IMAGE` shows its progress",
     ))
 }
 
@@ -193,7 +193,7 @@ fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Res
         let record = Record::load(path).ok().flatten();
         record.filter(|record| record.process.0 == process)
     })?;
-    let record = record.context("the scrub ended, and left no status file")?;
+    let record = record.context("the scrub ended without a status file")?;
     say_started(context, image, record.uuid, process)
 }
 

@@ -34,7 +34,7 @@ pub(super) fn answer(job: &Job<'_>, wanted: &[&SubvolumeInfo]) -> Result<Answer>
             let path = String::from_utf8_lossy(&job.path_of(info)).into_owned();
             let inner = String::from_utf8_lossy(&job.path_of(nested)).into_owned();
             job.context.warn(format!(
-                "{path} holds {inner}, which must be deleted before it: give both to have both counted"
+                "{path} contains {inner}, which must be deleted first: give both to count both"
             ));
         }
     }

@@ -43,7 +43,7 @@ impl Subcommand for Cat {
         let loaded = self.streams.load(context, "stream cat")?;
         if !loaded.has_path {
             return Err(usage(
-                "which file is to be written? It is named behind the last stream: FILE:/path",
+                "the path of a file is missing: write it after the last stream, as FILE:/path",
             ));
         }
         let (id, path) = loaded.start()?;

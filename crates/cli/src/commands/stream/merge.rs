@@ -56,7 +56,7 @@ impl Subcommand for Merge {
         };
         let loaded = streams.load(context, "stream merge")?;
         if loaded.has_path {
-            return Err(usage("stream merge takes whole streams, without paths in them"));
+            return Err(usage("stream merge takes streams without paths"));
         }
         let mut out = Destination::open(context, self.file.as_deref())?;
         merge::merge(&loaded.series, loaded.snapshot()?, &mut out, &Progress::new())?;

@@ -53,7 +53,7 @@ impl Subcommand for Rebase {
         let name = |file: &OsString| file.to_string_lossy().into_owned();
         let parent = merge::last_subvolume(open(context, &self.onto)?).with_context(|| name(&self.onto))?;
         let parent = parent
-            .ok_or_else(|| anyhow!("the stream makes no subvolume"))
+            .ok_or_else(|| anyhow!("the stream contains no subvolume"))
             .with_context(|| name(&self.onto))?;
         let input = open(context, &self.stream)?;
         let mut out = Destination::open(context, self.file.as_deref())?;

@@ -43,14 +43,19 @@ impl Subcommand for Delete {
             "buttress subvolume delete new.img:/home-monday",
             "Deletes a snapshot and frees its space",
         ),
-        example("buttress subvolume delete -i 257 new.img", "The same, by its id"),
+        example(
+            "buttress subvolume delete -i 257 new.img",
+            "Sets the default subvolume by its id",
+        ),
     ];
 
     fn run(self, context: &Context) -> Result<Outcome> {
         let targets: Vec<Target> = self.targets.iter().map(|target| context.target(target)).collect();
         let has_path = |target: &Target| target.path.iter().any(|byte| *byte != b'/');
         if self.id.is_some() && (targets.len() > 1 || targets.iter().any(has_path)) {
-            return Err(usage("-i names the subvolume: give one image, without a path"));
+            return Err(usage(
+                "-i selects the subvolume by id: give one image, without a path",
+            ));
         }
         let volume = super::open_one_volume(context, &targets)?;
         let mut deleted = Vec::new();
@@ -83,7 +88,7 @@ impl Subcommand for Delete {
             }
             out.flush()?;
         }
-        dropped.context("giving back the space of what was deleted")?;
+        dropped.context("freeing the space of deleted subvolumes")?;
         Ok(Outcome::Done)
     }
 }
@@ -100,7 +105,7 @@ fn explained(volume: &Writing, target: &Target, error: Error) -> anyhow::Error {
         Some(path) => {
             let path = String::from_utf8_lossy(&path).into_owned();
             let image = target.image.display();
-            error.context(Advice::new(format!("first delete {image}:/{path}")))
+            error.context(Advice::new(format!("delete {image}:/{path} first")))
         }
     }
 }

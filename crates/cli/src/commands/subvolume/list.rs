@@ -129,7 +129,11 @@ impl FromStr for SortKey {
             "ogen" => SortField::CreatedGeneration,
             "rootid" => SortField::Id,
             "path" => SortField::Path,
-            _ => return Err(format!("{name:?} is none of gen, ogen, rootid, path")),
+            _ => {
+                return Err(format!(
+                    "unknown sort key {name:?} (expected gen, ogen, rootid or path)"
+                ));
+            }
         };
         Ok(Self { field, descending })
     }

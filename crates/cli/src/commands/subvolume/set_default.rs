@@ -32,7 +32,7 @@ impl Subcommand for SetDefault {
         ),
         example(
             "buttress subvolume set-default 256 new.img",
-            "The same, by its id",
+            "Sets the default subvolume by its id",
         ),
     ];
 

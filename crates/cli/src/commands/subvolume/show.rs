@@ -81,7 +81,9 @@ impl Show {
                 (None, Some(uuid)) => format!("there is no subvolume with uuid {uuid}"),
                 (None, None) => format!("{location} is not the root of a subvolume"),
             };
-            anyhow::anyhow!(what).context(Advice::new("`buttress subvolume list IMAGE` shows what there is"))
+            anyhow::anyhow!(what).context(Advice::new(
+                "`buttress subvolume list IMAGE` lists all subvolumes",
+            ))
         })
     }
 

@@ -51,8 +51,9 @@ impl Subcommand for Snapshot {
             .resolve(&source.path, Follow::All)
             .with_context(|| source.display())?;
         if !from.is_subvolume_root() {
-            return Err(anyhow::anyhow!("{} is not a subvolume", source.display()))
-                .context(Advice::new("`buttress subvolume list IMAGE` shows what there is"));
+            return Err(anyhow::anyhow!("{} is not a subvolume", source.display())).context(Advice::new(
+                "`buttress subvolume list IMAGE` lists all subvolumes",
+            ));
         }
         let mut path = destination.path.clone();
         if volume.resolve(&path, Follow::All).is_ok() {
@@ -62,7 +63,7 @@ impl Subcommand for Snapshot {
                 .rsplit(|byte| *byte == b'/')
                 .find(|name| !name.is_empty());
             let name =
-                name.with_context(|| format!("{} has no name: give the snapshot one", source.display()))?;
+                name.with_context(|| format!("{} has no name: give the snapshot a name", source.display()))?;
             path.push(b'/');
             path.extend_from_slice(name);
         }

@@ -23,7 +23,9 @@ impl FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a time such as @1700000000.5 or 2024-02-29T12:00:00Z");
+        let wrong = || {
+            format!("invalid time {text:?} (expected a time such as @1700000000.5 or 2024-02-29T12:00:00Z)")
+        };
         let Some(number) = text.strip_prefix('@') else {
             let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
             // Nanoseconds count backwards before 1970 there, never here.
@@ -180,7 +182,9 @@ impl FromStr for Owner {
         let number = |part: &str| match part {
             "" => Ok(None),
             digits => digits.parse().map(Some).map_err(|_| {
-                format!("{digits:?} is not a number: owners are numbers, as a volume has no list of names")
+                format!(
+                    "{digits:?} is not a number: give owners as numbers, because a volume has no user names"
+                )
             }),
         };
         let owner = Self {
@@ -188,7 +192,7 @@ impl FromStr for Owner {
             group: number(group)?,
         };
         if owner.user.is_none() && owner.group.is_none() {
-            return Err("an owner, a group, or both are needed: UID:GID".to_owned());
+            return Err("the owner and group are missing: give UID, :GID or UID:GID".to_owned());
         }
         Ok(owner)
     }
@@ -267,7 +271,7 @@ impl Word for Getfattr {
             if let Some(name) = &self.name {
                 xattrs.retain(|xattr| xattr.name == name.as_bytes());
                 if xattrs.is_empty() {
-                    bail!("{}: there is no attribute {}", file.display(), name.display());
+                    bail!("{}: no such attribute {}", file.display(), name.display());
                 }
             }
             if xattrs.is_empty() {

@@ -66,7 +66,7 @@ impl Word for Pwrite {
                 let identity = Identity::of_open(&file);
                 if identity.is_some_and(|identity| session.context().sources().has(&identity)) {
                     bail!(
-                        "{}: it is an image or device of the volume: it is not copied into itself",
+                        "{}: it is an image or device of the volume, and cannot be copied into itself",
                         path.display()
                     );
                 }

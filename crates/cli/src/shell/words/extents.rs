@@ -78,7 +78,7 @@ impl Word for Seek {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let wanted = (self.both || self.data, self.both || self.hole);
         if wanted == (false, false) {
-            bail!("what is needed is one of -a, -d and -h");
+            bail!("give -a, -d or -h");
         }
         let location = session.resolve(&self.file, Follow::All)?;
         let Bytes(start) = self.offset;

@@ -72,12 +72,11 @@ impl FromStr for Change {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut letters = text.chars();
         let sign = letters.next().filter(|sign| "+-=".contains(*sign));
-        let sign = sign.ok_or_else(|| format!("{text:?} does not begin with +, - or ="))?;
+        let sign = sign.ok_or_else(|| format!("{text:?}: the first character must be +, - or ="))?;
         let mut attributes = FileAttributes::empty();
         for letter in letters {
             let known = CHANGEABLE.iter().find(|(known, _)| *known == letter);
-            let (_, attribute) =
-                known.ok_or_else(|| format!("btrfs has no attribute {letter:?} that can be changed"))?;
+            let (_, attribute) = known.ok_or_else(|| format!("unknown attribute {letter:?}"))?;
             attributes.insert(*attribute);
         }
         Ok(Self { sign, attributes })

@@ -132,7 +132,7 @@ impl Rm {
         }
         match writing.volume().unlink(directory, &name) {
             Err(error) if error.kind() == ErrorKind::IsADirectory => {
-                Err(error).context(Advice::new("-r removes directories with all they hold"))
+                Err(error).context(Advice::new("to remove directories recursively, give -r"))
             }
             other => Ok(other?),
         }
@@ -163,7 +163,7 @@ impl Word for Mv {
     fn run(self, session: &mut Session<'_>) -> Result<()> {
         let writing = session.require_writing()?;
         let Some((destination, sources)) = self.places.split_last() else {
-            bail!("a destination is missing");
+            bail!("the destination is missing");
         };
         let mode = match (self.no_clobber, self.exchange) {
             (true, _) => RenameMode::NoReplace,
@@ -178,7 +178,7 @@ impl Word for Mv {
         };
         if sources.len() > 1 && into.is_none() {
             bail!(
-                "{} is not a directory, and there are several sources",
+                "{} is not a directory, but several sources are given",
                 destination.escape_ascii()
             );
         }
@@ -411,7 +411,7 @@ impl Word for Mknod {
             (Kind::Socket, None) => NodeKind::Socket,
             (Kind::Character, Some(number)) => NodeKind::CharacterDevice(number),
             (Kind::Block, Some(number)) => NodeKind::BlockDevice(number),
-            (Kind::Pipe | Kind::Socket, Some(_)) => bail!("pipes and sockets have no numbers"),
+            (Kind::Pipe | Kind::Socket, Some(_)) => bail!("pipes and sockets take no device numbers"),
             (Kind::Character | Kind::Block, None) => bail!("a device needs its major and minor number"),
         };
         let (directory, name) = writing.place(&session.path(&self.name))?;

@@ -73,7 +73,7 @@ impl Word for Help {
         let mut found = &mut command;
         for word in &self.word {
             let Some(below) = found.find_subcommand_mut(word) else {
-                bail!("there is no word {word:?}; `help` lists all");
+                bail!("unknown command {word:?}; `help` lists all commands");
             };
             found = below;
         }

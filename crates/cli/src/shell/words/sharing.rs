@@ -40,7 +40,9 @@ impl Pair {
                 let numbers = [number(source_offset)?, number(offset)?, number(length)?];
                 (source, numbers, target)
             }
-            _ => bail!("what is needed is SOURCE FILE, or SOURCE SOURCE_OFFSET OFFSET LENGTH FILE"),
+            _ => bail!(
+                "wrong number of arguments (expected SOURCE FILE, or SOURCE SOURCE_OFFSET OFFSET LENGTH FILE)"
+            ),
         };
         let names = [source, target];
         let source = session.resolve(source, Follow::All).context("the source")?;

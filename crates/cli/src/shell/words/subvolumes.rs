@@ -17,7 +17,7 @@ fn subvolume_at(session: &Session<'_>, argument: &OsString) -> Result<SubvolumeI
     let location = session.resolve(argument, Follow::All)?;
     if !location.is_subvolume_root() || location.placeholder().is_some() {
         return Err(anyhow!("{} is not a subvolume", argument.display()))
-            .context(Advice::new("`subvolume list` shows what there is"));
+            .context(Advice::new("`subvolume list` lists all subvolumes"));
     }
     Ok(location.subvolume)
 }
@@ -81,8 +81,9 @@ impl Word for Snapshot {
                 let source = session.path(&self.source);
                 let (_, name) = crate::writing::split(&source);
                 if name.is_empty() || name == b"." || name == b".." {
-                    return Err(anyhow!("{} has no name", self.source.as_bytes().escape_ascii()))
-                        .context(Advice::new("name the snapshot, not only its directory"));
+                    return Err(anyhow!("{} has no name", self.source.as_bytes().escape_ascii())).context(
+                        Advice::new("give the name of the snapshot, not only its directory"),
+                    );
                 }
                 (directory, name.to_vec())
             }
@@ -122,7 +123,7 @@ impl Word for Delete {
         let watch = Watch::start(session.context(), "subvolume delete", progress.clone());
         let dropped = writing.volume().drop_deleted_subvolumes(&progress);
         watch.end_as(dropped.is_ok());
-        dropped.context("giving back the space of what was deleted")
+        dropped.context("freeing the space of deleted subvolumes")
     }
 }
 

@@ -42,8 +42,8 @@ impl MountedVolume {
             _ => return Err(Errno::INVAL),
         }
         self.is_shut_down.store(true, Ordering::SeqCst);
-        writer.view().volume().stop_writing(&"it was shut down");
-        self.tell("the volume was shut down: nothing is done any more, and what was not committed or synced is lost");
+        writer.view().volume().stop_writing(&"the volume was shut down");
+        self.tell("the volume was shut down: the mount no longer works, and uncommitted and unsynced changes are lost");
         Ok(Answered::default())
     }
 

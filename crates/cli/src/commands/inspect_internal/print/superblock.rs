@@ -29,7 +29,7 @@ const EXTENT_TREE_V2: u64 = 1 << 13;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ArrayDamage {
     /// Longer than its place.
-    #[error("sys_array_size {size_bytes} is more than the {most_bytes} bytes that there are")]
+    #[error("sys_array_size is too large (found {size_bytes} bytes, expected at most {most_bytes})")]
     Size {
         /// What the superblock says.
         size_bytes: usize,
