@@ -548,7 +548,7 @@ fn account(amounts: Amounts) -> Result<()> {
     let ours = Ours::new(device.path())?;
     let own = account_of(&ours, device.path(), amounts)?;
     ours.0.close()?;
-    println!("| one fsync of a 4 KiB overwrite | buttress | btrfs | ratio |\n|---|---|---|---|");
+    println!("| fsync of a 4 KiB overwrite | buttress | btrfs | ratio |\n|---|---|---|---|");
     println!(
         "| bytes written | {:.0} | {:.0} | {:.2} |",
         own.0,

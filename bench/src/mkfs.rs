@@ -147,7 +147,7 @@ fn zstd(bench: &Bench) -> Result<()> {
         return Ok(());
     }
     bench.pairs(
-        "the same with --compress zstd",
+        "compressed, --compress zstd",
         0.25,
         (
             &|output| bench.ours(&["--compress", "zstd"], output),

@@ -31,10 +31,9 @@ pub(crate) fn median(numbers: &[f64]) -> f64 {
 }
 
 impl Pairs {
-    /// The head of the table that [`Pairs::row`] fills.
+    /// Returns the head of the table that [`Pairs::row`] fills.
     pub(crate) fn head() -> &'static str {
-        "| job | cache | buttress s | other s | ratio min | median | max | goal | met | peak MiB |\n\
-         |---|---|---|---|---|---|---|---|---|---|"
+        "| job | cache | buttress s | other s | ratio | goal | peak MiB |\n|---|---|---|---|---|---|---|"
     }
 
     /// The medians of the seconds, ours and theirs.
@@ -53,7 +52,7 @@ impl Pairs {
             .map(|runs| median(&sorted(runs.iter().map(|run| run.machine_seconds).collect())))
     }
 
-    /// One row of the table, times as medians.
+    /// Returns a row of the table. The times are medians; the ratio is the median of the pairs, with the least and the most.
     pub(crate) fn row(&self) -> String {
         let [ours, theirs] = self.seconds();
         let ratios = sorted(
@@ -66,7 +65,7 @@ impl Pairs {
         let ratio = median(&ratios);
         let peak = self.ours.iter().map(|run| run.peak_kib).max().unwrap_or(0) / 1024;
         format!(
-            "| {} | {} | {:.3} | {:.3} | {:.2} | {ratio:.2} | {:.2} | {:.2} | {} | {peak} |",
+            "| {} | {} | {:.3} | {:.3} | {ratio:.2} ({:.2}–{:.2}) | {:.2}{} | {peak} |",
             self.job,
             self.cache,
             ours,
@@ -74,7 +73,7 @@ impl Pairs {
             ratios.first().copied().unwrap_or(f64::NAN),
             ratios.last().copied().unwrap_or(f64::NAN),
             self.goal,
-            if ratio <= self.goal { "yes" } else { "no" },
+            if ratio <= self.goal { "" } else { " missed" },
         )
     }
 }
