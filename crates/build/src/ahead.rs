@@ -1,8 +1,9 @@
-//! Entries that are fetched ahead: a source is asked on a thread of its own, while what it gave is sorted.
+//! Entries fetched ahead: a thread of its own reads a source, while the caller sorts earlier
+//! entries.
 //!
-//! Entries come in batches, so that handing them over costs next to nothing, and few of those wait, so that memory does not
-//! depend on how fast a source is. Their order is the source's. Who takes them may give up at any entry; the source is asked for
-//! at most some more then.
+//! Entries travel in batches, so passing them on costs next to nothing. Few batches are queued, so
+//! memory does not depend on the speed of a source. The order is the source's. The receiver may
+//! stop at any entry, and the source is then asked for a bounded number of further entries.
 
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Error, Result};
@@ -10,16 +11,16 @@ use crate::source::{Source, SourceError};
 use crossbeam_channel::{Sender, bounded};
 use std::thread;
 
-/// A batch has no more entries.
+/// The maximum number of entries in a batch.
 const BATCH_ENTRIES: usize = 256;
 
-/// A batch that has so many bytes gets no more entries.
+/// The size in bytes at which a batch is full.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// So many batches wait.
+/// The number of batches that may be queued.
 const BATCHES_WAITING: usize = 4;
 
-/// Gives all entries of a source to `take`.
+/// Passes all entries of a source to `take`.
 pub(crate) fn for_each(source: &mut dyn Source, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
     let (to, batches) = bounded(BATCHES_WAITING);
     thread::scope(|scope| {
@@ -40,10 +41,10 @@ pub(crate) fn for_each(source: &mut dyn Source, take: &mut dyn FnMut(Entry) -> R
     })
 }
 
-/// Entries, and what the source failed with behind them.
+/// A batch of entries, and the source's error after them.
 type Batch = (Vec<Entry>, Option<SourceError>);
 
-/// Asks for entries until there are no more, or nobody wants them.
+/// Fetches entries until the source ends or the receiver is gone.
 fn fetch(source: &mut dyn Source, to: &Sender<Batch>) {
     let mut ends = false;
     while !ends {
@@ -69,7 +70,7 @@ fn fetch(source: &mut dyn Source, to: &Sender<Batch>) {
     }
 }
 
-/// About how much memory an entry takes.
+/// Returns the approximate memory of an entry.
 fn bytes_of(entry: &Entry) -> usize {
     let content = match &entry.kind {
         EntryKind::File(content) => content.locator.len(),
@@ -93,7 +94,7 @@ mod tests {
     use crate::source::Contents;
     use std::sync::Arc;
 
-    /// Gives so many entries, and fails then or ends.
+    /// A source of a given number of entries, which then fails or ends.
     struct Numbers {
         given: usize,
         most: usize,

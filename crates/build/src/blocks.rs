@@ -1,11 +1,12 @@
-//! Trees packed into blocks, one pass over their items.
+//! Trees packed into blocks in one pass over their items.
 //!
-//! A [`Packer`] fills leaves to the end in the order of keys, and a node as soon as it has all the children that fit. Each
-//! finished block takes the next address and goes to the [`BlockLog`]: blocks of one tree lie one behind the other, in
-//! addresses that belong to metadata alone. Where they come to lie on devices is settled when all are there.
+//! A [`Packer`] fills leaves to the end in key order. It makes a node as soon as all children that
+//! fit are known. Each finished block takes the next address and goes to the [`BlockLog`]. The
+//! blocks of one tree are adjacent, at addresses that belong to metadata alone. Their places on
+//! devices are determined when all blocks exist.
 //!
-//! [`Shape`] packs in the same way, but only counts: it tells how many blocks a tree will have, and of which levels, before
-//! anything of it is written.
+//! [`Shape`] packs in the same way, but only counts. It predicts the number of a tree's blocks and
+//! their levels before any block is written.
 
 use crate::error::{Error, Result};
 use crate::layout::GENERATION;
@@ -18,7 +19,7 @@ use buttress_format::{
 use buttress_mkfs::parts::TreeRoot;
 use std::collections::BTreeMap;
 
-/// What of a finished block the extent tree says.
+/// The properties of a finished block that the extent tree needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockNote {
     pub(crate) owner: TreeId,
@@ -36,7 +37,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// The tree as items say it that lead to it.
+    /// Returns the tree in the form of the items that lead to it.
     pub(crate) const fn tree(&self) -> TreeRoot {
         TreeRoot {
             id: self.id,
@@ -48,10 +49,10 @@ impl Root {
     }
 }
 
-/// What a root holds: a snapshot's root is a copy of it.
+/// The content of a root. A snapshot's root is a copy of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Top {
-    /// Keys, lengths of data, data.
+    /// The keys and data lengths of the items, and their data.
     Leaf(Vec<(Key, usize)>, Vec<u8>),
     Node(Vec<(Key, Logical)>),
 }
@@ -65,7 +66,7 @@ impl Top {
         first.unwrap_or(Key::MIN)
     }
 
-    /// The items of a leaf.
+    /// Returns the items of a leaf.
     pub(crate) fn items(&self) -> impl Iterator<Item = (Key, &[u8])> + '_ {
         let (heads, mut rest) = match self {
             Self::Leaf(heads, data) => (heads.as_slice(), data.as_slice()),
@@ -79,7 +80,7 @@ impl Top {
     }
 }
 
-/// What all blocks have in common.
+/// The header fields that all blocks share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockFormat {
     pub(crate) fsid: Uuid,
@@ -90,19 +91,19 @@ pub(crate) struct BlockFormat {
 }
 
 impl BlockFormat {
-    /// How much items with their heads take of a leaf.
+    /// Returns the space of a leaf for items with their heads.
     fn leaf_bytes(&self) -> usize {
         leaf_data_bytes_max(self.node_bytes).saturating_add(ITEM_HEAD_BYTES)
     }
 }
 
-/// What there is to say of finished blocks, one behind the other.
+/// The properties of finished blocks at consecutive addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
     base: Logical,
     node_bytes: u32,
     notes: Vec<BlockNote>,
-    /// Other trees that lead to a block, by its number.
+    /// Other trees that refer to a block, by its number.
     shared: BTreeMap<usize, Vec<TreeId>>,
 }
 
@@ -111,19 +112,19 @@ impl Listing {
         &self.notes
     }
 
-    /// The address of a block by its number.
+    /// Returns the address of a block by its number.
     pub(crate) fn address(&self, number: usize) -> Logical {
         let offset = (number as u64).saturating_mul(u64::from(self.node_bytes));
         self.base.saturating_add(ByteCount::new(offset))
     }
 
-    /// The trees besides its owner that lead to a block directly.
+    /// Returns the trees, besides its owner, that refer to a block directly.
     pub(crate) fn shared_with(&self, number: usize) -> &[TreeId] {
         self.shared.get(&number).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Finished blocks, one behind the other.
+/// Finished blocks at consecutive addresses.
 #[derive(Debug)]
 pub(crate) struct BlockLog {
     pub(crate) format: BlockFormat,
@@ -157,13 +158,13 @@ impl BlockLog {
         self.listing.base
     }
 
-    /// The address of a block by its number.
+    /// Returns the address of a block by its number.
     #[cfg(test)]
     pub(crate) fn address(&self, number: usize) -> Logical {
         self.listing.address(number)
     }
 
-    /// Writes a root like another one, for a tree that shares all below it.
+    /// Writes a copy of a root for a tree that shares all blocks below it.
     pub(crate) fn copy_root(&mut self, of: &Root, top: &Top, owner: TreeId) -> Result<Root> {
         let note = BlockNote {
             owner,
@@ -213,7 +214,7 @@ impl BlockLog {
         Ok(logical)
     }
 
-    /// All blocks, to be written.
+    /// Returns all blocks for writing.
     pub(crate) fn finish(self) -> Spooled {
         self.blocks.finish()
     }
@@ -225,14 +226,14 @@ pub(crate) struct Packer {
     owner: TreeId,
     heads: Vec<(Key, usize)>,
     data: Vec<u8>,
-    /// For each level above the leaves, the children of the node that is being filled.
+    /// For each level above the leaves, the children of the unfinished node.
     levels: Vec<Vec<(Key, Logical)>>,
     blocks: u64,
-    /// What the block holds that was finished last.
+    /// The content of the last finished block.
     last: Top,
 }
 
-/// Fills an empty leaf. False where items do not fit.
+/// Fills an empty leaf. Returns false if the items do not fit.
 fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool {
     block.edit_leaf(|leaf| {
         let mut rest = data;
@@ -249,7 +250,7 @@ fn fill_leaf(block: &mut TreeBlock, heads: &[(Key, usize)], data: &[u8]) -> bool
     })
 }
 
-/// Fills an empty node. False where children do not fit.
+/// Fills an empty node. Returns false if the children do not fit.
 fn fill_node(block: &mut TreeBlock, children: &[(Key, Logical)], generation: Generation) -> bool {
     block.edit_node(|node| {
         children.iter().enumerate().all(|(slot, (key, logical))| {
@@ -275,7 +276,7 @@ impl Packer {
         }
     }
 
-    /// How many bytes the data of the next item may have without beginning a new leaf.
+    /// Returns the maximum data length of the next item that does not begin a new leaf.
     pub(crate) fn room(&self, log: &BlockLog) -> usize {
         let taken = self.heads.len().saturating_add(1).saturating_mul(ITEM_HEAD_BYTES);
         log.format
@@ -293,7 +294,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Whether not even an item without data fits.
+    /// Returns true if not even an item without data fits.
     fn is_full(&self, log: &BlockLog) -> bool {
         let heads = self.heads.len().saturating_add(1).saturating_mul(ITEM_HEAD_BYTES);
         heads.saturating_add(self.data.len()) > log.format.leaf_bytes()
@@ -308,7 +309,7 @@ impl Packer {
         };
         let (heads, data) = (&self.heads, &self.data);
         let logical = log.push(note, |block| fill_leaf(block, heads, data))?;
-        // Memory goes round: what was finished before is written over.
+        // The memory of the previously finished block is reused.
         let (mut heads, mut data) = match core::mem::replace(&mut self.last, Top::Node(Vec::new())) {
             Top::Leaf(heads, data) => (heads, data),
             Top::Node(_) => Default::default(),
@@ -329,7 +330,7 @@ impl Packer {
             self.levels.push(Vec::new());
         }
         let most = node_pointers_max(log.format.node_bytes).max(2);
-        // A node is made only when there is a child beyond it, so that a root has at least two.
+        // A node is made only when a further child exists, so a root has at least two children.
         if self
             .levels
             .get(place)
@@ -362,7 +363,8 @@ impl Packer {
         self.child(log, level.saturating_add(1), first_key, logical)
     }
 
-    /// Finishes the tree: its root, and what that holds. A tree without items is an empty leaf.
+    /// Finishes the tree. Returns its root and the root's content. A tree without items is an empty
+    /// leaf.
     pub(crate) fn finish(mut self, log: &mut BlockLog) -> Result<(Root, Top)> {
         if !self.heads.is_empty() || self.levels.is_empty() {
             self.leaf(log)?;
@@ -393,16 +395,17 @@ impl Packer {
     }
 }
 
-/// Counts the blocks of a tree.
+/// A counter of the blocks of a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     leaf_bytes: usize,
     pointers: usize,
     taken: usize,
     first_key: Key,
-    /// For each level above the leaves, how many children the node that is being filled has, and the first key.
+    /// For each level above the leaves, the number of children and the first key of the unfinished
+    /// node.
     children: Vec<(usize, Key)>,
-    /// Levels and first keys of blocks, in the order in which they are finished.
+    /// The levels and first keys of blocks, in the order in which they are finished.
     blocks: Vec<(u8, Key)>,
 }
 
@@ -494,7 +497,7 @@ mod tests {
     use super::*;
     use buttress_format::{ItemType, ObjectId};
 
-    /// What is counted is what is packed, for trees of one block, of two levels and of three.
+    /// The counted blocks equal the packed blocks, for trees of one, two and three levels.
     #[test]
     fn shapes_are_those_of_packed_trees() {
         let format = BlockFormat {
@@ -505,7 +508,7 @@ mod tests {
             generation: Generation::new(8),
         };
         let folder = SpoolFolder::new(None);
-        // A node of 4 KiB has 121 pointers, a leaf of items of 1000 bytes three items.
+        // A node of 4 KiB has 121 pointers, and a leaf holds three items of 1000 bytes.
         for items in [0, 1, 3, 4, 360, 363, 364, 366, 121 * 121 * 3, 121 * 121 * 3 + 1] {
             let mut log = BlockLog::new(format, Logical::new(1 << 30), &folder, 1 << 20);
             let mut packer = Packer::new(TreeId::FS);

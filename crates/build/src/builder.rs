@@ -1,8 +1,9 @@
 //! [`ImageBuilder`]: sources in, a volume out.
 //!
-//! 1. [`ImageBuilder::gather`] takes all entries, sorts them and lays out the tree: `gather`, `links`, `layers`, `tree`,
-//!    `layout`. Nothing is written.
-//! 2. [`Gathered::write`] wipes the devices, reads contents, writes data and blocks, and superblocks at last: `write`.
+//! 1. [`ImageBuilder::gather`] reads all entries, sorts them and lays out the tree: `gather`,
+//!   `links`, `layers`, `tree`, `layout`. Nothing is written.
+//! 2. [`Gathered::write`] wipes the devices, reads contents, and writes data and blocks, and
+//!   finally the superblocks: `write`.
 
 use crate::entry::Entry;
 use crate::error::{Error, Result};
@@ -19,20 +20,21 @@ use buttress_mkfs::parts::Settings;
 use buttress_mkfs::{Identity, Made};
 use std::sync::Arc;
 
-/// What an adapter says of an entry.
+/// An adapter's decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays, as the adapter left it.
+    /// The entry stays in the form that the adapter left.
     Keep,
-    /// It is left out, and what is below it of the same source.
+    /// The entry is left out, together with everything of the same source below it.
     LeaveOut,
 }
 
-/// Looks at every entry before anything else does, and may change it: owners, contexts, exclusions. Adapters see entries
-/// in the order of the source, which means nothing: what one says must follow from the entry alone.
+/// An adapter, which inspects every entry first and may change its owner, contexts or exclusion.
+/// Adapters receive entries in the order of the source, which has no meaning. The result must
+/// depend on the entry alone.
 pub type Adapter = Box<dyn Fn(&mut Entry) -> Verdict + Send + Sync>;
 
-/// Builds a volume from sources. Those that are added later lie above those that are added earlier.
+/// Builds a volume from sources. A later source lies above earlier sources.
 pub struct ImageBuilder {
     pub(crate) options: BuildOptions,
     pub(crate) sources: Vec<Box<dyn Source>>,
@@ -49,7 +51,7 @@ impl core::fmt::Debug for ImageBuilder {
 }
 
 impl ImageBuilder {
-    /// A builder without sources: what it builds is empty.
+    /// Makes a builder without sources, which builds an empty volume.
     #[must_use]
     pub fn new(options: BuildOptions) -> Self {
         Self {
@@ -66,18 +68,18 @@ impl ImageBuilder {
         self
     }
 
-    /// Adds an adapter, which sees what the ones before it left.
+    /// Adds an adapter, which receives the entries that earlier adapters left.
     #[must_use]
     pub fn adapt(mut self, adapter: impl Fn(&mut Entry) -> Verdict + Send + Sync + 'static) -> Self {
         self.adapters.push(Box::new(adapter));
         self
     }
 
-    /// Takes all entries from all sources, and lays out the tree for a volume on so many devices. `time` is that of
-    /// directories that nobody named.
+    /// Reads all entries from all sources, and lays out the tree for a volume on this number of
+    /// devices. `time` is the time of directories without an entry.
     ///
     /// # Errors
-    /// What a source fails with, entries that do not fit together, options that do not.
+    /// Fails if a source fails, if entries contradict each other, or if options do.
     pub fn gather(self, devices: usize, time: Timestamp, progress: &Progress) -> Result<Gathered> {
         progress.check()?;
         let settings = Settings::new(&self.options.volume, devices)?;
@@ -88,7 +90,7 @@ impl ImageBuilder {
     }
 }
 
-/// A tree whose entries are all there and in order, and whose contents are still to be read.
+/// A tree with all entries in order, whose contents are not read yet.
 pub struct Gathered {
     pub(crate) options: BuildOptions,
     pub(crate) settings: Settings,
@@ -107,24 +109,25 @@ impl core::fmt::Debug for Gathered {
 }
 
 impl Gathered {
-    /// How large a device has to be that the volume fits on in any case, if it is the only one; what it takes in the end may
-    /// be less.
+    /// Returns a size that suffices for a single device. The volume may finally take less.
     #[must_use]
     pub fn enough_bytes(&self) -> ByteCount {
         write::enough_bytes(self)
     }
 
-    /// How many files there are, and how many bytes their contents have.
+    /// Returns the number of files, and the total size of their contents.
     #[must_use]
     pub const fn contents(&self) -> (u64, ByteCount) {
         let totals = &self.layout.totals;
         (totals.files, ByteCount::new(totals.content_bytes))
     }
 
-    /// Reads contents and writes the volume. Superblocks come last: what fails leaves nothing that opens as a volume.
+    /// Reads contents and writes the volume. Superblocks come last, so after a failure no device
+    /// opens as a volume.
     ///
     /// # Errors
-    /// What a source or a device fails with, too little room, [`Error::Cancelled`].
+    /// Fails if a source or a device fails, or if space is short. Returns [`Error::Cancelled`] if
+    /// the job was cancelled.
     pub fn write(self, devices: &[Device], identity: &Identity, progress: &Progress) -> Result<Made> {
         write::write(self, devices, identity, progress)
     }

@@ -1,10 +1,12 @@
-//! Contents, read by workers: each file becomes pieces that are compressed and checksummed, ready to be given addresses.
+//! Contents: workers read each file, and turn it into pieces that are compressed and checksummed,
+//! ready for addresses.
 //!
-//! A file is cut into *segments*, each of which is one job for one worker; so all workers help with a large file. A job of a
-//! file with holes spans several segments ([`span`]): the number of jobs follows the data, not the size. Jobs are
-//! taken in the order in which they were made, and what comes of them is asked for in that order: what comes out does not
-//! depend on how many workers there are. A job's pieces wait in a channel of its own. Jobs are only made while the bytes
-//! that are on the way stay below a limit ([`Budget`]).
+//! A file is split into *segments*, each of which is one job for one worker, so all workers help
+//! with a large file. A job of a file with holes covers several segments ([`span`]), so the number
+//! of jobs depends on the data, not on the size. Jobs are started and their results are taken in
+//! the order in which they were made. The output therefore does not depend on the number of
+//! workers. Each job's pieces queue in a channel of its own. A new job is made only while the bytes
+//! in flight stay below a limit ([`Budget`]).
 
 use crate::entry::{Compress, FileContent};
 use crate::error::{Error, Result, shown};
@@ -18,26 +20,28 @@ use core::ops::Range;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
 
-/// How much of a file one job reads. A multiple of [`PIECE_BYTES`].
+/// The number of bytes of a file that one job reads. A multiple of [`PIECE_BYTES`].
 pub(crate) const SEGMENT_BYTES: u64 = 4 << 20;
 
-/// The longest piece.
+/// The maximum length of a piece.
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// How many pieces of one job can wait: all of one segment. A worker whose job spans more waits for the pass.
+/// The maximum number of queued pieces of one job: all pieces of one segment. A worker whose job
+/// covers more waits for the pass.
 const PIECES_MAX: usize = 40;
 
-/// How many jobs a file with holes gets for each segment's worth of data: its data may be unevenly spread.
+/// The number of jobs that a file with holes gets for each segment's worth of data, because its
+/// data may be unevenly spread.
 const SPARSE_JOBS: u64 = 4;
 
-/// The most bytes of content that stand in the tree: as many as Linux lets stand there by default, and less than a sector.
-/// More would save reads of contents and cost as much where only names and inodes are read (docs/internals/performance.md, "Building
-/// images").
+/// Returns the maximum inline content: Linux's default, and less than a sector. More would save
+/// reads of contents, but would cost as much for readers of names and inodes only
+/// (docs/performance.md, "Building images").
 pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
     u64::from(sector_bytes.saturating_sub(1)).min(2048)
 }
 
-/// What one worker does in one go.
+/// The unit of work of one worker.
 pub(crate) struct Job {
     pub(crate) file: Arc<FileInfo>,
     pub(crate) start: u64,
@@ -46,19 +50,19 @@ pub(crate) struct Job {
     pub(crate) is_first: bool,
     pub(crate) method: Option<CompressionMethod>,
     pub(crate) checksums: bool,
-    /// Content may stand in the tree.
+    /// True if the content may be inline.
     pub(crate) inline: bool,
     pub(crate) to: Sender<Result<Piece>>,
 }
 
-/// What comes of a job, in this order: `Begin` of a first segment, then data in order of the file.
+/// The results of a job, in this order: `Begin` of a first segment, then data in file order.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// How many bytes of the file are no holes, in whole sectors.
+    /// The number of bytes of the file that are no holes, in whole sectors.
     Begin {
         data_bytes: u64,
     },
-    /// All content, which is short.
+    /// The whole content, which is short.
     Inline {
         stored: Vec<u8>,
         compression: Compression,
@@ -71,38 +75,38 @@ pub(crate) enum Piece {
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) at: u64,
-    /// Whole sectors.
+    /// The length of the content in whole sectors.
     pub(crate) content_bytes: u64,
     pub(crate) stored: Vec<u8>,
     pub(crate) compression: Compression,
-    /// Of what is stored; empty where there are to be none.
+    /// The checksums of the stored bytes; empty if the file has none.
     pub(crate) checksums: Vec<u8>,
-    /// Of what is stored, where equal pieces are to share it.
+    /// The digest of the stored bytes, if equal pieces share them.
     pub(crate) digest: Option<Digest>,
 }
 
-/// What equal pieces have in common, and no others: a cryptographic hash of what is stored, and how it is compressed.
+/// The identity of equal pieces: a cryptographic hash of the stored bytes, and their compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Digest([u8; 32], u8);
 
-/// What all workers know.
+/// The state that all workers share.
 pub(crate) struct Shop {
     pub(crate) contents: Vec<Arc<dyn Contents>>,
     pub(crate) sector_bytes: u32,
     /// See [`inline_bytes_max`].
     pub(crate) inline_bytes: u64,
     pub(crate) checksum: ChecksumType,
-    /// Equal pieces share what is stored.
+    /// True if equal pieces share their stored bytes.
     pub(crate) dedupe: bool,
     pub(crate) progress: Progress,
 }
 
-/// The channel of a new job.
+/// Makes the channel of a new job.
 pub(crate) fn channel() -> (Sender<Result<Piece>>, Receiver<Result<Piece>>) {
     bounded(PIECES_MAX)
 }
 
-/// Returns how many bytes of a file one job covers: whole segments.
+/// Returns the number of bytes of a file that one job covers: whole segments.
 pub(crate) fn span(content: &FileContent, sector_bytes: u32) -> u64 {
     let segments = content.size.get().div_ceil(SEGMENT_BYTES);
     let Some(data) = content.data else {
@@ -113,7 +117,7 @@ pub(crate) fn span(content: &FileContent, sector_bytes: u32) -> u64 {
     segments.div_ceil(jobs).max(1).saturating_mul(SEGMENT_BYTES)
 }
 
-/// The compression of a file's content.
+/// Returns the compression of a file's content.
 pub(crate) fn method(own: Option<Compress>, default: Compress, may: bool) -> Option<CompressionMethod> {
     match own.unwrap_or(default) {
         Compress::With(method) if may && method.compression() != Compression::None => Some(method),
@@ -121,7 +125,7 @@ pub(crate) fn method(own: Option<Compress>, default: Compress, may: bool) -> Opt
     }
 }
 
-/// Does jobs until there are no more.
+/// Performs jobs until the queue ends.
 pub(crate) fn work(shop: &Shop, jobs: &Receiver<Job>) {
     let mut worker = Worker {
         shop,
@@ -135,7 +139,7 @@ pub(crate) fn work(shop: &Shop, jobs: &Receiver<Job>) {
             .map_err(Error::from)
             .and_then(|()| worker.job(&job))
         {
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = job.to.send(Err(error));
         }
     }
@@ -176,7 +180,7 @@ impl Worker<'_> {
         let end = job.end.min(size);
         let mut at = job.start;
         while at < end {
-            // Segments without data are passed over at once.
+            // Segments without data are skipped.
             let Some(data) = reader.next_data(FileOffset::new(at))? else {
                 break;
             };
@@ -194,7 +198,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Content that is short enough to stand in the tree. False when it is not, after all.
+    /// Reads content that is short enough to be inline. Returns false if it is too long after all.
     fn inline(&mut self, job: &Job, reader: &mut dyn ContentReader) -> Result<bool> {
         let size = job.file.content.size.get();
         if size > self.shop.inline_bytes && job.method.is_none() {
@@ -232,7 +236,8 @@ impl Worker<'_> {
         self.shop.sector_bytes.narrow::<usize>()
     }
 
-    /// Reads `length` bytes of content into the buffer, which gets `whole` bytes: what follows is zero.
+    /// Reads `length` bytes of content into the buffer, and fills it with zeros up to `whole`
+    /// bytes.
     fn read(&mut self, reader: &mut dyn ContentReader, at: u64, length: u64, whole: u64) -> Result<()> {
         let number = |bytes: u64| bytes.narrow::<usize>();
         self.buffer.clear();
@@ -243,7 +248,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A range of data in whole sectors.
+    /// Processes a range of data in whole sectors.
     fn range(&mut self, job: &Job, reader: &mut dyn ContentReader, range: Range<u64>) -> Result<()> {
         let size = job.file.content.size.get();
         let mut at = range.start;
@@ -273,7 +278,7 @@ impl Worker<'_> {
                     .checksum
                     .compute_sectors(&stored, sector_bytes, &mut checksums);
             }
-            // What has no checksums may be written in place: it is nobody else's.
+            // Data without checksums may be overwritten in place, so it is never shared.
             let digest = (self.shop.dedupe && job.checksums).then(|| digest(&stored, compression));
             send(
                 job,
@@ -298,12 +303,12 @@ fn digest(stored: &[u8], compression: Compression) -> Digest {
     Digest(bytes, compression.to_raw())
 }
 
-/// Hands a piece to the pass. Fails when the pass has ended early: nothing more of the job is wanted.
+/// Passes a piece to the pass. Fails if the pass has ended early and needs no more pieces.
 fn send(job: &Job, piece: Piece) -> Result<()> {
     job.to.send(Ok(piece)).map_err(|_| Error::Cancelled)
 }
 
-/// Ranges of data in whole sectors, in order, none touching the next.
+/// Ranges of data in whole sectors, in order and not adjacent.
 struct Scan {
     sector_bytes: u64,
     at: u64,

@@ -1,9 +1,10 @@
-//! Data on its way to the devices: pieces get addresses, addresses get checksums and references, bytes go to the writer.
+//! Data on its path to the devices: pieces get addresses, addresses get checksums and references,
+//! and bytes go to the writer.
 //!
-//! Addresses run on in the order of contents, so that what is written is one sequence of large writes. Uncompressed pieces
-//! that follow each other in file and address become one extent, up to the longest that the kernel makes; each compressed
-//! piece is one. Where equal pieces are to be shared, every piece is an extent of its own, and the first of equal ones is
-//! written: which that is follows from the order of contents.
+//! Addresses ascend in the order of contents, so the output is one sequence of large writes.
+//! Adjacent uncompressed pieces form one extent, up to the kernel's maximum length. Each compressed
+//! piece is an extent. If equal pieces are shared, every piece is an extent of its own. The first
+//! of equal pieces in the order of contents is written.
 
 use crate::content::{Data, Digest};
 use crate::error::{Error, Result};
@@ -24,13 +25,13 @@ use crossbeam_channel::Sender;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The longest uncompressed extent.
+/// The maximum length of an uncompressed extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
-/// About how much is handed to the writer at once.
+/// The approximate number of bytes that are passed to the writer at once.
 const WRITE_BYTES: u64 = 2 << 20;
 
-/// Where an extent of a file is, and how much of the file it is.
+/// The address of an extent of a file, and the part of the file that it covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) at: u64,
@@ -41,7 +42,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// The item of a file that has this extent.
+    /// Returns the file extent item for this extent.
     pub(crate) fn item(&self) -> Vec<u8> {
         FileExtent {
             generation: GENERATION,
@@ -59,31 +60,31 @@ impl Extent {
     }
 }
 
-/// Who refers to an extent.
+/// The owner of a reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) tree: TreeId,
     pub(crate) inode: InodeNumber,
 }
 
-/// What adds a chunk to the volume that is being written.
+/// A function that adds a chunk to the volume under construction.
 type AddChunk<'a> = Box<dyn Fn(&PlannedChunk) -> Result<()> + 'a>;
 
-/// Gives data addresses and hands it on.
+/// The writer that assigns addresses to data and passes it on.
 pub(crate) struct DataWriter<'a> {
     pub(crate) space: DataSpace,
-    /// References to extents, under address and owner.
+    /// References to extents, sorted by address and owner.
     pub(crate) references: Sorter,
-    /// Address, length and checksums of each extent in order of address.
+    /// Address, length and checksums of each extent, in address order.
     pub(crate) checksums: Spool,
     add_chunk: AddChunk<'a>,
     to_writer: Sender<ExtentWrite>,
     buffer: Option<(Logical, Buffer)>,
-    /// The run of uncompressed pieces that may go on.
+    /// The unfinished run of uncompressed pieces.
     open: Option<Extent>,
-    /// How contents are shared with files, where they are to be.
+    /// The sharing of contents with files, if it is enabled.
     pub(crate) sharing: Option<Sharing<'a>>,
-    /// Where pieces are that others may share.
+    /// The locations of pieces that other files may share.
     shared: HashMap<Digest, Extent>,
 }
 
@@ -109,7 +110,7 @@ impl<'a> DataWriter<'a> {
         }
     }
 
-    /// Takes the next piece of a file; gives extents that are finished to `done`.
+    /// Writes the next piece of a file. Passes finished extents to `done`.
     pub(crate) fn piece(
         &mut self,
         file: &Arc<FileInfo>,
@@ -172,7 +173,7 @@ impl<'a> DataWriter<'a> {
         })
     }
 
-    /// Adds a run to the open extent, or ends that and begins another.
+    /// Adds a run to the unfinished extent, or finishes it and begins another.
     fn extend(
         &mut self,
         at: u64,
@@ -207,12 +208,12 @@ impl<'a> DataWriter<'a> {
         Ok(())
     }
 
-    /// Ends a file.
+    /// Finishes a file.
     pub(crate) fn end(&mut self, done: &mut dyn FnMut(Extent) -> Result<()>) -> Result<()> {
         self.open.take().map_or(Ok(()), done)
     }
 
-    /// Notes that a file has an extent.
+    /// Records a file's reference to an extent.
     pub(crate) fn refer(&mut self, owner: Owner, extent: &Extent) -> Result<()> {
         let numbers = [
             extent.logical.get(),
@@ -244,7 +245,7 @@ impl<'a> DataWriter<'a> {
         Ok((room.logical, room.bytes))
     }
 
-    /// Whole rows, so that parity is written without a read.
+    /// Returns the bytes of whole rows, so that parity is written without a read.
     fn write_bytes(&self) -> usize {
         let chunk = self.space.chunks.last().map(|last| &last.chunk);
         let geometry = chunk.and_then(|chunk| StripeGeometry::new(chunk.profile(), chunk.stripes.len()).ok());
@@ -279,7 +280,7 @@ impl<'a> DataWriter<'a> {
         Ok(())
     }
 
-    /// Ends writing.
+    /// Finishes the writing.
     pub(crate) fn into_parts(self) -> DataParts {
         DataParts {
             space: self.space,
@@ -288,7 +289,7 @@ impl<'a> DataWriter<'a> {
         }
     }
 
-    /// Hands what is gathered to the writer.
+    /// Passes the gathered bytes to the writer.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let Some((logical, buffer)) = self.buffer.take() else {
             return Ok(());
@@ -297,7 +298,7 @@ impl<'a> DataWriter<'a> {
             logical,
             bytes: buffer.into_bytes(),
         };
-        // The writer ends early only when it failed, which it tells itself.
+        // The writer ends early only after a failure, which it reports itself.
         self.to_writer.send(write).map_err(|_| Error::WriterGone)
     }
 }

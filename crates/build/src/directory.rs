@@ -1,9 +1,9 @@
-//! A directory of the system as a source: what `mkfs.btrfs --rootdir` takes.
+//! A directory of the system as a source: the argument of `mkfs.btrfs --rootdir`.
 //!
-//! Directories are read one after the other, and each entry is looked at without following links. Of times only that of
-//! the last change of content is taken: the others say when this copy of the tree was made and read, not what it is.
-//! Content is read later; then the file must still be the one that was seen, with the same size and times of change, before
-//! and after it is read.
+//! Directories are read one after another, and entries are inspected without following links. The
+//! source takes only the time of the last change of content. The other times describe this copy of
+//! the tree, not its content. Content is read later. The file must then still have the same
+//! identity, size and times of change, both before and after the read.
 
 use crate::entry::{Attributes, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence};
 use crate::source::{ContentReader, Contents, Source, SourceError};
@@ -21,26 +21,26 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The longest list of names, or value, of extended attributes that the kernel gives.
+/// The kernel's maximum length of a list of names, or of a value, of extended attributes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// A directory and all that is below it.
+/// A directory and everything below it.
 #[derive(Debug)]
 pub struct DirectorySource {
     root: PathBuf,
-    /// Directories that were seen and not read yet: where in the tree.
+    /// Directories that were found and not read yet, by their paths in the tree.
     pending: Vec<Vec<u8>>,
     open: Option<(Vec<u8>, ReadDir)>,
     started: bool,
     without: Vec<(u64, u64)>,
     without_names: Vec<Vec<u8>>,
-    /// Where in the tree the directory comes to lie.
+    /// The path in the tree at which the directory is placed.
     below: EntryPath,
     buffer: Vec<u8>,
 }
 
 impl DirectorySource {
-    /// The directory at this path.
+    /// Makes a source of the directory at this path.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
@@ -55,21 +55,22 @@ impl DirectorySource {
         }
     }
 
-    /// Leaves out what has this device and inode number: the image itself, should it lie in the tree.
+    /// Leaves out the file with this device and inode number: the image itself, if it lies in the
+    /// tree.
     #[must_use]
     pub fn without(mut self, device: u64, inode: u64) -> Self {
         self.without.push((device, inode));
         self
     }
 
-    /// Leaves out what has this name, and all below it.
+    /// Leaves out entries with this name, and everything below them.
     #[must_use]
     pub fn without_name(mut self, name: &[u8]) -> Self {
         self.without_names.push(name.to_vec());
         self
     }
 
-    /// Puts the directory at this path of the tree, instead of its root.
+    /// Places the directory at this path of the tree, instead of the root.
     #[must_use]
     pub fn below(mut self, path: EntryPath) -> Self {
         self.below = path;
@@ -92,7 +93,7 @@ impl DirectorySource {
             let cause = io::ErrorKind::NotADirectory.into();
             return Err(Self::failed("reading", &self.root, cause));
         }
-        // A link may lead to the root itself, not to what is below.
+        // A link may lead to the root itself, but not to entries below.
         let root = self.root.canonicalize();
         self.root = root.map_err(|cause| Self::failed("looking at", &self.root, cause))?;
         self.pending.push(Vec::new());
@@ -160,7 +161,7 @@ impl DirectorySource {
         for name in names.split(|byte| *byte == 0).filter(|name| is_kept(name)) {
             let length = match rustix::fs::lgetxattr(path, name, &mut self.buffer) {
                 Ok(length) => length,
-                // Listed, but not for who asks.
+                // The attribute is listed, but this process may not read it.
                 Err(Errno::NODATA | Errno::NOTSUP) => continue,
                 Err(error) => return Err(failed(error)),
             };
@@ -169,13 +170,14 @@ impl DirectorySource {
                 value: self.buffer.get(..length).unwrap_or_default().to_vec(),
             });
         }
-        // The kernel lists them in no order that means anything.
+        // The kernel lists attributes in no meaningful order.
         xattrs.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(xattrs)
     }
 }
 
-/// Whether a volume keeps attributes of this name: others belong to the file system that they are on.
+/// Returns true if a volume keeps attributes of this name. Other attributes belong to the file
+/// system that holds them.
 fn is_kept(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 5] = [
         b"user.",
@@ -202,11 +204,11 @@ fn host_path(root: &Path, at: &[u8]) -> PathBuf {
     }
 }
 
-/// Returns how much of a file of this system is data. Returns `None` if the file has no holes, or if its holes cannot
-/// be found.
+/// Returns the data extent of a file of this system. Returns `None` if the file has no holes, or if
+/// its holes cannot be found.
 #[must_use]
 pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
-    // A file with more ranges counts as data throughout.
+    // The limit on a file's ranges. A file with more ranges counts as data throughout.
     const RANGES_MAX: u64 = 1 << 16;
     let seen = Seen::of(metadata);
     if !seen.sparse {
@@ -225,7 +227,7 @@ pub fn data_of_file(at: &Path, metadata: &Metadata) -> Option<DataExtent> {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(start))
             .ok()?
             .min(seen.size);
-        // The file changes: its holes cannot be found.
+        // The file changes during the search, so its holes cannot be found.
         let length = end.checked_sub(start).filter(|length| *length > 0)?;
         found = found.with_range(length);
         from = end;
@@ -329,14 +331,14 @@ impl Source for DirectorySource {
     }
 }
 
-/// What a file was when its entry was made.
+/// The state of a file when its entry was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     inode: u64,
     size: u64,
     mtime: (i64, i64),
     ctime: (i64, i64),
-    /// It takes fewer blocks than it is long: there may be holes.
+    /// True if it allocates fewer blocks than its length, so that it may have holes.
     sparse: bool,
 }
 
@@ -377,7 +379,7 @@ impl Seen {
         })
     }
 
-    /// What is different now, in words.
+    /// Returns the difference to the current state as text.
     fn difference(&self, now: &Self) -> Option<String> {
         if now.inode != self.inode {
             return Some("another file has replaced it".to_owned());
@@ -395,7 +397,7 @@ impl Seen {
     }
 }
 
-/// Opens files below a directory.
+/// A reader of files below a directory.
 #[derive(Debug)]
 struct DirectoryContents {
     root: PathBuf,

@@ -1,8 +1,10 @@
-//! The one pass in which everything is written: items in the order of their keys, contents in the order of their inodes.
+//! The emitter: the only writing pass, with items in key order, and contents in the order of their
+//! inodes.
 //!
-//! The pass reads items ahead, makes jobs of the contents that it meets, and goes on with items while workers read. What
-//! comes of a job is taken when its inode's turn comes. A thread writes data to the devices meanwhile; blocks of trees are
-//! kept aside, since what lies where is known when data ends.
+//! The pass reads items ahead, makes jobs of the contents that it finds, and continues with items
+//! while workers read. It takes the result of a job when its inode's turn comes. In parallel, a
+//! thread writes data to the devices. Tree blocks are kept aside, because their places are known
+//! only when the data ends.
 
 use crate::blocks::{BlockLog, Packer, Root};
 use crate::content::{Job, Piece, SEGMENT_BYTES, channel, method, span};
@@ -25,25 +27,25 @@ use zerocopy::FromBytes;
 
 mod pack;
 
-/// How much content may be on its way.
+/// The number of bytes of content that may be in flight.
 const AHEAD_BYTES: u64 = 40 << 20;
 
-/// How many items may wait.
+/// The number of items that may be queued.
 const AHEAD_ITEMS: usize = 4096;
 
-/// What a job counts for besides content.
+/// The bytes that a job counts for in addition to content.
 const JOB_BYTES: u64 = 4096;
 
-/// What waits for its turn.
+/// An element in the queue of the pass.
 enum Waiting {
     Item(TreeId, Key, Vec<u8>),
     /// A file's inode, before its other items.
     File(Box<WaitingFile>),
-    /// What one job gives of the file that was begun.
+    /// The result of one job of the current file.
     Content(Receiver<Result<Piece>>, u64),
-    /// The content of the file that was begun is complete.
+    /// The end of the current file's content.
     EndOfFile,
-    /// The inode of a file that has the content of another one, which came before.
+    /// The inode of a file with the same content as an earlier file.
     Same(Box<(TreeId, Key, InodeItem, Arc<SameKey>)>),
 }
 
@@ -53,11 +55,11 @@ struct WaitingFile {
     key: Key,
     item: InodeItem,
     pieces: Receiver<Result<Piece>>,
-    /// Others have the same content.
+    /// The key of the content, if other files have the same content.
     same: Option<Arc<SameKey>>,
 }
 
-/// What contents must have in common to be shared.
+/// The properties that contents must share to share their extents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SameKey {
     source: u16,
@@ -67,7 +69,7 @@ struct SameKey {
     compress: Option<(u8, i8)>,
 }
 
-/// Content that others share.
+/// Content that other files share.
 #[derive(Clone, Default)]
 struct SharedContent {
     data_bytes: u64,
@@ -75,32 +77,32 @@ struct SharedContent {
     extents: Vec<Extent>,
 }
 
-/// A file whose content is being taken.
+/// The file whose content is being taken.
 struct OpenFile {
-    /// None where the content is another file's.
+    /// The file's properties; `None` if the content belongs to another file.
     info: Option<Arc<FileInfo>>,
     owner: Owner,
     same: Option<Arc<SameKey>>,
     shared: SharedContent,
-    /// All content: it stands where the first extent would.
+    /// The whole inline content, in place of the first extent.
     inline: Option<Vec<u8>>,
     size: u64,
-    /// Where in the file the last extent ends.
+    /// The end of the last extent in the file.
     covered: u64,
 }
 
-/// A file whose next segments are still to be made jobs of.
+/// A file whose next segments have no jobs yet.
 struct MoreSegments {
     info: Arc<FileInfo>,
     flags: InodeFlags,
     next: u64,
-    /// How many bytes of the file each job covers.
+    /// The number of bytes of the file that each job covers.
     span: u64,
     last_of: (TreeId, Key),
     first: Option<(Receiver<Result<Piece>>, u64)>,
 }
 
-/// What the pass goes by.
+/// The rules of the pass.
 pub(crate) struct EmitRules<'a> {
     pub(crate) compression: Compress,
     pub(crate) jobs: Sender<Job>,
@@ -125,7 +127,7 @@ pub(crate) struct Emitter<'a> {
     open: Option<OpenFile>,
     /// Items of one key, gathered until the next key.
     merging: Option<(TreeId, Key, Vec<u8>)>,
-    /// Names of an inode that do not fit where they belong.
+    /// Names of an inode that do not fit their item.
     overflow: BTreeMap<Key, Vec<u8>>,
 }
 
@@ -147,7 +149,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Takes all items; gives the roots of the trees.
+    /// Processes all items. Returns the roots of the trees.
     pub(crate) fn run(mut self, mut items: SortedReader<'_>) -> Result<(Vec<Root>, DataWriter<'a>)> {
         let mut record = Record::default();
         let mut has_record = items.next(&mut record)?;
@@ -181,8 +183,8 @@ impl<'a> Emitter<'a> {
         self.waiting.is_empty() || (self.on_the_way < AHEAD_BYTES && self.waiting.len() < AHEAD_ITEMS)
     }
 
-    /// Makes a job of the next segment of the file that was read, once its inode's other items are read. False when there
-    /// is nothing of it left, or those items come first.
+    /// Makes a job of the current file's next segment, once its inode's other items are read.
+    /// Returns false if no segment is left, or if those items come first.
     fn next_segment(&mut self, next: Option<(TreeId, Key)>) -> Result<bool> {
         let Some(mut more) = self.segments.take() else {
             return Ok(false);
@@ -239,7 +241,7 @@ impl<'a> Emitter<'a> {
         Ok((pieces, cost))
     }
 
-    /// Takes the next item from the sorted ones.
+    /// Processes the next sorted item.
     fn read(&mut self, tree: TreeId, key: Key, payload: Vec<u8>) -> Result<()> {
         let is_file = key.item_type == ItemType::INODE_ITEM && payload.len() > INODE_ITEM_BYTES;
         if !is_file {
@@ -307,7 +309,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Something's turn has come.
+    /// Processes a queued element whose turn has come.
     fn turn(&mut self, waiting: Waiting) -> Result<()> {
         match waiting {
             Waiting::Item(tree, key, payload) => {
@@ -407,7 +409,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Finished extents of the open file.
+    /// Packs finished extents of the current file.
     fn extents(&mut self, open: &mut OpenFile, extents: Vec<Extent>) -> Result<()> {
         for extent in extents {
             self.hole(open, extent.at)?;
@@ -422,7 +424,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// The item of a hole up to here, on volumes whose holes have items.
+    /// Packs the item of a hole up to this offset, on volumes whose holes have items.
     fn hole(&mut self, open: &OpenFile, end: u64) -> Result<()> {
         let bytes = end.saturating_sub(open.covered);
         if self.rules.no_holes || bytes == 0 {
@@ -443,7 +445,7 @@ impl<'a> Emitter<'a> {
         let mut open = self.open.take().ok_or(Error::Defect {
             what: "the end of no file",
         })?;
-        // Those of another file, where this one has the same.
+        // If this file has the same content as another, these are the other's extents.
         let mut extents = match open.same {
             None => core::mem::take(&mut open.shared.extents),
             Some(_) => Vec::new(),
@@ -469,7 +471,7 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Begins a file whose content another one has: all of it is there already.
+    /// Begins a file with the content of another file, which is completely known.
     fn same(&mut self, (tree, key, mut item, same): (TreeId, Key, InodeItem, Arc<SameKey>)) -> Result<()> {
         let shared = self.seen.get(&same).and_then(Option::as_ref);
         let shared = shared.ok_or(Error::Defect {

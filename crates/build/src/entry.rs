@@ -1,19 +1,20 @@
-//! What a source hands over: one [`Entry`] for each name in the tree that is to be built.
+//! Entries: the output of a source, with one [`Entry`] for each name in the tree to build.
 //!
-//! An entry says what a name is and all that its inode holds, but the content of a regular file: of that it says only how
-//! long it is and where the source finds it again ([`FileContent`]). Entries are small, can be written to a spool and read
-//! back, and borrow nothing.
+//! An entry holds the kind of a name and its inode's attributes. It does not hold the content of a
+//! regular file, only its length and the place where the source finds it ([`FileContent`]). Entries
+//! are small, can be written to a spool and read back, and borrow nothing.
 //!
-//! Several entries may be about one path; then their [`Precedence`] decides, and never the order in which they came:
+//! Several entries may have one path. Their [`Precedence`] decides between them, never their order:
 //!
-//! - of two entries that are not directories, or of which one is not, the one of higher precedence stays, and with a
-//!   directory goes all below it that is of lower precedence than what took its place;
-//! - two directories are one: attributes are those of the higher, what is below both is there;
-//! - a [`EntryKind::Whiteout`] takes away its path, and what is below, as far as that is of lower precedence;
-//! - an [`EntryKind::Opaque`] takes away what is below its path, as far as that is of lower precedence.
+//! - of two entries that are not both directories, the entry with the higher precedence stays. If
+//!   it replaces a directory, all entries of lower precedence below the directory disappear;
+//! - two directories merge. The attributes of the higher one apply, and the entries below both
+//!   exist;
+//! - a [`EntryKind::Whiteout`] removes its path and everything below, if of lower precedence;
+//! - an [`EntryKind::Opaque`] removes everything below its path, if of lower precedence.
 //!
-//! Two entries of one path and one precedence are an error. A directory that is needed but that nobody named belongs to
-//! root and has mode 0755 and the time of the volume.
+//! Two entries of one path and one precedence are an error. A directory without an entry belongs to
+//! root, and has mode 0755 and the time of the volume.
 
 use buttress_format::compression::CompressionMethod;
 
@@ -21,40 +22,40 @@ use buttress_format::{ByteCount, InodeFlags, NAME_BYTES_MAX, Timestamp};
 use buttress_fs::NodeKind;
 use buttress_fs::Xattr;
 
-/// Where a name lies in the tree that is built: components joined by `/`, none of which is empty, `.` or `..`. The root is
-/// empty.
+/// The path of a name in the built tree: components joined by `/`, none of which is empty, `.` or
+/// `..`. The root is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EntryPath(Vec<u8>);
 
-/// Why bytes are no path.
+/// The reason why bytes are no path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathProblem {
-    /// It would lead out of the tree.
+    /// The path leads out of the tree.
     #[error("a component is \"..\"")]
     LeadsOut,
-    /// No name can hold this byte.
+    /// The path holds a zero byte, which no name can hold.
     #[error("it contains a zero byte")]
     ZeroByte,
-    /// A component that no directory can hold.
+    /// A component is too long for a directory.
     #[error("a component is too long (found {bytes} bytes, expected at most {NAME_BYTES_MAX})")]
     NameTooLong {
-        /// How long it is.
+        /// The length of the component in bytes.
         bytes: usize,
     },
 }
 
 impl EntryPath {
-    /// The root of the tree.
+    /// Returns the root of the tree.
     #[must_use]
     pub const fn root() -> Self {
         Self(Vec::new())
     }
 
-    /// Takes a path as archives and people write it: slashes at either end and doubled ones, and components `.`, mean
-    /// nothing.
+    /// Parses a path in the form of archives and users: leading, trailing and doubled slashes and
+    /// components `.` are ignored.
     ///
     /// # Errors
-    /// A path that leads out of the tree, or that no directories can hold.
+    /// Fails if the path leads out of the tree, or if a directory cannot hold a component.
     pub fn new(bytes: &[u8]) -> Result<Self, PathProblem> {
         let mut path = Vec::with_capacity(bytes.len());
         for component in bytes.split(|byte| *byte == b'/') {
@@ -76,79 +77,80 @@ impl EntryPath {
         Ok(Self(path))
     }
 
-    /// The path's bytes, without a slash at either end.
+    /// Returns the path's bytes, without slashes at the ends.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether this is the root.
+    /// Returns true if this is the root.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The last component; empty for the root.
+    /// Returns the last component; empty for the root.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         self.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 }
 
-/// Which of several entries for one path stays: the highest. Counted for each source by itself; a source that was added
-/// later always takes precedence.
+/// The precedence among entries of one path: the highest stays. It compares entries of one source.
+/// A source that was added later always takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence(pub u64);
 
 /// One name of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where.
+    /// The path of the name.
     pub path: EntryPath,
-    /// Which entry of this path stays.
+    /// The precedence among entries of this path.
     pub precedence: Precedence,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
-    /// What its inode holds besides. Not looked at for hard links, snapshots, whiteouts and the like.
+    /// The attributes of the inode. Ignored for hard links, snapshots, whiteouts and opaque marks.
     pub attributes: Attributes,
 }
 
-/// What a name is.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A directory; with a mark, the root of a subvolume. The root of the tree is the top-level subvolume in any case.
+    /// A directory. With a mark, it is the root of a subvolume. The root of the tree is always the
+    /// top-level subvolume.
     Directory(Option<SubvolumeMark>),
-    /// A snapshot of the subvolume at another path, as it is when the whole tree is built.
+    /// A snapshot of the subvolume at another path, in its final state.
     Snapshot {
-        /// The subvolume.
+        /// The path of the subvolume.
         of: EntryPath,
-        /// What the snapshot is.
+        /// The properties of the snapshot.
         mark: SubvolumeMark,
     },
     /// A regular file.
     File(FileContent),
-    /// A symbolic link to this.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     /// A device, pipe or socket.
     Node(NodeKind),
-    /// Another name of what is at this path, of the same source. A chain of them is followed.
+    /// Another name of the entry at this path of the same source. Chains are followed.
     HardLink(EntryPath),
-    /// Nothing: takes away what is of lower precedence.
+    /// A whiteout: removes the path's entries of lower precedence.
     Whiteout,
-    /// Nothing: takes away what is of lower precedence below the directory.
+    /// An opaque mark: removes entries of lower precedence below the directory.
     Opaque,
 }
 
-/// What a subvolume is besides a tree.
+/// The properties of a subvolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubvolumeMark {
-    /// It cannot be written.
+    /// True if the subvolume is read-only.
     pub read_only: bool,
-    /// It is what is mounted when nothing else is said. At most one is.
+    /// True if it is the default subvolume, mounted without a `subvol=` option. At most one is.
     pub default: bool,
 }
 
-/// What an inode holds besides its content.
+/// The attributes of an inode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits, with set-user-id, set-group-id and sticky.
@@ -157,56 +159,59 @@ pub struct Attributes {
     pub uid: u32,
     /// The group that owns it.
     pub gid: u32,
-    /// When its content changed last.
+    /// The time of the last change of its content.
     pub mtime: Timestamp,
-    /// When it was read, changed and made. What is `None` is the same as [`mtime`](Self::mtime): that is what makes images
-    /// of equal trees equal, since reading or copying a tree changes these.
+    /// The times of access, change and creation. `None` means [`mtime`](Self::mtime). This makes
+    /// images of equal trees equal, because reading or copying a tree changes these times.
     pub atime: Option<Timestamp>,
-    /// See [`atime`](Self::atime).
+    /// The time of change; see [`atime`](Self::atime).
     pub ctime: Option<Timestamp>,
-    /// See [`atime`](Self::atime).
+    /// The time of creation; see [`atime`](Self::atime).
     pub otime: Option<Timestamp>,
     /// Extended attributes, in any order, each name once.
     pub xattrs: Vec<Xattr>,
     /// Flags such as [`InodeFlags::NODATACOW`], for this inode alone.
     pub flags: InodeFlags,
-    /// How the content is compressed; `None` is what the builder's options say.
+    /// The compression of the content; `None` means the builder's options.
     pub compression: Option<Compress>,
-    /// Names with one key, of one source, are one inode: hard links whose first name the source does not know. The inode's
-    /// attributes are those of the name that comes first in the tree.
+    /// The key of hard links whose first name the source does not know. Names of one source with
+    /// one key are one inode. Its attributes are those of the first name in the tree.
     pub link: Option<LinkKey>,
 }
 
-/// How content is compressed.
+/// The compression of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compress {
-    /// Not at all.
+    /// No compression.
     No,
-    /// With this method, where that saves a sector.
+    /// Compression with this method, if it saves a sector.
     With(CompressionMethod),
 }
 
-/// What names of one inode have in common, such as device and inode number of what they were read from.
+/// The identity of an inode that several names share, such as its device and inode number at the
+/// source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkKey(pub u64, pub u64);
 
 /// The content of a regular file, not read yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContent {
-    /// How long it is, holes included.
+    /// The length in bytes, including holes.
     pub size: ByteCount,
-    /// How much of the content is data, if the source knows that it has holes. `None` if all of it may be data.
+    /// The data of the content, if the source knows its holes. `None` if all of it may be data.
     pub data: Option<DataExtent>,
-    /// Where the source finds it: whatever the source wants; kept and given back as it is, so better short.
+    /// The place at which the source finds the content. The source chooses its form, and receives
+    /// it back unchanged. It should be short.
     pub locator: Vec<u8>,
-    /// Contents with one key, of one source, are the same bytes: they are read once and share their extents.
+    /// The identity of shared contents. Contents of one source with one key have the same bytes.
+    /// They are read once and share their extents.
     pub share: Option<ShareKey>,
 }
 
-/// How much of a content is data.
+/// The amount of data in a content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataExtent {
-    /// The bytes of all ranges of data.
+    /// The total bytes of all data ranges.
     pub bytes: ByteCount,
     /// The number of ranges.
     pub ranges: u64,
@@ -222,7 +227,8 @@ impl DataExtent {
         }
     }
 
-    /// Returns the most bytes that the data takes in sectors. A range may begin and end in the middle of a sector.
+    /// Returns the maximum bytes that the data takes in sectors. A range may begin and end inside a
+    /// sector.
     pub(crate) fn bytes_in_sectors(self, sector_bytes: u32) -> u64 {
         let ends = self
             .ranges
@@ -231,7 +237,7 @@ impl DataExtent {
     }
 }
 
-/// What equal contents have in common.
+/// The identity of equal contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareKey(pub u128);
 

@@ -1,98 +1,98 @@
-//! Why an image cannot be built.
+//! The errors of building an image.
 
 use crate::source::SourceError;
 use buttress_format::{ByteCount, ErrorKind, ItemProblem};
 use buttress_mkfs as mkfs;
 use std::path::PathBuf;
 
-/// What building ends with when it fails.
+/// The error of building an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A source failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The volume cannot be made.
+    /// The volume could not be made.
     #[error(transparent)]
     Volume(#[from] mkfs::Error),
-    /// The job was asked to stop.
+    /// The job was cancelled.
     #[error("interrupted before the image was complete")]
     Cancelled,
-    /// What does not fit memory cannot be put aside.
+    /// Data that exceeds the memory could not be spooled.
     #[error("cannot write a spool file in {}: {cause}", folder.display())]
     Spool {
-        /// Where.
+        /// The folder of spool files.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         cause: std::io::Error,
     },
-    /// Two entries of one path, of which neither has precedence.
+    /// Two entries have one path, and neither has precedence.
     #[error("{source_name} names {path:?} twice")]
     Duplicate {
         /// The path.
         path: String,
-        /// The source.
+        /// The name of the source.
         source_name: String,
     },
-    /// Something lies below what is no directory.
+    /// An entry lies below an entry that is no directory.
     #[error("{path:?}: its parent {above:?} is not a directory")]
     NotADirectory {
         /// The path.
         path: String,
-        /// What it lies below.
+        /// The path of the entry above.
         above: String,
     },
-    /// A hard link to nothing, to a directory, or in a circle.
+    /// A hard link leads to nothing, to a directory, or in a cycle.
     #[error("{path:?} is a hard link to {target:?}, {problem}")]
     HardLink {
-        /// The link.
+        /// The path of the link.
         path: String,
-        /// What it leads to.
+        /// The path of its target.
         target: String,
-        /// What is wrong with that.
+        /// The problem of the target.
         problem: &'static str,
     },
-    /// Something that an option names is not in the tree, or is not what it must be.
+    /// An entry that an option names does not exist, or has the wrong kind.
     #[error("{option} {path:?}: {problem}")]
     Option {
         /// The option: "subvolume".
         option: &'static str,
-        /// What it names.
+        /// The path that the option names.
         path: String,
-        /// What is wrong.
+        /// The problem of the entry.
         problem: &'static str,
     },
-    /// An inode holds what no inode can.
+    /// An entry has attributes that no inode can have.
     #[error("{path:?}: {problem}")]
     Entry {
         /// The path.
         path: String,
-        /// What is wrong, with the numbers.
+        /// The problem, with the numbers.
         problem: String,
     },
     /// The devices are too small.
     #[error("no space for {what}: the devices are {needed} bytes too small")]
     NoRoom {
-        /// What was to be written.
+        /// The data to be written.
         what: &'static str,
-        /// How much is missing, as far as is known.
+        /// The number of missing bytes, as far as it is known.
         needed: ByteCount,
     },
-    /// More sources than can be told apart.
+    /// The number of sources exceeds the limit.
     #[error("too many sources (expected at most 65,534)")]
     Sources,
-    /// As small as possible is only possible on one device.
+    /// The smallest possible size was requested for several devices.
     #[error("a volume of minimal size needs exactly one device (found {devices})")]
     LeastSizeDevices {
-        /// How many.
+        /// The number of devices.
         devices: usize,
     },
     /// The blocks of a file cannot be shared with the target.
     #[error("{path:?}: its blocks cannot be shared with the image: {cause}")]
     NotShared {
-        /// The file, by its path in the volume.
+        /// The path of the file in the volume.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         cause: buttress_device::IoError,
     },
     /// Data of this profile cannot be shared with files.
@@ -101,19 +101,19 @@ pub enum Error {
         /// The profile.
         profile: buttress_format::Profile,
     },
-    /// What writes to the devices ended before all was written; it says why itself.
+    /// The writer to the devices ended early; it reports the reason itself.
     #[error("writing ended before the image was complete")]
     WriterGone,
-    /// The builder contradicts itself: a defect of this program.
+    /// A defect: the builder contradicts itself.
     #[error("a defect of the builder: {what}")]
     Defect {
-        /// What should not be.
+        /// The violated rule.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -124,7 +124,7 @@ impl Error {
         }
     }
 
-    /// Something that one inode cannot have.
+    /// Makes the error of an attribute that no inode can have.
     pub(crate) fn of_item(path: &[u8], problem: &ItemProblem) -> Self {
         Self::Entry {
             path: shown(path),
@@ -151,7 +151,7 @@ impl From<buttress_fs::Error> for Error {
     }
 }
 
-/// A path for messages.
+/// Returns a path in the form for messages.
 pub(crate) fn shown(path: &[u8]) -> String {
     format!("/{}", String::from_utf8_lossy(path))
 }

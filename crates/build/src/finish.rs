@@ -1,9 +1,10 @@
-//! The trees that say where everything lies: checksums, extents, free space, block groups, devices, chunks, roots.
+//! The trees that describe the volume: checksums, extents, free space, block groups, devices,
+//! chunks, roots.
 //!
-//! They describe the very blocks that hold them. Which blocks those are only depends on how many there are of each tree,
-//! since blocks follow each other; so their number is guessed, the trees are listed and counted, and that is repeated until
-//! the count agrees with the guess. It settles in a few rounds, because more blocks can only mean more items. Only then are
-//! they packed.
+//! They describe the blocks that hold them. The addresses depend only on the number of blocks in
+//! each tree, because blocks are adjacent. The builder guesses the numbers, lists and counts the
+//! trees, and repeats until the count equals the guess. It ends after a few rounds, because more
+//! blocks can only mean more items. Only then are the trees packed.
 
 use crate::blocks::{BlockLog, Packer, Root, Shape};
 use crate::error::{Error, Result};
@@ -28,10 +29,10 @@ mod roots;
 
 pub use roots::derived_uuid;
 
-/// How often trees may be listed anew.
+/// The maximum number of rounds.
 const ROUNDS: usize = 32;
 
-/// Everything that is known when contents are written.
+/// The facts that are known after contents are written.
 pub(crate) struct Finish<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) identity: &'a Identity,
@@ -44,31 +45,31 @@ pub(crate) struct Finish<'a> {
     pub(crate) placer: Placer,
     pub(crate) sizes: Sizes,
     pub(crate) folder: &'a SpoolFolder,
-    /// At least so much of metadata block groups is left free.
+    /// The minimum number of free bytes in metadata block groups.
     pub(crate) headroom: u64,
 }
 
-/// How much of each device is the volume's.
+/// The bytes of each device that the volume uses.
 #[derive(Clone, Debug)]
 pub(crate) enum Sizes {
-    /// So many bytes.
+    /// These numbers of bytes.
     Given(Vec<u64>),
-    /// As few as possible, and so many more.
+    /// As few bytes as possible, plus this number.
     Least(u64),
 }
 
-/// What is left to be written.
+/// The remaining data to write.
 pub(crate) struct Finished {
     pub(crate) superblock: Superblock,
     pub(crate) devices: Vec<DeviceItem>,
     pub(crate) chunks: Vec<PlannedChunk>,
-    /// Those of them that the volume does not know yet.
+    /// The chunks that the volume does not know yet.
     pub(crate) new_chunks: Vec<PlannedChunk>,
-    /// Blocks of the chunk tree.
+    /// The blocks of the chunk tree.
     pub(crate) chunk_blocks: BlockLog,
 }
 
-/// A guess of how the last trees look: levels and first keys of their blocks, in the order of addresses.
+/// A guess of the final trees: levels and first keys of their blocks, in address order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Guess {
     extent: Vec<(u8, Key)>,
@@ -80,7 +81,7 @@ struct Guess {
 }
 
 impl Guess {
-    /// Trees in metadata chunks, in the order of their addresses.
+    /// Returns the trees in metadata chunks, in the order of their addresses.
     fn trees(&self) -> [(TreeId, &[(u8, Key)]); 5] {
         [
             (TreeId::EXTENT, &self.extent),
@@ -98,7 +99,7 @@ impl Guess {
     }
 }
 
-/// Chunks as a guess makes them.
+/// The chunks that a guess implies.
 struct Plan {
     chunks: Vec<UsedChunk>,
     devices: Vec<DeviceItem>,
@@ -129,7 +130,7 @@ impl Finish<'_> {
         })
     }
 
-    /// The chunks that hold what a guess comes to.
+    /// Returns the chunks that hold the blocks of a guess.
     fn plan(&self, log: &BlockLog, guess: &Guess) -> Result<Plan> {
         let node_bytes = u64::from(self.settings.node_bytes);
         let blocks = log.notes().len().saturating_add(guess.blocks()) as u64;
@@ -158,7 +159,7 @@ impl Finish<'_> {
         while wanted > 0 {
             let chunk = placer.chunk(logical, kind, self.settings.metadata, wanted);
             let Some(chunk) = chunk else {
-                // Room on top is a wish.
+                // The additional space is optional.
                 if left == 0 {
                     break;
                 }
@@ -222,12 +223,12 @@ impl Finish<'_> {
         })
     }
 
-    /// Packs what was counted.
+    /// Packs the counted trees.
     fn settle(mut self, log: &mut BlockLog, guess: &Guess, plan: Plan) -> Result<Finished> {
         let mut chunk_blocks = BlockLog::new(log.format, self.system.logical, self.folder, 64 << 20);
         let before = log.notes().len();
         let mut extents = Packer::new(TreeId::EXTENT);
-        // Blocks that are not packed yet are known by the guess.
+        // The guess describes the blocks that are not packed yet.
         let known = log.listing().clone();
         self.extent_items(&known, guess, &plan, &mut |key, data| {
             extents.push(log, &key, &data)

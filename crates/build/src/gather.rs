@@ -1,4 +1,4 @@
-//! All entries of all sources, sorted, and the tree laid out.
+//! Gathering: all entries of all sources are sorted, and the tree is laid out.
 
 use crate::ahead;
 use crate::builder::{Gathered, ImageBuilder, Verdict};
@@ -19,7 +19,7 @@ use buttress_fs::Progress;
 use buttress_mkfs::parts::Settings;
 use std::sync::Arc;
 
-/// Of the memory that may be taken, the sorter of entries gets a third, and so does that of items.
+/// The divisor of the memory limit for the sorter of entries, and for the sorter of items.
 const SORTER_SHARE: u64 = 3;
 
 pub(crate) fn gather(
@@ -84,7 +84,7 @@ pub(crate) fn gather(
     })
 }
 
-/// What a directory has that nobody named.
+/// Returns the attributes of a directory without an entry.
 fn default_attributes(options: &BuildOptions, time: Timestamp) -> Attributes {
     Attributes {
         permissions: 0o755,
@@ -95,7 +95,7 @@ fn default_attributes(options: &BuildOptions, time: Timestamp) -> Attributes {
     }
 }
 
-/// The root directory and the subvolumes that options name, below whatever sources say of them.
+/// Adds the root directory and the subvolumes that options name, with the lowest precedence.
 fn add_own(records: &mut Sorter, options: &BuildOptions, default: &Attributes) -> Result<()> {
     let root = EntryPath::root();
     let subvolumes = options.subvolumes.iter().map(|(path, _)| path);
@@ -128,7 +128,7 @@ fn own_root(entry: &mut Entry, owners: &Owners) {
     }
 }
 
-/// What options say of every entry.
+/// Applies the options to an entry.
 fn adapt(entry: &mut Entry, owners: &Owners, latest: Option<Timestamp>) {
     let attributes = &mut entry.attributes;
     attributes.uid = owners.uid.unwrap_or(attributes.uid);

@@ -1,8 +1,10 @@
-//! Sorted entries of all sources become one tree: what is of lower precedence is hidden, what is missing is added.
+//! Layers: the sorted entries of all sources become one tree. Entries of lower precedence are
+//! hidden, and missing directories are added.
 //!
-//! One pass in the order of a walk. For each path on the way from the root to where the pass is there is a [`Level`]: from
-//! which precedence on entries below it are seen, and whether it is in the tree itself. A directory that nobody named is
-//! added before the first of what is below it.
+//! The tree is built in one pass in the order of a walk. Each path from the root to the current
+//! position has a [`Level`]. It holds the precedence from which entries below are visible, and
+//! whether the path is in the tree. A directory without an entry is added before the first entry
+//! below it.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -11,23 +13,23 @@ use crate::record::Decoder;
 use crate::sort::{Record, Sorted, SortedReader};
 use crate::sort_key::{Class, Order, Place, place};
 
-/// An entry that stays.
+/// An entry of the tree.
 #[derive(Debug)]
 pub(crate) struct Placed {
-    /// Its source.
+    /// The source of the entry.
     pub(crate) source: u16,
     pub(crate) entry: Entry,
-    /// What it has in common with other names of its inode.
+    /// The group that it shares with other names of its inode.
     pub(crate) group: Option<Vec<u8>>,
-    /// It is not in the tree, but links lead to it.
+    /// True if the entry is not in the tree, but links lead to it.
     pub(crate) hidden: bool,
 }
 
-/// A path from the root to here.
+/// A path from the root to the current position.
 #[derive(Debug)]
 struct Level {
     path: Vec<u8>,
-    /// What is lower is hidden.
+    /// Entries of lower precedence are hidden.
     floor: Order,
     left_out: Vec<u16>,
     state: State,
@@ -35,13 +37,13 @@ struct Level {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not in the tree so far.
+    /// The path is not in the tree so far.
     Absent,
     Directory,
     Other,
 }
 
-/// Keys of entries with their groups, beside the pass over entries.
+/// The keys of entries with their groups, read in parallel to the entries.
 struct Groups<'a> {
     reader: SortedReader<'a>,
     record: Record,
@@ -59,7 +61,7 @@ impl<'a> Groups<'a> {
         Ok(groups)
     }
 
-    /// The group under a key; keys are asked for in order.
+    /// Returns the group of a key. Keys are requested in order.
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         while self.more && self.record.key.as_slice() < key {
             self.more = self.reader.next(&mut self.record)?;
@@ -69,7 +71,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Goes over all entries and hands those that stay to `give`, in the order of a walk.
+/// Passes over all entries, and calls `give` with the entries of the tree, in the order of a walk.
 pub(crate) fn merge(
     records: &Sorted,
     links: Option<&Links>,
@@ -113,7 +115,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// All entries of one path.
+    /// Processes all entries of one path.
     fn path(&mut self, entries: &mut Vec<(Place, Record)>) -> Result<()> {
         let Some((first, _)) = entries.first() else {
             return Ok(());
@@ -205,7 +207,7 @@ impl Pass<'_> {
         })
     }
 
-    /// What is not in the tree is given all the same when links lead to it.
+    /// Passes on an entry that is not in the tree if links lead to it.
     fn hide(&mut self, placed: Option<Placed>) -> Result<()> {
         match placed {
             Some(mut placed)
@@ -218,7 +220,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Forgets levels that are not above `path`, and makes those that are missing.
+    /// Removes levels that are not above `path`, and makes the missing ones.
     fn open_levels_above(&mut self, path: &[u8]) {
         while self
             .levels
@@ -243,7 +245,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds directories above `path` that nobody named.
+    /// Adds directories above `path` that have no entry.
     fn add_levels_above(&mut self, path: &[u8]) -> Result<()> {
         for level in &mut self.levels {
             match level.state {
@@ -275,7 +277,7 @@ impl Pass<'_> {
     }
 }
 
-/// Puts an entry over what is there, and gives what it took the place of.
+/// Places an entry over the existing one, and returns the replaced entry.
 fn put_over(
     current: &mut Option<Placed>,
     mut placed: Placed,
@@ -289,13 +291,13 @@ fn put_over(
     if let EntryKind::Directory(mark) = &mut placed.entry.kind {
         *mark = mark.or(mark_below);
     } else {
-        // What is below a directory that was here goes with it.
+        // The entries below the replaced directory are hidden with it.
         *floor = order;
     }
     current.replace(placed)
 }
 
-/// Whether `path` lies below `above`.
+/// Returns true if `path` lies below `above`.
 fn is_above(above: &[u8], path: &[u8]) -> bool {
     match path.strip_prefix(above) {
         Some(rest) => (above.is_empty() && !rest.is_empty()) || rest.first() == Some(&b'/'),
@@ -303,7 +305,7 @@ fn is_above(above: &[u8], path: &[u8]) -> bool {
     }
 }
 
-/// What a subvolume that an option names becomes.
+/// Marks the directory that an option names as a subvolume.
 pub(crate) fn marked(kind: &mut EntryKind, mark: SubvolumeMark) -> bool {
     match kind {
         EntryKind::Directory(own) => {

@@ -1,8 +1,8 @@
-//! Inodes get their numbers, and everything but content becomes items.
+//! The layout: inodes get their numbers, and everything except content becomes items.
 //!
-//! One pass over the tree, in the order of a walk: that is the order of inode numbers in each subvolume, of names in each
-//! directory, and later of contents on the devices. Items are sorted by subvolume and key. A directory's own item is made
-//! when all names in it are known.
+//! One pass over the tree in the order of a walk determines the order of inode numbers in each
+//! subvolume, of names in each directory, and later of contents on the devices. Items are sorted by
+//! subvolume and key. A directory's own item is made when all names in it are known.
 
 use crate::entry::{Attributes, Compress, Entry, EntryKind, EntryPath, FileContent, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -19,66 +19,66 @@ use buttress_fs::NodeKind;
 use buttress_fs::Progress;
 use std::collections::HashMap;
 
-/// The generation of all that is built.
+/// The generation of all built blocks.
 pub(crate) const GENERATION: Generation = Generation::new(8);
 
-/// How many names an inode can have.
+/// The maximum number of names of an inode.
 const NAMES_MAX: u64 = 65_535;
 
-/// The first number of an inode besides the root directory's.
+/// The first inode number after the root directory's.
 const FIRST_INODE: u64 = 257;
 
 /// The index of the first name in a directory.
 const FIRST_INDEX: u64 = 2;
 
-/// The longest target of a symbolic link.
+/// The maximum length of a symbolic link's target.
 const SYMLINK_BYTES_MAX: usize = 4095;
 
-/// How long an item of an inode with the bytes of its file's description behind it is.
+/// The length of an inode item, before the file's description.
 pub(crate) const INODE_ITEM_BYTES: usize = 160;
 
-/// A subvolume that is to be.
+/// A subvolume to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Subvolume {
     pub(crate) id: TreeId,
     pub(crate) mark: SubvolumeMark,
     pub(crate) parent: TreeId,
-    /// The directory that holds its name.
+    /// The directory that holds the subvolume's name.
     pub(crate) directory: InodeNumber,
     pub(crate) index: u64,
     pub(crate) name: Vec<u8>,
-    /// What it is a snapshot of.
+    /// The subvolume of which it is a snapshot.
     pub(crate) snapshot_of: Option<TreeId>,
 }
 
-/// How much there is.
+/// The totals of a layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    /// Bytes of all contents, holes included.
+    /// The total size of all contents, including holes.
     pub(crate) content_bytes: u64,
-    /// At most so many bytes of data extents.
+    /// An upper bound on the bytes of data extents.
     pub(crate) data_bytes: u64,
-    /// Bytes of items of files, with their heads, and without file extents.
+    /// The bytes of the files' items, including heads, without file extents.
     pub(crate) item_bytes: u64,
-    /// Regular files.
+    /// The number of regular files.
     pub(crate) files: u64,
-    /// Entries of all kinds.
+    /// The number of entries of all kinds.
     pub(crate) names: u64,
 }
 
-/// A tree whose items are all known but for contents.
+/// A tree whose items are all known, except those of contents.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// Items under (subvolume, key).
+    /// Items sorted by (subvolume, key).
     pub(crate) items: Sorted,
     pub(crate) subvolumes: Vec<Subvolume>,
-    /// Snapshots with the subvolume whose tree they share, be it through other snapshots.
+    /// Snapshots with the subvolume whose tree they share, directly or through other snapshots.
     pub(crate) snapshots: Vec<(TreeId, TreeId)>,
     pub(crate) default_subvolume: TreeId,
     pub(crate) totals: Totals,
 }
 
-/// What is needed to read the content of a regular file.
+/// The facts that a worker needs to read the content of a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileInfo {
     pub(crate) source: u16,
@@ -105,7 +105,7 @@ impl FileInfo {
     }
 }
 
-/// A subvolume and a key, as items are sorted.
+/// Returns a subvolume and a key in the form by which items are sorted.
 pub(crate) fn item_key(tree: TreeId, key: &Key) -> [u8; 25] {
     let mut bytes = [0; 25];
     let parts = [
@@ -137,7 +137,7 @@ pub(crate) fn item_place(bytes: &[u8]) -> Option<(TreeId, Key)> {
     Some((TreeId::new(u64::from_be_bytes(*tree)), key))
 }
 
-/// What the layout depends on besides the tree.
+/// The inputs of the layout besides the tree.
 pub(crate) struct Rules<'a> {
     pub(crate) inode_flags: &'a [(EntryPath, InodeFlags)],
     pub(crate) node_bytes: u32,
@@ -189,38 +189,38 @@ pub(crate) fn lay_out(tree: &Tree, rules: &Rules<'_>, progress: &Progress) -> Re
     })
 }
 
-/// A directory around where the pass is.
+/// A directory that contains the current position.
 struct Frame {
     path: Vec<u8>,
     tree: TreeId,
     inode: InodeNumber,
     item: InodeItem,
     next_index: u64,
-    /// Flags for what is below, from the options.
+    /// Flags for all inodes below, from the options.
     flags: InodeFlags,
 }
 
 struct Pass<'a> {
     items: Sorter,
-    /// Inode flags that options name and that were not met yet.
+    /// Inode flags for named paths that the pass has not reached.
     flags: HashMap<&'a [u8], InodeFlags>,
     rules: &'a Rules<'a>,
     frames: Vec<Frame>,
     /// Flags for inodes with several names, by the number of the first name.
     flags_of_links: HashMap<u64, InodeFlags>,
-    /// The inodes of names that hold one.
+    /// The inodes, by the name that holds them.
     holders: HashMap<u64, Holder>,
     next_inodes: HashMap<TreeId, u64>,
     subvolumes: Vec<Subvolume>,
     /// Subvolumes by their paths.
     paths: HashMap<Vec<u8>, TreeId>,
-    /// Snapshots, with the path of what they are of.
+    /// Snapshots, with the path of their source.
     snapshots: Vec<(TreeId, EntryPath)>,
     default_subvolume: Option<TreeId>,
     totals: Totals,
 }
 
-/// An inode with several names, of which some are to come.
+/// An inode with several names, some of which are still to come.
 struct Holder {
     inode: InodeNumber,
     names_left: u64,
@@ -228,7 +228,8 @@ struct Holder {
 }
 
 impl Pass<'_> {
-    /// Finds the flags that later names of an inode ask for: the inode is made at its first name.
+    /// Finds the flags that later names of an inode require, because the inode is made at its first
+    /// name.
     fn find_flags_of_links(&mut self, tree: &Tree, progress: &Progress) -> Result<()> {
         if self.flags.is_empty() {
             return Ok(());
@@ -259,7 +260,8 @@ impl Pass<'_> {
                 what: "a snapshot without a number",
             })?;
             self.snapshots.push((id, of.clone()));
-            // A root of its own, and references to all that it leads to.
+            // A snapshot has a root of its own, and references to all blocks and extents that the
+            // root refers to.
             let bytes = u64::from(self.rules.node_bytes).saturating_mul(2);
             self.totals.item_bytes = self.totals.item_bytes.saturating_add(bytes);
             return self.subvolume(id, *mark, name.entry.path.name(), &path);
@@ -326,7 +328,7 @@ impl Pass<'_> {
     }
 
     fn push(&mut self, tree: TreeId, key: &Key, data: &[u8]) -> Result<()> {
-        // What stands in front of each item in a leaf.
+        // Each item in a leaf has a head.
         let taken = (data.len() as u64).saturating_add(25);
         self.totals.item_bytes = self.totals.item_bytes.saturating_add(taken);
         self.items.push(&item_key(tree, key), data)
@@ -382,7 +384,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Closes the innermost directory; `false` when there is none.
+    /// Closes the innermost directory. Returns false if there is none.
     fn close(&mut self) -> Result<bool> {
         let Some(frame) = self.frames.pop() else {
             return Ok(false);
@@ -403,7 +405,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The name of a subvolume in the directory around it.
+    /// Adds the name of a subvolume to the innermost directory.
     fn subvolume(&mut self, id: TreeId, mark: SubvolumeMark, name: &[u8], path: &[u8]) -> Result<()> {
         if mark.default {
             self.set_default(id, path)?;
@@ -427,7 +429,7 @@ impl Pass<'_> {
         self.entry_in_directory(location, FileKind::Directory, name)
     }
 
-    /// A name of an inode in the innermost directory.
+    /// Adds a name of an inode to the innermost directory.
     fn link(&mut self, inode: InodeNumber, kind: FileKind, name: &[u8]) -> Result<()> {
         let Some(parent) = self.frames.last() else {
             return Err(Error::Defect {
@@ -444,7 +446,7 @@ impl Pass<'_> {
         self.entry_in_directory(InodeItem::key(inode), kind, name)
     }
 
-    /// The two items of a name in the innermost directory.
+    /// Adds the two items of a name in the innermost directory.
     fn entry_in_directory(&mut self, location: Key, kind: FileKind, name: &[u8]) -> Result<()> {
         let Some(parent) = self.frames.last_mut() else {
             return Err(Error::Defect {
@@ -508,7 +510,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The items of an inode that is no directory, besides its names.
+    /// Adds the items of an inode that is no directory, except its names.
     fn inode(
         &mut self,
         tree: TreeId,
@@ -625,7 +627,7 @@ impl Pass<'_> {
     }
 }
 
-/// Which subvolumes snapshots are of, and whose tree each of them shares.
+/// Determines the source of each snapshot, and the subvolume whose tree it shares.
 fn settle_snapshots(
     subvolumes: &mut [Subvolume],
     snapshots: &[(TreeId, EntryPath)],
@@ -662,7 +664,7 @@ fn settle_snapshots(
     Ok(settled)
 }
 
-/// The item of an inode with these attributes.
+/// Returns the item of an inode with these attributes.
 fn inode_item(attributes: &Attributes, type_bits: u32, flags: InodeFlags, is_file: bool) -> InodeItem {
     let Attributes {
         permissions,

@@ -1,36 +1,37 @@
 //! Building btrfs images: whole trees in, packed volumes out, the same bytes every time.
 //!
-//! [`ImageBuilder`] takes the entries of any number of [`Source`]s, sorts them, and writes a volume that holds them: trees
-//! packed and contiguous, each block written once, contents one after the other in the order in which a walk over the tree
-//! reads them. No transaction, no mount, no root.
+//! [`ImageBuilder`] reads the entries of any number of [`Source`]s, sorts them, and writes a volume
+//! that holds them. Trees are packed and contiguous, and each block is written once. Contents are
+//! adjacent, in the order in which a walk over the tree reads them. The builder needs no
+//! transaction, no mount and no root.
 //!
-//! # Who sorts, and who owns what
+//! # Sorting and ownership
 //!
-//! Sources sort nothing. They hand over entries in any order, and the builder sorts them by path, on disk where they do not
-//! fit memory; the same entries in another order give the same bytes. Layers, whiteouts and hard links are the builder's
-//! matter, too ([`entry`] says how). A source owns what it reads from, and answers for it that contents are still what
-//! entries told of ([`source`]). The builder owns entries once it has them, the workers, and the devices.
+//! Sources sort nothing. They pass on entries in any order. The builder sorts them by path, on disk
+//! if they exceed the memory. The same entries in another order yield the same bytes. The builder
+//! also handles layers, whiteouts and hard links ([`entry`] gives the rules). A source owns its
+//! input, and guarantees that contents still match their entries ([`source`]). The builder owns the
+//! received entries, the workers, and the devices.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`entry`], [`source`] | what a source hands over, and the traits of sources |
+//! | [`entry`], [`source`] | the output of a source, and the traits of sources |
 //! | [`directory`] | a directory of the system as a source |
-//! | [`options`], [`error`] | what the volume is to be like; why it failed |
+//! | [`options`], [`error`] | the options of the volume; the reasons of a failure |
 //! | [`builder`] | [`ImageBuilder`] |
-//! | `gather`, `ahead`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk where they do not fit memory |
-//! | `layers`, `links`, `tree` | what stays of several sources, and which names are one inode |
-//! | `layout` | inode numbers; items of everything but content |
-//! | `emit`, `content`, `data` | the pass that reads contents, packs items, copies snapshots' roots and gives data addresses |
+//! | `gather`, `ahead`, `record`, `sort`, `sort_key`, `spool` | entries in order, on disk if they exceed the memory |
+//! | `layers`, `links`, `tree` | the merged tree of several sources, and the names of one inode |
+//! | `layout` | inode numbers; items of everything except content |
+//! | `emit`, `content`, `data` | the pass that reads contents, packs items, copies snapshots' roots and assigns data addresses |
 //! | `sharing` | contents that are shared with the files of a source instead of copied |
-//! | `blocks`, `space` | packed trees; where chunks lie |
-//! | `finish`, `write` | the trees that say where everything lies; the order of writes |
+//! | `blocks`, `space` | packed trees; the places of chunks |
+//! | `finish`, `write` | the trees that describe the volume; the order of writes |
 //!
-//! docs/images.md says how they work together.
+//! docs/images.md describes their cooperation.
 //!
-//! # What is not done
+//! # Left out
 //!
-//! Zoned volumes. Quotas have no limits, and no groups above those of
-//! subvolumes.
+//! Zoned volumes. Quotas have no limits, and no groups above those of subvolumes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

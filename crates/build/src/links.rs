@@ -1,10 +1,11 @@
-//! Hard links by path: which inode each leads to.
+//! Hard links by path: the inode to which each leads.
 //!
-//! A link leads to the entry of its target's path, of its own source, that has the highest precedence up to its own: what
-//! was there when the link was made. That entry may be hidden in the tree as a whole; its inode lives on under the names of
-//! its links. A target that is itself a link is followed, a round over all entries for each step.
+//! A link leads to an entry of its target's path and of its own source. Among them, it is the entry
+//! with the highest precedence up to the link's own: the entry that existed when the link was made.
+//! That entry may be hidden in the merged tree. Its inode then exists under the names of its links.
+//! If the target is also a link, it is followed, with one round over all entries for each link.
 //!
-//! Names of one inode have one *group*: bytes that name it.
+//! The names of one inode have one *group*: bytes that identify it.
 
 use crate::entry::{EntryKind, EntryPath, LinkKey};
 use crate::error::{Error, Result, shown};
@@ -13,19 +14,19 @@ use crate::sort::{Record, Sorted, Sorter};
 use crate::sort_key::{Class, Place, place, same_path_and_source, sort_key};
 use crate::spool::SpoolFolder;
 
-/// How long a chain of links may be.
+/// The maximum length of a chain of links.
 const CHAIN_MAX: usize = 40;
 
-/// Which groups there are, by the keys of entries.
+/// The groups, by the keys of entries.
 #[derive(Debug)]
 pub(crate) struct Links {
-    /// Of links by path.
+    /// The groups of links, by path.
     pub(crate) links: Sorted,
-    /// Of what they lead to.
+    /// The groups of the links' targets.
     pub(crate) targets: Sorted,
 }
 
-/// The group of names with a key of their source's.
+/// Returns the group of names with this key of their source.
 pub(crate) fn group_of_key(source: u16, key: LinkKey) -> Vec<u8> {
     let mut group = vec![1];
     group.extend(source.to_be_bytes());
@@ -34,7 +35,7 @@ pub(crate) fn group_of_key(source: u16, key: LinkKey) -> Vec<u8> {
     group
 }
 
-/// A link, as [`resolve`] takes them: under the key that its target's would precede.
+/// Adds a link for [`resolve`], under the key that its target's key precedes.
 pub(crate) fn push_link(
     pending: &mut Sorter,
     target: &EntryPath,
@@ -76,7 +77,7 @@ pub(crate) fn resolve(
     Err(broken(&record, "which is part of a loop of hard links"))
 }
 
-/// Finds the entry before each wanted key.
+/// Finds the last entry before each wanted key.
 fn round(
     records: &Sorted,
     wanted: &Sorted,

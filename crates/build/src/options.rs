@@ -1,4 +1,4 @@
-//! What a built volume is to be like, besides what any new volume is ([`mkfs::Options`]).
+//! The options of a built volume, in addition to those of any new volume ([`mkfs::Options`]).
 
 use crate::entry::{Compress, EntryPath, SubvolumeMark};
 use buttress_format::{ByteCount, InodeFlags, Timestamp};
@@ -6,56 +6,58 @@ use buttress_format::{ByteCount, InodeFlags, Timestamp};
 use buttress_mkfs as mkfs;
 use std::path::PathBuf;
 
-/// Wishes for a volume that is built from sources.
+/// The options of a volume that is built from sources.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
-    /// What any new volume is.
+    /// The options of any new volume.
     pub volume: mkfs::Options,
-    /// How contents are compressed whose entries do not say.
+    /// The compression of contents whose entries do not state one.
     pub compression: Compress,
     /// Directories of the tree that become subvolumes, in addition to those whose entries say so.
     pub subvolumes: Vec<(EntryPath, SubvolumeMark)>,
-    /// Flags of single inodes, in addition to those that their entries have. A directory's are for all that is below, too.
+    /// Flags of single inodes, in addition to those of their entries. A directory's flags also
+    /// apply to everything below it.
     pub inode_flags: Vec<(EntryPath, InodeFlags)>,
-    /// Who owns what.
+    /// The replacement of owners.
     pub owners: Owners,
-    /// Times later than this become this.
+    /// The latest time: later times are replaced by it.
     pub latest_time: Option<Timestamp>,
-    /// How large the volume is to be.
+    /// The size of the volume.
     pub size: Size,
-    /// Equal contents share their extents.
+    /// True if equal contents share their extents.
     pub dedupe: bool,
-    /// Contents are shared with the files of sources that lie in the image's file system, instead of copied (`FICLONERANGE`).
-    /// Data is single or DUP then. What is compressed is copied.
+    /// True if contents are shared with sources' files in the image's file system, instead of
+    /// copied (`FICLONERANGE`). Data must then be single or DUP. Compressed content is copied.
     pub share_files: bool,
-    /// How many threads read, compress and check; as many as there are processors by default.
+    /// The number of threads that read, compress and checksum; the number of processors by default.
     pub workers: Option<usize>,
-    /// How much memory entries and finished blocks may take before they are spooled to files.
+    /// The memory limit for entries and finished blocks. Beyond it, they are spooled to files.
     pub memory: ByteCount,
-    /// Where spool files are made; they have no names. The system's place for temporary files by default.
+    /// The folder of spool files, which have no names. The system's folder for temporary files by
+    /// default.
     pub spool: Option<PathBuf>,
 }
 
-/// Owners that take the place of those in the sources.
+/// Owners that replace those in the sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// The user of everything.
+    /// The user who owns everything.
     pub uid: Option<u32>,
-    /// The group of everything.
+    /// The group that owns everything.
     pub gid: Option<u32>,
-    /// User, group and, where given, permissions of the root directory; takes precedence.
+    /// User, group and optional permissions of the root directory, which take precedence.
     pub root: Option<(u32, u32, Option<u32>)>,
 }
 
-/// How large a volume is to be.
+/// The size of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// As large as its devices.
+    /// The size of its devices.
     #[default]
     Devices,
-    /// As small as its content allows, with so much room on top. On one device only.
+    /// The smallest size for its content, plus additional space. On one device only.
     Least {
-        /// The room on top.
+        /// The additional space.
         slack: ByteCount,
     },
 }

@@ -1,7 +1,7 @@
 //! Entries as bytes, for sorting and spooling.
 //!
-//! Numbers are written seven bits at a time, lowest first; byte strings behind their length. Only what this process wrote
-//! is read.
+//! Numbers are written seven bits at a time, lowest first. Byte strings follow their length. The
+//! decoder reads only bytes that this process wrote.
 
 use crate::entry::{
     Attributes, Compress, DataExtent, Entry, EntryKind, EntryPath, FileContent, LinkKey, Precedence,
@@ -12,7 +12,7 @@ use buttress_format::{ByteCount, Compression, InodeFlags, Timestamp};
 use buttress_fs::NodeKind;
 use buttress_fs::{DeviceNumber, Xattr};
 
-/// Writes values one after the other.
+/// Encodes values one after another.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder(pub(crate) Vec<u8>);
 
@@ -157,7 +157,7 @@ impl Encoder {
         });
     }
 
-    /// An entry without its path and precedence, which keys hold.
+    /// Encodes an entry without its path and precedence, which its key holds.
     pub(crate) fn entry(&mut self, entry: &Entry) -> &mut Self {
         self.kind(&entry.kind);
         self.attributes(&entry.attributes);
@@ -165,7 +165,7 @@ impl Encoder {
     }
 }
 
-/// Reads what an [`Encoder`] wrote. `None` for what none wrote.
+/// Decodes the bytes of an [`Encoder`]. Returns `None` for other bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
 
@@ -317,7 +317,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// An entry with this path and precedence.
+    /// Decodes an entry with this path and precedence.
     pub(crate) fn entry(&mut self, path: EntryPath, precedence: Precedence) -> Option<Entry> {
         Some(Entry {
             path,

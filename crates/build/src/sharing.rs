@@ -1,11 +1,14 @@
-//! Contents that are not copied: the target's file gets the blocks that a file of this system has.
+//! Contents that are shared instead of copied: the target's file shares the blocks of a file of
+//! this system.
 //!
-//! Workers read contents as ever, for their checksums. What then has an address is shared instead of written: the file is
-//! opened once more, its blocks are shared with those places of the target where its copies lie, and it is compared with what
-//! its entry told of. So a file that changed in between is told, and what is shared has the checksums that were computed.
+//! Workers read contents as usual for their checksums. A piece with an address is then shared
+//! instead of written. The file is opened again, its blocks are shared with the places of its
+//! copies on the target, and it is compared with its entry. A change of the file in between is
+//! therefore detected, and shared bytes match the computed checksums.
 //!
-//! Only whole sectors within the file are shared: the rest of its last one is written. Chunks of single and DUP alone: in
-//! others a file's bytes do not follow each other on a device. Contents that lie in no file of this system are written.
+//! Only whole sectors within the file are shared; the rest of its last sector is written. Sharing
+//! needs chunks of single or DUP, because in others a file's bytes are not contiguous on a device.
+//! Contents that lie in no file of this system are written.
 
 use crate::data::DataWriter;
 use crate::error::{Error, Result, shown};
@@ -21,11 +24,11 @@ pub(crate) struct Sharing<'a> {
     contents: &'a [Arc<dyn Contents>],
     devices: &'a [Device],
     sector_bytes: u64,
-    /// The file that was asked for last: its pieces follow each other.
+    /// The last opened file, because its pieces follow each other.
     open: Option<(Arc<FileInfo>, Box<dyn ContentReader>)>,
 }
 
-/// Whether data of this profile can be shared.
+/// Returns true if data of this profile can be shared.
 pub(crate) const fn is_possible(profile: Profile) -> bool {
     matches!(profile, Profile::Single | Profile::Dup)
 }
@@ -44,8 +47,8 @@ impl<'a> Sharing<'a> {
         }
     }
 
-    /// Shares what can be shared of `length` bytes of a file from `at` on with the address `logical` in `chunk`; gives how
-    /// many bytes that are, from the first on. What is left is to be written.
+    /// Shares a part of `length` bytes of a file from `at` on with the address `logical` in
+    /// `chunk`. Returns the number of shared bytes, from the first on. The caller writes the rest.
     fn share(
         &mut self,
         file: &Arc<FileInfo>,
@@ -94,7 +97,8 @@ impl<'a> Sharing<'a> {
 }
 
 impl DataWriter<'_> {
-    /// Brings bytes of a file to their address: by sharing, where that is wished for and possible, else by writing.
+    /// Brings bytes of a file to their address: by sharing if it is enabled and possible, otherwise
+    /// by writing.
     pub(crate) fn store(
         &mut self,
         file: &Arc<FileInfo>,

@@ -1,7 +1,8 @@
-//! Records sorted by their keys, on disk where they do not fit memory.
+//! Records sorted by their keys, on disk if they exceed the memory.
 //!
-//! Records are gathered in memory; whenever there are too many, they are sorted and written to a spool file as a *run*.
-//! Reading merges all runs. Records of equal keys come in the order in which they were added.
+//! Records are gathered in memory. At the limit, they are sorted and written to a spool file as a
+//! *run*. Reading merges all runs. Records of equal keys are returned in the order in which they
+//! were added.
 
 use crate::error::Result;
 use crate::spool::{Spool, SpoolFolder, SpoolReader, Spooled};
@@ -9,10 +10,10 @@ use buttress_exact::Exact as _;
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What a record takes besides its bytes, when memory is counted.
+/// The memory of a record in addition to its bytes.
 const SLOT_BYTES: usize = size_of::<Slot>();
 
-/// Where a record lies in the arena: its key, then its payload.
+/// The position of a record in the arena: its key, then its payload.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     start: u32,
@@ -20,7 +21,7 @@ struct Slot {
     payload_bytes: u32,
 }
 
-/// Takes records in any order.
+/// A sorter, which receives records in any order.
 #[derive(Debug)]
 pub(crate) struct Sorter {
     folder: SpoolFolder,
@@ -30,7 +31,7 @@ pub(crate) struct Sorter {
     runs: Vec<Spooled>,
 }
 
-/// A record: what it is sorted by, and what it says.
+/// A record: its key and its payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) key: Vec<u8>,
@@ -38,11 +39,11 @@ pub(crate) struct Record {
 }
 
 impl Sorter {
-    /// A sorter that takes about `limit` bytes of memory.
+    /// Makes a sorter that uses about `limit` bytes of memory.
     pub(crate) fn new(folder: &SpoolFolder, limit: usize) -> Self {
         Self {
             folder: folder.clone(),
-            // Places in the arena are numbers of 32 bits.
+            // Positions in the arena are 32-bit numbers.
             limit: limit.min(1 << 30),
             arena: Vec::new(),
             slots: Vec::new(),
@@ -97,7 +98,7 @@ impl Sorter {
         Ok(())
     }
 
-    /// Sorts what was taken.
+    /// Sorts the received records.
     pub(crate) fn finish(mut self) -> Result<Sorted> {
         if !self.runs.is_empty() && !self.slots.is_empty() {
             self.write_run()?;
@@ -125,7 +126,7 @@ fn payload_of(arena: &[u8], slot: Slot) -> &[u8] {
     arena.get(start..end).unwrap_or_default()
 }
 
-/// Records in the order of their keys; they can be read any number of times.
+/// Records in key order, which can be read any number of times.
 #[derive(Debug)]
 pub(crate) struct Sorted {
     arena: Vec<u8>,
@@ -149,7 +150,8 @@ impl Sorted {
     }
 }
 
-/// The first record of a run that was not given yet. The smallest is the greatest of a heap.
+/// The first record of a run that was not returned yet. A heap returns its greatest element, so the
+/// order is reversed.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     record: Record,
@@ -169,7 +171,7 @@ impl PartialOrd for Head {
     }
 }
 
-/// Gives records in order.
+/// A reader that returns records in order.
 #[derive(Debug)]
 pub(crate) struct SortedReader<'a> {
     sorted: &'a Sorted,
@@ -179,7 +181,7 @@ pub(crate) struct SortedReader<'a> {
 }
 
 impl SortedReader<'_> {
-    /// Replaces `record` by the next one; `false` after the last.
+    /// Replaces `record` by the next one. Returns false after the last.
     pub(crate) fn next(&mut self, record: &mut Record) -> Result<bool> {
         if let Some(slot) = self.sorted.slots.get(self.next_slot) {
             self.next_slot = self.next_slot.saturating_add(1);
@@ -199,7 +201,7 @@ impl SortedReader<'_> {
         Ok(true)
     }
 
-    /// Puts the next record of a run on the heap. `record` lends its memory.
+    /// Puts the next record of a run on the heap, and reuses the memory of `record`.
     fn fetch(&mut self, run: usize, mut record: Record) -> Result<()> {
         let Some(reader) = self.runs.get_mut(run).filter(|reader| !reader.at_end()) else {
             return Ok(());
@@ -222,7 +224,7 @@ impl SortedReader<'_> {
 mod tests {
     use super::*;
 
-    /// The same records come back in the same order whether they fit memory or not.
+    /// The records are the same and in the same order, whether they fit the memory or not.
     #[test]
     fn runs_are_merged() {
         let folder = SpoolFolder::new(None);

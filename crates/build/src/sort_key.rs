@@ -1,31 +1,32 @@
-//! By what entries are sorted: so that a walk over the sorted entries is one over the tree.
+//! The sort key of entries, which makes a walk over the sorted entries a walk over the tree.
 //!
-//! A key is the path with zero bytes for slashes, two zero bytes, the number of the source, the precedence, and the class.
-//! A directory comes before what is below it, and all that is below it before its next sibling; names in one directory come
-//! in the order of their bytes. Of one path, what takes precedence comes last.
+//! A key is the path with zero bytes in place of slashes, two zero bytes, the number of the source,
+//! the precedence, and the class. A directory precedes the entries below it, and they precede its
+//! next sibling. Names in one directory are in byte order. Of entries with one path, the entry with
+//! the highest precedence comes last.
 
 use crate::entry::Precedence;
 
-/// What of a key follows the path.
+/// The length of the key's part after the path.
 const SUFFIX_BYTES: usize = 2 + ORDER_BYTES;
-/// Source, precedence and class.
+/// The length of source, precedence and class.
 const ORDER_BYTES: usize = 2 + 8 + 1;
 
-/// Which of the entries of one precedence comes first.
+/// The order of entries of one precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Class {
-    /// Left out by an adapter.
+    /// An entry that an adapter left out.
     LeftOut = 0,
     Whiteout = 1,
     Opaque = 2,
-    /// What may be in the tree.
+    /// An entry that may be in the tree.
     Entry = 3,
-    /// Only in searches: after all of that precedence.
+    /// A search key after all entries of the precedence.
     Last = 4,
 }
 
-/// Where an entry stands among those of its path.
+/// The position of an entry among the entries of its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order {
     pub(crate) source: u16,
@@ -42,7 +43,7 @@ pub(crate) fn sort_key(path: &[u8], order: Order, class: Class) -> Vec<u8> {
     key
 }
 
-/// A key, taken apart.
+/// A decoded key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) path: Vec<u8>,
@@ -74,7 +75,7 @@ pub(crate) fn place(key: &[u8]) -> Option<Place> {
     })
 }
 
-/// Whether two keys are of one path and one source.
+/// Returns true if two keys have one path and one source.
 pub(crate) fn same_path_and_source(one: &[u8], other: &[u8]) -> bool {
     let front = |key: &[u8]| key.len().saturating_sub(ORDER_BYTES.saturating_sub(2));
     one.get(..front(one)) == other.get(..front(other))

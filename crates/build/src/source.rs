@@ -1,12 +1,12 @@
-//! Where entries and contents come from.
+//! Sources of entries and contents.
 //!
-//! A [`Source`] hands over all of its entries first, in any order, and then [`Contents`], which the builder's workers ask
-//! for the content of one file after the other: each once, in the order in which the tree is laid out, several at a time.
-//! A source that can be read only once (a pipe, a compressed archive) spools contents to a file of its own while it hands
-//! over entries.
+//! A [`Source`] first passes on all of its entries, in any order, and then [`Contents`]. The
+//! builder's workers ask it for the content of each file once, in the order of the tree's layout,
+//! several in parallel. A source that can be read only once (a pipe, a compressed archive) spools
+//! contents to a file of its own while it passes on entries.
 //!
-//! A source owns what it reads from; the builder owns entries from the moment on that they are handed over. Content is
-//! asked for only after the last entry, and only for entries that stay.
+//! A source owns its input, and the builder owns entries once it has received them. Content is
+//! requested only after the last entry, and only for entries of the final tree.
 
 use crate::entry::{Entry, EntryPath, FileContent};
 use buttress_exact::Exact as _;
@@ -15,21 +15,21 @@ use core::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Something that holds a tree.
+/// A provider of a tree.
 pub trait Source: Send {
-    /// What it is called in messages: a directory, an archive.
+    /// Returns the source's name in messages: a directory, an archive.
     fn name(&self) -> String;
 
-    /// The next entry; `None` after the last.
+    /// Returns the next entry; `None` after the last.
     ///
     /// # Errors
-    /// What the source fails with. Nothing more is asked of it then.
+    /// Fails if the source fails. The builder then makes no further call.
     fn next_entry(&mut self) -> Result<Option<Entry>, SourceError>;
 
-    /// Where contents are found, once all entries were handed over.
+    /// Returns the provider of contents, after all entries were passed on.
     ///
     /// # Errors
-    /// What the source fails with.
+    /// Fails if the source fails.
     fn contents(&mut self) -> Result<Arc<dyn Contents>, SourceError>;
 }
 
@@ -52,78 +52,80 @@ pub trait Contents: Send + Sync {
     /// Opens the content of one entry.
     ///
     /// # Errors
-    /// A file that is gone or cannot be read.
+    /// Fails if the file does not exist any more, or cannot be read.
     fn open(&self, path: &EntryPath, content: &FileContent) -> Result<Box<dyn ContentReader>, SourceError>;
 }
 
-/// The content of one file, while it is read: from the beginning to the end.
+/// The content of one file, read from the beginning to the end.
 pub trait ContentReader: Send {
-    /// The first range of data that does not end at or before `from`; `None` where only a hole follows. What is not in
-    /// any such range is a hole.
+    /// Returns the first range of data that ends after `from`; `None` if only a hole follows. Bytes
+    /// outside these ranges are holes.
     ///
     /// # Errors
-    /// What the source fails with.
+    /// Fails if the source fails.
     fn next_data(&mut self, from: FileOffset) -> Result<Option<Range<FileOffset>>, SourceError>;
 
-    /// Fills all of `into` from this place on.
+    /// Fills all of `into` from this offset on.
     ///
     /// # Errors
-    /// What the source fails with; content that ends before `into` is full is [`SourceError::Changed`].
+    /// Fails if the source fails. Content that ends before `into` is full is
+    /// [`SourceError::Changed`].
     fn read_exact_at(&mut self, at: FileOffset, into: &mut [u8]) -> Result<(), SourceError>;
 
-    /// The file of this system that holds the content as it is, at the same places: a target may share its blocks.
+    /// Returns the file of this system with the same content at the same offsets. A target may
+    /// share its blocks.
     fn host_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Called when all was read: whether what was read is still what the entry told of.
+    /// Called after the last read. Checks that the content still matches its entry.
     ///
     /// # Errors
-    /// [`SourceError::Changed`] when it is not.
+    /// Returns [`SourceError::Changed`] if it does not.
     fn finish(&mut self) -> Result<(), SourceError>;
 }
 
-/// What a source ends with when it fails.
+/// The error of a source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{action} {place}: {cause}")]
     Io {
-        /// What was done: "reading".
+        /// The operation: "reading".
         action: &'static str,
-        /// To what.
+        /// The object of the operation.
         place: String,
-        /// What the system said.
+        /// The error of the system.
         cause: std::io::Error,
     },
-    /// A file is not what it was when its entry was made.
+    /// A file has changed since its entry was made.
     #[error("{place} changed while it was read: {what}")]
     Changed {
         /// The file.
         place: String,
-        /// What is different, with the numbers.
+        /// The difference, with the numbers.
         what: String,
     },
-    /// What is in the source breaks a rule of its format, or cannot be in a volume.
+    /// The content of the source violates its format, or cannot be stored in a volume.
     #[error("{place}: {problem}")]
     Invalid {
-        /// Where: the file and the place in it.
+        /// The file, and the place in it.
         place: String,
-        /// What is wrong.
+        /// The problem.
         problem: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What is in the source is in order, but cannot be read by this version.
+    /// The content of the source is valid, but this version cannot read it.
     #[error("{place}: {what} is not supported")]
     Unsupported {
-        /// Where.
+        /// The place.
         place: String,
-        /// What.
+        /// The unsupported feature.
         what: String,
     },
 }
 
 impl SourceError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -135,15 +137,15 @@ impl SourceError {
     }
 }
 
-/// Entries and contents that are in memory: for programs that make a tree themselves, and for tests. A file's locator is
-/// its content.
+/// Entries and contents in memory: for programs that make a tree themselves, and for tests. A
+/// file's locator is its content.
 #[derive(Debug, Default)]
 pub struct MemorySource {
     entries: std::vec::IntoIter<Entry>,
 }
 
 impl MemorySource {
-    /// A source of these entries.
+    /// Makes a source of these entries.
     #[must_use]
     pub fn new(entries: Vec<Entry>) -> Self {
         Self {

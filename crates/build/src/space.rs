@@ -1,11 +1,12 @@
-//! Where chunks lie on devices, and which addresses data gets.
+//! The places of chunks on devices, and the addresses of data.
 //!
-//! Chunks are placed one behind the other on each device, and never over the place of a superblock copy: a chunk ends there
-//! and the next one begins behind it. So nothing in a chunk is ever left out, and addresses of extents run on from chunk to
-//! chunk.
+//! Chunks are placed one after another on each device, and never over a superblock copy. A chunk
+//! ends before the copy, and the next one begins after it. No part of a chunk is therefore
+//! excluded, and addresses of extents continue from chunk to chunk.
 //!
-//! Data and metadata have ranges of addresses of their own. Those of data come first and are long enough for all contents;
-//! so blocks of trees have their addresses before it is known how much data there is.
+//! Data and metadata have separate ranges of addresses. The range of data comes first and is long
+//! enough for all contents. Tree blocks thus have their addresses before the amount of data is
+//! known.
 
 use crate::error::{Error, Result};
 use buttress_format::{
@@ -15,13 +16,13 @@ use buttress_format::{
 use buttress_mkfs::PlannedChunk;
 use buttress_volume::StripeGeometry;
 
-/// The longest device extent of a chunk.
+/// The maximum length of a chunk's device extent.
 pub(crate) const DEVICE_EXTENT_BYTES_MAX: u64 = 1 << 30;
 
-/// A run of free bytes in front of a superblock copy that is not worth a chunk.
+/// The minimum length of a free run before a superblock copy that is worth a chunk.
 const RUN_BYTES_MIN: u64 = 1 << 20;
 
-/// Places chunks.
+/// Places chunks on devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Placer {
     sizes: Vec<u64>,
@@ -36,12 +37,12 @@ impl Placer {
         }
     }
 
-    /// Where chunks end on each device.
+    /// Returns the end of the chunks on each device.
     pub(crate) fn ends(&self) -> &[u64] {
         &self.next
     }
 
-    /// The next run of free bytes on a device.
+    /// Returns the next run of free bytes on a device.
     fn run(&self, device: usize) -> (u64, u64) {
         let size = self.sizes.get(device).copied().unwrap_or(0);
         let mut start = self.next.get(device).copied().unwrap_or(u64::MAX);
@@ -58,8 +59,8 @@ impl Placer {
         (start, size)
     }
 
-    /// A chunk of about `wanted` bytes, or of as many as there is room for up to the next superblock copy. `None` where there
-    /// is no space at all.
+    /// Places a chunk of about `wanted` bytes, or of the bytes available before the next superblock
+    /// copy. Returns `None` if no space is left.
     pub(crate) fn chunk(
         &mut self,
         logical: Logical,
@@ -108,11 +109,11 @@ impl Placer {
         ))
     }
 
-    /// Makes the chunk that was placed last as short as what is used of it allows.
+    /// Shortens the last placed chunk to its used bytes, as far as possible.
     pub(crate) fn trim(&mut self, chunk: &mut PlannedChunk, used: u64) -> Option<()> {
         let profile = chunk.profile();
         let devices = match profile {
-            // Its second half lies behind the first one and cannot come nearer.
+            // The second half lies after the first half, and cannot be moved.
             Profile::Dup => return Some(()),
             _ => chunk.stripes.len(),
         };
@@ -130,14 +131,14 @@ impl Placer {
     }
 }
 
-/// A chunk with how much of it is used, from its beginning.
+/// A chunk and the number of its used bytes, from its beginning.
 #[derive(Clone, Debug)]
 pub(crate) struct UsedChunk {
     pub(crate) chunk: PlannedChunk,
     pub(crate) used: u64,
 }
 
-/// Gives addresses to data, one behind the other.
+/// Assigns consecutive addresses to data.
 #[derive(Debug)]
 pub(crate) struct DataSpace {
     pub(crate) placer: Placer,
@@ -145,17 +146,17 @@ pub(crate) struct DataSpace {
     kind: BlockGroupFlags,
     profile: Profile,
     next_logical: u64,
-    /// At most so much is still to come.
+    /// An upper bound on the bytes still to come.
     left: u64,
 }
 
-/// Where data goes.
+/// The address of new data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) logical: Logical,
-    /// So much of it fits there.
+    /// The number of bytes that fit there.
     pub(crate) bytes: u64,
-    /// The chunk is new.
+    /// True if the chunk is new.
     pub(crate) new_chunk: bool,
 }
 
@@ -177,7 +178,8 @@ impl DataSpace {
         }
     }
 
-    /// Places a chunk of about `wanted` bytes where there is none: writers take the profile of new chunks from those that exist.
+    /// Places a chunk of about `wanted` bytes if none exists, because writers take the profile of
+    /// new chunks from existing ones.
     pub(crate) fn keep_profile(&mut self, wanted: u64) -> Result<()> {
         if !self.chunks.is_empty() {
             return Ok(());
@@ -193,7 +195,7 @@ impl DataSpace {
         Ok(())
     }
 
-    /// Room for `wanted` bytes, or for the first of them where `whole` is not asked for.
+    /// Returns an address for `wanted` bytes, or for the first of them unless `whole` is set.
     pub(crate) fn take(&mut self, wanted: u64, whole: bool) -> Result<Room> {
         let mut new_chunk = false;
         loop {

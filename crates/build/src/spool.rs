@@ -1,4 +1,5 @@
-//! Bytes that are written once and read again in order: in memory as long as they fit, then in a file without a name.
+//! Bytes that are written once and read in order: in memory while they fit, then in a file without
+//! a name.
 
 use crate::error::{Error, Result};
 use buttress_exact::{Exact as _, at_most};
@@ -8,10 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How much a reader fetches at once.
+/// The number of bytes that a reader fetches at once.
 const READ_BYTES: usize = 128 << 10;
 
-/// Where spool files are made, and who is told when that fails.
+/// The folder of spool files, which errors name.
 #[derive(Clone, Debug)]
 pub(crate) struct SpoolFolder(pub(crate) PathBuf);
 
@@ -32,7 +33,7 @@ impl SpoolFolder {
     }
 }
 
-/// What is being written.
+/// A spool that is being written.
 #[derive(Debug)]
 pub(crate) struct Spool {
     folder: SpoolFolder,
@@ -43,7 +44,7 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// A spool that keeps at most `limit` bytes in memory.
+    /// Makes a spool that keeps at most `limit` bytes in memory.
     pub(crate) const fn new(folder: SpoolFolder, limit: usize) -> Self {
         Self {
             folder,
@@ -62,7 +63,7 @@ impl Spool {
         Ok(())
     }
 
-    /// How long it is.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.in_file.saturating_add(self.buffer.len() as u64)
     }
@@ -90,7 +91,7 @@ impl Spool {
     }
 }
 
-/// What was written; it can be read any number of times.
+/// A written spool, which can be read any number of times.
 #[derive(Clone, Debug)]
 pub(crate) struct Spooled {
     folder: SpoolFolder,
@@ -100,7 +101,7 @@ pub(crate) struct Spooled {
 }
 
 impl Spooled {
-    /// How long it is.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.in_file.saturating_add(self.buffer.len() as u64)
     }
@@ -114,7 +115,7 @@ impl Spooled {
         }
     }
 
-    /// Fills `into` from this place on.
+    /// Fills `into` from this offset on.
     fn read_at(&self, into: &mut [u8], at: u64) -> Result<()> {
         let from_file = self.in_file.saturating_sub(at).min(into.len() as u64);
         let (first, rest) = into.split_at_mut(at_most(from_file, into.len()));
@@ -136,7 +137,7 @@ impl Spooled {
     }
 }
 
-/// Reads from the beginning to the end.
+/// A reader from the beginning to the end.
 #[derive(Debug)]
 pub(crate) struct SpoolReader {
     spooled: Spooled,
@@ -155,7 +156,7 @@ impl SpoolReader {
         self.spooled.len().saturating_sub(self.at).saturating_add(ahead)
     }
 
-    /// Replaces what is in `into` by the next `length` bytes.
+    /// Replaces the content of `into` by the next `length` bytes.
     pub(crate) fn read(&mut self, into: &mut Vec<u8>, length: usize) -> Result<()> {
         into.clear();
         if length as u64 > self.left() {

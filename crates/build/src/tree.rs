@@ -1,9 +1,10 @@
-//! The tree as it will be: what stays of all entries, in the order of a walk, with subvolumes and hard links settled.
+//! The final tree: the remaining entries in the order of a walk, with subvolumes and hard links
+//! resolved.
 //!
-//! [`Tree::new`] takes what [`layers`](crate::layers) gives and puts it aside, numbered. Names that belong together are
-//! sorted by their group on the side; of each group, and in each subvolume, the name that comes first *holds* the inode,
-//! and the others lead to it. Names of one group in two subvolumes cannot be one inode: there each subvolume has its own,
-//! and they share their content.
+//! [`Tree::new`] stores the output of [`layers`](crate::layers), numbered. A separate sort groups
+//! the names of one inode. Of each group in each subvolume, the first name *holds* the inode, and
+//! the other names refer to it. Names of one group in two subvolumes cannot be one inode. Each
+//! subvolume then has an inode of its own, and the inodes share their content.
 
 use crate::entry::{Attributes, Entry, EntryKind, EntryPath, Precedence, ShareKey, SubvolumeMark};
 use crate::error::{Error, Result, shown};
@@ -16,14 +17,14 @@ use buttress_exact::Exact as _;
 use buttress_format::{ChecksumType, TreeId};
 use std::collections::HashMap;
 
-/// The first id of a subvolume besides the top level.
+/// The first id of a subvolume other than the top level.
 const FIRST_SUBVOLUME: u64 = 256;
 
-/// What is settled of all sources.
+/// The merged tree of all sources.
 #[derive(Debug)]
 pub(crate) struct Tree {
     names: Spooled,
-    /// What names in groups are, by their numbers.
+    /// The resolved names of groups, by their numbers.
     linked: Option<Sorted>,
 }
 
@@ -31,24 +32,24 @@ pub(crate) struct Tree {
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) source: u16,
-    /// The id of the subvolume that begins here.
+    /// The id of the subvolume whose root this name is.
     pub(crate) subvolume: Option<TreeId>,
     pub(crate) entry: Entry,
     pub(crate) link: Option<Link>,
 }
 
-/// What a name in a group is.
+/// A resolved name of a group.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The number of the name that holds the inode.
     pub(crate) holder: u64,
-    /// How many names the inode has.
+    /// The number of the inode's names.
     pub(crate) names: u64,
-    /// Where the name holds the inode: whose it was, which takes the place of the name's own.
+    /// If the name holds the inode: the inode's source and entry, which replace the name's own.
     pub(crate) inode: Option<(u16, Entry)>,
 }
 
-/// What [`Tree::new`] needs to know.
+/// The inputs of [`Tree::new`].
 pub(crate) struct Settling<'a> {
     pub(crate) records: &'a Sorted,
     pub(crate) links: Option<&'a Links>,
@@ -117,9 +118,9 @@ impl Tree {
 struct Numbering<'a> {
     names: Spool,
     groups: Sorter,
-    /// Subvolumes that options name and that did not come yet.
+    /// Subvolumes that options name and that the pass has not reached.
     wanted: HashMap<&'a [u8], SubvolumeMark>,
-    /// Subvolumes around where the pass is.
+    /// Subvolumes that contain the current position.
     open: Vec<(Vec<u8>, u64)>,
     next_subvolume: u64,
     next_number: u64,
@@ -171,7 +172,8 @@ impl Numbering<'_> {
         self.names.append(&encoder.0)
     }
 
-    /// Notes a name, and the inode if it has one, under its group. Hidden inodes have the last number.
+    /// Records a name, and its inode if it has one, under its group. Hidden inodes have the last
+    /// number.
     fn group(&mut self, placed: &Placed, number: u64) -> Result<()> {
         let Some(group) = &placed.group else {
             return Ok(());
@@ -196,7 +198,7 @@ impl Numbering<'_> {
     }
 }
 
-/// Whether `path` is below `above` in the tree.
+/// Returns true if `path` is below `above` in the tree.
 pub(crate) fn is_below(path: &[u8], above: &[u8]) -> bool {
     match path.strip_prefix(above) {
         Some(rest) => (above.is_empty() && !rest.is_empty()) || rest.first() == Some(&b'/'),
@@ -204,7 +206,7 @@ pub(crate) fn is_below(path: &[u8], above: &[u8]) -> bool {
     }
 }
 
-/// Names of one group, gathered until the next group begins. They are kept with eight bytes each.
+/// The names of one group, gathered until the next group begins. Each takes eight bytes.
 #[derive(Default)]
 struct Group {
     key: Vec<u8>,
@@ -212,7 +214,7 @@ struct Group {
     subvolumes: Vec<(u64, Vec<u64>)>,
 }
 
-/// What each name in a group is, by its number.
+/// Resolves each name of a group, by its number.
 fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted> {
     let mut linked = Sorter::new(folder, memory);
     let mut reader = groups.reader()?;
@@ -234,7 +236,7 @@ fn settle(groups: &Sorted, folder: &SpoolFolder, memory: usize) -> Result<Sorted
             group.key = key.to_vec();
         }
         match (read(subvolume), read(number)) {
-            // The inode of the name that comes first.
+            // The first name holds the inode.
             (0, _) => {
                 group.inode.get_or_insert_with(|| record.payload.clone());
             }
@@ -272,7 +274,7 @@ impl Group {
     }
 }
 
-/// Gives names in the order of a walk.
+/// A reader of names in the order of a walk.
 pub(crate) struct TreeReader<'a> {
     names: SpoolReader,
     linked: Option<(SortedReader<'a>, Record)>,
@@ -281,7 +283,7 @@ pub(crate) struct TreeReader<'a> {
 }
 
 impl TreeReader<'_> {
-    /// The next name with its number.
+    /// Returns the next name with its number.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Name)>> {
         if self.names.at_end() {
             return Ok(None);
@@ -356,7 +358,7 @@ fn decode_link(bytes: &[u8]) -> Option<Link> {
     })
 }
 
-/// What inodes of one group in several subvolumes share their content by.
+/// Returns the key by which inodes of one group in several subvolumes share their content.
 fn share_key(group: &[u8]) -> ShareKey {
     let hash = ChecksumType::Sha256.compute(group);
     let first = hash.as_bytes().first_chunk::<16>().copied().unwrap_or_default();

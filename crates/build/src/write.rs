@@ -1,7 +1,8 @@
-//! A tree that is laid out, written to its devices.
+//! Writing a laid out tree to its devices.
 //!
-//! In this order: devices are wiped; data goes out while contents are read; blocks of trees; a flush; superblocks. So
-//! whatever fails, and at whatever moment, the devices hold no volume: neither the old one nor half of the new one.
+//! The order is: devices are wiped, data is written while contents are read, then tree blocks, a
+//! flush, and superblocks. After a failure at any moment, the devices hold no volume, neither the
+//! old one nor a half of the new one.
 
 use crate::blocks::{BlockFormat, BlockLog};
 use crate::builder::Gathered;
@@ -28,53 +29,53 @@ use buttress_volume::{ExtentWrite, StripeGeometry, Volume};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use std::thread;
 
-/// The address of the system chunk: the first that chunks have.
+/// The address of the system chunk, which is the first chunk address.
 const SYSTEM_LOGICAL: Logical = Logical::new(1 << 20);
 
 /// The address of the first data chunk; the system chunk ends before it.
 const DATA_LOGICAL: Logical = Logical::new(1 << 30);
 
-/// Addresses of metadata begin at a multiple of this.
+/// The alignment of the first metadata address.
 const METADATA_ALIGNMENT: u64 = 1 << 30;
 
-/// How much a chunk item with its head takes at most, besides its stripes, with all that goes with it.
+/// The maximum size of a chunk item with its head and related items, without its stripes.
 const CHUNK_ITEM_BYTES: u64 = 256;
 
-/// How much of data may wait for the writer: so many times two MiB.
+/// The number of queued data writes of two MiB.
 const WRITES_WAITING: usize = 4;
 
-/// About how many bytes of blocks are written at once.
+/// The approximate number of bytes of blocks that are written at once.
 const BLOCKS_BYTES: usize = 4 << 20;
 
-/// What a volume that is as small as possible has free in its metadata block groups, so that it can be grown and written:
-/// what the kernel needs to be able to begin a transaction.
+/// The free bytes in the metadata block groups of a volume of minimal size. The kernel needs them
+/// to begin a transaction, and thus to grow and write the volume.
 const LEAST_HEADROOM_BYTES: u64 = 2 << 20;
 
-/// The most that a block group of data is longer than what is in it.
+/// The maximum number of spare bytes in the last data block group.
 const DATA_ROOM_BYTES: u64 = 64 << 20;
 
-/// What is known before anything is written.
+/// The facts that are known before any write.
 struct Plan {
     sizes: Vec<u64>,
-    /// The sizes that chunks can have use of.
+    /// The placer, with the sizes that chunks may use.
     placer: Placer,
     system: PlannedChunk,
     metadata: Logical,
 }
 
-/// At most so many bytes of blocks, in one copy.
+/// Returns an upper bound on the bytes of blocks, in one copy.
 fn metadata_bound(totals: &Totals, settings: &Settings) -> u64 {
     let sectors = totals
         .data_bytes
         .checked_div(u64::from(settings.sector_bytes))
         .unwrap_or(0);
     let checksums = sectors.saturating_mul(settings.checksum.size_bytes() as u64);
-    // A file extent and an extent item, for each file and for each 128 KiB.
+    // The bound counts a file extent and an extent item for each file and for each 128 KiB.
     let extents = totals
         .files
         .saturating_add(totals.data_bytes >> 17)
         .saturating_mul(256);
-    // Content that stands in the tree, which no extent has then.
+    // Inline content, which then has no extent.
     let inline = totals
         .files
         .saturating_mul(u64::from(settings.sector_bytes))
@@ -95,7 +96,7 @@ pub(crate) fn enough_bytes(gathered: &Gathered) -> ByteCount {
         Size::Devices => 0,
     };
     let sum = data.saturating_add(metadata).saturating_add(slack);
-    // Superblock copies, the system chunk, and ends of chunks.
+    // The sum also covers superblock copies, the system chunk, and the ends of chunks.
     let sum = sum.saturating_add(data >> 8).saturating_add(128 << 20);
     ByteCount::new(sum.checked_next_multiple_of(1 << 20).unwrap_or(sum))
 }
@@ -211,7 +212,7 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Reads contents, writes data, packs trees.
+    /// Reads contents, writes data and packs trees.
     fn contents(&self, plan: Plan) -> Result<(Finished, BlockLog)> {
         let (settings, options) = (&self.gathered.settings, &self.gathered.options);
         let memory = options.memory.get().narrow::<usize>();
@@ -249,7 +250,7 @@ impl Writing<'_> {
             mut chunks,
             ..
         } = data.space;
-        // The last one was placed for all that could have come.
+        // The last chunk was placed for the upper bound of data.
         if let Some(last) = chunks.last_mut() {
             let wanted = last.used.saturating_add(room);
             if wanted < last.chunk.length.get() {
@@ -280,8 +281,8 @@ impl Writing<'_> {
         Ok((finished, log))
     }
 
-    /// How much the last block group of data is longer than what is in it, so that what is written first needs no new one: some
-    /// of what there is to spare.
+    /// Returns the number of spare bytes of the last data block group, so that the first writes
+    /// need no new one. It is a part of the unused space.
     fn data_room(&self, sizes: &[u64]) -> u64 {
         let smallest = sizes.iter().copied().min().unwrap_or(0);
         let room = free_of(sizes).min(DATA_ROOM_BYTES);
@@ -294,7 +295,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Runs workers, the writer, and the pass over all items.
+    /// Runs the workers, the writer, and the pass over all items.
     fn data<'b>(
         &'b self,
         space: DataSpace,
@@ -357,7 +358,7 @@ impl Writing<'_> {
                 snapshots: &self.gathered.layout.snapshots,
             };
             let emitted = Emitter::new(rules, log, data).run(self.gathered.layout.items.reader()?);
-            // What is left in the channels is thrown away when the pass ended early.
+            // After an early end of the pass, the remaining elements of the channels are discarded.
             let emitted = emitted.map(|(roots, data)| (roots, data.into_parts()));
             let written = writer.join().unwrap_or(Err(Error::WriterGone));
             for reader in readers {
@@ -372,7 +373,7 @@ impl Writing<'_> {
         })
     }
 
-    /// Writes blocks that follow each other.
+    /// Writes adjacent blocks.
     fn blocks(&self, base: Logical, blocks: &Spooled) -> Result<()> {
         let row = StripeGeometry::new(self.gathered.settings.metadata, self.stripes_of(base))
             .map_or(1, |geometry| geometry.row_bytes().get());
@@ -397,21 +398,21 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// How many stripes the chunk at this address has.
+    /// Returns the number of stripes of the chunk at this address.
     fn stripes_of(&self, logical: Logical) -> usize {
         let map = self.volume.chunk_map();
         map.find(logical).map_or(1, |chunk| chunk.chunk().stripes.len())
     }
 }
 
-/// What a data writer leaves.
+/// The results of a data writer.
 pub(crate) struct DataParts {
     pub(crate) space: DataSpace,
     pub(crate) references: Sorter,
     pub(crate) checksums: Spool,
 }
 
-/// What of devices of these sizes is left free of block groups that are larger than they have to be.
+/// Returns the space on devices of these sizes that oversized block groups must leave free.
 fn free_of(sizes: &[u64]) -> u64 {
     sizes
         .iter()
@@ -422,7 +423,8 @@ fn free_of(sizes: &[u64]) -> u64 {
         .unwrap_or(0)
 }
 
-/// Writes what comes, until nothing more does: all that waits at once, so that the device always has something to do.
+/// Writes the received extents until the channel ends. Each write takes all queued extents, so the
+/// device is always busy.
 fn write_data(volume: &Volume, writes: &Receiver<ExtentWrite>) -> Result<()> {
     let mut batch = Vec::with_capacity(WRITES_WAITING);
     for write in writes {

@@ -1,6 +1,7 @@
-//! Images that are not finished: whatever fails, and at whatever write, nothing on the device opens as a volume.
+//! Tests of unfinished images: after any failure at any write, nothing on the device opens as a
+//! volume.
 //!
-//! The device held another volume before, which nothing may bring back either.
+//! The device held another volume before, which must not return either.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -23,7 +24,7 @@ use buttress_mkfs::Identity;
 use core::ops::Range;
 use std::sync::Arc;
 
-/// Room for a second superblock.
+/// The size has space for a second superblock.
 const SIZE: usize = 72 << 20;
 
 fn identity(volume: u128) -> Identity {
@@ -74,14 +75,15 @@ fn builder() -> ImageBuilder {
     ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(entries()))
 }
 
-/// The bytes of a device that holds a volume of its own.
+/// Returns the bytes of a device that holds its own volume.
 fn old() -> Vec<u8> {
     let device = Device::memory(vec![0; SIZE]);
     write(builder(), &device, 100, &Progress::new()).unwrap();
     device.read(0, SIZE).unwrap().to_vec()
 }
 
-/// The volume that opens, if one does; it must be whole, but for copies of its superblock.
+/// Returns the volume that opens, if one does. It must be complete, except for copies of its
+/// superblock.
 fn opens(device: &Device, what: &str) -> Option<Uuid> {
     let filesystem = OpenOptions::new(vec![device.clone()]).open().ok()?;
     let options = CheckOptions {
@@ -96,8 +98,8 @@ fn opens(device: &Device, what: &str) -> Option<Uuid> {
     Some(fsid)
 }
 
-/// A cut at every write, with what was not flushed kept, lost, or some of both: the old volume as it was, none, or the new
-/// one whole.
+/// The power is cut at every write. Unflushed writes are kept, lost, or mixed. The result is the
+/// old volume unchanged, no volume, or the complete new volume.
 #[test]
 fn power_cuts_leave_the_old_volume_whole_or_none_or_the_new_one_whole() {
     let lab = CrashLab::new();
@@ -115,7 +117,7 @@ fn power_cuts_leave_the_old_volume_whole_or_none_or_the_new_one_whole() {
             match opens(&image, &what) {
                 None => none += 1,
                 Some(fsid) if fsid == identity(200).fsid => whole += 1,
-                // Nothing but its superblocks was written over.
+                // Only the superblocks of the old volume were overwritten.
                 Some(_) => old += 1,
             }
         }
@@ -126,7 +128,7 @@ fn power_cuts_leave_the_old_volume_whole_or_none_or_the_new_one_whole() {
     );
 }
 
-/// Each write that fails, alone and with all after it, and each flush.
+/// Each write fails, alone and with all later writes, and each flush fails.
 #[test]
 fn a_write_or_flush_that_fails_is_told_and_leaves_no_volume() {
     let run = |fault: Option<Fault>| {
@@ -154,12 +156,12 @@ fn a_write_or_flush_that_fails_is_told_and_leaves_no_volume() {
             match (ended, found) {
                 (Err(error), found) => {
                     assert!(error.to_string().contains("disk"), "{fault:?}: {error}");
-                    // A device that takes nothing any more keeps the superblock that it took last.
+                    // A device that refuses all writes keeps its last superblock.
                     let can_forget = matches!(fault, Fault::FailWriteNumber(_));
                     let new = found == Some(identity(200).fsid);
                     assert!(!(new && can_forget), "{fault:?}: it opens, though {error}");
                 }
-                // A copy of the superblock: the volume is there, and was said to be.
+                // A copy of the superblock failed: the volume exists, and the build succeeded.
                 (Ok(()), found) => assert_eq!(found, Some(identity(200).fsid), "{fault:?}"),
             }
         }
@@ -173,8 +175,8 @@ fn a_write_or_flush_that_fails_is_told_and_leaves_no_volume() {
     }
 }
 
-/// More content than the channels between the threads hold, on a device that is full sooner or later. A job that waits for
-/// the thread that failed never ends.
+/// The content exceeds the channels between the threads, and the device becomes full. A job that
+/// waited for the failed thread would never end.
 #[test]
 fn full_device_ends_the_job_however_much_is_queued() {
     const CONTENT: usize = 40 << 20;
@@ -236,7 +238,7 @@ fn too_little_room_is_told_with_numbers() {
     }
 }
 
-/// Contents that stop the job in the middle.
+/// Contents that cancel the job in the middle.
 struct Stopping(Progress);
 
 impl Contents for Stopping {
@@ -281,7 +283,7 @@ impl Source for StoppingSource {
     }
 }
 
-/// What SIGINT does while contents are read.
+/// The test does what SIGINT does during the reading of contents.
 #[test]
 fn a_job_that_is_stopped_while_it_writes_leaves_no_volume() {
     let progress = Progress::new();
@@ -293,10 +295,11 @@ fn a_job_that_is_stopped_while_it_writes_leaves_no_volume() {
     assert_eq!(opens(&device, "stopped"), None);
 }
 
-/// What happens to a file.
+/// A change of a file.
 type Change = fn(&std::path::Path);
 
-/// A file of the host that is gone, another one, longer, shorter, or written to, between its entry and its content.
+/// A host file is deleted, replaced, extended, truncated or written between its entry and its
+/// content.
 #[test]
 fn files_that_change_or_vanish_are_named() {
     let changes: [(&str, Change); 5] = [

@@ -1,4 +1,4 @@
-//! A build takes as many steps as a file has data, however long the file is.
+//! Tests that the work of a build depends on a file's data, not on its length.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FILE_BYTES: u64 = 1 << 40;
 const DEVICE_BYTES: usize = 256 << 20;
 
-/// A source of one file with holes, which counts how often the file is opened and asked for data.
+/// A source of one file with holes, which counts its opens and its queries for data.
 #[derive(Clone, Default)]
 struct Holes {
     ranges: Arc<Vec<Range<u64>>>,
@@ -31,7 +31,7 @@ struct Holes {
     given: bool,
 }
 
-/// The byte of the file at this place of a range of data.
+/// Returns the byte of the file at this place of a range of data.
 fn byte_at(place: u64) -> u8 {
     (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 | 1
 }
@@ -111,7 +111,7 @@ fn read_exact(file: &File, from: u64, into: &mut [u8]) {
     }
 }
 
-/// Builds a volume of the file and compares what is read of it. Returns how often the file was opened and asked.
+/// Builds a volume of the file, and compares its content. Returns the numbers of opens and queries.
 fn build(ranges: Vec<Range<u64>>) -> (u64, u64) {
     let source = Holes::new(ranges.clone());
     let (opened, asked) = (Arc::clone(&source.opened), Arc::clone(&source.asked));
@@ -177,7 +177,7 @@ fn steps_follow_the_ranges_of_data() {
     );
 }
 
-/// All data lies in the part of one job: its worker waits for the pass, and the pass goes on.
+/// All data lies in one job. Its worker waits for the pass, and the pass continues.
 #[test]
 fn data_in_one_place_of_a_long_file_is_built() {
     let mut ranges: Vec<Range<u64>> = (0..24)

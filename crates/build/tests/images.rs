@@ -1,4 +1,5 @@
-//! Images from entries in memory: sound, holding what was given, and the same bytes whatever the order and the workers.
+//! Tests of images from entries in memory. They are valid, hold the given entries, and have the
+//! same bytes for any order and number of workers.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -83,7 +84,7 @@ fn of(entries: Vec<Entry>) -> Result<Device, Error> {
     build(ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(entries)))
 }
 
-/// Opens what was built, after a check that must find nothing.
+/// Opens a built volume, after a check without findings.
 fn opened(device: &Device) -> Filesystem {
     let filesystem = OpenOptions::new(vec![device.clone()]).open().unwrap();
     let options = CheckOptions {
@@ -107,7 +108,7 @@ fn content(filesystem: &Filesystem, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that compress somewhat, other ones for each seed.
+/// Returns moderately compressible bytes that depend on the seed.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = |_| {
@@ -117,7 +118,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(step).collect()
 }
 
-/// A tree with some of everything.
+/// Returns a tree with all kinds of entries.
 fn tree() -> Vec<Entry> {
     let mut entries = vec![directory(""), directory("d"), directory("d/e")];
     for number in 0..200_usize {
@@ -346,7 +347,7 @@ fn entries_that_do_not_fit_together_are_named() {
     }
 }
 
-/// Contents that are shorter than was said, or fail.
+/// Contents that are shorter than stated, or fail.
 struct Broken(bool);
 
 impl Contents for Broken {
@@ -393,7 +394,8 @@ impl Source for BrokenSource {
     }
 }
 
-/// On devices that held a volume before: neither the old one nor a part of the new one is there after a failure.
+/// The devices held a volume before. After a failure, they hold neither that volume nor a part of
+/// the new one.
 #[test]
 fn what_fails_leaves_no_volume() {
     let device = of(tree()).unwrap();
@@ -413,7 +415,7 @@ fn what_fails_leaves_no_volume() {
     );
     assert!(OpenOptions::new(vec![device.clone()]).open().is_err());
 
-    // A device with too little room for data.
+    // The device has too little space for the data.
     let small = Device::memory(vec![0; 20 << 20]);
     let too_much = vec![file("large", &noise(1, 30 << 20))];
     let builder = ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(too_much));
@@ -424,7 +426,7 @@ fn what_fails_leaves_no_volume() {
     assert!(matches!(error, Error::NoRoom { what: "data", .. }), "{error}");
     assert!(OpenOptions::new(vec![small]).open().is_err());
 
-    // A job that is cancelled.
+    // The job is cancelled.
     let builder = ImageBuilder::new(BuildOptions::default()).source(MemorySource::new(entries()));
     let gathered = builder.gather(1, identity().time, &progress).unwrap();
     progress.cancel();
@@ -441,7 +443,8 @@ fn used_bytes(filesystem: &Filesystem) -> u64 {
     filesystem.superblock().bytes_used.get()
 }
 
-/// A file twice, half of it in a third one, and one that only looks like it: what is equal is stored once.
+/// A file occurs twice, half of it in a third file, and a fourth file is only similar. Equal
+/// content is stored once.
 #[test]
 fn equal_content_is_stored_once_where_that_is_asked_for() {
     let (one, other) = (noise(5, 1_500_000), noise(6, 700_000));
@@ -476,7 +479,8 @@ fn equal_content_is_stored_once_where_that_is_asked_for() {
             assert!(content(&filesystem, path) == *wanted, "{path}");
         }
         if compression == Compress::No {
-            // a, all of b, the first MiB of c, and all but the last part of d.
+            // The saved bytes are those of a, all of b, the first MiB of c, and all of d except its
+            // last part.
             let saved = used_bytes(&plain) - used_bytes(&filesystem);
             assert!((3_400_000..3_800_000).contains(&saved), "{saved} bytes saved");
         } else {
@@ -500,8 +504,9 @@ fn snapshot(path: &str, of: &str, read_only: bool) -> Entry {
     entry(path, EntryKind::Snapshot { of, mark })
 }
 
-/// Subvolumes of one block and of many, each with snapshots, some before their source in the tree, and snapshots of
-/// snapshots: with every kind of quotas the check counts, and each shows what its source holds.
+/// The tree has subvolumes of one block and of many, each with snapshots. Some snapshots precede
+/// their source in the tree, and some are snapshots of snapshots. For every kind of quotas, the
+/// check verifies the counts, and each snapshot shows its source's content.
 #[test]
 fn snapshots_share_their_source_s_tree_and_quotas_count_that() {
     let entries = || {
@@ -552,7 +557,7 @@ fn snapshots_share_their_source_s_tree_and_quotas_count_that() {
         };
         assert_eq!(info("snap/2").parent_uuid(), info("snap/1").uuid());
         assert_eq!(info("a-first").parent_uuid(), info("sub").uuid());
-        // Nothing is there twice: all of it takes what one of each takes, and roots.
+        // No content is stored twice: the volume takes the space of one copy of each, plus roots.
         assert!(used_bytes(&filesystem) < 8 << 20, "{}", used_bytes(&filesystem));
     }
     for (of, wanted) in [

@@ -1,9 +1,9 @@
-//! The one small trait behind every device: positioned reads and writes of bytes.
+//! The trait below every device: positioned reads and writes of bytes.
 //!
-//! A backend does one thing at a time, on the thread that calls it, and says how it went. Everything else (order,
-//! merging, parallelism, statistics, virtual time) is the request queue's, above it: see [`crate::Device`]. So
-//! a backend is easy to write, and easy to wrap: a partition, injected faults and a simulated disk are
-//! wrappers around another one.
+//! A backend performs one operation at a time, on the calling thread, and returns its result. The
+//! request queue above it does everything else: order, merging, parallelism, statistics, virtual
+//! time; see [`crate::Device`]. A backend is therefore easy to write, and easy to wrap: partitions,
+//! injected faults and simulated disks are wrappers of another backend.
 
 use buttress_exact::Exact as _;
 use std::fmt;
@@ -13,68 +13,71 @@ use std::os::fd::BorrowedFd;
 
 use crate::error::byte_length;
 
-/// Where bytes live. Offsets and lengths are in bytes and may be unaligned.
+/// The storage of a device's bytes. Offsets and lengths are in bytes and may be unaligned.
 ///
-/// All methods take `&self` and may be called from many threads at once. Writes that overlap, and reads that
-/// overlap a write in progress, see any mixture of old and new bytes.
+/// All methods take `&self`, and many threads may call them at the same time. Writes that overlap,
+/// and reads that overlap a write in progress, see any mixture of old and new bytes.
 pub trait Backend: Send + Sync + fmt::Debug {
-    /// What messages call it: a path, or a name that was given to it.
+    /// Returns the name for messages: a path, or a given name.
     fn name(&self) -> &str;
 
-    /// Its size in bytes, fixed for as long as it is open.
+    /// Returns the size in bytes, which is fixed while the backend is open.
     fn size_bytes(&self) -> u64;
 
-    /// The smallest unit that the medium reads and writes at once, in bytes. Unaligned requests are still
-    /// allowed; they cost more.
+    /// Returns the smallest unit that the medium reads and writes, in bytes. Unaligned requests are
+    /// allowed, but cost more.
     fn sector_bytes(&self) -> u32 {
         512
     }
 
-    /// Whether the medium is known to turn, so that going elsewhere costs milliseconds.
+    /// Returns true if the medium is known to be rotational, so that a seek costs milliseconds.
     fn is_rotational(&self) -> bool {
         false
     }
 
-    /// Whether writes are allowed.
+    /// Returns true if writes are allowed.
     fn is_writable(&self) -> bool;
 
     /// Fills all of `buffers`, one after another, with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// When even one byte could not be read; the buffers' content is then unspecified. A range that ends past
-    /// the end of the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
+    /// Fails if any byte cannot be read. The buffers' content is then unspecified. A range that
+    /// ends beyond the device is an error of kind [`io::ErrorKind::UnexpectedEof`].
     fn read_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<()>;
 
-    /// As [`read_vectored_at`](Self::read_vectored_at), but only if that needs no waiting for a medium, because
-    /// the bytes are in memory. `Ok(false)` when they are not, or when that cannot be known.
+    /// Reads like [`read_vectored_at`](Self::read_vectored_at), but only if the bytes are in
+    /// memory, so that no medium delays the call. Returns `Ok(false)` if they are not in memory, or
+    /// if the backend cannot know.
     ///
     /// # Errors
-    /// As `read_vectored_at`.
+    /// Fails as `read_vectored_at` does.
     fn read_cached_vectored_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<bool> {
         let _ = (offset_bytes, buffers);
         Ok(false)
     }
 
-    /// As [`read_vectored_at`](Self::read_vectored_at), and says where the bytes came from. Who cannot tell says
-    /// [`Source::Medium`].
+    /// Reads like [`read_vectored_at`](Self::read_vectored_at), and returns the source of the
+    /// bytes. A backend that does not know the source returns [`Source::Medium`].
     ///
     /// # Errors
-    /// As `read_vectored_at`.
+    /// Fails as `read_vectored_at` does.
     fn read_telling_at(&self, offset_bytes: u64, buffers: &mut [&mut [u8]]) -> io::Result<Source> {
         self.read_vectored_at(offset_bytes, buffers)?;
         Ok(Source::Medium)
     }
 
-    /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a [`flush`](Self::flush).
+    /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a
+    /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// When not all was written; how much was is unspecified.
+    /// Fails if any byte was not written. The number of written bytes is then unspecified.
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Writes all of `parts`, one after another, from `offset_bytes` on: one request where the medium can do that.
+    /// Writes all of `parts`, one after another, from `offset_bytes` on. The medium receives one
+    /// request if it supports that.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// Fails as [`write_at`](Self::write_at) does.
     fn write_vectored_at(&self, offset_bytes: u64, parts: &[&[u8]]) -> io::Result<()> {
         let mut offset = offset_bytes;
         for part in parts {
@@ -84,55 +87,60 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Returns once all writes that returned before it began are durable.
+    /// Waits until all writes that returned before this call are durable.
     ///
     /// # Errors
-    /// When that cannot be promised. A later flush that succeeds says nothing about writes before a failed one.
+    /// Fails if durability cannot be guaranteed. A later successful flush proves nothing about
+    /// writes before a failed one.
     fn flush(&self) -> io::Result<()>;
 
-    /// Lets others lock what this one locked, who is done with it. What is not locked has nothing to let go of.
+    /// Releases the lock that excludes other programs, for a caller that no longer needs it. Does
+    /// nothing without a lock.
     fn unlock(&self) {}
 
-    /// Says that the bytes are no longer needed; reading them afterwards gives anything. A backend that has no
-    /// use for this does nothing.
+    /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes. A
+    /// backend without discard support does nothing.
     ///
     /// # Errors
-    /// When the range is not on the device, the device is read-only, or the medium failed.
+    /// Fails if the range is not on the device, if the device is read-only, or if the medium
+    /// failed.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
-    /// Whether a write can fail for want of space, as one into a hole of an image file can.
+    /// Returns true if a write can fail for lack of space, like a write into a hole of an image
+    /// file.
     fn may_run_out(&self) -> bool {
         false
     }
 
-    /// Takes the space that writes to the range will need, so that they cannot fail for want of it. Changes no byte. Does
-    /// nothing where that is not possible.
+    /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
+    /// it. Changes no byte. Does nothing if the backend cannot reserve.
     ///
     /// # Errors
-    /// `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may have space then. As
-    /// [`write_at`](Self::write_at).
+    /// Returns `ENOSPC` or `EDQUOT` if too little space exists; a part of the range may then have
+    /// space. Also fails as [`write_at`](Self::write_at) does.
     fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let _ = (offset_bytes, length_bytes);
         Ok(())
     }
 
-    /// Describes for messages which file system holds the backend, and how much space is free there.
+    /// Describes for messages the file system that holds the backend, and its free space.
     fn describe_space(&self) -> Option<String> {
         None
     }
 
-    /// Makes the bytes zero, by the cheapest means there are.
+    /// Zeroes the bytes by the cheapest available method.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// Fails as [`write_at`](Self::write_at) does.
     fn zero(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()>;
 
-    /// Makes the bytes from `offset_bytes` on those of `source` from `source_offset_bytes` on, by sharing its blocks: nothing is
-    /// copied. Only files can do this.
+    /// Replaces the bytes from `offset_bytes` on by those of `source` from `source_offset_bytes`
+    /// on. Shares the blocks of `source` and copies nothing. Only files support this.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at), and where the blocks cannot be shared: another file system
-    /// ([`io::ErrorKind::CrossesDevices`]), one that cannot share, or ranges that are not whole blocks of it.
+    /// Fails as [`write_at`](Self::write_at) does. Also fails if the blocks cannot be shared: on
+    /// another file system ([`io::ErrorKind::CrossesDevices`]), on one without shared blocks, or
+    /// for ranges that are not whole blocks.
     #[cfg(target_os = "linux")]
     fn share_from(
         &self,
@@ -145,47 +153,48 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The file below, if reads and writes of this backend are nothing but those of a file: lets the io_uring engine
-    /// submit them itself.
+    /// Returns the file below, if this backend's reads and writes are exactly those of a file. The
+    /// io_uring engine can then submit them itself.
     #[cfg(target_os = "linux")]
     fn ring_target(&self) -> Option<RingTarget<'_>> {
         None
     }
 }
 
-/// Where the bytes of a read came from.
+/// The source of the bytes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// All of them were in memory, as those of a file in the page cache are: nothing was asked of the medium.
+    /// All bytes were in memory, for example in the page cache. The medium received no request.
     Memory,
-    /// Some of them, or all, were asked of the medium.
+    /// The medium received a request for some or all of the bytes.
     Medium,
 }
 
-/// What the io_uring engine needs to know of a file to read from it and write to it.
+/// The properties of a file that the io_uring engine needs to read and write it.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub struct RingTarget<'a> {
     /// The open file.
     pub file: BorrowedFd<'a>,
-    /// Where in the file the backend's byte 0 lies.
+    /// The offset in the file at which the backend's byte 0 lies.
     pub start_bytes: u64,
-    /// Offsets, lengths and addresses must be multiples of this (1 when the page cache takes care of it).
+    /// The required alignment of offsets, lengths and addresses. It is 1 if the page cache handles
+    /// alignment.
     pub alignment_bytes: u64,
-    /// Whether the file was opened for writing.
+    /// True if the file was opened for writing.
     pub writable: bool,
-    /// How large writes are to go, if otherwise than the rest.
+    /// The target of large writes, if it differs from that of small writes.
     pub large_writes: Option<LargeWriteTarget<'a>>,
 }
 
-/// Where a file's large writes go: another opening of the same file.
+/// The target of a file's large writes: a second opening of the same file.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub struct LargeWriteTarget<'a> {
-    /// It.
+    /// The second opening of the file.
     pub file: BorrowedFd<'a>,
-    /// Offsets, lengths and addresses must be multiples of this.
+    /// The required alignment of offsets, lengths and addresses.
     pub alignment_bytes: u64,
-    /// Writes of so many bytes and more are meant.
+    /// The minimum length of a large write in bytes.
     pub least_bytes: u64,
 }

@@ -1,16 +1,18 @@
 //! Aligned buffers that reads fill.
 //!
-//! O_DIRECT wants memory aligned to the device's sector; every buffer is aligned to [`ALIGNMENT_BYTES`], which
-//! serves all of them. Memory from the system arrives as untouched pages, and touching one costs about as much
-//! as copying it: so a dropped buffer's memory is kept for the next one, and a sequential reader runs in
-//! the same few megabytes for as long as it reads. [`pool`] keeps large blocks, [`slabs`] the small ones.
+//! O_DIRECT requires memory aligned to the device's sector. Every buffer is aligned to
+//! [`ALIGNMENT_BYTES`], which suffices for all sectors. Memory from the system arrives as untouched
+//! pages, and the first touch of a page costs about as much as copying it. A dropped buffer's
+//! memory is therefore kept for the next buffer. A sequential reader reuses the same few megabytes.
+//! [`pool`] keeps large blocks, and [`slabs`] keeps small ones.
 //!
-//! Invariant: a buffer's memory is always initialised: zeroed when it comes from the system, and since then only
-//! written to. A buffer may hold bytes of an earlier read until it is filled; a [`Buffer`] only leaves this crate
-//! when a read has filled all of it, through [`Buffer::zeroed`], or without bytes ([`Buffer::with_capacity`]).
+//! Invariant: a buffer's memory is always initialised. The system provides it zeroed, and later
+//! code only writes to it. A buffer may hold bytes of an earlier read until it is filled. A
+//! [`Buffer`] leaves this crate only after a read has filled all of it, through [`Buffer::zeroed`],
+//! or without bytes ([`Buffer::with_capacity`]).
 //!
-//! This and its parts are one of the places of the crate with `unsafe` (the others are named in `lib.rs`): the
-//! allocation itself, and seeing it as a slice.
+//! This module and its submodules contain `unsafe` for the allocation and for access to it as a
+//! slice. `lib.rs` names the other places with `unsafe`.
 
 mod pages;
 mod pool;
@@ -23,20 +25,20 @@ use std::ptr::NonNull;
 
 use bytes::Bytes;
 
-/// Every buffer's address is a multiple of this.
+/// The alignment of every buffer's address.
 pub const ALIGNMENT_BYTES: usize = 4096;
 
 /// An owned run of bytes whose address is a multiple of [`ALIGNMENT_BYTES`].
 ///
-/// Its memory returns to a pool when it is dropped. [`Buffer::into_bytes`] turns it into reference-counted
-/// [`Bytes`] without a copy.
+/// Dropping the buffer returns its memory to a pool. [`Buffer::into_bytes`] turns the buffer into
+/// reference-counted [`Bytes`] without a copy.
 pub struct Buffer {
     block: Option<Block>,
     length: usize,
 }
 
 impl Buffer {
-    /// A buffer of `length` zero bytes.
+    /// Returns a buffer of `length` zero bytes.
     #[must_use]
     pub fn zeroed(length: usize) -> Self {
         let mut buffer = Self::uncleared(length);
@@ -44,7 +46,7 @@ impl Buffer {
         buffer
     }
 
-    /// A buffer without bytes and with room for `capacity` of them, for [`push`](Self::push).
+    /// Returns an empty buffer with space for `capacity` bytes, for [`push`](Self::push).
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         let mut buffer = Self::uncleared(capacity);
@@ -52,14 +54,14 @@ impl Buffer {
         buffer
     }
 
-    /// How many bytes [`push`](Self::push) takes at least.
+    /// Returns the minimum number of bytes that [`push`](Self::push) will accept.
     #[must_use]
     pub fn room(&self) -> usize {
         let capacity = self.block.as_ref().map_or(0, |block| block.capacity);
         capacity.exact_sub(self.length)
     }
 
-    /// Puts as many of these bytes behind those that are there as there is room for, and says how many.
+    /// Appends as many of these bytes as fit, and returns their number.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         let start = self.length;
@@ -70,7 +72,8 @@ impl Buffer {
         taken
     }
 
-    /// A buffer of `length` bytes with unspecified (but initialised) content, to be filled by a read.
+    /// Returns a buffer of `length` bytes with unspecified but initialised content, for a read to
+    /// fill.
     pub(crate) fn uncleared(length: usize) -> Self {
         if length == 0 {
             return Self {
@@ -78,7 +81,7 @@ impl Buffer {
                 length: 0,
             };
         }
-        // Clamp: what cannot be rounded up cannot be had either.
+        // Clamp: a capacity that cannot be rounded up cannot be allocated either.
         let capacity = length.checked_next_multiple_of(ALIGNMENT_BYTES).unwrap_or(length);
         Self {
             block: Some(Block::of(capacity)),
@@ -86,12 +89,13 @@ impl Buffer {
         }
     }
 
-    /// Forgets all bytes from `length` on; does nothing when the buffer is not longer than that.
+    /// Removes all bytes from `length` on. Does nothing if the buffer is not longer.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
 
-    /// The same memory as reference-counted bytes. It returns to the pool when the last reference goes.
+    /// Returns the same memory as reference-counted bytes. Dropping the last reference returns it
+    /// to the pool.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
@@ -157,14 +161,15 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory of one buffer. Invariant: `start` points to `capacity` initialised bytes that this value alone owns.
+/// The memory of one buffer. Invariant: `start` points to `capacity` initialised bytes that this
+/// value alone owns.
 struct Block {
     start: NonNull<u8>,
     capacity: usize,
     home: Home,
 }
 
-/// Where a block's memory belongs.
+/// The owner to which a block's memory returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     /// An allocation of its own.
@@ -180,7 +185,7 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// A block of at least `capacity` bytes; `capacity` is not zero.
+    /// Returns a block of at least `capacity` bytes; `capacity` is not zero.
     fn of(capacity: usize) -> Self {
         match slabs::class_of(capacity) {
             Some(class) => class.take(),
@@ -188,7 +193,7 @@ impl Block {
         }
     }
 
-    /// Gives the memory back for the next buffer.
+    /// Returns the memory for the next buffer.
     fn release(self) {
         match self.home {
             Home::Own => pool::put(self),

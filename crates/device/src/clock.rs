@@ -1,46 +1,48 @@
 //! The clock of simulated devices.
 //!
-//! It moves only when somebody waits for a simulated request, or charges CPU time. Devices of one pool share one
-//! clock: what one caller waits for on one disk, the others' disks use to get on with their queues.
+//! The clock advances only when a thread waits for a simulated request, or charges CPU time.
+//! Devices of one pool share one clock. While one caller waits for one disk, the other disks serve
+//! their queues.
 //!
-//! Clamps: times and costs of a simulated disk; no bytes depend on them.
+//! Clamps: the times and costs belong to a simulated disk; no bytes depend on them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Virtual time since the clock was made, in nanoseconds; clones show the same time.
+/// Virtual time since the clock was made, in nanoseconds. All clones show the same time.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     nanoseconds: Arc<AtomicU64>,
 }
 
 impl VirtualClock {
-    /// A clock that shows zero.
+    /// Makes a clock at zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The time it shows.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.nanoseconds())
     }
 
-    /// Lets `span` pass: the caller computes, and queued requests are served meanwhile.
+    /// Advances by `span`: the caller computes, and queued requests are served during this time.
     pub fn charge_cpu(&self, span: Duration) {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.advance_to(self.nanoseconds().saturating_add(span));
     }
 
-    /// The time it shows, in nanoseconds.
+    /// Returns the current time in nanoseconds.
     #[must_use]
     pub fn nanoseconds(&self) -> u64 {
         self.nanoseconds.load(Ordering::Acquire)
     }
 
-    /// Moves on to `nanoseconds`, unless it is later already: the clock never goes back. For a [`Schedule`](crate::Schedule).
+    /// Advances to `nanoseconds`, unless the clock is already later. The clock never goes back. For
+    /// a [`Schedule`](crate::Schedule).
     pub fn advance_to(&self, nanoseconds: u64) {
         self.nanoseconds.fetch_max(nanoseconds, Ordering::AcqRel);
     }

@@ -1,9 +1,11 @@
-//! Small batches of writes that are nothing but copying into the system's page cache: done by the caller at once.
+//! Small batches of writes that only copy into the system's page cache, which the caller performs
+//! at once.
 //!
-//! Neighbours are merged as in the queue ([`crate::queue::plug`]), and the same is counted; but nothing is queued, so there is
-//! nothing to be handed over and waited for. What a log of a sync writes is such a batch.
+//! Neighbours are merged as in the queue ([`crate::queue::plug`]), and the statistics count the
+//! same. Nothing is queued, so no thread has to receive the requests and be awaited. The log of an
+//! fsync writes such a batch.
 //!
-//! What it leaves out: everything else, which goes through the queue.
+//! Left out: all other writes, which go through the queue.
 
 use crate::device::Device;
 use crate::error::{IoError, Operation, byte_length};
@@ -18,9 +20,10 @@ fn bytes_of(lengths: impl Iterator<Item = usize>) -> u64 {
 }
 
 impl Device {
-    /// Writes a batch on this thread, where that is nothing but copying a little into the system's cache: as
-    /// [`start_writes`](Self::start_writes) and waiting for all, with less to keep account of. Gives what failed; `None`, and
-    /// nothing is written, where it is more than that, or where a request is not on the device.
+    /// Writes a batch on this thread, if it only copies a few bytes into the system's cache. Acts
+    /// like [`start_writes`](Self::start_writes) followed by waits for all, with less accounting.
+    /// Returns the failures. Returns `None` and writes nothing if the batch is too large, or if a
+    /// request is not on the device.
     #[must_use]
     pub fn copy_writes(&self, requests: &[WriteRequest]) -> Option<Vec<IoError>> {
         let core = self.core();
@@ -39,7 +42,7 @@ impl Device {
         let runs = || plug::runs(&order, self.max_request_bytes());
         let total = bytes_of(order.iter().map(|item| item.length));
         let lengths = runs().map(|run| bytes_of(run.iter().map(|item| item.length)));
-        // Clamp: no parts have no length.
+        // Clamp: an empty list of parts has no length.
         if !self.engine_of().is_small_copy(total, lengths.max().unwrap_or(0)) {
             return None;
         }
@@ -58,8 +61,8 @@ impl Device {
 }
 
 impl Core {
-    /// Writes parts that lie end to end. When that fails as a whole, each is written by itself, so that only those fail whose
-    /// bytes cannot be written.
+    /// Writes parts that are adjacent on the device. If the joint write fails, writes each part by
+    /// itself, so that only unwritable parts fail.
     fn copy_run(&self, offset_bytes: u64, parts: &[&[u8]], failures: &mut Vec<IoError>) {
         let length = bytes_of(parts.iter().map(|part| part.len()));
         let queued = self.clock.now();
@@ -99,8 +102,9 @@ mod tests {
         WriteRequest { offset_bytes, bytes }
     }
 
-    /// Neighbours are one request, asked in any order; what lies apart is another. What is large, or not on the device, goes
-    /// through the queue, and nothing of it is written.
+    /// Neighbours form one request, whatever their order in the batch. Separate ranges form
+    /// separate requests. A batch that is large or not on the device goes to the queue, and none of
+    /// it is written here.
     #[test]
     fn small_batches_are_written_at_once() {
         let file = tempfile::NamedTempFile::new().unwrap();

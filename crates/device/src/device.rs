@@ -1,4 +1,4 @@
-//! A device as the layers above see it: bytes with a size, read singly or in batches.
+//! A device as the layers above see it: bytes with a size, for single or batched requests.
 
 use std::fmt;
 #[cfg(target_os = "linux")]
@@ -28,31 +28,35 @@ use crate::queue::{Clock, Core};
 use crate::reader::ReaderBackend;
 use crate::schedule::{Schedule, ScheduledEngine};
 
-/// How to open a file or block device.
+/// Options for opening a file or block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Open for writing too. Block devices are then opened exclusively, so that nothing else uses them.
+    /// Opens for writing too. Block devices are then opened exclusively, so that no other program
+    /// uses them.
     pub write: bool,
-    /// Except for this one, which the caller has opened exclusively himself: to hand that over, as to a mount.
+    /// The block device that the caller has already opened exclusively, for example to pass it to a
+    /// mount.
     pub claimed: Option<PathBuf>,
-    /// Go around the page cache (`O_DIRECT`). Unaligned requests still work; they are widened and copied.
+    /// Bypasses the page cache (`O_DIRECT`). Unaligned requests still work; they are widened and
+    /// copied.
     pub direct: bool,
-    /// The same for reading alone, if next to nothing of the device is in the page cache and `O_DIRECT` works there.
-    /// For a job that reads much, and once: it saves copying, and the page cache keeps what others use.
+    /// Bypasses the page cache for reads, if next to nothing of the device is in it and `O_DIRECT`
+    /// works. It serves jobs that read much data once: it saves copying, and the page cache keeps
+    /// the data of other programs.
     pub direct_when_cold: bool,
-    /// The same where it is open for writing: then reads and writes go around the page cache both. For a job that alone has
-    /// the device.
+    /// Bypasses the page cache for reads and writes under the same condition, if the device is open
+    /// for writing. It serves jobs that use the device alone.
     pub direct_when_cold_to_write: bool,
-    /// How reads reach the device.
+    /// The engine by which reads reach the device.
     pub engine: Engine,
-    /// The most requests in service at once (1 to 256).
+    /// The maximum number of requests in service at once (1 to 256).
     pub depth: u32,
-    /// Neighbours are merged into requests of at most this many bytes.
+    /// The maximum size in bytes of a merged request.
     pub max_request_bytes: u64,
-    /// Where the volume lies.
+    /// The location of the volume on the device.
     pub partition: Offset,
-    /// Keep changes in this side file, and leave the device as it is (see [`crate::overlay`]). Written to, the file is made
-    /// where there is none.
+    /// Keeps changes in this side file, and leaves the device unchanged (see [`crate::overlay`]).
+    /// The file is created for writing if it does not exist.
     pub overlay: Option<PathBuf>,
 }
 
@@ -73,16 +77,18 @@ impl Default for OpenOptions {
     }
 }
 
-/// Requests in service at once, unless told otherwise. On the SSD that this was measured with, 16 KiB random
-/// reads gain little beyond it (docs/internals/performance.md, "Device").
+/// The default number of requests in service at once. On the SSD of the measurements, 16 KiB random
+/// reads gain little beyond it (docs/performance.md, "Device").
 pub const DEFAULT_DEPTH: u32 = 16;
 
-/// The most bytes that neighbours are merged into, unless told otherwise.
+/// The default maximum size in bytes of a merged request.
 pub const MAX_REQUEST_BYTES: u64 = 1 << 20;
 
-/// An open device: a backend, a request queue and its statistics. Cheap to clone; all clones are one device.
+/// An open device: a backend, a request queue and its statistics. Cloning is cheap, and all clones
+/// are one device.
 ///
-/// Offsets are in bytes from the start of the device, or of the partition that was chosen when it was opened.
+/// Offsets are in bytes from the start of the device, or of the partition that was chosen when it
+/// was opened.
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -94,7 +100,8 @@ struct Inner {
     max_request_bytes: u64,
     notices: Vec<String>,
     rotational: bool,
-    /// What an overlay over it would remember: of files and block devices.
+    /// The state that an overlay over the device would record. Only files and block devices have
+    /// it.
     #[cfg(target_os = "linux")]
     base_state: Option<BaseState>,
 }
@@ -103,7 +110,8 @@ impl Device {
     /// Opens the image file or block device at `path`.
     ///
     /// # Errors
-    /// When it cannot be opened, is in use by something that this would disturb, or has no such partition.
+    /// Fails if the file cannot be opened, if another user of it would be disturbed, or if it has
+    /// no such partition.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, IoError> {
         let opened = crate::file::open(path.as_ref(), options)?;
         let mut device = Self::build(opened.backend, options.engine, options);
@@ -117,23 +125,24 @@ impl Device {
         Ok(device)
     }
 
-    /// The backend alone of the image file or block device at `path`: to put faults or a simulation over it.
-    /// `engine`, `depth` and `max_request_bytes` of `options` are the queue's and do not matter here.
+    /// Returns only the backend of the image file or block device at `path`, for wrappers with
+    /// faults or a simulation. The `options` `engine`, `depth` and `max_request_bytes` belong to
+    /// the queue and have no effect.
     ///
     /// # Errors
-    /// As [`Device::open`].
+    /// Fails as [`Device::open`] does.
     pub fn open_backend(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Arc<dyn Backend>, IoError> {
         Ok(crate::file::open(path.as_ref(), options)?.backend)
     }
 
-    /// A device in memory that holds `bytes`.
+    /// Makes a device in memory that holds `bytes`.
     #[must_use]
     pub fn memory(bytes: Vec<u8>) -> Self {
         Self::with_backend(Arc::new(MemoryBackend::new("memory", bytes)), Engine::Inline)
     }
 
-    /// A read-only device of `size_bytes` over a closure that fills a whole buffer from an offset on, in bytes. Several threads
-    /// may call it at once.
+    /// Makes a read-only device of `size_bytes` over a closure that fills a buffer from an offset
+    /// on, in bytes. Several threads may call the closure at once.
     #[must_use]
     pub fn reading_at(
         name: impl Into<String>,
@@ -146,10 +155,11 @@ impl Device {
         )
     }
 
-    /// A read-only device over anything that reads and seeks. Requests are served one at a time.
+    /// Makes a read-only device over anything that reads and seeks. Requests are served one at a
+    /// time.
     ///
     /// # Errors
-    /// The reader cannot seek to its end.
+    /// Fails if the reader cannot seek to its end.
     pub fn reading(
         name: impl Into<String>,
         reader: impl std::io::Read + std::io::Seek + Send + 'static,
@@ -158,14 +168,14 @@ impl Device {
         Ok(Self::with_backend(Arc::new(backend), Engine::Inline))
     }
 
-    /// A device over any backend, with the default depth and request size.
+    /// Makes a device over any backend, with the default depth and request size.
     #[must_use]
     pub fn with_backend(backend: Arc<dyn Backend>, engine: Engine) -> Self {
         Self::build(backend, engine, &OpenOptions::default())
     }
 
     fn build(backend: Arc<dyn Backend>, engine: Engine, options: &OpenOptions) -> Self {
-        // By a thread that is not bound to one of them.
+        // Determines the processors on this thread, which is not bound to one of them.
         crate::placement::processors();
         let core = Arc::new(Core {
             name: backend.name().into(),
@@ -201,8 +211,9 @@ impl Device {
         }
     }
 
-    /// Makes a device in virtual time: its bytes are the backend's, and `schedule` decides when requests are complete on
-    /// `clock`. Devices of one pool share a clock. Everything runs on the calling thread.
+    /// Makes a device in virtual time. The backend holds the bytes, and `schedule` decides when
+    /// requests complete on `clock`. Devices of one pool share a clock. All work runs on the
+    /// calling thread.
     #[must_use]
     pub fn with_schedule(
         backend: Arc<dyn Backend>,
@@ -231,14 +242,15 @@ impl Device {
         }
     }
 
-    /// Returns the backend below the queue: to make another device over the same bytes, or to wrap it.
+    /// Returns the backend below the queue, for a second device over the same bytes or for a
+    /// wrapper.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.core().backend
     }
 
-    /// A device that begins as this one and keeps what is written to it in memory: this one stays as it is, and may be open
-    /// for reading only.
+    /// Makes a device that begins with this one's content, and keeps writes in memory. This device
+    /// stays unchanged, and may be open for reading only.
     #[must_use]
     pub fn with_changes_in_memory(&self) -> Self {
         let overlay = VolatileOverlay::new(Arc::clone(&self.core().backend));
@@ -262,64 +274,66 @@ impl Device {
         &self.inner.core
     }
 
-    /// The most bytes that are merged into one request.
+    /// Returns the maximum size in bytes of a merged request.
     pub(crate) fn max_request_bytes(&self) -> u64 {
         self.inner.max_request_bytes
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.core().backend.size_bytes()
     }
 
-    /// What messages call it: its path, or the name that its backend was given.
+    /// Returns the name for messages: the path, or the name of the backend.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.core().name
     }
 
-    /// Whether it can be written to.
+    /// Returns true if the device can be written.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.core().backend.is_writable()
     }
 
-    /// Lets others lock it, for who is done with it while parts of the program still hold it.
+    /// Releases the lock on the device, for a caller that is done with it while other parts of the
+    /// program still hold it.
     pub fn unlock(&self) {
         self.core().backend.unlock();
     }
 
-    /// The unit in which its medium reads and writes, in bytes.
+    /// Returns the unit in which the medium reads and writes, in bytes.
     #[must_use]
     pub fn sector_bytes(&self) -> u32 {
         self.core().backend.sector_bytes()
     }
 
-    /// Whether its medium is known to turn: a simulated spinning disk, or a block device (or the one under an image
-    /// file) of which the kernel says so. Virtual disks often say so without turning.
+    /// Returns true if the medium is known to be rotational: a simulated spinning disk, or a block
+    /// device that the kernel calls rotational. For an image file, the block device below counts.
+    /// Virtual disks often claim to be rotational.
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         self.inner.rotational
     }
 
-    /// The engine in use; not the one that was asked for, where that was refused.
+    /// Returns the engine in use. It differs from the requested engine if that was refused.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.inner.engine.kind()
     }
 
-    /// What the user should know of how it was opened (an engine that was refused, a mounted loop device), as
+    /// Returns the notices of opening, such as a refused engine or a mounted loop device. They are
     /// sentences without a full stop.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         &self.inner.notices
     }
 
-    /// Reads the `length` bytes from `offset_bytes` on, and waits for them.
+    /// Reads `length` bytes from `offset_bytes` on, and waits for them.
     ///
     /// # Errors
-    /// When the range is not on the device, or cannot be read in full.
+    /// Fails if the range is not on the device, or cannot be read completely.
     pub fn read(&self, offset_bytes: u64, length: usize) -> Result<Buffer, IoError> {
         let core = self.core();
         if self.inner.engine.kind() == Engine::Simulated {
@@ -342,9 +356,10 @@ impl Device {
         Ok(buffer)
     }
 
-    /// The `length` bytes from `offset_bytes` on, if they are in memory already, as those of a file in the page cache are:
-    /// it never waits for a medium. `None` when they are not, when that cannot be known, when they could not be read
-    /// either way, and from engines that do everything in order ([`Engine::Inline`], [`Engine::Simulated`]).
+    /// Returns `length` bytes from `offset_bytes` on, if they are in memory, for example in the
+    /// page cache. Never waits for a medium. Returns `None` if the bytes are not in memory, if this
+    /// is unknown, or if they cannot be read at all. Engines that do everything in order
+    /// ([`Engine::Inline`], [`Engine::Simulated`]) also return `None`.
     #[must_use]
     pub fn read_cached(&self, offset_bytes: u64, length: usize) -> Option<Buffer> {
         if !matches!(self.engine(), Engine::Threads | Engine::IoUring) {
@@ -365,8 +380,8 @@ impl Device {
         Some(buffer)
     }
 
-    /// Whether the byte at `offset_bytes` is in memory already, where [`read_cached`](Self::read_cached) can tell. Nothing is
-    /// counted.
+    /// Returns true if the byte at `offset_bytes` is in memory, if
+    /// [`read_cached`](Self::read_cached) can determine it. Changes no statistics.
     #[must_use]
     pub fn is_cached(&self, offset_bytes: u64) -> bool {
         let core = self.core();
@@ -379,7 +394,7 @@ impl Device {
             )
     }
 
-    /// Starts one read; as [`start_reads`](Self::start_reads) with one request.
+    /// Starts one read, like [`start_reads`](Self::start_reads) with one request.
     pub fn start_read(&self, request: ReadRequest) -> PendingRead {
         match self.start_reads([request]).pop() {
             Some(pending) => pending,
@@ -392,10 +407,11 @@ impl Device {
         }
     }
 
-    /// Starts a batch of reads: one plug. They are sorted by offset, neighbours are merged, and all are queued
-    /// before this returns, without waiting for any. The answers come in the order asked.
+    /// Starts a batch of reads in one plug. They are sorted by offset, neighbours are merged, and
+    /// all are queued before this returns, without waiting for any. The results are in the order of
+    /// the requests.
     ///
-    /// Requests for ranges that are not on the device fail by themselves.
+    /// A request for a range that is not on the device fails alone.
     #[must_use]
     pub fn start_reads(&self, requests: impl AsRef<[ReadRequest]>) -> Vec<PendingRead> {
         let requests = requests.as_ref();
@@ -410,12 +426,13 @@ impl Device {
         })
     }
 
-    /// Starts a batch of writes: one plug. They are sorted by offset, neighbours are merged, and all are queued
-    /// before this returns, without waiting for any (the inline engine excepted). The answers come in the order asked.
-    /// They are durable after a [`flush`](Self::flush) that begins when they were waited for.
+    /// Starts a batch of writes in one plug. They are sorted by offset, neighbours are merged, and
+    /// all are queued before this returns, without waiting for any (except with the inline engine).
+    /// The results are in the order of the requests. The writes are durable after a
+    /// [`flush`](Self::flush) that begins after they were awaited.
     ///
-    /// Requests for ranges that are not on the device fail by themselves. Of writes that overlap, it is not said which
-    /// comes last.
+    /// A request for a range that is not on the device fails alone. The order of overlapping writes
+    /// is unspecified.
     pub fn start_writes(&self, requests: impl AsRef<[WriteRequest]>) -> Vec<PendingWrite> {
         let core = self.core();
         let (valid, refusals) = split(requests.as_ref(), |request| {
@@ -438,10 +455,12 @@ impl Device {
         self.inner.engine.submit(&plug.dispatches);
     }
 
-    /// Writes all of `bytes` from `offset_bytes` on. Durable only after a [`flush`](Self::flush).
+    /// Writes all of `bytes` from `offset_bytes` on. They are durable only after a
+    /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// When the device is read-only, the range is not on it, or not all could be written.
+    /// Fails if the device is read-only, if the range is not on it, or if any byte could not be
+    /// written.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), IoError> {
         let core = self.core();
         let length_bytes = byte_length(bytes.len());
@@ -454,11 +473,11 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Write, offset_bytes, length_bytes, &cause))
     }
 
-    /// Returns once everything written before is durable.
+    /// Waits until all earlier writes are durable.
     ///
     /// # Errors
-    /// When that cannot be promised. What was written since the last good flush may be lost, even if a later
-    /// flush succeeds.
+    /// Fails if durability cannot be guaranteed. Bytes written since the last good flush may be
+    /// lost, even if a later flush succeeds.
     pub fn flush(&self) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         self.inner.engine.flush();
@@ -468,10 +487,12 @@ impl Device {
             .map_err(|cause| core.error(Operation::Flush, 0, 0, &cause))
     }
 
-    /// Makes the bytes from `offset_bytes` on those of the file `source` from `source_offset_bytes` on, by sharing its blocks.
+    /// Replaces the bytes from `offset_bytes` on by those of the file `source` from
+    /// `source_offset_bytes` on, by sharing its blocks.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and where the blocks cannot be shared: see [`Backend::share_from`].
+    /// Fails as [`write`](Self::write) does. Also fails if the blocks cannot be shared: see
+    /// [`Backend::share_from`].
     #[cfg(target_os = "linux")]
     pub fn share_from(
         &self,
@@ -488,10 +509,10 @@ impl Device {
             .map_err(|cause| core.error(Operation::Share, offset_bytes, length_bytes, &cause))
     }
 
-    /// Says that the bytes are no longer needed. Reading them afterwards gives anything.
+    /// Discards bytes that are no longer needed. Later reads of them return arbitrary bytes.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Fails as [`write`](Self::write) does.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();
@@ -500,18 +521,19 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Discard, offset_bytes, length_bytes, &cause))
     }
 
-    /// Whether a write can fail for want of space, as one into a hole of an image file can.
+    /// Returns true if a write can fail for lack of space, like a write into a hole of an image
+    /// file.
     #[must_use]
     pub fn may_run_out(&self) -> bool {
         self.core().backend.may_run_out()
     }
 
-    /// Takes the space that writes to the range will need, so that they cannot fail for want of it. Changes no byte. Does
-    /// nothing where that is not possible. Waits for no medium.
+    /// Reserves the space that writes to the range will need, so that they cannot fail for lack of
+    /// it. Changes no byte. Does nothing if the device cannot reserve. Waits for no medium.
     ///
     /// # Errors
-    /// [`IoError::is_out_of_space`] if too little space exists; a part of the range may have space then. As
-    /// [`write`](Self::write). As [`write`](Self::write).
+    /// Returns [`IoError::is_out_of_space`] if too little space exists; a part of the range may
+    /// then have space. Also fails as [`write`](Self::write) does.
     pub fn reserve(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         let core = self.core();
         core.check_range(Operation::Reserve, offset_bytes, length_bytes)?;
@@ -519,10 +541,10 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Reserve, offset_bytes, length_bytes, &cause))
     }
 
-    /// Makes the bytes zero, by the cheapest means the device has.
+    /// Zeroes the bytes by the device's cheapest method.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Fails as [`write`](Self::write) does.
     pub fn zero(&self, offset_bytes: u64, length_bytes: u64) -> Result<(), IoError> {
         buttress_locks::waits_for_device();
         let core = self.core();
@@ -531,15 +553,15 @@ impl Device {
         result.map_err(|cause| core.error(Operation::Zero, offset_bytes, length_bytes, &cause))
     }
 
-    /// What the queue has counted since the device was opened. For a span, take two readings and
-    /// [`QueueStatistics::since`].
+    /// Returns the queue's statistics since the device was opened. For a span, take two readings
+    /// and [`QueueStatistics::since`].
     #[must_use]
     pub fn statistics(&self) -> QueueStatistics {
         self.inner.engine.catch_up();
         self.core().recorder.read(self.name(), self.core().clock.now())
     }
 
-    /// The virtual clock, if this is a simulated device.
+    /// Returns the virtual clock of a simulated device.
     #[must_use]
     pub fn virtual_clock(&self) -> Option<VirtualClock> {
         match &self.core().clock {
@@ -548,8 +570,8 @@ impl Device {
         }
     }
 
-    /// Tells a simulated device that the caller computed for `span`: its clock moves on, and what is queued is
-    /// served meanwhile. Does nothing on real devices, where time passes by itself.
+    /// Advances a simulated device's clock by `span`, the caller's computing time. Queued requests
+    /// are served during this time. Does nothing on real devices, where time passes by itself.
     pub fn charge_cpu(&self, span: Duration) {
         if let Some(clock) = self.virtual_clock() {
             clock.charge_cpu(span);
@@ -567,7 +589,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The requests that pass a check, and for each request in the order asked why it does not.
+/// Returns the requests that pass a check, and for each request, in order, the error if it fails.
 fn split<R: Clone>(
     requests: &[R],
     check: impl Fn(&R) -> Result<(), IoError>,
@@ -581,7 +603,8 @@ fn split<R: Clone>(
     (valid, refusals)
 }
 
-/// One answer for each request in the order asked: the refusal, or what waits for its place in the plug.
+/// Returns one result for each request, in order: the refusal, or the pending request at its place
+/// in the plug.
 fn answers<P>(
     refusals: Vec<Option<IoError>>,
     plug: &Plug,

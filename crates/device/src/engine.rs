@@ -1,14 +1,19 @@
-//! Engines: the ways in which queued reads and writes reach a backend.
+//! Engines: the ways by which queued reads and writes reach a backend.
 //!
-//! - [`inline`]: at once, on the thread that asks. For memory, and where nothing may run beside the caller;
-//! - [`threads`]: positioned reads and writes on worker threads. Works everywhere; the default for files and block devices;
-//! - [`io_uring`]: the kernel's submission ring. Less CPU at great depths; refused by many containers;
-//! - [`crate::schedule`]: in virtual time, as a caller's [`crate::Schedule`] decides. For simulated disks.
+//! - [`inline`]: at once, on the calling thread. For memory, and for callers that allow no other
+//!   threads;
+//! - [`threads`]: positioned reads and writes on worker threads. Works everywhere; the default for
+//!   files and block devices;
+//! - [`io_uring`]: the kernel's submission ring. Less CPU at great depths; refused by many
+//!   containers;
+//! - [`crate::schedule`]: in virtual time, as a caller's [`crate::Schedule`] decides. For simulated
+//!   disks.
 //!
-//! They are chosen at run time and give equal bytes.
+//! They are chosen at run time, and return equal bytes.
 
 pub(crate) mod inline;
-// The processors are those that the crate `io-uring` knows. Cargo.toml names the same ones.
+// The list names the processors that the crate `io-uring` supports. Cargo.toml lists the same
+// processors.
 #[cfg_attr(
     not(all(
         target_os = "linux",
@@ -32,19 +37,20 @@ use std::sync::Arc;
 use crate::queue::Core;
 use crate::queue::request::Dispatch;
 
-/// Which engine a device is opened with.
+/// The engine with which a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// Positioned reads and writes on worker threads, which start when they are first needed.
+    /// Positioned reads and writes on worker threads, which start on first use.
     #[default]
     Threads,
-    /// The kernel's submission ring. Where it is refused, [`Engine::Threads`] takes its place, and the device's
-    /// notices say so.
+    /// The kernel's submission ring. If the system refuses it, [`Engine::Threads`] replaces it, and
+    /// the device's notices report this.
     IoUring,
     /// Everything on the calling thread, at once.
     Inline,
-    /// A simulated disk, in virtual time (not chosen in options: see [`crate::Device::with_schedule`]).
+    /// A simulated disk in virtual time. It is not chosen in options: see
+    /// [`crate::Device::with_schedule`].
     Simulated,
 }
 
@@ -59,53 +65,58 @@ impl fmt::Display for Engine {
     }
 }
 
-/// What a device asks of its engine. Dropping an engine ends what it runs; nothing it was given stays undone
-/// while somebody can still wait for it, because whoever waits holds the device.
+/// The operations that a device requests of its engine. Dropping an engine ends its work. No
+/// request stays undone while a caller can still wait for it, because a waiting caller holds the
+/// device.
 pub(crate) trait RunRequests: Send + Sync + fmt::Debug {
     fn kind(&self) -> Engine;
 
-    /// Takes a plugged batch, in ascending order of offset. Returns without waiting for the medium (the inline
-    /// engine excepted).
+    /// Receives a plugged batch in ascending order of offset. Returns without waiting for the
+    /// medium, except in the inline engine.
     fn submit(&self, dispatches: &[Arc<Dispatch>]);
 
-    /// Somebody is about to block until this dispatch completes: an engine may do the work on this thread.
+    /// Called before a thread blocks until this dispatch completes. An engine may do the work on
+    /// this thread.
     fn help(&self, dispatch: &Arc<Dispatch>);
 
-    /// A queued dispatch was cancelled; it will not be started.
+    /// Called for a queued dispatch that was cancelled and will not be started.
     fn forget(&self, dispatch: &Arc<Dispatch>);
 
-    /// Brings the state up to the clock's time. Only simulated devices have something to do.
+    /// Advances the state to the clock's time. Does nothing on real devices.
     fn catch_up(&self) {}
 
-    /// Lets a simulated device finish what is queued. (On others, who wants a write to be durable has waited for it.)
+    /// Lets a simulated device finish its queue. Does nothing on real devices, whose callers wait
+    /// for a write before they flush it.
     fn flush(&self) {}
 
-    /// Whether writes of so many bytes, and so many at most in one, are nothing but copying a little, which takes the caller about as
-    /// long as waking others and waiting for them.
+    /// Returns true if writes of this total and maximum size only copy a little. The caller then
+    /// copies them about as fast as it could wake other threads and wait for them.
     fn is_small_copy(&self, _total_bytes: u64, _largest_bytes: u64) -> bool {
         false
     }
 
-    /// Writes, on this thread. A simulated device lets its clock move on as far as that takes.
+    /// Writes on this thread. A simulated device advances its clock by the duration of the write.
     fn write(&self, core: &Core, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         core.backend.write_at(offset_bytes, bytes)
     }
 }
 
-/// Dispatches up to this size are first tried from the page cache. Copying more than this takes longer than
-/// waking a worker, and a second core can do it.
+/// The maximum size of dispatches that are first tried from the page cache. A larger copy takes
+/// longer than waking a worker, and a second core can do it.
 const CACHED_BYTES: u64 = 64 << 10;
 
-/// What is left of a batch.
+/// The remaining dispatches of a batch.
 struct Rest<'a> {
     dispatches: &'a [Arc<Dispatch>],
-    /// The first of them is known to be on the medium only.
+    /// True if the first of them is known to be only on the medium.
     is_cold: bool,
 }
 
-/// Completes the small dispatches at the front of a batch whose bytes are in memory; gives the others back.
+/// Completes the small dispatches at the front of a batch whose bytes are in memory, and returns
+/// the others.
 ///
-/// The first one that is not cached ends the attempts: a cold medium costs one failed system call for a batch.
+/// The first dispatch that is not cached ends the attempts, so a cold medium costs one failed
+/// system call for each batch.
 fn serve_from_cache<'a>(core: &Core, dispatches: &'a [Arc<Dispatch>]) -> Rest<'a> {
     let mut rest = dispatches;
     let mut is_cold = false;

@@ -1,20 +1,20 @@
-//! The one error of this crate: an operation on a device that did not happen, with where and why.
+//! The error type of this crate: a failed operation on a device, with its place and cause.
 //!
-//! It is cheap to clone, because one failed request may be reported to several readers, and it keeps the
-//! operating system's error number, so that a mount can hand the same number to its callers.
+//! It is cheap to clone, because several readers may receive the error of one request. It keeps the
+//! operating system's error number, so a mount can return this number to its callers.
 
 use buttress_exact::{Exact as _, u64_of};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// What was being done to a device when it failed.
+/// The operation on a device that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Opening it, finding its size, or taking its lock.
+    /// Opening the device, finding its size, or acquiring its lock.
     Open,
-    /// Reading its partition table.
+    /// Reading the partition table.
     Partition,
     /// Reading bytes.
     Read,
@@ -22,13 +22,13 @@ pub enum Operation {
     Write,
     /// Making written bytes durable.
     Flush,
-    /// Telling it that bytes are no longer needed.
+    /// Discarding bytes that are no longer needed.
     Discard,
     /// Filling a range with zeros.
     Zero,
-    /// Making a range the same blocks as a file's.
+    /// Sharing a file's blocks with a range.
     Share,
-    /// Taking the space that a range will need.
+    /// Reserving the space that a range will need.
     Reserve,
 }
 
@@ -48,15 +48,16 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A failed operation: device, operation, byte range `[offset_bytes, offset_bytes + length_bytes)` and cause.
+/// A failed operation: device, operation, byte range `[offset_bytes, offset_bytes + length_bytes)`
+/// and cause.
 ///
 /// Operations without a range (open, flush) have a length of zero.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.describe())]
 pub struct IoError {
-    /// The device's name: its path, or what it was called when it was made.
+    /// The device's name: its path, or the name that it was given.
     pub device: Arc<str>,
-    /// What was being done.
+    /// The operation that failed.
     pub operation: Operation,
     /// First byte of the range, counted from the start of the device (of the partition, if one was chosen).
     pub offset_bytes: u64,
@@ -64,14 +65,15 @@ pub struct IoError {
     pub length_bytes: u64,
     /// The kind of failure.
     pub kind: io::ErrorKind,
-    /// The operating system's error number, when it gave one.
+    /// The operating system's error number, if it returned one.
     pub errno: Option<i32>,
-    /// The cause in words, and what can be done about it where that is known.
+    /// The cause as text, and a remedy if one is known.
     pub message: Arc<str>,
 }
 
 impl IoError {
-    /// An error on the range `[offset_bytes, offset_bytes + length_bytes)` caused by `cause`.
+    /// Makes an error on the range `[offset_bytes, offset_bytes + length_bytes)` with the cause
+    /// `cause`.
     #[must_use]
     pub fn new(
         device: &Arc<str>,
@@ -91,7 +93,8 @@ impl IoError {
         }
     }
 
-    /// Returns whether the request found no space: the host's disk is full, or a quota is used up.
+    /// Returns true if the request found no space: the host's disk is full, or a quota is
+    /// exhausted.
     #[must_use]
     pub fn is_out_of_space(&self) -> bool {
         #[cfg(unix)]
@@ -104,7 +107,7 @@ impl IoError {
         )
     }
 
-    /// Adds to a failure for want of space which file system has too little.
+    /// Adds the name of the full file system to an error for lack of space.
     pub(crate) fn with_space(mut self, space: Option<String>) -> Self {
         if let Some(space) = space.filter(|_| self.is_out_of_space()) {
             self.message = format!("{}; {space}", self.message).into();
@@ -130,7 +133,8 @@ impl IoError {
     }
 }
 
-/// Makes the error that a [`Backend`](crate::Backend) of `size_bytes` returns for a range that is not on it.
+/// Makes the error that a [`Backend`](crate::Backend) of `size_bytes` returns for a range outside
+/// it.
 #[must_use]
 pub fn out_of_range(size_bytes: u64) -> io::Error {
     io::Error::new(
@@ -139,10 +143,11 @@ pub fn out_of_range(size_bytes: u64) -> io::Error {
     )
 }
 
-/// Refuses a range that is not within `[0, size_bytes)`, for a [`Backend`](crate::Backend) of that size.
+/// Refuses a range that is not within `[0, size_bytes)`, for a [`Backend`](crate::Backend) of that
+/// size.
 ///
 /// # Errors
-/// [`out_of_range`].
+/// Returns [`out_of_range`].
 pub fn check_range(size_bytes: u64, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
     match offset_bytes.checked_add(length_bytes) {
         Some(end) if end <= size_bytes => Ok(()),
@@ -150,12 +155,13 @@ pub fn check_range(size_bytes: u64, offset_bytes: u64, length_bytes: u64) -> io:
     }
 }
 
-/// The cause given when something wants to write to a backend that was opened for reading.
+/// Returns the error of a write to a backend that was opened for reading.
 pub(crate) fn read_only() -> io::Error {
     io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "it was opened read-only")
 }
 
-/// The length of a slice as a count of bytes. No slice is longer than `isize::MAX`, so nothing is lost.
+/// Returns the length of a slice as a number of bytes. No slice is longer than `isize::MAX`, so the
+/// conversion is exact.
 pub(crate) fn byte_length(length: usize) -> u64 {
     u64_of(length)
 }

@@ -1,14 +1,15 @@
 //! Image files and block devices.
 //!
-//! Both kinds have the same type. They differ in their size, in locks that exclude other programs ([`opening`]), and in
-//! the calls that discard and zero ([`system`]). Reads go through the page cache, or around it with `O_DIRECT`; large
-//! writes go around it in either case ([`large`]). Requests with `O_DIRECT` that are not aligned are
-//! [widened](widening). Image files with holes depend on the space of their file system ([`host`]).
+//! Both kinds have the same type. They differ in their size, in locks that exclude other programs
+//! ([`opening`]), and in the calls that discard and zero ([`system`]). Reads use the page cache, or
+//! bypass it with `O_DIRECT`. Large writes always bypass it ([`large`]). Unaligned requests with
+//! `O_DIRECT` are [widened](widening). Sparse image files depend on the free space of their file
+//! system ([`host`]).
 //!
-//! The kernel's own read-ahead is left as it is for the page cache: it only begins where reads follow each
-//! other, which is where it helps; callers that read ahead with large requests of their own pass it by.
+//! The kernel's own read-ahead for the page cache stays enabled. It only begins with sequential
+//! reads, where it helps. Callers that read ahead with large requests do not trigger it.
 //!
-//! What it does not do: parallel requests (the engines'), and partitions ([`crate::partition`]).
+//! Left out: parallel requests (the engines), and partitions ([`crate::partition`]).
 
 #[cfg(test)]
 mod cold;
@@ -53,7 +54,7 @@ struct FileBackend {
     size_bytes: u64,
     sector_bytes: u32,
     widening: Mutex<(), WideningLock>,
-    /// The way that large writes take, unless all take it.
+    /// The path of large writes, if it differs from that of small writes.
     large: Option<LargeWrites>,
     /// The file system that holds the file, if the file is open for writing.
     host: Option<HostSpace>,
@@ -106,8 +107,8 @@ impl FileBackend {
         })
     }
 
-    /// Writes around the page cache what is large enough for it; `false` for what is not, or where the file system will
-    /// not have it after all.
+    /// Writes data that is large enough directly, bypassing the page cache. Returns false if it is
+    /// too small, or if the file system refuses the direct write.
     fn write_large(&self, offset: u64, length: u64, parts: &[&[u8]]) -> io::Result<bool> {
         let Some(large) = self.large.as_ref().filter(|large| large.takes(offset, length)) else {
             return Ok(false);
@@ -176,7 +177,7 @@ impl FileBackend {
             return self.file.write_all_at(bytes, offset_bytes);
         }
         if self.is_aligned(offset_bytes, std::iter::once((0, length))) {
-            // Only the memory does not suit.
+            // Only the alignment of the memory is wrong.
             return self.file.write_all_at(&Buffer::from(bytes), offset_bytes);
         }
         self.write_widened(offset_bytes, bytes)
@@ -281,7 +282,7 @@ impl Backend for FileBackend {
         if byte_length(got) == wanted {
             return Ok(Source::Memory);
         }
-        // What was copied is not copied again.
+        // Bytes that were already copied are skipped.
         let mut skipped = got;
         let mut rest: Vec<&mut [u8]> = Vec::with_capacity(buffers.len());
         for buffer in buffers {

@@ -1,27 +1,30 @@
-//! Where bytes live: files, block devices and memory, behind one request queue.
+//! Devices: files, block devices and memory behind one request queue.
 //!
-//! A map of the crate:
+//! The modules of the crate:
 //!
-//! - [`Device`] (`device.rs`): what the layers above hold. Reads and writes singly or in batches ([`PendingRead`],
-//!   [`PendingWrite`]), flushes;
+//! - [`Device`] (`device.rs`): the type that the layers above hold. It reads and writes singly or
+//!   in batches ([`PendingRead`], [`PendingWrite`]), and flushes;
 //! - `queue/`: plug, merging, completion, and the statistics that iostat prints;
 //! - `engine/`: worker threads, io_uring, inline: chosen at run time;
-//! - [`Schedule`] (`schedule.rs`), [`VirtualClock`] (`clock.rs`): the hook for simulated disks, and their time;
-//! - `copying.rs`: small writes into the system's cache, past queue and engine;
-//! - [`Backend`] (`backend.rs`): the one small trait below, and its kinds. `partition.rs` has GPT and MBR inside a
-//!   device. The rest are `file.rs` and `memory.rs`;
+//! - [`Schedule`] (`schedule.rs`), [`VirtualClock`] (`clock.rs`): the hook for simulated disks, and
+//!   their time;
+//! - `copying.rs`: small writes into the system's cache, which bypass queue and engine;
+//! - [`Backend`] (`backend.rs`): the trait below, and its kinds. `partition.rs` has GPT and MBR
+//!   inside a device. The others are `file.rs` and `memory.rs`;
 //! - [`overlay`]: changes kept in a file beside the device;
-//! - [`placement`]: on which processors pools of threads run;
-//! - [`arenas`]: how many arenas the C library's allocator has;
+//! - [`placement`]: the processors on which pools of threads run;
+//! - [`arenas`]: the number of arenas of the C library's allocator;
 //! - [`Buffer`] (`buffer.rs`): aligned, pooled memory.
 //!
-//! Devices for tests are in the crate `buttress-lab`: simulated disks, injected faults, power cuts, gates, full hosts.
+//! The crate `buttress-lab` has devices for tests: simulated disks, injected faults, power cuts,
+//! gates, full hosts.
 //!
-//! On systems other than Linux, `portable/file.rs` takes the place of `file.rs`. It reads and writes image files at positions.
-//! Block devices, overlays in files, io_uring and `O_DIRECT` need Linux.
+//! On systems other than Linux, `portable/file.rs` replaces `file.rs`. It reads and writes image
+//! files at positions. Block devices, overlays in files, io_uring and `O_DIRECT` need Linux.
 //!
-//! This crate knows nothing of btrfs. Offsets are bytes on one device; layers above give them their own types.
-//! `unsafe` occurs in `arenas.rs`, `buffer.rs` and its parts, `engine/io_uring.rs` and `file/` system calls only, each with its reason.
+//! This crate does not depend on btrfs. Offsets are bytes on one device; layers above give them
+//! their own types. `unsafe` occurs only in `arenas.rs`, `buffer.rs` and its submodules,
+//! `engine/io_uring.rs` and the system calls in `file/`, each time with its reason.
 #![cfg_attr(
     test,
     allow(

@@ -11,26 +11,27 @@ use crate::error::{byte_length, check_range, out_of_range};
 
 lock_class!(BytesLock, "bytes", Rank::LEAF);
 
-/// The unit in which a device remembers what fills it.
+/// The unit in which a device records the byte that fills it.
 const PAGE_BYTES: usize = 4096;
 
-/// The content of discarded bytes: a pattern, so that nothing comes to rely on them.
+/// The content of discarded bytes: a pattern, so that no code comes to rely on them.
 const DISCARDED: u8 = 0xd5;
 
-/// Bytes in memory, writable, always durable.
+/// Writable bytes in memory, always durable.
 ///
-/// Discards and zeroing of whole pages are only noted. A new volume discards all of its devices, and to write a pattern into
-/// memory that is never read would take most of the time of many tests.
+/// Discards and zeroing of whole pages are only recorded. A new volume discards all of its devices,
+/// and most tests would spend most of their time writing a pattern that is never read.
 pub struct MemoryBackend {
     name: String,
     size_bytes: u64,
     bytes: RwLock<Pages, BytesLock>,
 }
 
-/// Bytes, of which some pages are known by one byte that fills them.
+/// The bytes, in which some pages are represented by one byte that fills them.
 struct Pages {
     bytes: Vec<u8>,
-    /// For each page the byte that fills it, if the page in `bytes` is out of date. The last page may be a part of one.
+    /// For each page, the byte that fills it if the page in `bytes` is out of date. The last page
+    /// may be partial.
     fills: Vec<Option<u8>>,
 }
 
@@ -40,8 +41,8 @@ impl Pages {
         Self { bytes, fills }
     }
 
-    /// Calls `each` with the number, the place in `bytes` and the length of each page's part of this range. Returns whether
-    /// the range lies in the device.
+    /// Calls `each` with the number, the position in `bytes` and the length of each page's part of
+    /// this range. Returns true if the range lies in the device.
     fn parts(&self, offset: u64, length: usize, mut each: impl FnMut(usize, Range<usize>)) -> bool {
         let Some(range) = index_range(offset, length).filter(|range| range.end <= self.bytes.len()) else {
             return false;
@@ -92,8 +93,8 @@ impl Pages {
         Some(())
     }
 
-    /// Fills the pages at the ends of this range in `bytes`, if they are out of date. The caller overwrites
-    /// the range, so whole pages in it need no filling.
+    /// Fills the pages at the ends of this range in `bytes`, if they are out of date. The caller
+    /// overwrites the range, so whole pages in it need no filling.
     fn bring_up_to_date(&mut self, offset: u64, length: usize) -> Option<()> {
         let range = index_range(offset, length).filter(|range| range.end <= self.bytes.len())?;
         for page in range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES) {
@@ -115,7 +116,7 @@ fn page_range(page: usize) -> Range<usize> {
 }
 
 impl MemoryBackend {
-    /// A device that holds `bytes`.
+    /// Makes a device that holds `bytes`.
     #[must_use]
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Self {
@@ -125,12 +126,12 @@ impl MemoryBackend {
         }
     }
 
-    /// A copy of what the device holds now.
+    /// Returns a copy of the device's current content.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let pages = self.bytes.read();
         let mut bytes = vec![0; pages.bytes.len()];
-        // It is the whole device.
+        // The range is the whole device, so the read cannot fail.
         let _ = pages.read(0, &mut bytes);
         bytes
     }
@@ -212,7 +213,7 @@ impl Backend for MemoryBackend {
 mod tests {
     use super::*;
 
-    /// Numbers that look random, each time the same.
+    /// Returns pseudo-random numbers, the same in each run.
     fn next(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn device_agrees_with_a_byte_vector() {
-        // The last page is a part of one.
+        // The last page is partial.
         let size = 20 * PAGE_BYTES + 700;
         let mut model: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
         let device = MemoryBackend::new("device", model.clone());

@@ -1,17 +1,22 @@
-//! An overlay: a device whose changes go to a file beside it, so that the device itself stays as it is.
+//! Overlays: devices whose changes go to a file beside the device, which stays unchanged.
 //!
-//! What is written lands in a sparse *side file*; what is read comes from there where it was written, and from the base
-//! elsewhere. Closed and opened again, the overlay is as its last flush left it, at least. In the end it is put into the
-//! base ([`apply`]) or thrown away, by deleting the side file.
+//! Writes go to a sparse *side file*. Reads of written bytes come from the side file, and all other
+//! reads from the base. After a close and a new open, the overlay has at least the state of its
+//! last flush. Finally, the overlay is written into the base ([`apply`]), or discarded by deleting
+//! the side file.
 //!
 //! A [`VolatileOverlay`] keeps changes in memory instead. Side files need Linux.
 //!
-//! The side file's format is in `side`, and for users in docs/overlay.md. Invariants:
+//! The module `side` documents the side file's format, and docs/overlay.md documents it for users.
+//! Invariants:
 //!
-//! - the base is never written to while the overlay is in use, and a base that changed since (by size or time of its last
-//!   change) is refused: the overlay's blocks would not fit it;
-//! - a block's bit is on disk only after the block is: a crash loses what was not flushed, as on any device;
-//! - applying may be interrupted, and begun again: until it is done the side file says so, and cannot be used otherwise.
+//! - the base is never written while the overlay is in use. An overlay refuses a base that changed
+//!   since, by its size or the time of its last change, because the overlay's blocks would not
+//!   match it;
+//! - a block's bit is on disk only after the block is. A crash loses unflushed data, as on any
+//!   device;
+//! - applying may be interrupted and repeated. Until it is done, the side file is marked, and
+//!   cannot be used otherwise.
 
 #[cfg(target_os = "linux")]
 mod apply;

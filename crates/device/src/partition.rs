@@ -1,13 +1,14 @@
-//! Partitions inside an image or a device: where a volume's byte 0 lies.
+//! Partitions inside an image or a device: the location of a volume's byte 0.
 //!
-//! A GUID partition table is taken first ([`gpt`]), from its backup if the primary is damaged, then a master boot
-//! record ([`mbr`]) with the logical partitions of its extended ones. A volume on a partition then sees a
-//! backend of its own ([`mod@window`]) that begins and ends where the partition does.
+//! A GUID partition table is tried first ([`gpt`]), from its backup if the primary is damaged. A
+//! master boot record ([`mbr`]) follows, with the logical partitions of its extended ones. A volume
+//! on a partition uses a backend of its own ([`mod@window`]) with the bounds of the partition.
 //!
-//! Tables are not trusted: what lies outside the device, overflows, or runs in a circle is an error or is
-//! passed over; never more than [`gpt::TABLE_BYTES`] are read, nor more than [`mbr::MAX_LOGICAL`] links followed.
+//! Tables are not trusted. An entry that lies outside the device, overflows, or forms a cycle is an
+//! error or is skipped. At most [`gpt::TABLE_BYTES`] are read, and at most [`mbr::MAX_LOGICAL`]
+//! links are followed.
 //!
-//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
+//! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
 
 pub(crate) mod gpt;
 pub(crate) mod mbr;
@@ -21,34 +22,37 @@ use crate::backend::Backend;
 use crate::error::check_range;
 use window::Window;
 
-/// Where on a file or block device the volume starts.
+/// The offset on a file or block device at which the volume starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offset {
-    /// At its first byte; the volume may use all of it.
+    /// At the first byte. The volume may use the whole device.
     #[default]
     Whole,
-    /// At this byte; the volume may use all that follows.
+    /// At this byte. The volume may use all bytes from there.
     Bytes(u64),
-    /// At the start of the partition with this number, counted from 1 as `sda1` is; it ends where that ends.
+    /// At the start of the partition with this number, counted from 1 as in `sda1`. The volume ends
+    /// at the partition's end.
     Partition(u32),
 }
 
 /// One partition of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Partition {
-    /// Counted from 1; logical partitions of a master boot record from 5.
+    /// The number of the partition, from 1. Logical partitions of a master boot record count from
+    /// 5.
     pub(crate) number: u32,
-    /// The bytes it takes on the device.
+    /// The range of bytes on the device.
     pub(crate) range: Range<u64>,
 }
 
-/// The part of `whole` that `offset` names, as a backend of its own.
+/// Returns the part of `whole` that `offset` names, as a backend of its own.
 ///
-/// `sector_bytes` is the device's logical sector, in which tables count; `None` for image files, which do not
-/// tell: there a GUID table shows it by where it lies, and a master boot record is taken to count 512 bytes.
+/// `sector_bytes` is the device's logical sector, the unit of partition tables. It is `None` for
+/// image files, whose sector is unknown. A GUID table reveals the sector by its position, and a
+/// master boot record is assumed to use 512 bytes.
 ///
 /// # Errors
-/// When there is no such place, or no table, or the table is damaged.
+/// Fails if the offset does not exist, if the device has no table, or if the table is damaged.
 pub fn window(
     whole: Arc<dyn Backend>,
     offset: Offset,
@@ -71,7 +75,7 @@ pub fn window(
     Ok(Arc::new(Window::new(whole, name, range)))
 }
 
-/// A partition table, and what kind it is.
+/// A partition table and its kind.
 pub(crate) struct Table {
     pub(crate) kind: &'static str,
     pub(crate) partitions: Vec<Partition>,
@@ -121,7 +125,7 @@ fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
-/// `length` bytes from `offset` on, or `None` if the device does not have them.
+/// Returns `length` bytes from `offset` on, or `None` if the device is too short.
 fn read_at(device: &dyn Backend, offset: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
     if check_range(device.size_bytes(), offset, crate::error::byte_length(length)).is_err() {
         return Ok(None);

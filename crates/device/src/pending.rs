@@ -1,7 +1,7 @@
-//! Requests that were started: what a caller holds until the bytes have arrived, or are written.
+//! Pending requests: handles that a caller holds until the bytes have arrived or are written.
 //!
-//! A read that nobody wants any more is cancelled by dropping it. A write is never cancelled: what was asked to be
-//! written is written, or fails.
+//! Dropping a read cancels it. A write is never cancelled: its bytes are written, or the write
+//! fails.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::device::Device;
 use crate::error::{IoError, Operation};
 use crate::queue::request::Dispatch;
 
-/// A read that was started. Dropping it cancels it: if no request that it was merged with is wanted either and
-/// the device has not begun, nothing is read; otherwise the bytes arrive unseen.
+/// A started read. Dropping it cancels it. If all requests that were merged with it are also
+/// dropped before the device begins, nothing is read. Otherwise the bytes arrive unused.
 #[must_use = "dropping a pending read cancels it"]
 pub struct PendingRead {
     state: Pending,
@@ -46,7 +46,7 @@ impl PendingRead {
     /// Waits for the bytes.
     ///
     /// # Errors
-    /// When the range is not on the device or could not be read in full.
+    /// Fails if the range is not on the device, or cannot be read completely.
     pub fn wait(self) -> Result<Buffer, IoError> {
         match self.state {
             Pending::Failed(error) => Err(error),
@@ -54,7 +54,7 @@ impl PendingRead {
         }
     }
 
-    /// Whether [`wait`](Self::wait) would return at once.
+    /// Returns true if [`wait`](Self::wait) would return at once.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.state.is_ready()
@@ -69,7 +69,7 @@ impl fmt::Debug for PendingRead {
     }
 }
 
-/// A write that was started. Dropping it waits for it, and loses what it would say.
+/// A started write. Dropping it waits for it, and discards its result.
 #[must_use = "what became of the write comes with `wait`"]
 pub struct PendingWrite {
     state: Pending,
@@ -88,10 +88,12 @@ impl PendingWrite {
         }
     }
 
-    /// Waits until the device has the bytes. They are durable only after a [`flush`](Device::flush).
+    /// Waits until the device has the bytes. They are durable only after a
+    /// [`flush`](Device::flush).
     ///
     /// # Errors
-    /// When the device is read-only, the range is not on it, or not all could be written.
+    /// Fails if the device is read-only, if the range is not on it, or if any byte could not be
+    /// written.
     pub fn wait(self) -> Result<(), IoError> {
         match self.state {
             Pending::Failed(error) => Err(error),
@@ -99,7 +101,7 @@ impl PendingWrite {
         }
     }
 
-    /// Whether [`wait`](Self::wait) would return at once.
+    /// Returns true if [`wait`](Self::wait) would return at once.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.state.is_ready()
@@ -158,7 +160,7 @@ impl Queued {
         result.unwrap_or_else(|| Err(self.lost()))
     }
 
-    /// For states that cannot occur: an error, because nothing in this crate may panic.
+    /// Returns the error for states that cannot occur, because no code in this crate may panic.
     fn lost(&self) -> IoError {
         let Dispatch {
             offset_bytes,

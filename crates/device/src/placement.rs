@@ -1,8 +1,9 @@
-//! Where threads of pools run: wherever the process may.
+//! The processors of pool threads: all processors that the process may use.
 //!
-//! A thread begins on the processors of the one that started it. Pools start theirs when there is first something to do, and who comes with it
-//! may be bound to one processor (servers of mounts have such threads). What is true of the process is true of its first thread, which
-//! nobody binds otherwise than from outside.
+//! A thread inherits the processors of the thread that started it. Pools start their threads on
+//! first use, and the using thread may be bound to one processor, like the threads of mount
+//! servers. The affinity of the process is that of its first thread, which is bound only from
+//! outside.
 
 #[cfg(target_os = "linux")]
 use rustix::process::getpid;
@@ -13,12 +14,14 @@ use std::thread;
 
 static PROCESSORS: OnceLock<usize> = OnceLock::new();
 
-/// How many processors the process may use. Opening a device finds out; a thread that is bound does not know.
+/// Returns the number of processors that the process may use. Opening a device determines it,
+/// because a bound thread cannot.
 pub fn processors() -> usize {
     *PROCESSORS.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Lets this thread run where the process may. Where the system does not say or allow that, it stays where it is.
+/// Lets this thread run on all processors of the process. Does nothing if the system does not
+/// report or allow this.
 pub fn run_anywhere() {
     #[cfg(target_os = "linux")]
     if let Ok(all) = sched_getaffinity(Some(getpid())) {

@@ -1,8 +1,9 @@
-//! The request queue: what lies between a caller's batch of reads or writes and the device.
+//! The request queue between a caller's batch of reads or writes and the device.
 //!
-//! A batch is plugged (sorted, neighbours merged: [`plug`]), handed to an engine ([`crate::engine`]), and
-//! completed request by request ([`request`]); [`statistics`] counts what iostat counts. The queue is the same
-//! for real and for simulated devices; only the engine and the clock differ.
+//! A batch is plugged (sorted, neighbours merged: [`plug`]), passed to an engine
+//! ([`crate::engine`]), and completed request by request ([`request`]). [`statistics`] counts the
+//! columns of iostat. The queue is the same for real and simulated devices; only the engine and the
+//! clock differ.
 
 pub(crate) mod plug;
 pub(crate) mod request;
@@ -20,7 +21,8 @@ use crate::error::{IoError, Operation, byte_length, check_range};
 use crate::queue::request::Dispatch;
 use crate::queue::statistics::Recorder;
 
-/// What engines share with their device: the backend, the counters, and the clock that times them.
+/// The state that engines share with their device: the backend, the counters, and the clock that
+/// times them.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) name: Arc<str>,
@@ -29,12 +31,12 @@ pub(crate) struct Core {
     pub(crate) clock: Clock,
 }
 
-/// The clock that a device's statistics run on.
+/// The clock of a device's statistics.
 #[derive(Debug)]
 pub(crate) enum Clock {
     /// Real time since the device was opened.
     Real(Instant),
-    /// A simulated disk's.
+    /// The virtual time of a simulated disk.
     Virtual(VirtualClock),
 }
 
@@ -61,7 +63,7 @@ impl Core {
             .map_err(|cause| self.error(operation, offset, length, &cause))
     }
 
-    /// Reads or writes all of a started dispatch on this thread and completes it.
+    /// Reads or writes all of a started dispatch on this thread, and completes it.
     pub(crate) fn execute(&self, dispatch: &Dispatch) {
         let _completes = Completes { core: self, dispatch };
         if dispatch.is_write() {
@@ -76,8 +78,8 @@ impl Core {
         }
     }
 
-    /// As [`execute`](Self::execute) for a read, but only if the bytes are in memory; `false` if they are not, and
-    /// nothing has happened. The dispatch must be one that nobody else can start.
+    /// Executes a read like [`execute`](Self::execute), but only if the bytes are in memory.
+    /// Otherwise returns false and does nothing. No other thread may be able to start the dispatch.
     pub(crate) fn execute_if_cached(&self, dispatch: &Dispatch) -> bool {
         match self.read_if_cached(dispatch) {
             Some(buffers) if dispatch.start() => {
@@ -88,7 +90,7 @@ impl Core {
         }
     }
 
-    /// The same for a dispatch that was started. `false` for writes.
+    /// Executes a started dispatch like `execute_if_cached`. Returns false for writes.
     pub(crate) fn execute_started_if_cached(&self, dispatch: &Dispatch) -> bool {
         let buffers = self.read_if_cached(dispatch);
         let is_cached = buffers.is_some();
@@ -98,7 +100,7 @@ impl Core {
         is_cached
     }
 
-    /// What a dispatch reads, if it is in memory.
+    /// Returns the bytes that a dispatch reads, if they are in memory.
     fn read_if_cached(&self, dispatch: &Dispatch) -> Option<Vec<Buffer>> {
         if dispatch.is_write() {
             return None;
@@ -108,7 +110,8 @@ impl Core {
         let answer = self
             .backend
             .read_cached_vectored_at(dispatch.offset_bytes, &mut slices);
-        // A failure is left to the ordinary way, which tells the good segments from the bad ones.
+        // The ordinary path handles a failure, because it distinguishes good segments from bad
+        // ones.
         let is_cached = matches!(answer, Ok(true));
         if !is_cached {
             dispatch.note_missed();
@@ -124,7 +127,7 @@ impl Core {
         self.backend.read_telling_at(offset, &mut slices)
     }
 
-    /// Writes what a dispatch brings.
+    /// Writes the payloads of a dispatch.
     pub(crate) fn write_all(&self, dispatch: &Dispatch) -> io::Result<()> {
         if let [segment] = dispatch.segments.as_slice() {
             return self.backend.write_at(dispatch.offset_bytes, &segment.payload);
@@ -137,8 +140,8 @@ impl Core {
         self.backend.write_vectored_at(dispatch.offset_bytes, &payloads)
     }
 
-    /// Completes a started dispatch whose write ended with `result`. When a merged write failed, each request is
-    /// written again by itself, so that only those fail whose bytes cannot be written.
+    /// Completes a started dispatch whose write ended with `result`. If a merged write failed, each
+    /// request is written again by itself, so that only unwritable requests fail.
     pub(crate) fn finish_write(&self, dispatch: &Dispatch, result: io::Result<()>, now: Duration) {
         self.count(dispatch, now);
         let mut offset = dispatch.offset_bytes;
@@ -157,7 +160,8 @@ impl Core {
         }
     }
 
-    /// Counts a dispatch as completed. Done before its results can be seen: who has seen one also sees it counted.
+    /// Counts a dispatch as completed. This precedes the delivery of its results, so a caller that
+    /// has a result also sees it counted.
     fn count(&self, dispatch: &Dispatch, now: Duration) {
         self.recorder.completed(
             dispatch.direction,
@@ -177,10 +181,11 @@ impl Core {
         }
     }
 
-    /// Completes a started dispatch whose read ended with `result`, at the time `now` on the device's clock.
+    /// Completes a started dispatch whose read ended with `result`, at the time `now` on the
+    /// device's clock.
     ///
-    /// When a merged read failed, each request is read again by itself: one bad sector must not fail its
-    /// neighbours' requests.
+    /// If a merged read failed, each request is read again by itself, so that one bad sector does
+    /// not fail its neighbours' requests.
     pub(crate) fn finish(
         &self,
         dispatch: &Dispatch,
@@ -209,7 +214,8 @@ impl Core {
 }
 
 impl Core {
-    /// Completes those requests of a started dispatch with an error that have no outcome yet: others wait for them.
+    /// Completes all requests of a started dispatch that have no outcome yet with an error, because
+    /// callers wait for them.
     pub(crate) fn fail_rest(&self, dispatch: &Dispatch, operation: Operation, cause: &io::Error) {
         let mut offset = dispatch.offset_bytes;
         for segment in &dispatch.segments {
@@ -223,7 +229,7 @@ impl Core {
     }
 }
 
-/// Completes what a panic leaves of a started dispatch: others wait for its requests.
+/// Completes the requests of a started dispatch after a panic, because callers wait for them.
 struct Completes<'a> {
     core: &'a Core,
     dispatch: &'a Dispatch,
@@ -243,7 +249,7 @@ impl Drop for Completes<'_> {
     }
 }
 
-/// Buffers for all requests of a dispatch, to be filled by its read.
+/// Allocates buffers for all requests of a dispatch, for its read to fill.
 pub(crate) fn uncleared_buffers(dispatch: &Dispatch) -> Vec<Buffer> {
     dispatch
         .segments

@@ -1,7 +1,7 @@
-//! A device over anything that reads: a file in an archive, a decompressed stream, an object of a store.
+//! A device over any reader: a file in an archive, a decompressed stream, an object of a store.
 //!
-//! [`ReaderBackend`] reads at positions through a closure. [`ReaderBackend::seeking`] makes one of a [`Read`] and [`Seek`],
-//! which serves one request at a time.
+//! [`ReaderBackend`] reads at positions through a closure. [`ReaderBackend::seeking`] makes one
+//! from a [`Read`] and [`Seek`], which serves one request at a time.
 //!
 //! Left out: writes. Such a device is read-only.
 
@@ -16,10 +16,10 @@ use crate::error::{byte_length, check_range, out_of_range};
 
 lock_class!(ReaderLock, "reader", Rank::LEAF);
 
-/// Fills a whole buffer from an offset on, in bytes.
+/// A closure that fills a buffer from an offset on, in bytes.
 type ReadExactAt = dyn Fn(u64, &mut [u8]) -> io::Result<()> + Send + Sync;
 
-/// A device that reads through a closure. See the module.
+/// A device that reads through a closure; see the module's documentation.
 pub struct ReaderBackend {
     name: String,
     size_bytes: u64,
@@ -27,7 +27,8 @@ pub struct ReaderBackend {
 }
 
 impl ReaderBackend {
-    /// A device of `size_bytes`. `read` fills a whole buffer from an offset on; several threads may call it at once.
+    /// Makes a device of `size_bytes`. `read` fills a buffer from an offset on. Several threads may
+    /// call it at once.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -41,10 +42,10 @@ impl ReaderBackend {
         }
     }
 
-    /// A device over a reader that seeks. Its size is where the reader ends.
+    /// Makes a device over a reader that seeks. Its size is the reader's end.
     ///
     /// # Errors
-    /// The reader cannot seek to its end.
+    /// Fails if the reader cannot seek to its end.
     pub fn seeking(
         name: impl Into<String>,
         mut reader: impl Read + Seek + Send + 'static,

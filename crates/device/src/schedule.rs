@@ -1,8 +1,9 @@
-//! Requests at times of a caller's choosing: the hook by which a simulated disk takes the place of an engine.
+//! Schedules: the hook by which a simulated disk replaces an engine and chooses the times of
+//! requests.
 //!
-//! A [`Schedule`] gets every plugged batch and decides when each request begins and when it is complete, on a
-//! [`VirtualClock`](crate::VirtualClock). The bytes come from the device's backend, like those of any other device. The crate
-//! `buttress-lab` has schedules that behave like drives.
+//! A [`Schedule`] receives every plugged batch. It decides when each request begins and completes,
+//! on a [`VirtualClock`](crate::VirtualClock). The bytes come from the device's backend, like those
+//! of any other device. The crate `buttress-lab` has schedules that behave like drives.
 
 use std::fmt;
 use std::io;
@@ -14,12 +15,14 @@ use crate::error::Operation;
 use crate::queue::request::Dispatch;
 use crate::queue::{Core, uncleared_buffers};
 
-/// Decides when the requests of a device are served. Everything runs on the threads that call the device.
+/// Decides when the requests of a device are served. All calls run on the threads that call the
+/// device.
 ///
-/// A schedule starts each request ([`QueuedRequest::start`]) and completes it ([`StartedRequest::complete`]). A request that
-/// [`wait_for`](Self::wait_for) was called for must be complete when that call returns.
+/// A schedule starts each request ([`QueuedRequest::start`]) and completes it
+/// ([`StartedRequest::complete`]). When [`wait_for`](Self::wait_for) returns, its request must be
+/// complete.
 pub trait Schedule: Send + Sync + fmt::Debug {
-    /// Returns whether the medium turns, so that going elsewhere costs milliseconds.
+    /// Returns true if the medium is rotational, so that a seek costs milliseconds.
     fn is_rotational(&self) -> bool {
         false
     }
@@ -30,20 +33,20 @@ pub trait Schedule: Send + Sync + fmt::Debug {
     /// Lets time pass until `request` is complete.
     fn wait_for(&self, request: &QueuedRequest);
 
-    /// Removes a request that nobody wants any more. It was not started, and starting it fails.
+    /// Removes a request that no caller needs any more. It was not started, and starting it fails.
     fn cancel(&self, request: &QueuedRequest);
 
-    /// Completes everything that is over at the time that the clock shows.
+    /// Completes all requests whose time has come on the clock.
     fn catch_up(&self);
 
-    /// Lets time pass until everything that is queued is complete, as a flush does.
+    /// Lets time pass until the queue is empty, as a flush does.
     fn drain(&self);
 
-    /// Lets the time pass that a single write takes. The device writes the bytes after it.
+    /// Lets the duration of a single write pass. The device writes the bytes afterwards.
     fn wait_for_write(&self, offset_bytes: u64, length_bytes: u64);
 }
 
-/// A request in the queue: neighbours of one batch that were merged.
+/// A request in the queue: merged neighbours of one batch.
 #[derive(Clone)]
 pub struct QueuedRequest {
     core: Arc<Core>,
@@ -51,7 +54,7 @@ pub struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    /// Returns whether the request writes.
+    /// Returns true if the request writes.
     #[must_use]
     pub fn is_write(&self) -> bool {
         self.dispatch.is_write()
@@ -63,19 +66,19 @@ impl QueuedRequest {
         self.dispatch.offset_bytes
     }
 
-    /// Returns how many bytes the request has.
+    /// Returns the length of the request in bytes.
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
         self.dispatch.length_bytes
     }
 
-    /// Returns whether both are the same request, not merely the same range.
+    /// Returns true if both are the same request, not only the same range.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.dispatch, &other.dispatch)
     }
 
-    /// Starts the request. Returns nothing if it was cancelled or started before.
+    /// Starts the request. Returns `None` if it was cancelled or already started.
     #[must_use = "a request that is started must be completed"]
     pub fn start(&self) -> Option<StartedRequest> {
         self.dispatch.start().then(|| StartedRequest {
@@ -95,7 +98,7 @@ impl fmt::Debug for QueuedRequest {
     }
 }
 
-/// A request that was started. If it is dropped before it is complete, its callers get an error.
+/// A started request. If it is dropped before it completes, its callers receive an error.
 #[derive(Debug)]
 pub struct StartedRequest {
     request: QueuedRequest,
@@ -109,8 +112,8 @@ impl StartedRequest {
         &self.request
     }
 
-    /// Reads or writes the bytes, and hands the outcome to the request's callers. The statistics count it as complete at
-    /// `now`.
+    /// Reads or writes the bytes, and delivers the outcome to the request's callers. The statistics
+    /// count it as completed at `now`.
     pub fn complete(mut self, now: Duration) {
         self.is_complete = true;
         let QueuedRequest { core, dispatch } = &self.request;
@@ -141,7 +144,7 @@ impl Drop for StartedRequest {
     }
 }
 
-/// A schedule as the engine of a device.
+/// The engine of a device that wraps a schedule.
 #[derive(Debug)]
 pub(crate) struct ScheduledEngine {
     core: Arc<Core>,

@@ -1,6 +1,7 @@
-//! Files, block devices and partition tables as other programs make them.
+//! Tests of files, block devices and partition tables that other programs make.
 //!
-//! Tests that need root, loop devices or a partitioning tool return early where those are missing, and say so.
+//! Tests that need root, loop devices or a partitioning tool return early if these are missing, and
+//! report this.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(clippy::arithmetic_side_effects, reason = "small numbers of the test's own")]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers of the test's own")]
@@ -22,7 +23,7 @@ fn image(bytes: u64) -> tempfile::NamedTempFile {
     file
 }
 
-/// The output of a program, which must succeed.
+/// Returns the output of a program, which must succeed.
 fn run(program: &str, arguments: &[&str]) -> String {
     let output = tools::run(Command::new(program).args(arguments)).unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -32,14 +33,15 @@ fn run(program: &str, arguments: &[&str]) -> String {
 struct Loop(PathBuf);
 
 impl Loop {
-    /// Where there are no loop devices, the test is skipped.
+    /// Attaches an image. Returns `None` if the machine has no loop devices, and the test is
+    /// skipped.
     #[track_caller]
     fn attach(image: &Path, sector_bytes: u32) -> Option<Self> {
         if skips(any_missing(&["root", "loop-devices", "losetup"])) {
             return None;
         }
         let sector = sector_bytes.to_string();
-        // Without `-P` the kernel would keep the image's partitions for whatever is attached next.
+        // Without `-P`, the kernel would keep the image's partitions for the next attached image.
         let path = run(
             "losetup",
             &["-P", "-f", "--show", "-b", &sector, image.to_str().unwrap()],
@@ -76,7 +78,7 @@ fn a_block_device_has_its_size_and_sector_and_is_read_and_written() {
                 };
                 let device = open(&device_node.0, &options);
                 assert_eq!((device.size_bytes(), device.sector_bytes()), (size, sector));
-                // Neither end is aligned.
+                // Neither end of the range is aligned.
                 device.write(5000, &[7; 10_000]).unwrap();
                 device.flush().unwrap();
                 let bytes = device.read(4999, 10_002).unwrap();
@@ -153,7 +155,7 @@ fn a_mounted_image_is_read_with_a_notice_and_not_written() {
     }
 }
 
-/// The mount table names only one of a volume's devices; the others are in use all the same.
+/// The mount table names only one of a volume's devices, but the other devices are also in use.
 #[test]
 fn every_device_of_a_mounted_volume_is_seen() {
     let files = [image(160 << 20), image(160 << 20)];
@@ -224,7 +226,7 @@ fn zeroed_and_discarded_ranges_of_files_become_holes() {
     assert_eq!(file.as_file().metadata().unwrap().len(), 1 << 20);
 }
 
-/// Makes a table with `program` and checks that each partition's first byte is where it should be.
+/// Makes a table with `program`, and checks the position of each partition's first byte.
 fn check_table(file: &tempfile::NamedTempFile, expected: &[(u32, u64, u64)]) {
     for &(number, start, length) in expected {
         file.as_file().write_all_at(&number.to_le_bytes(), start).unwrap();
@@ -259,7 +261,7 @@ fn tables_made_by_sgdisk_are_read() {
     run("sgdisk", &["-n", "1:1M:+8M", "-n", "7:16M:+4M", path]);
     // sgdisk's "+8M" is a length.
     check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
-    // The primary header is lost: the backup serves.
+    // After the loss of the primary header, the backup is used.
     file.as_file().write_all_at(&[0; 512], 512).unwrap();
     check_table(&file, &[(1, MIB, 8 * MIB), (7, 16 * MIB, 4 * MIB)]);
 }
@@ -305,13 +307,14 @@ fn tables_on_devices_with_large_sectors_are_read() {
         let device = open(&device_node.0, &options);
         assert_eq!(device.size_bytes(), 16 * MIB, "{label}");
         if label == "gpt" {
-            // The image behind it does not say its sector, but the table's place does.
+            // The image does not state its sector size, but the table's position reveals it.
             assert_eq!(open(file.path(), &options).size_bytes(), 16 * MIB);
         }
     }
 }
 
-/// The other process of the test below: it opens, says so, and waits to be killed.
+/// Runs in the other process of the test below: opens the device, reports this, and waits to be
+/// killed.
 fn hold_and_wait(path: &std::ffi::OsStr, write: &std::ffi::OsStr) {
     let options = OpenOptions {
         write: write == "yes",
@@ -326,7 +329,7 @@ fn hold_and_wait(path: &std::ffi::OsStr, write: &std::ffi::OsStr) {
 struct Other(std::process::Child);
 
 impl Other {
-    /// A process that has the device open.
+    /// Starts a process that has the device open.
     fn holding(path: &Path, write: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "two_processes_read_together_and_write_alone"])
@@ -381,7 +384,7 @@ fn two_processes_read_together_and_write_alone() {
         error.to_string().contains("another process is writing to it"),
         "{error}"
     );
-    // A lock goes with its process, however that ends.
+    // The system releases a process's lock, however the process ends.
     drop(writer);
     open(file.path(), &writing);
 }
@@ -406,7 +409,7 @@ fn what_is_in_the_page_cache_is_read_without_waiting() {
         let read = device.read_cached(5000, 6);
         let during = device.statistics().since(&before);
         if read.is_none() && answers {
-            // Not every file system can say whether it would wait.
+            // Some file systems cannot report if a read would wait.
             skip(&Missing::new(
                 "page-cache",
                 "nothing is known of the page cache here",
@@ -420,7 +423,8 @@ fn what_is_in_the_page_cache_is_read_without_waiting() {
     }
 }
 
-/// Whatever way it is read, what the page cache has is no request, and what it does not have is one.
+/// Bytes in the page cache never count as a request, and other bytes always do, in every kind of
+/// read.
 #[test]
 fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
     const BYTES: u64 = 4 << 20;
@@ -428,7 +432,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
     file.as_file().write_all_at(&vec![7; BYTES as usize], 0).unwrap();
     file.as_file().sync_all().unwrap();
     let advise = |advice| rustix::fs::fadvise(file.as_file(), 0, None, advice).unwrap();
-    // What is read through this opening brings nothing else in.
+    // Reads through this opening trigger no read-ahead.
     advise(Advice::Random);
     let small: Vec<ReadRequest> = (0..8)
         .map(|number| ReadRequest {
@@ -461,7 +465,8 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
         );
         assert_eq!(warm.copies.reads, 1 + 8 + 1, "{engine}: {warm:?}");
         assert_eq!(warm.copies.bytes, 5000 + 8 * (16 << 10) + (1 << 20), "{engine}");
-        // A file that the page cache has nothing of. One read only: the kernel may read on behind it.
+        // The page cache holds nothing of the file. The test makes one read only, because the
+        // kernel may read ahead.
         for request in [small[0], large] {
             advise(Advice::DontNeed);
             let before = device.statistics();
@@ -475,7 +480,7 @@ fn copies_out_of_the_page_cache_are_not_counted_as_requests() {
             );
             assert_eq!(cold.reads.bytes, request.length as u64, "{engine}");
         }
-        // Half of it is there: what is copied of that half is copied once.
+        // The page cache holds half of the file. That half is copied once.
         advise(Advice::DontNeed);
         file.as_file().read_exact_at(&mut [0; 4096], 1 << 20).unwrap();
         let before = device.statistics();

@@ -1,5 +1,5 @@
-//! The request queue against a byte vector: random batches of reads, waited for in any order or dropped, writes
-//! between them, through every engine, must give the bytes that the vector has.
+//! Tests of the request queue against a byte vector, through every engine. Random batches of reads,
+//! awaited in any order or dropped, with writes between them, must return the vector's bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -25,11 +25,12 @@ const SIZE: usize = 3 << 20;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// (offset, length), and for each whether it is waited for; waiting begins at this one.
+    /// A batch of (offset, length, awaited), and the index at which awaiting begins.
     Batch(Vec<(u64, usize, bool)>, usize),
     Read(u64, usize),
     Write(u64, Vec<u8>),
-    /// (offset, bytes) that do not overlap, and how many of them are waited for rather than dropped.
+    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. The
+    /// others are dropped.
     Writes(Vec<(u64, Vec<u8>)>, usize),
     Zero(u64, u64),
 }
@@ -42,7 +43,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             let length = (count * unit).min(SIZE as u64 - offset);
             (offset, length as usize, waited)
         });
-    // Neighbours, so that merging happens.
+    // The requests are neighbours, so that the plug merges them.
     let run = (0..64_u64, 1..24_usize).prop_map(|(block, count)| {
         (0..count as u64)
             .map(|i| ((block + i) * 16384, 16384, i % 7 != 3))
@@ -231,7 +232,8 @@ fn a_window_is_read_through_every_engine() {
             if direct && !has_direct(&file) {
                 continue;
             }
-            // 512 lies askew of a 4096-byte sector: the direct ring must not take it as it is.
+            // The offset 512 is not aligned to a 4096-byte sector, so the direct ring must not
+            // submit the request unchanged.
             for start in [512, 4096] {
                 let device = open(&file, engine, direct, Offset::Bytes(start));
                 assert_eq!(device.size_bytes(), SIZE as u64 - start);
@@ -279,7 +281,7 @@ fn one_bad_sector_fails_its_own_request_only() {
     }
 }
 
-/// Blocks that lie end to end.
+/// Returns writes of adjacent blocks.
 fn blocks(count: usize, bytes: usize) -> Vec<WriteRequest> {
     (0..count)
         .map(|index| WriteRequest {
@@ -314,7 +316,8 @@ fn neighbouring_writes_become_one_request_and_fail_alone() {
     }
 }
 
-/// What lies in the file after blocks were written, each with its own byte, `apart` bytes from one beginning to the next.
+/// Returns the content of a file after blocks were written. Each block has its own byte, and the
+/// blocks begin `apart` bytes from each other.
 fn file_with_blocks(engine: Engine, direct: bool, bytes: usize, apart: usize) -> Vec<u8> {
     let file = image();
     let device = open(&file, engine, direct, Offset::Whole);
@@ -338,7 +341,8 @@ fn blocks_reach_the_file_whole_and_nothing_beside_them_changes() {
     let direct = has_direct(&image());
     for engine in [Engine::Threads, Engine::IoUring, Engine::Inline] {
         for is_direct in [false, true].into_iter().filter(|is_direct| direct || !is_direct) {
-            // End to end, which makes one request of them, and apart within sectors.
+            // The blocks are adjacent, which merges them into one request, or separate within
+            // sectors.
             for (bytes, apart) in [(4096, 4096), (300, 1000), (5000, 9000)] {
                 let mut expected = content();
                 for index in 0..12 {
@@ -378,7 +382,7 @@ fn a_batch_of_writes_keeps_a_simulated_disk_busy_in_order() {
         let memory = Arc::new(MemoryBackend::new("memory", vec![0; 64 << 20]));
         let clock = VirtualClock::new();
         let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &clock);
-        // Far apart, and asked for backwards.
+        // The requests are far apart and in descending order.
         let requests: Vec<_> = (0..32_u64)
             .rev()
             .map(|index| WriteRequest {
@@ -426,7 +430,8 @@ fn dropped_reads_are_cancelled_and_others_still_arrive() {
     for engine in [Engine::Threads, Engine::IoUring] {
         let device = open(&file, engine, false, Offset::Whole);
         for round in 0..50_u64 {
-            // 128 KiB apart, so that each is its own request, and too large for the page-cache shortcut.
+            // The requests are 128 KiB apart, so none is merged, and too large for the page-cache
+            // shortcut.
             let requests: Vec<_> = (0..16)
                 .map(|i| ReadRequest {
                     offset_bytes: i * 196_608,
@@ -440,7 +445,7 @@ fn dropped_reads_are_cancelled_and_others_still_arrive() {
         }
         drop(device);
     }
-    // On a simulated disk it is certain what has begun: nothing, until somebody waits.
+    // On a simulated disk, it is certain that no request begins before a caller waits.
     let memory = Arc::new(MemoryBackend::new("memory", content()));
     let device = buttress_lab::simulated(memory, &Model::spinning_7200(), &VirtualClock::new());
     let requests: Vec<_> = (0..16)
@@ -505,7 +510,7 @@ fn many_threads_read_at_once() {
                 });
             }
         });
-        // What the page cache served is copied, and is no request.
+        // Reads from the page cache count as copies, not as requests.
         let statistics = device.statistics();
         assert_eq!(
             statistics.reads.bytes + statistics.copies.bytes,

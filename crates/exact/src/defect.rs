@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// A sum or a rule of this program that does not hold, with its numbers. Writing stops before its consequences reach the
-/// volume.
+/// A violated rule or a wrong sum of this program, with its numbers. Writing stops before the
+/// consequences reach the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
     what: &'static str,
@@ -11,7 +11,7 @@ pub struct Defect {
 }
 
 impl Defect {
-    /// Names the rule that does not hold.
+    /// Makes a defect of the violated rule.
     #[must_use]
     pub const fn new(what: &'static str) -> Self {
         Self {
@@ -20,14 +20,14 @@ impl Defect {
         }
     }
 
-    /// Adds one of the numbers that break the rule.
+    /// Adds a number that shows the violation.
     #[must_use]
     pub fn with(mut self, name: &'static str, number: impl Into<i128>) -> Self {
         self.numbers.push((name, number.into()));
         self
     }
 
-    /// Returns the rule that does not hold, without the numbers.
+    /// Returns the violated rule, without the numbers.
     #[must_use]
     pub const fn what(&self) -> &'static str {
         self.what
@@ -53,7 +53,7 @@ impl core::error::Error for Defect {}
 /// Adds to a sum.
 ///
 /// # Errors
-/// If the sum becomes larger than its type can hold.
+/// Fails if the sum exceeds its type.
 pub fn add(sum: &mut u64, more: u64, what: &'static str) -> Result<(), Defect> {
     let Some(grown) = sum.checked_add(more) else {
         return Err(Defect::new(what).with("sum", *sum).with("more", more));
@@ -62,10 +62,10 @@ pub fn add(sum: &mut u64, more: u64, what: &'static str) -> Result<(), Defect> {
     Ok(())
 }
 
-/// Takes from a sum.
+/// Subtracts from a sum.
 ///
 /// # Errors
-/// If the sum is smaller than `less`.
+/// Fails if the sum is smaller than `less`.
 pub fn take(sum: &mut u64, less: u64, what: &'static str) -> Result<(), Defect> {
     let Some(rest) = sum.checked_sub(less) else {
         return Err(Defect::new(what).with("sum", *sum).with("less", less));
@@ -74,10 +74,10 @@ pub fn take(sum: &mut u64, less: u64, what: &'static str) -> Result<(), Defect> 
     Ok(())
 }
 
-/// Returns a length that a check has bounded as a size in memory.
+/// Returns a length as a size in memory, after a check has bounded it.
 ///
 /// # Errors
-/// If no memory can be that large.
+/// Fails if no memory can have this size.
 pub fn usize_of(value: u64, what: &'static str) -> Result<usize, Defect> {
     usize::try_from(value).map_err(|_| Defect::new(what).with("value", value))
 }

@@ -7,10 +7,10 @@
 //! | situation | answer |
 //! |---|---|
 //! | continuing could lose data | [`Defect`], with the numbers: [`defect::add`], [`defect::take`], [`defect::usize_of`], [`copy_into`] |
-//! | the result can only be wrong if another check is wrong, too | [`Exact`]: debug builds assert, release builds stop at the bound |
-//! | a sum may really end at a bound (statistics, "all the rest") | `saturating_*`, with a comment `Clamp: …` that says why |
+//! | the result can only be wrong if another check is also wrong | [`Exact`]: debug builds assert, release builds stop at the bound |
+//! | a sum may legitimately end at a bound (statistics, "all the rest") | `saturating_*`, with a comment `Clamp: …` that states the reason |
 //!
-//! Clamps: what release builds do.
+//! Clamps: the behaviour of release builds.
 #![forbid(unsafe_code)]
 
 pub mod defect;
@@ -48,10 +48,11 @@ pub fn at_most(value: u64, limit: usize) -> usize {
     }
 }
 
-/// Copies `bytes` to `range` of `target`, which must be exactly as long.
+/// Copies `bytes` to `range` of `target`. Both must have the same length.
 ///
 /// # Errors
-/// If `range` is not in `target`, or has another length than `bytes`. `target` is unchanged then.
+/// Fails if `range` is not in `target`, or has another length than `bytes`. `target` is then
+/// unchanged.
 #[inline]
 pub fn copy_into(
     target: &mut [u8],
@@ -73,9 +74,10 @@ pub fn copy_into(
     }
 }
 
-/// Arithmetic whose result always exists if the program is right.
+/// Arithmetic whose result exists in every correct program.
 ///
-/// Debug builds assert that. Release builds stop at the type's bound, as the `saturating_*` methods do.
+/// Debug builds assert that it exists. Release builds stop at the type's bound, like the
+/// `saturating_*` methods.
 pub trait Exact: Copy + Display + PartialOrd {
     /// The largest value.
     const LARGEST: Self;
@@ -92,15 +94,15 @@ pub trait Exact: Copy + Display + PartialOrd {
     #[must_use]
     fn exact_mul(self, factor: Self) -> Self;
 
-    /// Returns how often `by`, which is not zero, fits into this.
+    /// Returns the quotient of this and `by`, rounded down; `by` is not zero.
     #[must_use]
     fn quotient(self, by: Self) -> Self;
 
-    /// Returns what is left after dividing by `by`, which is not zero.
+    /// Returns the remainder of the division by `by`, which is not zero.
     #[must_use]
     fn remainder(self, by: Self) -> Self;
 
-    /// Returns the same number in a type that must be able to hold it.
+    /// Returns the same number in another type, which must be able to hold it.
     #[inline]
     #[must_use]
     #[track_caller]
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!((at_most(u64::MAX, 7), at_most(6, 7), at_most(7, 7)), (7, 6, 7));
     }
 
-    /// Runs `wrong`: it panics in debug builds, and gives `in_release` in others.
+    /// Runs `wrong`, which panics in debug builds and returns `in_release` in others.
     fn expect_assertion<T: PartialEq + core::fmt::Debug>(wrong: fn() -> T, in_release: T) {
         let found = std::panic::catch_unwind(wrong);
         assert_eq!(found.is_err(), cfg!(debug_assertions));

@@ -1,16 +1,16 @@
 //! Fault points: places where a deliberate fault can be switched on, to prove that tests catch it.
 //!
-//! A fault point is an ordinary condition in the code, `buttress_faults::on("name-of-the-fault")`, with what would go wrong
-//! behind it. In every build but one it is the constant `false`, and the compiler drops all of it. In the build of
-//! `cargo xtask faults`, with `--cfg buttress_faults`, the environment variable `BUTTRESS_FAULT` names the one fault that
-//! is on in a process.
+//! A fault point is a condition in the code, `buttress_faults::on("name-of-the-fault")`, that
+//! guards faulty code. In all builds except one, it is the constant `false`, and the compiler
+//! removes it. In the build of `cargo xtask faults`, with `--cfg buttress_faults`, the environment
+//! variable `BUTTRESS_FAULT` names the one fault that is on in a process.
 //!
-//! Which faults there are, which tests must catch each, and what it would do to a user, is the table in
-//! `xtask/src/faults/list`; `docs/internals/faults.md` says how to add one. A name that is not in the table, or that no point
-//! has, fails a test of xtask.
+//! The table in `xtask/src/faults/list` lists the faults, the tests that must catch each, and the
+//! harm that each would do to a user. `docs/faults.md` explains how to add one. A test of xtask
+//! fails for a name that is not in the table, and for a name without a fault point.
 #![forbid(unsafe_code)]
 
-/// Whether a fault is on: never, in this build.
+/// Returns true if a fault is on, which is never the case in this build.
 #[cfg(not(buttress_faults))]
 #[inline(always)]
 #[must_use]
@@ -18,8 +18,8 @@ pub const fn on(_name: &'static str) -> bool {
     false
 }
 
-/// Whether a fault is on. The first time that it is, that is said on standard error: a fault that no test comes to would
-/// else look like one that none catches.
+/// Returns true if a fault is on. The first time, it prints a message on standard error. Otherwise,
+/// a fault that no test reaches would look like one that no test catches.
 #[cfg(buttress_faults)]
 #[must_use]
 pub fn on(name: &'static str) -> bool {
@@ -31,7 +31,7 @@ pub fn on(name: &'static str) -> bool {
     if is_on {
         REACHED.call_once(|| {
             use std::io::Write as _;
-            // Past the capture of the test harness.
+            // The message bypasses the capture of the test harness.
             let _ = writeln!(std::io::stderr(), "buttress-faults: {name} was reached");
         });
     }

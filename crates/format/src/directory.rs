@@ -8,6 +8,7 @@
 //!
 //! [`DirItems::parse`] checks the whole item: bounds, kinds, locations, names and their hash. After
 //! this check, iterating cannot fail. Iterating copies nothing.
+//!
 //! Source: on-disk format documentation, sections "DIR_ITEM", "DIR_INDEX" and "XATTR_ITEM".
 
 mod edit;

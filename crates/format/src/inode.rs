@@ -7,6 +7,7 @@
 //!
 //! Nanoseconds may exceed one second. The kernel shows the stored number, so readers that compute
 //! with nanoseconds must accept any 32-bit number.
+//!
 //! Source: on-disk format documentation, section "INODE_ITEM"; mode bits: POSIX sys/stat.h as Linux
 //! numbers them, inode(7).
 

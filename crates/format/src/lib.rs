@@ -4,6 +4,7 @@
 //! on-disk layout, and one checked form. A single function makes the checked form, and has one
 //! error variant for each check. Later code does not repeat the checks. Writers encode the checked
 //! form: `to_bytes` if the size is fixed, `encode` otherwise. `key` returns the key of the item.
+//!
 //! | what | where |
 //! |---|---|
 //! | coordinates, keys | [`units`], [`key`] |

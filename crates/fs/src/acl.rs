@@ -1,26 +1,27 @@
-//! POSIX access control lists: as attributes hold them, and how they follow modes.
+//! POSIX access control lists: their form in attributes, and their relation to modes.
 //!
-//! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and entries of a tag, a
-//! permission and an id, all little-endian. An access list that says no more than a mode does is not stored. A
-//! directory's default list becomes the access list of what is made in it, limited by the mode that was asked for,
-//! and the default list of directories made in it.
+//! The attributes `system.posix_acl_access` and `system.posix_acl_default` hold a version (2) and
+//! entries of a tag, a permission and an id, all little-endian. An access list that is equivalent
+//! to a mode is not stored. A directory's default list becomes the access list of new inodes in it,
+//! limited by the requested mode. It also becomes the default list of new directories in it.
 //!
-//! Source: acl(5); POSIX 1003.1e draft 17, section 23.1; the layout: `linux/posix_acl_xattr.h` as user space has it.
+//! Source: acl(5); POSIX 1003.1e draft 17, section 23.1. The layout is that of user space's
+//! `linux/posix_acl_xattr.h`.
 
 use crate::error::{Error, Result};
 
-/// The name of the attribute with the list that governs access.
+/// The name of the attribute with the access list.
 pub const ACCESS_NAME: &[u8] = b"system.posix_acl_access";
-/// The name of the attribute with the list for what is made in a directory.
+/// The name of the attribute with the default list for new inodes in a directory.
 pub const DEFAULT_NAME: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that need none.
+/// The id in entries that need none.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tag {
     /// The owner.
@@ -31,9 +32,9 @@ pub enum Tag {
     OwningGroup,
     /// A group, by id.
     Group(u32),
-    /// The most that users, groups and the owning group get.
+    /// The maximum permissions of users, groups and the owning group.
     Mask,
-    /// Everyone else.
+    /// All other users.
     Other,
 }
 
@@ -69,8 +70,8 @@ impl Tag {
     }
 }
 
-/// An access control list. In order, it has one owner, owning group and other; a mask wherever users or groups are
-/// named; entries in the order of their tags.
+/// An access control list. A valid list has one owner, owning group and other. It has a mask if it
+/// names users or groups. Its entries are ordered by tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<(Tag, u16)>,
@@ -81,10 +82,12 @@ const fn invalid(what: &'static str) -> Error {
 }
 
 impl Acl {
-    /// The list in an attribute's value; `None` for a value without entries, which stands for no list.
+    /// Parses the list in an attribute's value. Returns `None` for a value without entries, which
+    /// means no list.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value that is no list. Whether it is in order, [`Acl::check`] says.
+    /// Returns [`Error::Invalid`] if the value is no list. [`Acl::check`] then tests if the list is
+    /// valid.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         let Some((version, rest)) = value.split_first_chunk::<HEADER_BYTES>() else {
             return Err(invalid("an access control list that ends inside its version"));
@@ -112,10 +115,10 @@ impl Acl {
         Ok(Some(Self { entries }))
     }
 
-    /// Checks that the list is in order.
+    /// Checks that the list is valid.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is not.
+    /// Returns [`Error::Invalid`] if it is not.
     pub fn check(&self) -> Result<()> {
         let is_rising = self.entries.is_sorted_by_key(|(tag, _)| tag.number());
         let count = |wanted: u16| {
@@ -145,7 +148,7 @@ impl Acl {
         Ok(())
     }
 
-    /// The list as an attribute's value.
+    /// Returns the list as an attribute's value.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
@@ -157,7 +160,8 @@ impl Acl {
         value
     }
 
-    /// The permission bits of a mode that show this list, and whether they say all that it says.
+    /// Returns the permission bits of a mode for this list, and true if the mode expresses the
+    /// whole list.
     #[must_use]
     pub fn to_mode(&self) -> (u32, bool) {
         let mut bits = 0;
@@ -178,7 +182,8 @@ impl Acl {
         (bits, is_all)
     }
 
-    /// Follows a change of mode: owner, other, and mask (the owning group without one) take its permissions.
+    /// Applies a change of mode: owner, other, and mask take the permissions of the mode. Without a
+    /// mask, the owning group takes them.
     pub fn follow_mode(&mut self, mode: u32) {
         let has_mask = self.has_mask();
         for (tag, permission) in &mut self.entries {
@@ -193,8 +198,8 @@ impl Acl {
         }
     }
 
-    /// Becomes the access list of a new inode of `mode`: list and mode limit each other. Returns the mode, and whether
-    /// the list says more than it.
+    /// Turns the list into the access list of a new inode of `mode`. List and mode limit each
+    /// other. Returns the mode, and true if the list says more than the mode.
     #[must_use]
     pub fn limit_by_mode(&mut self, mode: u32) -> (u32, bool) {
         let has_mask = self.has_mask();

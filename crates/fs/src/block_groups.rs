@@ -1,7 +1,8 @@
-//! Block groups: the item of each chunk, which says how much of it is in use.
+//! Block groups: the item of each chunk that holds the number of its used bytes.
 //!
-//! They lie in a tree of their own with the block-group-tree feature, else in the extent tree, scattered between the extents: they
-//! are looked up chunk by chunk, not by a walk.
+//! With the block-group-tree feature, the items lie in a tree of their own. Otherwise they lie in
+//! the extent tree, between the extents. They are therefore looked up chunk by chunk, not by a
+//! walk.
 //!
 //! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM".
 
@@ -11,17 +12,17 @@ use buttress_format::{BlockGroupItem, CompatRo, ItemType, Key, ObjectId, TreeId}
 use buttress_tree::Tree;
 use buttress_volume::MappedChunk;
 
-/// The tree that has them.
+/// The tree that holds the block group items.
 #[derive(Clone, Debug)]
 pub struct BlockGroups {
     tree: Tree,
 }
 
 impl BlockGroups {
-    /// Those of a volume.
+    /// Returns the block groups of a volume.
     ///
     /// # Errors
-    /// That their tree is missing.
+    /// Fails if their tree is missing.
     pub fn of(filesystem: &Filesystem) -> Result<Self> {
         let has_own_tree = filesystem
             .superblock()
@@ -35,10 +36,10 @@ impl BlockGroups {
         Ok(Self { tree })
     }
 
-    /// The block group of a chunk.
+    /// Returns the block group of a chunk.
     ///
     /// # Errors
-    /// That it is missing, or cannot be read.
+    /// Fails if the item is missing, or cannot be read.
     pub fn get(&self, chunk: &MappedChunk) -> Result<BlockGroupItem> {
         let id = self.tree.root().tree;
         let key = Key::new(

@@ -1,14 +1,17 @@
-//! Which inodes can differ between two subvolumes: found by what their trees do not share.
+//! The inodes that can differ between two subvolumes, found by the blocks that their trees do not
+//! share.
 //!
-//! Snapshots of one history share most of their blocks, and what they share is the same ([`mod@buttress_tree::changes`]). So
-//! the inodes with an item that differs are found in time that grows with what changed, not with what there is. Above
-//! them all directories on the way to the root count as changed, in both subvolumes; what is left needs no look: an inode
-//! that did not change is the same in both, with all that lies below it.
+//! Snapshots of one history share most of their blocks, and shared blocks are equal
+//! ([`mod@buttress_tree::changes`]). The cost of finding the inodes with a differing item grows
+//! with the changes, not with the size. All directories on the path from such an inode to the root
+//! also count as changed, in both subvolumes. No other inode needs to be read: it is equal in both
+//! subvolumes, with everything below it.
 //!
-//! A directory that holds another subvolume counts as changed, too: in one of the two the subvolume may be there, in the
-//! other only the place where it was, and no item of the two trees tells that.
+//! A directory that holds another subvolume also counts as changed. One of the two subvolumes may
+//! contain the nested subvolume, and the other only its placeholder. No item of the two trees shows
+//! this difference.
 //!
-//! Memory: one number for each inode that changed and each directory above it, up to a limit.
+//! Memory: one number for each changed inode and each directory above it, up to a limit.
 
 use crate::error::{Corruption, Error, Result};
 use crate::filesystem::Filesystem;
@@ -18,32 +21,32 @@ use buttress_format::{InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, RootR
 use buttress_tree::{ReadAhead, Tree, changes};
 use std::collections::HashSet;
 
-/// How many inodes are remembered.
+/// The maximum number of inodes that are stored.
 const INODES_MAX: usize = 1 << 22;
 
-/// How many names of one inode are given.
+/// The maximum number of names that are returned for one inode.
 const NAMES_MAX: usize = 1 << 20;
 
-/// Inodes that can differ between two subvolumes. See the module.
+/// The inodes that can differ between two subvolumes; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct ChangedInodes {
     inodes: HashSet<InodeNumber>,
 }
 
 impl ChangedInodes {
-    /// Whether the inode of this number, or something below it, can be different in the two subvolumes.
+    /// Returns true if this inode, or an inode below it, can differ between the two subvolumes.
     #[must_use]
     pub fn contains(&self, inode: InodeNumber) -> bool {
         self.inodes.contains(&inode)
     }
 
-    /// How many there are.
+    /// Returns the number of inodes that can differ.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inodes.len()
     }
 
-    /// Whether nothing differs.
+    /// Returns true if no inode can differ.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()
@@ -51,11 +54,12 @@ impl ChangedInodes {
 }
 
 impl Filesystem {
-    /// The inodes that can differ between two subvolumes of this volume, with the directories above them; `None` where
-    /// there are more than four million, so that a look at all of them costs no more.
+    /// Returns the inodes that can differ between two subvolumes of this volume, with the
+    /// directories above them. Returns `None` if there are more than four million. Comparing all
+    /// inodes is then as cheap.
     ///
     /// # Errors
-    /// That a tree cannot be read, or that the job was cancelled.
+    /// Fails if a tree cannot be read, or if the job was cancelled.
     pub fn changed_inodes(
         &self,
         old: SubvolumeId,
@@ -96,7 +100,7 @@ impl Filesystem {
         Ok(Some(ChangedInodes { inodes }))
     }
 
-    /// The directories of a subvolume that hold subvolumes.
+    /// Returns the directories of a subvolume that hold subvolumes.
     fn directories_of_subvolumes(&self, subvolume: SubvolumeId) -> Result<Vec<InodeNumber>> {
         let tree = self.root_tree();
         let object_id = buttress_format::ObjectId::new(subvolume.get());
@@ -114,22 +118,23 @@ impl Filesystem {
         Ok(directories)
     }
 
-    /// The names of an inode, each with the directory that holds it; none for the root of a subvolume and for an inode
-    /// that does not exist.
+    /// Returns the names of an inode, each with the directory that holds it. Returns none for the
+    /// root of a subvolume, and for an inode that does not exist.
     ///
     /// # Errors
-    /// [`Error::TooBig`] for more than a million names, or that they cannot be read.
+    /// Returns [`Error::TooBig`] for more than a million names. Also fails if the names cannot be
+    /// read.
     pub fn inode_names(&self, location: Location) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
         let tree = self.subvolume_tree(location.subvolume)?;
         names(&tree, location)
     }
 }
 
-/// The ways from inodes up to the root of one subvolume.
+/// The paths from inodes up to the root of one subvolume.
 struct Ways<'a> {
     tree: &'a Tree,
     subvolume: SubvolumeId,
-    /// Whose directories were added.
+    /// The inodes whose directories were added.
     seen: HashSet<InodeNumber>,
 }
 

@@ -1,8 +1,9 @@
-//! Checksums of data: what the checksum tree says that the sectors of an extent must hash to.
+//! The expected checksums of data: the checksums that the checksum tree holds for the sectors of an
+//! extent.
 //!
-//! One item holds the checksums of consecutive sectors, packed; its key gives the address of the first. What no
-//! item covers has no checksum. `ChecksumReader` keeps its place in the tree, so that reading in order of
-//! address looks each item up once.
+//! One item holds the checksums of consecutive sectors, packed. Its key holds the address of the
+//! first sector. A sector that no item covers has no checksum. `ChecksumReader` keeps its position
+//! in the tree, so reads in address order look up each item once.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -13,19 +14,19 @@ use buttress_format::{ChecksumType, ItemType, Key, Logical, ObjectId, TreeId};
 use buttress_tree::{Cursor, ReadAhead, Tree};
 use std::ops::Range;
 
-/// What the sectors of an extent must hash to.
+/// The expected checksums of the sectors of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedChecksums {
     checksum_type: ChecksumType,
     sector_bytes: usize,
-    /// One checksum for each sector, packed; zeros where there is none.
+    /// One checksum for each sector, packed. A sector without a checksum has zeros.
     packed: Vec<u8>,
-    /// Bytes of the extent without checksums, in whole sectors, in order.
+    /// The ranges of the extent without checksums, in whole sectors, in order.
     missing: Vec<Range<usize>>,
 }
 
 impl ExpectedChecksums {
-    /// Pushes the sectors of `data` that do not match; those without a checksum are not among them.
+    /// Appends the sectors of `data` that do not match. Skips sectors without a checksum.
     pub fn verify(&self, data: &[u8], bad: &mut Vec<Range<usize>>) {
         let mut computed = Vec::with_capacity(self.packed.len());
         self.checksum_type
@@ -48,7 +49,7 @@ impl ExpectedChecksums {
         }
     }
 
-    /// Bytes of the extent without checksums.
+    /// Returns the ranges of the extent without checksums.
     pub fn missing(&self) -> &[Range<usize>] {
         &self.missing
     }
@@ -112,12 +113,12 @@ impl ExpectedChecksums {
         let mut done = 0_usize;
         while done < sectors {
             let passed = u64_of(done).exact_mul(step);
-            // Clamp: an address from disk; no item covers the last one.
+            // Clamp: the address comes from disk; no item covers the last address.
             let at = logical.get().saturating_add(passed);
             items.approach(at)?;
             let rest = sectors.exact_sub(done);
             let sectors_up_to = |end: u64| {
-                // An item's key can be at any number: part of a sector counts as one.
+                // An item's key can be any number, so a partial sector counts as one.
                 at_most(end.exact_sub(at).quotient(step), rest).max(1)
             };
             let taken = match items.covered() {
@@ -162,7 +163,7 @@ impl ExpectedChecksums {
     }
 }
 
-/// Reads the checksum tree.
+/// A reader of the checksum tree.
 #[derive(Debug)]
 pub(crate) struct ChecksumReader {
     cursor: Cursor,
@@ -171,8 +172,8 @@ pub(crate) struct ChecksumReader {
 }
 
 impl ChecksumReader {
-    /// A reader of the volume's checksum tree, or `None` where data is to be read without it: when that was
-    /// asked for, and when the tree is missing and that was allowed.
+    /// Makes a reader of the volume's checksum tree. Returns `None` if the options ask for
+    /// unverified reads, or if the tree is missing and the options allow that.
     pub(crate) fn new(filesystem: &Filesystem) -> Result<Option<Self>> {
         let rescue = filesystem.rescue();
         if rescue.ignore_data_checksums {
@@ -189,18 +190,19 @@ impl ChecksumReader {
         }
     }
 
-    /// What the sectors of `[logical, +length)` must hash to. Both must be whole sectors.
+    /// Returns the expected checksums of the sectors of `[logical, +length)`. Both must be whole
+    /// sectors.
     pub(crate) fn expected(&mut self, logical: Logical, length: usize) -> Result<ExpectedChecksums> {
         ExpectedChecksums::look_up(self, self.checksum_type, self.sector_bytes, logical, length)
     }
 }
 
 impl Filesystem {
-    /// What the sectors of `[logical, +length)` must hash to, in the state that this shows. Both must be whole sectors. `None`
-    /// if the volume is read without checksums.
+    /// Returns the expected checksums of the sectors of `[logical, +length)` in this state of the
+    /// volume. Both must be whole sectors. Returns `None` if the volume is read without checksums.
     ///
     /// # Errors
-    /// A block of the checksum tree that cannot be read.
+    /// Fails if a block of the checksum tree cannot be read.
     pub fn expected_checksums(&self, logical: Logical, length: usize) -> Result<Option<ExpectedChecksums>> {
         let reader = ChecksumReader::new(self)?;
         reader
@@ -209,15 +211,15 @@ impl Filesystem {
     }
 }
 
-/// Items of the checksum tree, one after another.
+/// A cursor over items of the checksum tree.
 pub trait ChecksumItems {
-    /// Moves to the item that covers `at`, or to the first one behind it.
+    /// Moves to the item that covers `at`, or to the first item after it.
     fn approach(&mut self, at: u64) -> Result<()>;
 
-    /// The addresses that the item covers, as `(start, end)`.
+    /// Returns the addresses that the item covers, as `(start, end)`.
     fn covered(&self) -> Option<(u64, u64)>;
 
-    /// A part of the item's data.
+    /// Returns a part of the item's data.
     fn sums(&self, range: Range<usize>) -> Option<&[u8]>;
 }
 
@@ -229,7 +231,7 @@ impl ChecksumItems for ChecksumReader {
         }
         let sectors = item.data.len().quotient(self.checksum_type.size_bytes());
         let length = u64_of(sectors).exact_mul(u64::from(self.sector_bytes));
-        // Clamp: an address from disk.
+        // Clamp: the address comes from disk.
         Some((item.key.offset, item.key.offset.saturating_add(length)))
     }
 
@@ -246,7 +248,8 @@ impl ChecksumItems for ChecksumReader {
         }
         let key = Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, at);
         self.cursor.seek_at_or_before(&key)?;
-        // Before the first item there is nothing; its end is at most `at` when the item does not cover it.
+        // Nothing lies before the first item. If the item does not cover `at`, its end is at most
+        // `at`.
         if self.cursor.current().is_none() {
             self.cursor.seek(&key)?;
         } else if self.covered().is_none_or(|(_, end)| end <= at) {

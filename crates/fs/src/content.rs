@@ -1,15 +1,16 @@
-//! From ranges of a file to its bytes: planning reads, verifying, decompressing.
+//! From ranges of a file to their bytes: planning, reading, verifying, decompressing.
 //!
-//! A range is cut into `Piece`s, each one read of the volume: up to `PIECE_BYTES` of plain data, or one whole
-//! compressed extent. Reading, verifying and decompressing a piece gives [`Chunk`]s: content, or the damage that
-//! stands in its place. Damage never spreads: only the sectors that no copy gives are lost, or, where data is
-//! compressed, the whole extent.
+//! A range is split into `Piece`s, each one read of the volume: up to `PIECE_BYTES` of plain data,
+//! or one whole compressed extent. Reading, verifying and decompressing a piece yields [`Chunk`]s.
+//! A chunk is content, or the damage in its place. Damage never spreads: only sectors that no copy
+//! provides are lost, or the whole extent if it is compressed.
 //!
-//! Rules that hold here:
-//! - data is verified sector by sector against the checksum tree unless the inode says that it has none, or the
-//!   volume was opened with `rescue=ignoredatacsums`; a sector without a checksum is an error as in the kernel;
-//! - compressed extents are verified as they lie on disk, all of them, then decompressed;
-//! - memory is bounded by the size of a piece, whatever sizes are on disk.
+//! Rules:
+//! - data is verified sector by sector against the checksum tree, unless the inode has no checksums
+//!   or the volume was opened with `rescue=ignoredatacsums`. A sector without a checksum is an
+//!   error, as in the kernel;
+//! - compressed extents are verified completely in their stored form, then decompressed;
+//! - the size of a piece bounds memory, whatever the sizes on disk.
 
 mod plan;
 
@@ -27,33 +28,34 @@ use std::ops::Range;
 
 pub use plan::plan;
 
-/// The largest read of plain data: large enough to cost nothing extra, small enough to spread over workers.
+/// The largest read of plain data. It is large enough for full speed, and small enough to spread
+/// over workers.
 pub const PIECE_BYTES: u64 = 512 << 10;
 
 /// A run of a file's content.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// Where it begins in the file.
+    /// The offset of the run in the file.
     pub offset: FileOffset,
-    /// Its length.
+    /// The length of the run.
     pub length: ByteCount,
-    /// What is there.
+    /// The content of the run.
     pub content: Content,
 }
 
-/// What a run of a file holds.
+/// The content of a run of a file.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Bytes, as many as the chunk is long.
+    /// The bytes, as many as the chunk is long.
     Data(Bytes),
-    /// A hole or a preallocated range: zeros, of any length.
+    /// A hole or a preallocated range: zeros of any length.
     Hole,
-    /// Bytes that could not be read or are not what was written.
+    /// Lost bytes: unreadable, or with a wrong checksum.
     Damaged(Error),
 }
 
 impl Chunk {
-    /// What could not be read: `length` bytes from `offset` on.
+    /// Makes a damaged chunk: `length` bytes from `offset` on.
     pub fn damaged(offset: FileOffset, length: ByteCount, error: impl Into<Error>) -> Self {
         Self {
             offset,
@@ -62,10 +64,10 @@ impl Chunk {
         }
     }
 
-    /// Where it ends (exclusive).
+    /// Returns the exclusive end of the run.
     #[must_use]
     pub const fn end(&self) -> FileOffset {
-        // Clamp: never reached, planning checked the sum; `exact_add` is not const.
+        // Clamp: cannot overflow, because planning checked the sum; `exact_add` is not const.
         self.offset.saturating_add(self.length)
     }
 }
@@ -73,7 +75,7 @@ impl Chunk {
 /// The chunks of one piece: usually one.
 pub type Chunks = SmallVec<[Chunk; 1]>;
 
-/// Where a run of a file lies in the bytes of a piece.
+/// The position of a run of a file in the bytes of a piece.
 #[derive(Clone, Debug)]
 struct Slice {
     offset: FileOffset,
@@ -86,13 +88,13 @@ impl Slice {
     }
 }
 
-/// One read of the volume, and what it is for.
+/// One read of the volume, and the runs that it serves.
 #[derive(Debug)]
 pub struct Piece {
     location: Location,
     read: ExtentRead,
     compression: Compression,
-    /// For compressed pieces, the size after decompression.
+    /// The size after decompression, for compressed pieces.
     ram_bytes: usize,
     slices: SmallVec<[Slice; 1]>,
     expected: Option<ExpectedChecksums>,
@@ -101,16 +103,16 @@ pub struct Piece {
 /// A planned run of a file.
 #[derive(Debug)]
 pub enum Planned {
-    /// Needs no reading.
+    /// A run that needs no read.
     Ready(Chunk),
-    /// Inline content that is compressed.
+    /// Compressed inline content.
     Inline(Location, FileOffset, InlineContent, ByteCount),
-    /// Needs a read.
+    /// A run that needs a read.
     Read(Piece),
 }
 
-/// Whether reads that were planned give every byte of a range, one after the other: then nothing of it needs to be cleared
-/// before. Holes are not read.
+/// Returns true if the planned reads provide every byte of a range without gaps. The caller then
+/// need not clear the buffer. Holes are not read.
 #[must_use]
 pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
     let mut next = range.start;
@@ -129,7 +131,7 @@ pub fn covers(planned: &[Planned], range: &Range<FileOffset>) -> bool {
 }
 
 impl Piece {
-    /// A whole extent as it is stored, whatever its compression.
+    /// Makes a piece of a whole extent in its stored form, whatever its compression.
     pub fn stored(location: Location, offset: FileOffset, extent: &DiskExtent) -> Self {
         let length = extent.disk_bytes.exact_usize();
         Self {
@@ -148,28 +150,28 @@ impl Piece {
         }
     }
 
-    /// What is to be read.
+    /// Returns the range to read.
     pub const fn read(&self) -> ExtentRead {
         self.read
     }
 
-    /// How much memory the piece takes while it is under way and until its chunks are used.
+    /// Returns the memory of the piece, from the start of its read until its chunks are used.
     pub fn memory_bytes(&self) -> usize {
         self.read.length.exact_add(self.ram_bytes)
     }
 
-    /// Looks up the checksums that the piece must have.
+    /// Looks up the expected checksums of the piece.
     pub(crate) fn expect(&mut self, checksums: &mut ChecksumReader) -> Result<()> {
         self.expected = Some(checksums.expected(self.read.logical, self.read.length)?);
         Ok(())
     }
 
-    /// The checksums that the piece must have, which the caller looked up.
+    /// Sets the expected checksums of the piece, which the caller looked up.
     pub fn expect_these(&mut self, expected: ExpectedChecksums) {
         self.expected = Some(expected);
     }
 
-    /// All of the piece lost for one reason.
+    /// Returns the chunks of a piece that is lost completely, for one reason.
     pub fn lost(&self, error: &Error) -> Chunks {
         self.slices
             .iter()
@@ -258,7 +260,8 @@ impl Piece {
         self.read.logical.exact_add(ByteCount::of(inside))
     }
 
-    /// Where in the file a byte of the piece lies, as far as that can be said; exact for plain data.
+    /// Returns the file offset of a byte of the piece, as far as it is known. It is exact for plain
+    /// data.
     fn file_offset(&self, inside: usize) -> FileOffset {
         let Some(slice) = self.slices.first() else {
             return FileOffset::MIN;
@@ -266,7 +269,8 @@ impl Piece {
         if self.compression != Compression::None {
             return slice.offset;
         }
-        // Clamp: a place in a message; what was read begins before a slice at the start of the file.
+        // Clamp: the offset only appears in a message; a read may begin before a slice at the start
+        // of the file.
         let start = slice.offset.get().saturating_sub(u64_of(slice.inside.start));
         FileOffset::new(start.exact_add(u64_of(inside)))
     }
@@ -281,7 +285,7 @@ impl Piece {
         .into()
     }
 
-    /// A slice of plain data without the parts that are damaged, which come as chunks of their own.
+    /// Returns a slice of plain data, with separate chunks for its damaged parts.
     fn cut(&self, slice: &Slice, bytes: &Bytes, damage: &[(Range<usize>, Option<Error>)]) -> Chunks {
         let mut chunks = Chunks::new();
         let end = slice.inside.end;
@@ -325,7 +329,7 @@ impl Piece {
                 .map(|slice| Chunk {
                     offset: slice.offset,
                     length: slice.length(),
-                    // Slices were checked to lie inside the decompressed size.
+                    // A check ensured that slices lie inside the decompressed size.
                     content: Content::Data(bytes.slice(slice.inside.clone())),
                 })
                 .collect(),
@@ -342,15 +346,16 @@ impl Piece {
     }
 }
 
-/// What a lost range says: its own error where reading failed, or where it could not be said what to read; `None`
-/// where only checksums did, which is said with the place in the file.
+/// Returns the error of a lost range if a read failed, or if its location is unknown. Returns
+/// `None` if only checksums failed: the caller's error then names the place in the file.
 fn lost_error(error: buttress_volume::Error) -> Option<Error> {
     let only_checksums = matches!(error, buttress_volume::Error::Unreadable(_))
         && error.kind() == buttress_format::ErrorKind::Corrupt;
     (!only_checksums).then(|| error.into())
 }
 
-/// Decompresses into `ram_bytes` bytes; what the stored bytes do not fill is zero, as in the kernel.
+/// Decompresses into `ram_bytes` bytes. Bytes beyond the decompressed content are zero, as in the
+/// kernel.
 fn inflate(
     compression: Compression,
     stored: &[u8],
@@ -367,7 +372,7 @@ fn inflate(
     Ok(Bytes::from(bytes))
 }
 
-/// The chunk of compressed inline content. `length` is what is wanted of it, from its start.
+/// Returns the chunk of compressed inline content. `length` is the requested length from its start.
 pub(crate) fn inflate_inline(
     filesystem: &Filesystem,
     location: Location,
@@ -393,7 +398,7 @@ pub(crate) fn inflate_inline(
     let ram_bytes = inline.ram_bytes.exact_usize();
     match inflate(inline.compression, &inline.stored, ram_bytes, sector_bytes, true) {
         Ok(bytes) => {
-            // Inline content begins at offset 0, so the offset is also the place in it.
+            // Inline content begins at offset 0, so the file offset is also the offset in it.
             let start = at_most(offset.get(), bytes.len());
             let end = start.exact_add(length.at_most(bytes.len().exact_sub(start)));
             Chunk {

@@ -1,16 +1,17 @@
 //! Directories: their entries in the order of `readdir(3)`.
 //!
-//! A directory keeps each entry twice: by the hash of its name (`DIR_ITEM`, for lookups) and by an index that
-//! grows with each new entry (`DIR_INDEX`, for listing). Listing follows the index, as the kernel does, one
-//! item at a time: a directory of millions of names takes no more memory than one of ten.
+//! A directory holds each entry twice: by the hash of its name (`DIR_ITEM`, for lookups), and by an
+//! index that grows with each new entry (`DIR_INDEX`, for listing). Like the kernel, listing
+//! follows the index, one item at a time. A directory of millions of names takes no more memory
+//! than one of ten.
 //!
-//! Both sets should agree. The size of a directory's inode is twice the length of its names, so counting them
-//! while listing tells for nothing whether an entry is missing from the index; only then [`ReadDir`] looks at
-//! each entry from both sides, adds the ones that the index lacks, and reports every missing half as an error
-//! entry. Names that could not be names (empty, `.`, `..`, with a slash or a zero byte) are reported and never
-//! handed out.
+//! Both sets should agree. The size of a directory's inode is twice the length of its names.
+//! Counting names during a listing thus detects at no cost if the index lacks an entry. Only then
+//! does [`ReadDir`] compare each entry from both sides. It adds the entries that the index lacks,
+//! and reports every missing half as an error entry. Invalid names (empty, `.`, `..`, with a slash
+//! or a zero byte) are reported and never returned.
 //!
-//! `.` and `..` are not entries here.
+//! The listing does not contain `.` and `..`.
 //!
 //! Source: on-disk format documentation, sections "DIR_ITEM" and "DIR_INDEX".
 
@@ -31,26 +32,27 @@ use std::path::PathBuf;
 pub struct DirEntry {
     /// The name: not empty, without slashes and zero bytes.
     pub name: Vec<u8>,
-    /// The kind of file, as the entry says it. The inode's mode should agree.
+    /// The kind of file that the entry states. It should agree with the inode's mode.
     pub kind: FileKind,
-    /// The index of the entry in its directory; 0 where the entry was found by name.
+    /// The index of the entry in its directory; 0 if the entry was found by name.
     pub index: u64,
-    /// What it leads to: an inode of the same subvolume, the root of another one, or a placeholder.
+    /// The target of the entry: an inode of the same subvolume, the root of another subvolume, or a
+    /// placeholder.
     pub target: Location,
 }
 
-/// Whether `name` can be the name of an entry.
+/// Returns true if `name` is a valid entry name.
 #[must_use]
 pub fn is_valid_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
 impl Filesystem {
-    /// The entries of a directory in the order of `readdir(3)`.
+    /// Returns the entries of a directory in the order of `readdir(3)`.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], or that its inode cannot be read. Errors on the way are items of the iterator,
-    /// which goes on behind them where it can.
+    /// Returns [`Error::NotADirectory`]. Also fails if the inode cannot be read. Later errors are
+    /// items of the iterator, which continues after them if it can.
     pub fn read_dir(&self, directory: Location) -> Result<ReadDir> {
         if directory.placeholder().is_some() {
             return Ok(ReadDir::empty(self, directory));
@@ -65,10 +67,10 @@ impl Filesystem {
         Ok(ReadDir::new(self, tree, directory, metadata.size, 0))
     }
 
-    /// The entry `name` of a directory, or `None`. Names of equal hash are told apart.
+    /// Returns the entry `name` of a directory, or `None`. Distinguishes names of equal hash.
     ///
     /// # Errors
-    /// That the tree cannot be read, or the entry is not one that can be.
+    /// Fails if the tree cannot be read, or if the entry is invalid.
     pub fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>> {
         if directory.placeholder().is_some() || !is_valid_name(name) {
             return Ok(None);
@@ -90,7 +92,7 @@ impl Filesystem {
         Ok(None)
     }
 
-    /// An item's entry, its name checked and its target found.
+    /// Returns an item's entry, with its name checked and its target found.
     pub fn entry(&self, directory: Location, index: u64, item: &DirItem<'_>) -> Result<DirEntry> {
         if !is_valid_name(item.name) {
             return Err(Corruption::NameInvalid {
@@ -128,22 +130,23 @@ impl Filesystem {
     }
 }
 
-/// The entries of a directory, in the order of their indexes. See the module.
+/// The entries of a directory, in the order of their indexes; see the module's documentation.
 #[derive(Debug)]
 pub struct ReadDir {
     filesystem: Filesystem,
     directory: Location,
     stage: Stage,
-    /// Bytes of the names listed so far.
+    /// The bytes of all names listed so far.
     listed_bytes: u64,
-    /// The index behind the last item.
+    /// The index after the last item.
     next_index: u64,
-    /// Size of the directory's inode: twice the bytes of its names. `None` when only a part is listed.
+    /// The size of the directory's inode: twice the bytes of its names. `None` if only a part is
+    /// listed.
     size: Option<ByteCount>,
     ready: VecDeque<Result<DirEntry>>,
 }
 
-/// A listing that was put down.
+/// The state of a suspended listing.
 #[derive(Clone, Copy, Debug)]
 pub struct Suspended {
     next_index: u64,
@@ -153,17 +156,17 @@ pub struct Suspended {
 
 #[derive(Debug)]
 enum Stage {
-    /// Listing by index.
+    /// The listing follows the index.
     Listing {
         tree: Tree,
         items: Items,
     },
-    /// Names seem to be missing: looking at the index's entries from the other side.
+    /// Names seem to be missing: each entry of the index is checked by name.
     CheckingIndex {
         tree: Tree,
         items: Items,
     },
-    /// And at the entries by name.
+    /// Each entry by name is checked against the index.
     CheckingNames {
         tree: Tree,
         items: Items,
@@ -180,7 +183,7 @@ fn entries_of(tree: &Tree, directory: Location, item_type: ItemType, from: u64) 
 }
 
 impl ReadDir {
-    /// Lists from the index `from` on; only a listing from 0 is checked for missing entries.
+    /// Lists from the index `from` on. Only a listing from 0 is checked for missing entries.
     pub fn new(filesystem: &Filesystem, tree: Tree, directory: Location, size: ByteCount, from: u64) -> Self {
         let items = entries_of(&tree, directory, ItemType::DIR_INDEX, from);
         Self {
@@ -194,13 +197,13 @@ impl ReadDir {
         }
     }
 
-    /// The same listing from its beginning.
+    /// Restarts the listing at its beginning.
     pub(crate) fn restart(self) -> Result<Self> {
         self.filesystem.read_dir(self.directory)
     }
 
-    /// The directory's listing as far as it is to be taken up again later with little memory: `None` where it
-    /// cannot be put down now.
+    /// Returns the state of the listing for a later resumption with little memory. Returns `None`
+    /// if it cannot be suspended now.
     pub(crate) fn suspend(&self) -> Option<Suspended> {
         match &self.stage {
             Stage::Listing { .. } if self.ready.is_empty() => Some(Suspended {
@@ -212,7 +215,7 @@ impl ReadDir {
         }
     }
 
-    /// Takes up a listing that was put down.
+    /// Resumes a suspended listing.
     pub fn resume(filesystem: &Filesystem, tree: Tree, directory: Location, at: Suspended) -> Self {
         let mut listing = Self::new(filesystem, tree, directory, ByteCount::ZERO, at.next_index);
         listing.listed_bytes = at.listed_bytes;
@@ -220,7 +223,7 @@ impl ReadDir {
         listing
     }
 
-    /// A listing of a directory without entries.
+    /// Returns a listing of a directory without entries.
     #[must_use]
     pub fn empty(filesystem: &Filesystem, directory: Location) -> Self {
         Self {
@@ -234,7 +237,7 @@ impl ReadDir {
         }
     }
 
-    /// The directory.
+    /// Returns the directory.
     #[must_use]
     pub const fn directory(&self) -> Location {
         self.directory
@@ -244,7 +247,7 @@ impl ReadDir {
         self.directory.subvolume.tree()
     }
 
-    /// Puts the entries of one index item into `ready`: one, unless the item is broken.
+    /// Puts the entries of one index item into `ready`: one entry, unless the item is broken.
     fn take_listed(&mut self, key: Key, data: &[u8]) {
         match DirItems::parse(&key, data) {
             Ok(entries) => {
@@ -264,7 +267,7 @@ impl ReadDir {
         }
     }
 
-    /// Whether the names listed are as many bytes as the inode says.
+    /// Returns true if the listed names have as many bytes as the inode states.
     fn is_complete(&self) -> bool {
         self.size
             .is_none_or(|size| size.get() == self.listed_bytes.exact_mul(2))
@@ -292,7 +295,7 @@ impl ReadDir {
         Ok(())
     }
 
-    /// Adds and reports the entries of an item by name that the index lacks.
+    /// Adds and reports the entries of a name item that the index lacks.
     fn check_named(&mut self, tree: &Tree, key: Key, data: &[u8]) -> Result<()> {
         for entry in DirItems::parse(&key, data).into_iter().flatten() {
             if !self.is_listed(tree, &entry)? {
@@ -308,7 +311,8 @@ impl ReadDir {
         Ok(())
     }
 
-    /// Whether the index has the entry. The inode's or subvolume's own record of its name gives the index.
+    /// Returns true if the index holds the entry. The index comes from the inode's or subvolume's
+    /// own record of its name.
     fn is_listed(&self, tree: &Tree, entry: &DirItem<'_>) -> Result<bool> {
         let index = match entry.location.item_type {
             ItemType::ROOT_ITEM => {
@@ -338,18 +342,18 @@ impl ReadDir {
             .any(|other| other.name == entry.name))
     }
 
-    /// Handles one more item. Returns false at the end.
+    /// Processes one more item. Returns false at the end.
     fn advance(&mut self) -> bool {
         match core::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Listing { tree, mut items } => match items.next() {
                 Some(Ok(item)) => {
-                    // Clamp: an index from disk; nothing follows the last one.
+                    // Clamp: the index comes from disk; no item follows the last one.
                     self.next_index = item.key().offset.saturating_add(1);
                     self.take_listed(item.key(), item.data());
                     self.stage = Stage::Listing { tree, items };
                 }
                 Some(Err(error)) => {
-                    // What the index could not say is not an entry that is missing.
+                    // An entry that the index could not provide is not a missing entry.
                     self.size = None;
                     self.ready.push_back(Err(error.into()));
                     self.stage = Stage::Listing { tree, items };

@@ -1,13 +1,13 @@
-//! The errors of the file system, of four kinds that are never mixed.
+//! The errors of the file system, in four kinds that are never mixed.
 //!
-//! - **Corrupt**: bytes on disk break a rule; [`Corruption`] has one variant per check, with the place and the
-//!   numbers. Errors of the layers below are carried through unchanged.
-//! - **Unsupported**: the feature by name.
-//! - **Io**: a device failed, with its name and the offset.
-//! - **Caller**: what was asked for is not there, or cannot be done.
+//! - **Corrupt**: bytes on disk violate a rule. [`Corruption`] has one variant for each check, with
+//!   the place and the numbers. Errors of the layers below are passed through unchanged.
+//! - **Unsupported**: names the feature.
+//! - **Io**: a device failed. Names the device and the offset.
+//! - **Caller**: the requested object does not exist, or the operation is not possible.
 //!
-//! [`Error::kind`] tells which, and [`Error::errno`] is the one place where errors become numbers of the
-//! operating system.
+//! [`Error::kind`] returns the kind. Only [`Error::errno`] maps errors to numbers of the operating
+//! system.
 
 mod corruption;
 
@@ -25,7 +25,7 @@ pub use corruption::Corruption;
 /// The result of a call on the file system.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Bytes of a name or path as people read them: what is not printable is escaped.
+/// The bytes of a name or path, printed with unprintable characters escaped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub Vec<u8>);
 
@@ -35,7 +35,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A path in a message.
+/// Returns a path in the form for messages.
 fn shown(path: &Path) -> Printable<'_> {
     Printable(path.as_os_str().as_encoded_bytes())
 }
@@ -56,88 +56,88 @@ impl From<&[u8]> for Name {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Bytes on disk that were read without fault break a rule of the format.
+    /// Bytes on disk that were read without an error violate a rule of the format.
     #[error(transparent)]
     Corrupt(#[from] Box<Corruption>),
-    /// A tree block could not be had, or a layer below found fault.
+    /// A tree block could not be read, or a layer below found an error.
     #[error(transparent)]
     Tree(#[from] buttress_tree::Error),
-    /// An address could not be read, or the volume could not be put together.
+    /// An address could not be read, or the volume could not be opened.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
     /// A device could not be opened.
     #[error(transparent)]
     Io(#[from] buttress_device::IoError),
-    /// A file uses an encoding that no btrfs defines so far.
+    /// A file uses an encoding that btrfs does not define so far.
     #[error("{location}, offset {offset}: {encoding} {value} is not supported")]
     UnknownEncoding {
         /// The file.
         location: Location,
-        /// Where in the file the extent begins.
+        /// The offset in the file at which the extent begins.
         offset: FileOffset,
         /// The field: `encryption` or `encoding`.
         encoding: &'static str,
-        /// Its value.
+        /// The value of the field.
         value: u16,
     },
-    /// No such file or directory.
+    /// The file or directory does not exist.
     #[error("{}: no such file or directory", shown(.path))]
     NotFound {
-        /// The path as it was asked for, up to the name that is missing.
+        /// The requested path, up to the missing name.
         path: PathBuf,
     },
-    /// No subvolume with this id.
+    /// No subvolume has this id.
     #[error("there is no subvolume with id {subvolume}")]
     SubvolumeNotFound {
-        /// The id that was asked for.
+        /// The requested id.
         subvolume: SubvolumeId,
     },
-    /// No tree with this id.
+    /// No tree has this id.
     #[error("there is no tree with id {tree}")]
     TreeNotFound {
-        /// The id that was asked for.
+        /// The requested id.
         tree: TreeId,
     },
-    /// No inode with this number in the subvolume.
+    /// The subvolume has no inode with this number.
     #[error("{location}: no such inode")]
     InodeNotFound {
-        /// What was asked for.
+        /// The requested inode.
         location: Location,
     },
     /// No extent covers this logical address.
     #[error("no extent contains logical address {logical}")]
     ExtentNotFound {
-        /// The address that was asked for.
+        /// The requested address.
         logical: Logical,
     },
-    /// A name in the middle of a path is not a directory, or a directory was needed.
+    /// A name inside a path is not a directory, or the operation needs a directory.
     #[error("{}: not a directory", shown(.path))]
     NotADirectory {
         /// The path up to that name.
         path: PathBuf,
     },
-    /// The content of a directory was asked for.
+    /// The caller requested the content of a directory.
     #[error("{location}: is a directory")]
     IsADirectory {
         /// The directory.
         location: Location,
     },
-    /// The target of something that is no symlink was asked for.
+    /// The caller requested the target of an inode that is no symlink.
     #[error("{location}: not a symbolic link")]
     NotASymlink {
-        /// What was asked for.
+        /// The requested inode.
         location: Location,
     },
-    /// The content of a device node, pipe or socket was asked for.
+    /// The caller requested the content of a device node, pipe or socket.
     #[error("{location}: not a regular file")]
     NotAFile {
-        /// What was asked for.
+        /// The requested inode.
         location: Location,
     },
-    /// A path leads through more symlinks than the limit.
+    /// A path contains more symlinks than the limit.
     #[error("{}: too many levels of symbolic links (limit {limit})", shown(.path))]
     TooManySymlinks {
-        /// The path as it was asked for.
+        /// The requested path.
         path: PathBuf,
         /// The limit.
         limit: u32,
@@ -145,52 +145,52 @@ pub enum Error {
     /// A name in a path, or a whole path, is longer than the system allows.
     #[error("a name or path of {length_bytes} bytes is too long (limit {limit_bytes})")]
     NameTooLong {
-        /// Its length.
+        /// The length in bytes.
         length_bytes: usize,
         /// The limit.
         limit_bytes: usize,
     },
-    /// More than the stated amount of memory would be needed to answer.
+    /// The result would need more memory than the limit.
     #[error("{location}: too many {what} (limit {limit})")]
     TooBig {
-        /// What grew too large.
+        /// The object that grew too large.
         what: &'static str,
-        /// Where.
+        /// The inode with the object.
         location: Location,
         /// The limit, with its unit.
         limit: ByteCount,
     },
-    /// There is no space.
+    /// The volume has no space.
     #[error(
         "no space left for {wanted} bytes of {what}{}",
         pinned_note(*.pinned_by_readers)
     )]
     NoSpace {
-        /// What the room was for.
+        /// The purpose of the requested space.
         what: &'static str,
-        /// How much was asked for.
+        /// The requested number of bytes.
         wanted: ByteCount,
-        /// What was freed, and waits because readers hold older states.
+        /// The freed bytes that are pinned because readers hold older states.
         pinned_by_readers: ByteCount,
     },
-    /// The devices have no space: the file system that holds an image is full, or its quota is used up. The content
-    /// stays dirty in memory, or the call was refused.
+    /// The devices have no space: the file system that holds an image is full, or its quota is
+    /// exhausted. The content stays dirty in memory, or the call is refused.
     #[error("{0}; free space there and retry")]
     OutOfHostSpace(buttress_device::IoError),
-    /// The volume is in a state, or has a feature, that is not written.
+    /// The volume is in a state, or has a feature, that forbids writing.
     #[error(transparent)]
     WritingRefused(#[from] WritingRefusal),
-    /// The log of what was synced after the last commit cannot be replayed.
+    /// The log of changes synced after the last commit cannot be replayed.
     #[error(
         "the pending log (root {logical}) cannot be replayed: {cause}. The volume is readable in the state of its last commit. To write to it, run `buttress rescue zero-log`, which deletes the log and the changes that were synced since this commit"
     )]
     DamagedLog {
-        /// Where the log begins.
+        /// The address of the log's root.
         logical: Logical,
-        /// The place and what is wrong there.
+        /// The place and the cause of the failure.
         cause: Box<Error>,
     },
-    /// An earlier failure stopped writing; reading goes on.
+    /// An earlier failure has stopped writing. Reading continues.
     #[error(
         "writing has stopped after a failure: {cause}. Uncommitted changes are lost; open the volume again"
     )]
@@ -198,49 +198,49 @@ pub enum Error {
         /// The failure.
         cause: Arc<str>,
     },
-    /// A snapshot of a subvolume that has changes which are not committed.
+    /// A snapshot was requested of a subvolume with uncommitted changes.
     #[error("subvolume {subvolume} has uncommitted changes; commit them before the snapshot")]
     SnapshotOfDirty {
         /// The subvolume.
         subvolume: SubvolumeId,
     },
-    /// The name, or the attribute, is there already.
+    /// The name or attribute already exists.
     #[error("\"{name}\" already exists")]
     Exists {
         /// The name.
         name: Name,
     },
-    /// A directory that should go, or give way, has entries; or it is a subvolume.
+    /// A directory to remove or replace has entries, or is a subvolume.
     #[error("{location}: the directory is not empty")]
     NotEmpty {
         /// The directory.
         location: Location,
     },
-    /// A subvolume that should go holds another one.
+    /// A subvolume to delete contains another subvolume.
     #[error("subvolume {subvolume} contains subvolume {nested}, \"{name}\"")]
     HoldsSubvolume {
         /// The subvolume.
         subvolume: SubvolumeId,
-        /// The first one in it.
+        /// The first contained subvolume.
         nested: SubvolumeId,
-        /// Its name.
+        /// The name of the contained subvolume.
         name: Name,
     },
-    /// A name or a move would join two subvolumes.
+    /// A link or a rename would cross subvolumes.
     #[error("the source and the destination are in different subvolumes")]
     CrossesSubvolumes,
-    /// A rule that holds for every caller forbids it.
+    /// A rule for all callers forbids the change.
     #[error("{location}: not permitted: {why}")]
     NotPermitted {
-        /// What was to be changed.
+        /// The inode to change.
         location: Location,
         /// The rule.
         why: &'static str,
     },
-    /// A rule on what inodes of one kind can have forbids it.
+    /// A rule on inodes of one kind forbids the change.
     #[error("{location}: access denied: {why}")]
     AccessDenied {
-        /// What was to be changed.
+        /// The inode to change.
         location: Location,
         /// The rule.
         why: &'static str,
@@ -251,57 +251,59 @@ pub enum Error {
         /// The subvolume.
         subvolume: SubvolumeId,
     },
-    /// No attribute with this name.
+    /// The inode has no attribute with this name.
     #[error("no such attribute: \"{name}\"")]
     AttributeNotFound {
         /// The name.
         name: Name,
     },
-    /// An attribute that does not fit.
+    /// The attribute is too large.
     #[error("the attribute \"{name}\" is too large, or there are too many with the same hash")]
     AttributeTooLarge {
         /// The name.
         name: Name,
     },
-    /// An attribute that inodes of this kind cannot have.
+    /// Inodes of this kind cannot have this attribute.
     #[error("{location}: this type of inode cannot have the attribute")]
     AttributesUnsupported {
         /// The inode.
         location: Location,
     },
-    /// So many names of a directory have the same hash that no other fits beside them.
+    /// Too many names of a directory have the same hash to fit one item.
     #[error("\"{name}\": too many names in the directory have the same hash")]
     HashCollision {
         /// The name.
         name: Name,
     },
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     #[error("invalid argument: {what}")]
     Invalid {
-        /// What.
+        /// The invalid part of the request.
         what: &'static str,
     },
     /// A limit of the format is reached.
     #[error("the maximum number of {what} is reached")]
     TooMany {
-        /// What there are too many of.
+        /// The objects that exceed the limit.
         what: &'static str,
     },
-    /// An account of space that would take more memory than its bound.
+    /// The accounting of space would exceed its memory limit.
     #[error("too many {what} for space accounting in memory (limit {limit})")]
     AccountingTooBig {
-        /// What there is too much of.
+        /// The objects that exceed the limit.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// A name that no entry can have.
+    /// No entry can have this name.
     #[error(transparent)]
     Name(#[from] buttress_format::NameProblem),
-    /// Something that this program itself keeps true does not hold: reported instead of writing what may be wrong.
+    /// A defect: an invariant of this program is broken. The error replaces a write of possibly
+    /// wrong data.
     #[error(transparent)]
     Defect(Box<Defect>),
-    /// Deleted subvolumes that cannot be dropped, each with what stands in the way. All others were.
+    /// Deleted subvolumes that cannot be dropped, each with its obstacle. All other deleted
+    /// subvolumes were dropped.
     #[error("{}; to find all damage, run `buttress check`", not_dropped(.failures))]
     NotDropped {
         /// The subvolumes and their errors, in the order in which they were tried.
@@ -330,7 +332,7 @@ pub enum Error {
     Cancelled,
 }
 
-/// Why a volume is not written.
+/// The reason why a volume is not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WritingRefusal {
@@ -340,65 +342,65 @@ pub enum WritingRefusal {
         .names.join(", ")
     )]
     CompatRo {
-        /// Those that are not known, by name.
+        /// The names of the unsupported features.
         names: Vec<String>,
     },
-    /// A feature that is read, not written.
+    /// This version can read a feature of the volume, but not write it.
     #[error("the volume cannot be written: {name} is not supported for writing")]
     Feature {
         /// The feature.
         name: &'static str,
     },
-    /// A state in which it must not be changed.
+    /// The state of the volume forbids changes.
     #[error("the volume cannot be written: it has {name}; {remedy}")]
     State {
         /// The state.
         name: &'static str,
-        /// What ends it.
+        /// The way to leave the state.
         remedy: &'static str,
     },
-    /// A device that missed commits has no place for the stripes that have to move.
+    /// A device that missed commits has no space for the stripes to be moved.
     #[error(
         "{device} cannot be brought up to date: no space to move its stripes (found {found} bytes of unallocated space that its own state does not use, expected {needed}). The device is unchanged, and the volume continues without it. To replace it, run `buttress replace start` with another device"
     )]
     NoPlaceOnDevice {
         /// The device's name.
         device: String,
-        /// Bytes of the stripes that have to move.
+        /// The bytes of the stripes to move.
         needed: u64,
-        /// Bytes that they could move to.
+        /// The bytes available for them.
         found: u64,
     },
-    /// A seed: sprouts depend on it.
+    /// The volume is a seed, and sprouts depend on it.
     #[error(
         "the volume cannot be written: it is a seed, on which other volumes may depend. To make a writable volume from it, add a device on a kernel mount. To clear the seed flag, run `btrfstune -S 0`"
     )]
     Seed,
-    /// An image without data.
+    /// The volume is an image without data.
     #[error("the volume cannot be written: it is a metadata image without file data. Open it read-only")]
     MetadataImage,
-    /// btrfstune was cut off half way.
+    /// btrfstune was interrupted.
     #[error("the volume cannot be written: a change of {what} was interrupted; {remedy}")]
     Unfinished {
-        /// What was being changed.
+        /// The part of the volume that the change affects.
         what: &'static str,
-        /// How it is brought to its end.
+        /// The way to finish the change.
         remedy: &'static str,
     },
-    /// Its devices or chunks are not as they should be.
+    /// The volume's devices or chunks are faulty.
     #[error("the volume cannot be written: {notice}")]
     Devices {
-        /// In what way.
+        /// The fault of the devices or chunks.
         notice: Box<buttress_volume::Notice>,
     },
-    /// Only a copy of the superblock is left, because the device was made into something else.
+    /// Only a copy of the superblock is left, because the device was reused for another purpose.
     #[error(
         "the volume cannot be written: {device} seems to contain {found} now; only a superblock copy of btrfs is left on it"
     )]
     Overwritten {
         /// The device's name.
         device: String,
-        /// What it seems to hold.
+        /// The content that the device seems to hold.
         found: &'static str,
     },
 }
@@ -439,7 +441,7 @@ impl From<Corruption> for Error {
     }
 }
 
-/// Numbers of the errors of the operating system, as Linux has them on every architecture that matters here.
+/// The operating system's error numbers, which are equal on all supported architectures of Linux.
 mod number {
     pub(super) const EPERM: i32 = 1;
     pub(super) const EIO: i32 = 5;
@@ -467,7 +469,7 @@ mod number {
 }
 
 impl Error {
-    /// Which of the four kinds this is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -485,7 +487,7 @@ impl Error {
         }
     }
 
-    /// Returns whether an invariant of this program is broken, in this layer or one below.
+    /// Returns true if an invariant of this program is broken, in this layer or a lower one.
     #[must_use]
     pub fn is_defect(&self) -> bool {
         match self {
@@ -497,8 +499,9 @@ impl Error {
         }
     }
 
-    /// Returns the request for which a device had no space: a disk is full, or a quota is used up. Writing continues
-    /// after it, and the same call can succeed once the host has space again.
+    /// Returns the request for which a device had no space: a disk is full, or a quota is
+    /// exhausted. Writing continues after it, and the same call can succeed once the host has space
+    /// again.
     #[must_use]
     pub const fn out_of_host_space(&self) -> Option<&buttress_device::IoError> {
         match self {
@@ -507,13 +510,13 @@ impl Error {
         }
     }
 
-    /// Returns whether the volume or its host has no space.
+    /// Returns true if the volume or its host has no space.
     #[must_use]
     pub const fn is_out_of_space(&self) -> bool {
         matches!(self, Self::NoSpace { .. } | Self::OutOfHostSpace(_))
     }
 
-    /// The failed request that the error is about, if it was one for want of space on the host.
+    /// Returns the failed request behind the error, if the host lacked space for it.
     fn lacks_host_space(&self) -> Option<&buttress_device::IoError> {
         let failure = match self {
             Self::OutOfHostSpace(failure) => failure,
@@ -524,7 +527,8 @@ impl Error {
         failure.is_out_of_space().then_some(failure)
     }
 
-    /// The block without which a look under the edit lock could not go on: to be read without the lock.
+    /// Returns the block that a lookup under the edit lock is missing. The caller must read it
+    /// without the lock.
     pub fn missing_block(&self) -> Option<buttress_tree::BlockPointer> {
         match self {
             Self::Tree(error) => error.would_block().copied(),
@@ -532,7 +536,7 @@ impl Error {
         }
     }
 
-    /// The number that a system call would fail with: the one place where errors are mapped.
+    /// Returns the error number of a failed system call. Only this function maps errors.
     #[must_use]
     pub fn errno(&self) -> i32 {
         if let Some(failure) = self.lacks_host_space() {
@@ -577,7 +581,7 @@ impl Error {
             Self::NotDropped { failures } => failures
                 .first()
                 .map_or(number::EUCLEAN, |(_, error)| error.errno()),
-            // Lost data is an I/O error to a reader, broken metadata is not.
+            // Lost data is an I/O error for a reader. Broken metadata is not.
             Self::Corrupt(corruption) => match **corruption {
                 Corruption::DataChecksum { .. }
                 | Corruption::DataChecksumMissing { .. }

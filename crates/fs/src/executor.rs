@@ -1,12 +1,12 @@
-//! Worker threads for decompression and checksums, shared by everything that reads data of one volume.
+//! Worker threads for decompression and checksums. All readers of one volume's data share them.
 //!
-//! A job handed in becomes a [`Task`] that its owner takes the result from, in whatever order it likes. A task
-//! that no worker has begun when its result is wanted is run by the waiting thread itself: so waiting never
-//! idles while there is work, and without any workers (simulated devices, no threads to be had) everything
-//! still runs, on the caller's thread, in the order in which results are taken.
+//! A spawned job becomes a [`Task`], whose owner takes the result, in any order. If no worker has
+//! begun the task when its result is needed, the waiting thread runs it. A waiting thread is
+//! therefore never idle while there is work. Without workers (on simulated devices, or if no thread
+//! can be started), all jobs run on the caller's thread, in the order in which results are taken.
 //!
-//! Bounds: the queue holds what its users started and did not take; each user bounds that by bytes. A dropped
-//! task is forgotten if it has not begun.
+//! Bounds: the queue holds the tasks that its users started and did not take. Each user limits them
+//! by bytes. A dropped task is removed if it has not begun.
 
 use buttress_exact::Defect;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
@@ -17,10 +17,11 @@ use std::thread;
 
 lock_class!(JobLock, "state", Rank::LEAF);
 
-/// Runs jobs on threads that start with the first job.
+/// An executor that runs jobs on threads, which start with the first job.
 #[derive(Debug)]
 pub struct Executor {
-    /// How many; `None`: as many as the machine has cores, which takes a look at the system's files.
+    /// The number of workers. `None` means the number of cores, whose determination reads system
+    /// files.
     workers: Option<usize>,
     queue: OnceLock<Option<Sender<Arc<dyn Run>>>>,
 }
@@ -42,7 +43,7 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// The job, if nobody has begun it.
+    /// Returns the job, if no thread has begun it.
     fn begin(&self) -> Option<Box<dyn FnOnce() -> T + Send>> {
         let mut state = self.state.lock();
         match core::mem::replace(&mut *state, State::Running) {
@@ -58,7 +59,7 @@ impl<T> Slot<T> {
 impl<T: Send> Run for Slot<T> {
     fn run(&self) {
         if let Some(job) = self.begin() {
-            // The owner of the task gets a panic as if it had run the job itself.
+            // The owner of the task receives a panic as if it had run the job itself.
             let result = catch_unwind(AssertUnwindSafe(job));
             *self.state.lock() = State::Done(result);
             self.done.notify_all();
@@ -66,7 +67,7 @@ impl<T: Send> Run for Slot<T> {
     }
 }
 
-/// A job's result to be.
+/// The future result of a job.
 pub struct Task<T> {
     slot: Arc<Slot<T>>,
 }
@@ -78,11 +79,11 @@ impl<T> core::fmt::Debug for Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Returns the result; waits for it, or runs the job here.
+    /// Returns the result. Waits for it, or runs the job on this thread.
     ///
     /// # Errors
-    /// A [`Defect`] if the result is gone. A result is taken once, by value, so this cannot happen. The caller must not
-    /// continue as if there had been no job.
+    /// Returns a [`Defect`] if the result is gone. A result is taken once, by value, so this cannot
+    /// happen. The caller must not continue as if there had been no job.
     pub fn take(self) -> Result<T, Defect> {
         if let Some(job) = self.slot.begin() {
             return Ok(job());
@@ -107,7 +108,7 @@ impl<T> Task<T> {
 /// Returns the results of jobs, one after another.
 ///
 /// # Errors
-/// As [`Task::take`].
+/// Fails as [`Task::take`] does.
 pub fn take_all<T>(tasks: Vec<Task<Vec<T>>>) -> Result<Vec<T>, Defect> {
     let mut all = Vec::new();
     for task in tasks {
@@ -132,18 +133,18 @@ impl<T> Drop for Task<T> {
 }
 
 impl Executor {
-    /// As many workers as the machine has cores.
+    /// Makes an executor with as many workers as the machine has cores.
     pub const fn of_all_cores() -> Self {
         Self::with(None)
     }
 
-    /// This many workers.
+    /// Makes an executor with this number of workers.
     pub const fn with_workers(workers: usize) -> Self {
         Self::with(Some(workers))
     }
 
     const fn with(workers: Option<usize>) -> Self {
-        // A model checker's threads are its own: there all runs where it is asked for.
+        // A model checker's threads are its own, so all jobs run on the calling thread.
         let workers = if cfg!(buttress_shuttle) { Some(0) } else { workers };
         Self {
             workers,
@@ -151,17 +152,17 @@ impl Executor {
         }
     }
 
-    /// No workers: jobs run where their results are taken.
+    /// Makes an executor without workers: jobs run where their results are taken.
     pub const fn inline() -> Self {
         Self::with_workers(0)
     }
 
-    /// Whether jobs run elsewhere while the caller goes on.
+    /// Returns true if jobs run on other threads while the caller continues.
     pub const fn is_parallel(&self) -> bool {
         !matches!(self.workers, Some(0))
     }
 
-    /// Hands a job in.
+    /// Queues a job.
     pub fn spawn<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         let slot = Arc::new(Slot {
             state: Mutex::new(State::Waiting(Box::new(job))),
@@ -173,15 +174,15 @@ impl Executor {
         };
         if let Some(queue) = self.queue.get_or_init(start) {
             let queued: Arc<dyn Run> = slot.clone();
-            // Without a worker left to receive it the job runs where its result is taken.
+            // Without a worker to receive it, the job runs where its result is taken.
             drop(queue.send(queued));
         }
         Task { slot }
     }
 }
 
-/// Starts the threads; `None` when there are to be none, or none could be started. They end when the executor
-/// goes, each after the job that it is at.
+/// Starts the threads. Returns `None` if their number is zero, or if none could be started. They
+/// end when the executor is dropped, each after its current job.
 fn start_workers(count: usize) -> Option<Sender<Arc<dyn Run>>> {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let started = (0..count)
@@ -240,7 +241,7 @@ mod tests {
         assert!(take_all(vec![gone()]).is_err());
     }
 
-    /// A job whose result was taken.
+    /// Returns a job whose result was taken.
     fn gone() -> Task<Vec<u8>> {
         let task = Executor::inline().spawn(|| vec![7]);
         *task.slot.state.lock() = State::Gone;

@@ -1,15 +1,18 @@
-//! The map of a file: which ranges are data, preallocated, or holes, and where their bytes lie.
+//! The map of a file: its ranges of data, preallocated space and holes, and the location of their
+//! bytes.
 //!
-//! Extent items lie in the order of their file offset. What no item covers is a hole (with the no-holes
-//! feature holes have no items, without it they have items with address 0; both look the same here). A range
-//! may use only a part of its extent, which other files or other ranges of the same file may use as well.
+//! Extent items lie in the order of their file offset. A range that no item covers is a hole. With
+//! the no-holes feature, holes have no items; otherwise they have items with address 0. Both forms
+//! yield the same ranges. A range may use only a part of its extent, which other files or other
+//! ranges of the same file may also use.
 //!
-//! Ranges go to the end of the last sector, so the last may reach beyond the file's size; preallocated ranges
-//! may lie beyond it altogether. Holes made up here end at the size. Lengths are up to 2^64: never allocate by
-//! them.
+//! Ranges end at the end of the last sector, so the last range may extend beyond the file's size.
+//! Preallocated ranges may lie entirely beyond the size. Holes without items end at the size.
+//! Lengths are up to 2^64, so memory must never be allocated by them.
 //!
-//! Invariants of [`FileExtents`]: ranges come in rising order, do not overlap, and leave no gap up to the
-//! file's size. An item that breaks this is reported as an error, and the ranges go on behind it.
+//! Invariants of [`FileExtents`]: ranges are in ascending order, do not overlap, and leave no gap
+//! up to the file's size. An item that violates this is returned as an error, and the ranges
+//! continue after it.
 //!
 //! Source: on-disk format documentation, section "EXTENT_DATA".
 
@@ -31,64 +34,64 @@ pub const COMPRESSED_EXTENT_LIMIT: ByteCount = ByteCount::new(128 << 10);
 /// A range of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRange {
-    /// Where it begins.
+    /// The offset of the range in the file.
     pub offset: FileOffset,
-    /// Its length in the file; never zero.
+    /// The length in the file; never zero.
     pub length: ByteCount,
-    /// The transaction that wrote it; `None` for a hole.
+    /// The transaction that wrote the range; `None` for a hole.
     pub generation: Option<Generation>,
-    /// What is there.
+    /// The content of the range.
     pub kind: RangeKind,
 }
 
-/// What a range of a file holds.
+/// The content of a range of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeKind {
-    /// Nothing; reads as zeros.
+    /// No content; the range reads as zeros.
     Hole,
-    /// Content inside the tree itself, zeros behind it up to the end of its sector.
+    /// Content inside the tree itself, followed by zeros up to the end of its sector.
     Inline(InlineContent),
     /// Content in an extent.
     Data(DiskExtent),
-    /// An extent that was reserved but not written; reads as zeros.
+    /// A preallocated extent without content; it reads as zeros.
     Preallocated(DiskExtent),
 }
 
 /// Content inside the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlineContent {
-    /// How it is compressed.
+    /// The compression of the content.
     pub compression: Compression,
-    /// Its size when decompressed.
+    /// The size of the content after decompression.
     pub ram_bytes: ByteCount,
     /// The bytes as stored.
     pub stored: Bytes,
 }
 
-/// Where the bytes of a range lie.
+/// The location of the bytes of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskExtent {
     /// The address of the extent.
     pub logical: Logical,
-    /// Its size on disk.
+    /// The extent's size on disk.
     pub disk_bytes: ByteCount,
-    /// Where the range begins in the extent, counted after decompression.
+    /// The offset in the decompressed extent at which the range begins.
     pub offset: ByteCount,
     /// The size of the extent after decompression.
     pub ram_bytes: ByteCount,
-    /// How it is compressed.
+    /// The compression of the extent.
     pub compression: Compression,
 }
 
 impl FileRange {
-    /// Where it ends (exclusive).
+    /// Returns the exclusive end of the range.
     #[must_use]
     pub const fn end(&self) -> FileOffset {
-        // Clamp: never reached, parsing checked the sum; `exact_add` is not const.
+        // Clamp: cannot overflow, because parsing checked the sum; `exact_add` is not const.
         self.offset.saturating_add(self.length)
     }
 
-    /// A hole from `offset` up to `end`.
+    /// Makes a hole from `offset` up to `end`.
     #[must_use]
     pub fn hole(offset: FileOffset, end: FileOffset) -> Option<Self> {
         let length = end
@@ -102,7 +105,7 @@ impl FileRange {
         })
     }
 
-    /// How much memory it takes, roughly.
+    /// Returns the approximate memory of the range.
     pub fn memory_bytes(&self) -> usize {
         let inline = if let RangeKind::Inline(inline) = &self.kind {
             inline.stored.len()
@@ -112,17 +115,18 @@ impl FileRange {
         size_of::<Self>().exact_add(inline)
     }
 
-    /// Whether it reads as zeros.
+    /// Returns true if the range reads as zeros.
     #[must_use]
     pub const fn is_zero(&self) -> bool {
         matches!(self.kind, RangeKind::Hole | RangeKind::Preallocated(_))
     }
 }
 
-/// Turns extent items of one file into ranges, in order.
+/// Turns the extent items of one file into ranges, in order.
 ///
-/// For jobs that go over the items of a tree themselves: they hand in each extent item of a file, and get the
-/// range that it describes, checked against its extent and against the range before it.
+/// It serves jobs that walk the items of a tree themselves. They pass each extent item of a file,
+/// and receive the range that it describes. The range is checked against its extent and against the
+/// previous range.
 #[derive(Clone, Debug)]
 pub struct FileRangeBuilder {
     location: Location,
@@ -131,7 +135,7 @@ pub struct FileRangeBuilder {
 }
 
 impl FileRangeBuilder {
-    /// A builder for the file `location` of a volume with sectors of `sector_bytes`.
+    /// Makes a builder for the file `location` of a volume with sectors of `sector_bytes`.
     #[must_use]
     pub fn new(location: Location, sector_bytes: u32) -> Self {
         Self {
@@ -141,7 +145,7 @@ impl FileRangeBuilder {
         }
     }
 
-    /// The end of the last range.
+    /// Returns the end of the last range.
     pub const fn next(&self) -> FileOffset {
         self.next
     }
@@ -149,30 +153,31 @@ impl FileRangeBuilder {
     /// Returns a length in whole sectors.
     fn whole_sectors(&self, length: ByteCount) -> ByteCount {
         let aligned = length.checked_align_up(u64::from(self.sector_bytes));
-        // Clamp: a length from disk; such a range is refused because it ends past the last offset.
+        // Clamp: the length comes from disk. Such a range is refused because it ends beyond the
+        // last offset.
         aligned.unwrap_or(length)
     }
 
-    /// Takes note of a range that was built before.
+    /// Records a range that was built before.
     fn pass(&mut self, range: &FileRange) {
         let covered = self.whole_sectors(range.length);
         self.next = range.offset.exact_add(covered);
     }
 
-    /// The range of one item, which must not begin before the end of the one before it.
+    /// Returns the range of one item, which must not begin before the end of the previous range.
     ///
     /// # Errors
-    /// [`Corruption::Item`], [`Corruption::ExtentOverlap`], [`Corruption::ExtentOutOfBounds`] or
-    /// [`Corruption::CompressedTooLarge`].
+    /// Returns [`Corruption::Item`], [`Corruption::ExtentOverlap`],
+    /// [`Corruption::ExtentOutOfBounds`] or [`Corruption::CompressedTooLarge`].
     pub fn range(&mut self, key: &Key, data: &[u8]) -> Result<FileRange> {
         self.build(key, data, Bytes::copy_from_slice)
     }
 
-    /// As [`FileRangeBuilder::range`], of an item of `leaf`: content inside it is not copied, and keeps the leaf in memory
-    /// for as long as the range lives.
+    /// Returns the range of an item of `leaf`, like [`FileRangeBuilder::range`]. Inline content is
+    /// not copied, and keeps the leaf in memory for as long as the range lives.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`FileRangeBuilder::range`] does.
     pub fn range_in(&mut self, key: &Key, data: &[u8], leaf: &TreeBlock) -> Result<FileRange> {
         self.build(key, data, |stored| leaf.shared(stored))
     }
@@ -207,8 +212,8 @@ impl FileRangeBuilder {
     ) -> Result<FileRange> {
         let generation = Some(extent.generation);
         let (length, kind) = match extent.body {
-            // Inline content takes up whole sectors of the file, as seeks to holes show: what is behind its
-            // end and before the next sector is zeros, not a hole.
+            // Inline content takes up whole sectors of the file, as seeks to holes show. The bytes
+            // between its end and the next sector are zeros, not a hole.
             FileExtentBody::Inline(stored) => (
                 self.whole_sectors(extent.ram_bytes),
                 RangeKind::Inline(InlineContent {
@@ -250,7 +255,8 @@ impl FileRangeBuilder {
         Ok(on_disk)
     }
 
-    /// A range must lie inside its extent, and a compressed extent must be of a size that fits in memory.
+    /// Checks that a range lies inside its extent, and that the size of a compressed extent fits in
+    /// memory.
     fn check_bounds(&self, offset: FileOffset, length: ByteCount, extent: &DiskExtent) -> Result<()> {
         let location = self.location;
         let compressed = extent.compression != Compression::None;
@@ -284,12 +290,12 @@ impl FileRangeBuilder {
     }
 }
 
-/// The ranges of a file from some offset on. See the module for what they promise.
+/// The ranges of a file from an offset on; see the module's documentation for their invariants.
 #[derive(Debug)]
 pub struct FileExtents {
     source: Source,
     builder: FileRangeBuilder,
-    /// A range whose gap before it was just handed out.
+    /// A range that follows the hole returned last.
     held: Option<FileRange>,
     size_end: FileOffset,
     started_at: FileOffset,
@@ -301,7 +307,7 @@ enum Source {
     Record(std::vec::IntoIter<FileRange>),
 }
 
-/// The keys of a file's extent items from the one on that may cover `start`.
+/// Returns the keys of a file's extent items, from the first one that may cover `start`.
 pub fn extent_keys(tree: &Tree, location: Location, start: FileOffset) -> Result<RangeInclusive<Key>> {
     let object_id = location.inode.object_id();
     let wanted = Key::new(object_id, ItemType::EXTENT_DATA, start.get());
@@ -314,14 +320,14 @@ pub fn extent_keys(tree: &Tree, location: Location, start: FileOffset) -> Result
         first = cursor
             .key()
             .filter(|key| key.objectid == object_id && key.item_type == ItemType::EXTENT_DATA)
-            // Clamp: no range begins before.
+            // Clamp: no range begins before `wanted`.
             .unwrap_or(wanted);
     }
     Ok(first..=last)
 }
 
 impl FileExtents {
-    /// The ranges that end after `start`, read from the tree.
+    /// Returns the ranges that end after `start`, read from the tree.
     pub(crate) fn in_tree(
         tree: &Tree,
         location: Location,
@@ -339,7 +345,7 @@ impl FileExtents {
         })
     }
 
-    /// All ranges of a file whose items are known already.
+    /// Returns all ranges of a file whose items are already known.
     pub(crate) fn of_record(
         ranges: Vec<FileRange>,
         location: Location,
@@ -355,7 +361,7 @@ impl FileExtents {
         }
     }
 
-    /// The next range that an item describes.
+    /// Returns the next range that an item describes.
     fn next_item(&mut self) -> Option<Result<FileRange>> {
         loop {
             let range = match &mut self.source {

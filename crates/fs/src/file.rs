@@ -1,7 +1,7 @@
-//! Regular files: their size, their map, and reading at any offset.
+//! Regular files: their size, their map, and reads at any offset.
 //!
-//! [`File::read_at`] reads like `pread(2)`. For reading from one end to the other [`File::reader`] is faster: it
-//! reads ahead, uses all cores and tells holes apart.
+//! [`File::read_at`] reads like `pread(2)`. [`File::reader`] is faster for sequential reads: it
+//! reads ahead, uses all cores and distinguishes holes.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunk, Content, Planned, covers, inflate_inline, plan};
@@ -17,16 +17,16 @@ use buttress_tree::Tree;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How much of a file one call that reads at an offset has under way at once.
+/// The number of bytes that one read at an offset has in flight at once.
 pub const READ_AT_BATCH: u64 = 4 << 20;
 
-/// A regular file that is open for reading. Cheap to clone.
+/// A regular file that is open for reading. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct File {
     filesystem: Filesystem,
     tree: Tree,
     metadata: Arc<Metadata>,
-    /// The file's ranges where a pass over its items has found them already.
+    /// The file's ranges, if a pass over its items has already found them.
     known: Option<Arc<Vec<FileRange>>>,
     verified: bool,
 }
@@ -35,7 +35,8 @@ impl Filesystem {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// [`Error::IsADirectory`], [`Error::NotAFile`], or that the inode cannot be read.
+    /// Returns [`Error::IsADirectory`] or [`Error::NotAFile`]. Also fails if the inode cannot be
+    /// read.
     pub fn open_file(&self, location: Location) -> Result<File> {
         let metadata = self.metadata(location)?;
         match metadata.kind {
@@ -45,16 +46,17 @@ impl Filesystem {
         }
     }
 
-    /// The content of whatever inode this is; symlinks have content too.
+    /// Returns the content of an inode of any kind; symlinks have content too.
     pub fn file_of(&self, metadata: Metadata) -> Result<File> {
         let tree = self.subvolume_tree(metadata.location.subvolume)?;
         Ok(File::new(self, tree, metadata, None))
     }
 
-    /// A regular file whose record was read already.
+    /// Opens a regular file whose record was already read.
     ///
     /// # Errors
-    /// [`Error::IsADirectory`], [`Error::NotAFile`], or that the subvolume cannot be found.
+    /// Returns [`Error::IsADirectory`] or [`Error::NotAFile`]. Also fails if the subvolume cannot
+    /// be found.
     pub fn open_record(&self, record: &InodeRecord) -> Result<File> {
         let metadata = record.metadata.clone();
         match metadata.kind {
@@ -73,11 +75,11 @@ impl Filesystem {
 }
 
 impl Filesystem {
-    /// A regular file (or a symlink, whose content is its target) whose inode was read already, and its ranges
-    /// too where `ranges` holds all of them.
+    /// Opens a regular file or a symlink, whose content is its target, from metadata that was
+    /// already read. `ranges` may hold all its ranges.
     ///
     /// # Errors
-    /// That the subvolume cannot be found.
+    /// Fails if the subvolume cannot be found.
     pub fn open_known(&self, metadata: Metadata, ranges: Option<Vec<FileRange>>) -> Result<File> {
         let tree = self.subvolume_tree(metadata.location.subvolume)?;
         Ok(File::new(self, tree, metadata, ranges))
@@ -97,34 +99,34 @@ impl File {
         }
     }
 
-    /// The volume that it is in.
+    /// Returns the volume that holds the file.
     #[must_use]
     pub const fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
 
-    /// The inode.
+    /// Returns the inode's metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Its size.
+    /// Returns the file's size.
     #[must_use]
     pub fn size(&self) -> ByteCount {
         self.metadata.size
     }
 
-    /// Whether its content is verified against checksums when it is read.
+    /// Returns true if reads verify the content against checksums.
     #[must_use]
     pub const fn is_verified(&self) -> bool {
         self.verified
     }
 
-    /// The map of the file: all of its ranges, holes included, those beyond its end too.
+    /// Returns all ranges of the file, including holes and ranges beyond its end.
     ///
     /// # Errors
-    /// That the tree cannot be read. Errors on the way are items of the iterator.
+    /// Fails if the tree cannot be read. Later errors are items of the iterator.
     pub fn extents(&self) -> Result<FileExtents> {
         match &self.known {
             Some(known) => Ok(FileExtents::of_record(
@@ -137,10 +139,10 @@ impl File {
         }
     }
 
-    /// As [`File::extents`], from the range that covers `start` on.
+    /// Returns the ranges like [`File::extents`], from the range that covers `start` on.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`File::extents`] does.
     pub fn extents_from(&self, start: FileOffset) -> Result<FileExtents> {
         let sector_bytes = self.filesystem.sector_bytes();
         FileExtents::in_tree(
@@ -152,7 +154,7 @@ impl File {
         )
     }
 
-    /// Looks checksums up, where the file has them.
+    /// Returns a reader of checksums, if the file has them.
     pub(crate) fn checksum_reader(&self) -> Result<Option<ChecksumReader>> {
         if self.verified {
             ChecksumReader::new(&self.filesystem)
@@ -161,25 +163,27 @@ impl File {
         }
     }
 
-    /// A stream of the whole file.
+    /// Returns a stream of the whole file.
     #[must_use]
     pub fn reader(&self) -> FileReader {
         FileReader::new(self.clone(), FileOffset::MIN..FileOffset::new(self.size().get()))
     }
 
-    /// A stream of `range`, cut off at the end of the file.
+    /// Returns a stream of `range`, cut at the end of the file.
     #[must_use]
     pub fn reader_of(&self, range: Range<FileOffset>) -> FileReader {
         let end = range.end.min(FileOffset::new(self.size().get()));
         FileReader::new(self.clone(), range.start..end)
     }
 
-    /// Reads at `offset` into `buffer` and returns how many bytes were read: fewer only at the end of the file.
+    /// Reads at `offset` into `buffer`. Returns the number of bytes, which is smaller than the
+    /// buffer only at the end of the file.
     ///
     /// # Errors
-    /// That a byte of the range cannot be had, with its place. The content of `buffer` is unspecified then.
+    /// Fails if a byte of the range cannot be read, and names its place. The content of `buffer` is
+    /// then unspecified.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
-        // Clamp: a caller's offset; every file ends before the last one.
+        // Clamp: the offset comes from a caller; every file ends before the last offset.
         let end = offset
             .saturating_add(ByteCount::of(buffer.len()))
             .min(FileOffset::new(self.size().get()));
@@ -221,7 +225,7 @@ impl File {
                 }
             }
         }
-        // What no range covers is a hole.
+        // A range without items is a hole.
         if !is_cleared && !covers(&planned, &(offset..end)) {
             buffer.fill(0);
         }
@@ -229,7 +233,7 @@ impl File {
         Ok(length)
     }
 
-    /// Reads what was planned and puts it into `buffer`, which begins at `start` of the file.
+    /// Reads the planned runs into `buffer`, which begins at `start` of the file.
     fn fetch(
         &self,
         mut planned: Vec<Planned>,
@@ -248,8 +252,8 @@ impl File {
     }
 }
 
-/// Reads what was planned, with the checksums that it must have, and puts it into `buffer`, which begins at `start` of the
-/// file.
+/// Reads the planned runs into `buffer`, which begins at `start` of the file. The planned pieces
+/// hold their expected checksums.
 pub fn fetch(
     filesystem: &Filesystem,
     planned: Vec<Planned>,
@@ -283,8 +287,8 @@ pub fn fetch(
     Ok(())
 }
 
-/// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed. Bytes that do not fit it would
-/// leave zeros there.
+/// Copies a chunk to its place in `buffer`, which begins at `start` of the file and is zeroed.
+/// Fails if the chunk does not fit, because zeros would be left there.
 fn place(chunk: Chunk, start: FileOffset, buffer: &mut [u8]) -> Result<()> {
     match chunk.content {
         Content::Hole => Ok(()),

@@ -1,9 +1,10 @@
 //! A volume that is open as a file system: its trees, by id.
 //!
-//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`; all calls take `&self` and may run
-//! at once. It is a view of one commit: roots are looked up in the root tree that was taken when it was opened.
+//! A [`Filesystem`] is a cheap handle on shared state, `Send` and `Sync`. All calls take `&self`
+//! and may run in parallel. It is a view of one commit: it looks up roots in the root tree of the
+//! moment when it was opened.
 //!
-//! What the trees mean is in the modules beside this one, which add their calls to [`Filesystem`]:
+//! The neighbouring modules interpret the trees, and add their calls to [`Filesystem`]:
 //! [`crate::lookup`], [`crate::directory`], [`crate::inode`], [`crate::file`], and so on.
 
 use crate::error::{Corruption, Error, Result};
@@ -20,13 +21,14 @@ use std::sync::Arc;
 
 lock_class!(KnownTreesLock, "trees", Rank::LEAF);
 
-/// How many trees are remembered; above that the memory starts afresh.
+/// The maximum number of cached trees. Beyond it, the cache is cleared.
 const REMEMBERED_TREES: usize = 4096;
 
-/// How many jobs that wait for metadata run at once: what keeps a device busy, not what the cores can do.
+/// The number of parallel jobs that wait for metadata. It is chosen to keep a device busy, not the
+/// cores.
 const LOADERS: usize = 8;
 
-/// A volume that is open as a file system. See the module.
+/// A volume that is open as a file system; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     shared: Arc<Shared>,
@@ -41,11 +43,13 @@ struct Shared {
     rescue: Rescue,
     notices: Arc<[Notice]>,
     trees: RwLock<HashMap<TreeId, Arc<KnownTree>>, KnownTreesLock>,
-    /// In a view of a volume that is open for writing: trees that are newer than the root tree says.
+    /// In a view of a volume that is open for writing: the trees that are newer than the root
+    /// tree's items.
     running: HashMap<TreeId, Arc<KnownTree>>,
-    /// In such a view: the superblock of the last commit, with the label as it is now, where that is another.
+    /// In such a view: the superblock of the last commit with the current label, if the label
+    /// differs.
     relabelled: Option<Arc<Superblock>>,
-    /// Keeps what the view needs from being used again.
+    /// Pins the addresses that the view needs.
     _hold: Option<Box<dyn Hold>>,
     executor: Arc<Executor>,
     loaders: Arc<Executor>,
@@ -60,10 +64,10 @@ struct KnownTree {
     tree: Tree,
 }
 
-/// What keeps the state that a view shows from being used again, until it is dropped.
+/// A hold on the state of a view: its addresses are not reused until it is dropped.
 pub trait Hold: core::fmt::Debug + Send + Sync {}
 
-/// The trees of a running transaction, as a view of it has them.
+/// The trees of a running transaction, for a view of it.
 #[derive(Debug)]
 pub struct RunningTrees {
     /// The tree of tree roots.
@@ -72,13 +76,13 @@ pub struct RunningTrees {
     pub chunk_tree: Option<Tree>,
     /// Trees that were opened for writing, with their newest root items.
     pub trees: HashMap<TreeId, (RootItem, Tree)>,
-    /// The label as it is now.
+    /// The current label.
     pub label: Vec<u8>,
-    /// Let go of with the last handle on the view.
+    /// The hold, dropped with the last handle on the view.
     pub hold: Box<dyn Hold>,
 }
 
-/// What opening puts together.
+/// The parts that opening assembles.
 pub(crate) struct Parts {
     pub(crate) forest: Arc<Forest>,
     pub(crate) root_tree: Tree,
@@ -125,7 +129,7 @@ impl Filesystem {
         }
     }
 
-    /// The same volume with the trees of a running transaction.
+    /// Returns the same volume with the trees of a running transaction.
     pub fn with_running(&self, trees: RunningTrees) -> Self {
         let RunningTrees {
             root_tree,
@@ -164,37 +168,38 @@ impl Filesystem {
         }
     }
 
-    /// Whether both are the same view of the same state.
+    /// Returns true if both are the same view of the same state.
     pub fn is_same_view(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// The volume below.
+    /// Returns the volume below.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.shared.volume
     }
 
-    /// The trees and their cache.
+    /// Returns the forest: the trees and their cache.
     #[must_use]
     pub fn forest(&self) -> &Arc<Forest> {
         &self.shared.forest
     }
 
-    /// The superblock in use: the one that the volume was opened by, or that of its last commit; in a view of a volume that is
-    /// open for writing with the label of the view's moment.
+    /// Returns the superblock in use: that of opening, or that of the last commit. In a view of a
+    /// volume that is open for writing, it has the label of the view's moment.
     #[must_use]
     pub fn superblock(&self) -> Arc<Superblock> {
         let relabelled = self.shared.relabelled.as_ref();
         relabelled.map_or_else(|| self.shared.volume.superblock(), Arc::clone)
     }
 
-    /// In a view of a volume that is open for writing: the root item of a tree that is newer than the root tree's.
+    /// Returns the root item of a tree that is newer than the root tree's item, in a view of a
+    /// volume that is open for writing.
     pub fn running_root_item(&self, id: TreeId) -> Option<&RootItem> {
         self.shared.running.get(&id).map(|known| &known.item)
     }
 
-    /// What the user should know about the volume, in the order in which it was found.
+    /// Returns the notices about the volume, in the order in which they were found.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = self.volume().notices().into_iter().map(Notice::from).collect();
@@ -202,7 +207,7 @@ impl Filesystem {
         notices
     }
 
-    /// The same with other notices than its own: of a volume that was just opened, and that nobody else has yet.
+    /// Replaces the notices of a volume that was just opened and has no other handle.
     #[must_use]
     pub fn with_notices(mut self, notices: Vec<Notice>) -> Self {
         let of_volume: Vec<Notice> = self.volume().notices().into_iter().map(Notice::from).collect();
@@ -213,47 +218,47 @@ impl Filesystem {
         self
     }
 
-    /// The exceptions that the volume was opened with.
+    /// Returns the rescue options of the volume.
     #[must_use]
     pub fn rescue(&self) -> &Rescue {
         &self.shared.rescue
     }
 
-    /// The sector size: the unit of data addresses, lengths and checksums.
+    /// Returns the sector size: the unit of data addresses, lengths and checksums.
     #[must_use]
     pub fn sector_bytes(&self) -> u32 {
         self.shared.sector_bytes
     }
 
-    /// The checksum type of the volume.
+    /// Returns the checksum type of the volume.
     #[must_use]
     pub fn checksum_type(&self) -> ChecksumType {
         self.shared.checksum_type
     }
 
-    /// Threads for jobs that compute.
+    /// Returns the threads for jobs that compute.
     #[must_use]
     pub fn executor(&self) -> &Executor {
         &self.shared.executor
     }
 
-    /// Threads for jobs that mostly wait for metadata.
+    /// Returns the threads for jobs that mostly wait for metadata.
     #[must_use]
     pub fn loaders(&self) -> &Executor {
         &self.shared.loaders
     }
 
-    /// The tree of tree roots.
+    /// Returns the root tree.
     #[must_use]
     pub fn root_tree(&self) -> &Tree {
         &self.shared.root_tree
     }
 
-    /// Any tree, by its id: the root tree, the chunk tree, a log tree that is pending, or one that has a root
-    /// item.
+    /// Returns any tree by its id: the root tree, the chunk tree, a pending log tree, or a tree
+    /// with a root item.
     ///
     /// # Errors
-    /// [`Error::TreeNotFound`], or that the root tree cannot be read.
+    /// Returns [`Error::TreeNotFound`]. Also fails if the root tree cannot be read.
     pub fn tree(&self, id: TreeId) -> Result<Tree> {
         match id {
             TreeId::ROOT => Ok(self.shared.root_tree.clone()),
@@ -263,18 +268,19 @@ impl Filesystem {
         }
     }
 
-    /// The root item of a tree.
+    /// Returns the root item of a tree.
     ///
     /// # Errors
-    /// [`Error::TreeNotFound`] (the root and chunk trees have none), or that the root tree cannot be read.
+    /// Returns [`Error::TreeNotFound`]; the root and chunk trees have no item. Also fails if the
+    /// root tree cannot be read.
     pub fn root_item(&self, id: TreeId) -> Result<RootItem> {
         Ok(self.known_tree(id)?.item.clone())
     }
 
-    /// The tree of a subvolume.
+    /// Returns the tree of a subvolume.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], or that the root tree cannot be read.
+    /// Returns [`Error::SubvolumeNotFound`]. Also fails if the root tree cannot be read.
     pub fn subvolume_tree(&self, id: SubvolumeId) -> Result<Tree> {
         if id.tree().as_subvolume().is_none() {
             return Err(Error::SubvolumeNotFound { subvolume: id });
@@ -286,7 +292,7 @@ impl Filesystem {
         }
     }
 
-    /// The log tree that waits for replay: the root of log roots, as the superblock names it.
+    /// Returns the log tree that is pending: the root of log roots, as the superblock names it.
     fn log_tree(&self) -> Result<Tree> {
         let superblock = self.superblock();
         if superblock.log_root == Logical::MIN {
@@ -321,7 +327,7 @@ impl Filesystem {
         Ok(known)
     }
 
-    /// The last root item of the tree: a tree can have several only while it is being relocated.
+    /// Returns the last root item of the tree. A tree has several only during a relocation.
     fn find_tree(&self, id: TreeId) -> Result<KnownTree> {
         let wanted = Key::new(id.object_id(), ItemType::ROOT_ITEM, u64::MAX);
         let mut cursor = self.root_tree().cursor(ReadAhead::None);
@@ -343,14 +349,14 @@ impl Filesystem {
         Ok(KnownTree { item, tree })
     }
 
-    /// The root directory of a subvolume: where paths in it begin.
+    /// Returns the root directory of a subvolume, at which its paths begin.
     #[must_use]
     pub fn root_directory(&self, subvolume: SubvolumeId) -> crate::Location {
         crate::Location::new(subvolume, InodeNumber::ROOT_DIRECTORY)
     }
 }
 
-/// Where the tree of a root item begins.
+/// Returns the root pointer that a root item names.
 pub fn root_pointer(id: TreeId, item: &RootItem) -> RootPointer {
     RootPointer {
         tree: id,

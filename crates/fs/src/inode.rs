@@ -1,16 +1,17 @@
-//! Inodes: what `stat(2)` shows of them, and everything else in one pass over their items.
+//! Inodes: their `stat(2)` attributes, and all their items in one pass.
 //!
-//! The items of an inode lie side by side in its tree: the inode item, its names, its extended attributes and
-//! its extents. [`Metadata`] needs only the first; an [`InodeRecord`] takes them all in one go, which is what
-//! jobs over many files want.
+//! The items of an inode are adjacent in its tree: the inode item, its names, its extended
+//! attributes and its extents. [`Metadata`] needs only the first. An [`InodeRecord`] reads all of
+//! them in one pass, which suits jobs over many files.
 //!
-//! What the kernel shows is not always what is stored:
-//! - allocated bytes are `nbytes` of the inode item rounded up to a sector, for inline content too;
+//! The kernel's results can differ from the stored fields:
+//! - allocated bytes are `nbytes` of the inode item rounded up to a sector, also for inline
+//!   content;
 //! - device numbers hold the major number above bit 20 and the minor number below;
-//! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel gives it
-//!   mode 0755, the owner and access time of the directory that holds it, one link, and for its other times
-//!   the moment when it was first looked at. Here those are the change time of that directory, so that two
-//!   runs agree.
+//! - a nested subvolume inside a snapshot is an empty directory that no item describes. The kernel
+//!   gives it mode 0755, one link, and the owner and access time of its parent directory. Its other
+//!   times are those of the first lookup. Here they are the change time of the parent directory, so
+//!   that two runs agree.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM".
 
@@ -29,14 +30,14 @@ pub use record::{InodeLink, InodeRecord};
 /// The number of a device node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceNumber {
-    /// The driver.
+    /// The number of the driver.
     pub major: u32,
-    /// The device of that driver.
+    /// The number of the device within its driver.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// Takes apart the field of an inode item: the major number lies above bit 20 of the low 32 bits.
+    /// Splits the field of an inode item: the major number lies above bit 20 of the low 32 bits.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         let low = raw & 0xffff_ffff;
@@ -48,7 +49,7 @@ impl DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// The field of an inode item; `None` for numbers that it cannot hold.
+    /// Returns the field of an inode item; `None` for numbers that it cannot hold.
     #[must_use]
     pub const fn to_raw(self) -> Option<u64> {
         if self.major > 0xfff || self.minor > 0x000f_ffff {
@@ -58,7 +59,7 @@ impl DeviceNumber {
     }
 }
 
-/// The kinds of inodes that `mknod(2)` makes besides regular files.
+/// The kinds of inodes, besides regular files, that `mknod(2)` makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A named pipe.
@@ -72,7 +73,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// The type bits of the mode.
+    /// Returns the type bits of the mode.
     #[must_use]
     pub const fn type_bits(self) -> u32 {
         match self {
@@ -84,7 +85,7 @@ impl NodeKind {
     }
 }
 
-/// An inode as `stat(2)` and `statx(2)` show it.
+/// The attributes of an inode that `stat(2)` and `statx(2)` show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The inode.
@@ -93,17 +94,17 @@ pub struct Metadata {
     pub kind: FileKind,
     /// Type and permission bits (`st_mode`).
     pub mode: u32,
-    /// Names (`st_nlink`); 1 for directories.
+    /// The number of names (`st_nlink`); 1 for directories.
     pub nlink: u32,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// For device nodes, their number.
+    /// The device number of a device node.
     pub device: Option<DeviceNumber>,
     /// `st_size`: content of files, target of symlinks; for directories twice the length of their names.
     pub size: ByteCount,
-    /// `st_blocks` times 512: what the content takes up, before redundancy.
+    /// `st_blocks` times 512: the bytes that the content allocates, before redundancy.
     pub allocated: ByteCount,
     /// `st_blksize`: the sector size of the volume.
     pub block_bytes: u32,
@@ -113,24 +114,24 @@ pub struct Metadata {
     pub modified: Timestamp,
     /// The last change of anything.
     pub changed: Timestamp,
-    /// When the inode was made; `None` for a placeholder.
+    /// The time of creation; `None` for a placeholder.
     pub created: Option<Timestamp>,
-    /// Flags as stored; [`Metadata::attributes`] gives them as `lsattr` shows them.
+    /// The stored flags. [`Metadata::attributes`] returns them in the form of `lsattr`.
     pub flags: InodeFlags,
-    /// The transaction that made the inode.
+    /// The transaction that created the inode.
     pub generation: Generation,
-    /// The transaction that last changed it.
+    /// The transaction that last changed the inode.
     pub transid: Generation,
-    /// Counts changes (`STATX_CHANGE_COOKIE`, NFS).
+    /// A counter of changes (`STATX_CHANGE_COOKIE`, NFS).
     pub sequence: u64,
 }
 
 impl Metadata {
-    /// What an inode item says. `sector_bytes` is the sector size of the volume.
+    /// Returns the metadata of an inode item. `sector_bytes` is the sector size of the volume.
     #[must_use]
     pub fn from_item(location: Location, item: &InodeItem, sector_bytes: u32) -> Self {
         let kind = kind_of_mode(item.mode);
-        // Clamp: a number from disk, which is only shown.
+        // Clamp: the number comes from disk, and is only displayed.
         let allocated = item
             .nbytes
             .checked_align_up(u64::from(sector_bytes))
@@ -158,7 +159,7 @@ impl Metadata {
         }
     }
 
-    /// The empty directory that stands for a subvolume which is not there; `directory` holds it.
+    /// Returns the empty directory that replaces an absent subvolume. `directory` holds it.
     #[must_use]
     pub fn placeholder(location: Location, directory: &Self) -> Self {
         Self {
@@ -183,39 +184,40 @@ impl Metadata {
         }
     }
 
-    /// `st_blocks`: what the content takes up, in units of 512 bytes.
+    /// Returns `st_blocks`: the space of the content in units of 512 bytes.
     #[must_use]
     pub const fn blocks_512(&self) -> u64 {
         self.allocated.get() >> 9
     }
 
-    /// The permission bits with set-uid, set-gid and sticky.
+    /// Returns the permission bits with set-uid, set-gid and sticky.
     #[must_use]
     pub const fn permissions(&self) -> u32 {
         self.mode & 0o7777
     }
 
-    /// Whether this is a directory.
+    /// Returns true if the inode is a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
     }
 
-    /// The flags as `lsattr` and the `FS_IOC_GETFLAGS` ioctl show them.
+    /// Returns the flags as `lsattr` and the `FS_IOC_GETFLAGS` ioctl show them.
     #[must_use]
     pub fn attributes(&self) -> FileAttributes {
         FileAttributes::from_inode_flags(self.flags)
     }
 }
 
-/// The kind of file that the type bits of a mode name; [`FileKind::Unknown`] where they name none.
+/// Returns the kind of file that the type bits of a mode name, or [`FileKind::Unknown`] if they
+/// name none.
 #[must_use]
 pub fn kind_of_mode(mode: u32) -> FileKind {
-    // Clamp: a mode from disk.
+    // Clamp: the mode comes from disk.
     FileKind::from_mode(mode).unwrap_or(FileKind::Unknown)
 }
 
-/// The kind of a file in words.
+/// Returns the kind of a file as text.
 pub const fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Unknown => "an unknown type",
@@ -231,10 +233,11 @@ pub const fn kind_name(kind: FileKind) -> &'static str {
 }
 
 impl Filesystem {
-    /// The inode as `stat(2)` shows it.
+    /// Returns the inode's attributes as `stat(2)` shows them.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that the tree cannot be read.
+    /// Returns [`Error::InodeNotFound`] or [`Error::SubvolumeNotFound`]. Also fails if the tree
+    /// cannot be read.
     pub fn metadata(&self, location: Location) -> Result<Metadata> {
         if let Some(directory) = location.placeholder() {
             return Ok(Metadata::placeholder(location, &self.metadata(directory)?));
@@ -243,7 +246,8 @@ impl Filesystem {
         self.metadata_in(&tree, location)
     }
 
-    /// [`Filesystem::metadata`] where the tree is already at hand.
+    /// Returns the inode's attributes like [`Filesystem::metadata`], for a tree that the caller
+    /// already has.
     pub fn metadata_in(&self, tree: &Tree, location: Location) -> Result<Metadata> {
         if location.inode == PLACEHOLDER_INODE {
             return Err(Error::InodeNotFound { location });
@@ -257,10 +261,11 @@ impl Filesystem {
         Ok(Metadata::from_item(location, &inode, self.sector_bytes()))
     }
 
-    /// Everything about the inode that its items say, in one pass over them.
+    /// Returns all items of the inode, read in one pass.
     ///
     /// # Errors
-    /// As [`Filesystem::metadata`]; [`Error::TooBig`] when its attributes exceed a generous limit.
+    /// Fails as [`Filesystem::metadata`] does. Returns [`Error::TooBig`] if the attributes exceed a
+    /// generous limit.
     pub fn inode_record(&self, location: Location) -> Result<InodeRecord> {
         if location.placeholder().is_some() {
             return Ok(InodeRecord::of_placeholder(self.metadata(location)?));

@@ -1,23 +1,24 @@
 //! Reading btrfs as a file system: subvolumes, paths, inodes, file content.
 //!
-//! The layers below read verified tree blocks and data by logical address; here their items get their meaning.
-//! Everything hangs on [`Filesystem`], a cheap handle on an open volume. All calls take `&self` and may run at
-//! once from any number of threads.
+//! The layers below read verified tree blocks and data by logical address. This crate interprets
+//! the items. [`Filesystem`], a cheap handle on an open volume, provides all calls. They take
+//! `&self` and may run in parallel on any number of threads.
 //!
 //! | to | see |
 //! |---|---|
 //! | open a volume | [`OpenOptions`] in [`open`], [`Notice`] |
 //! | find trees and subvolumes | [`filesystem`], [`subvolume`] |
 //! | follow paths, list directories | [`lookup`], [`directory`] |
-//! | see what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
+//! | read what `stat`, `lsattr`, `getfattr` show | [`inode`], [`xattrs`] |
 //! | read files | [`mod@file`] at any offset, [`reader`] as a stream, [`extents`] for their maps |
-//! | have extents as they are stored | [`stored`] |
-//! | go over whole directory trees | [`walk`] |
-//! | find what two snapshots do not share | [`changed`] |
-//! | ask how much of a chunk is in use | [`block_groups`] |
-//! | watch and stop long jobs | [`progress`] |
+//! | read extents in their stored form | [`stored`] |
+//! | walk whole directory trees | [`walk`] |
+//! | find the blocks that two snapshots do not share | [`changed`] |
+//! | query the used bytes of a chunk | [`block_groups`] |
+//! | watch and cancel long jobs | [`progress`] |
 //!
-//! Nothing is edited here: the crate `writer` does that, with what this one knows. A pending log tree is replayed there.
+//! This crate edits nothing: the crate `writer` does, with the help of this one. It also replays a
+//! pending log tree.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

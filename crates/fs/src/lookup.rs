@@ -1,13 +1,13 @@
-//! Paths to inodes, and back.
+//! Resolution of paths to inodes, and of inodes to paths.
 //!
-//! Resolving a path never leaves the volume: an absolute symlink begins at the root that the caller named, and
-//! `..` does not climb above it. Nested subvolumes are crossed as through a mount. The way back down is kept as
-//! a stack, so that `..` needs no reading and cannot be misled by what is on disk.
+//! Resolving a path never leaves the volume: an absolute symlink begins at the root that the caller
+//! named, and `..` does not ascend above it. Nested subvolumes are crossed like mounts. A stack
+//! keeps the path from the root, so `..` needs no reads, and bytes on disk cannot mislead it.
 //!
-//! Limits are those of the kernel: 255 bytes a name, 4095 a path, 40 symlinks a path.
+//! Limits are those of the kernel: 255 bytes for a name, 4095 for a path, 40 symlinks for a path.
 //!
-//! The way from an inode up to its names follows `INODE_REF` and `INODE_EXTREF`. What is on disk may form a
-//! circle there; the climb gives up after as many steps as a path can have names.
+//! The path from an inode up to its names follows `INODE_REF` and `INODE_EXTREF`. Items on disk may
+//! form a cycle. The ascent stops after as many steps as a path can have names.
 
 use crate::directory::DirEntry;
 use crate::error::{Corruption, Error, Result};
@@ -20,65 +20,70 @@ use buttress_format::{
 use buttress_tree::{ReadAhead, Tree};
 use std::path::PathBuf;
 
-/// The longest name of an entry.
+/// The maximum length of an entry's name in bytes.
 pub const NAME_LIMIT: usize = 255;
 
-/// The longest path, and the longest target of a symlink.
+/// The maximum length of a path, and of a symlink's target.
 pub const PATH_LIMIT: usize = 4095;
 
-/// How many symlinks one path may lead through.
+/// The maximum number of symlinks that one path may contain.
 pub const SYMLINK_LIMIT: u32 = 40;
 
-/// How many directories may lie above an inode before the climb is given up.
+/// The maximum number of directories above an inode before the ascent stops.
 const PARENTS_LIMIT: usize = 65_536;
 
-/// How long all paths of one inode may be together: 65,535 names, as many as an inode can have, of a thousand bytes each.
+/// The maximum total length of all paths of one inode: 65,535 names, the maximum of an inode, of a
+/// thousand bytes each.
 const PATHS_BYTES_MAX: usize = 64 << 20;
 
-/// What becomes of a symlink at the end of a path.
+/// The treatment of a symlink at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// It is followed, as `stat(2)` does.
+    /// The symlink is followed, as in `stat(2)`.
     All,
-    /// It is what the path leads to, as for `lstat(2)`. A slash at the end of the path follows it all the same.
+    /// The path leads to the symlink itself, as in `lstat(2)`. A slash at the end of the path
+    /// follows it nevertheless.
     NotLast,
 }
 
-/// Where a path is resolved: in a state that stays, or among names as they are now.
+/// The source of names for path resolution: a fixed state, or the current names.
 pub trait Names {
-    /// The entry `name` of a directory, or `None`.
+    /// Returns the entry `name` of a directory, or `None`.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or that the directory cannot be read.
+    /// Returns [`Error::NotADirectory`] or [`Error::InodeNotFound`]. Also fails if the directory
+    /// cannot be read.
     fn lookup(&self, directory: Location, name: &[u8]) -> Result<Option<DirEntry>>;
 
-    /// The target of a symlink, as stored.
+    /// Returns the target of a symlink as stored.
     ///
     /// # Errors
-    /// [`Error::NotASymlink`], [`Corruption::SymlinkLength`], or that it cannot be read.
+    /// Returns [`Error::NotASymlink`] or [`Corruption::SymlinkLength`]. Also fails if it cannot be
+    /// read.
     fn read_link(&self, location: Location) -> Result<Vec<u8>>;
 
-    /// What an inode is.
+    /// Returns the kind of an inode.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::SubvolumeNotFound`], or that it cannot be read.
+    /// Returns [`Error::InodeNotFound`] or [`Error::SubvolumeNotFound`]. Also fails if the inode
+    /// cannot be read.
     fn kind_of(&self, location: Location) -> Result<FileKind>;
 }
 
-/// A path being resolved.
+/// The state of a path resolution.
 struct Walk<'a, N> {
     names: &'a N,
-    /// From the root that the caller named down to where the walk is: never empty.
+    /// The inodes from the caller's root down to the current position; never empty.
     stack: Vec<(Location, FileKind)>,
-    /// Names still to come, the next one last.
+    /// The remaining names, the next one last.
     rest: Vec<Vec<u8>>,
     symlinks: u32,
     asked: &'a [u8],
 }
 
-/// Returns a path of the volume as one of the standard library, for messages.
+/// Returns a path of the volume as a path of the standard library, for messages.
 ///
-/// Paths of systems other than Unix are Unicode. There U+FFFD takes the place of bytes that are not UTF-8.
+/// Paths of systems other than Unix are Unicode. There, U+FFFD replaces bytes that are not UTF-8.
 #[must_use]
 pub fn display_path(bytes: &[u8]) -> PathBuf {
     #[cfg(unix)]
@@ -96,14 +101,14 @@ fn names_of(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
         .map(<[u8]>::to_vec)
 }
 
-/// Whether a path demands that what it leads to be a directory.
+/// Returns true if a path requires its target to be a directory.
 fn demands_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.") || path == b"." || path.ends_with(b"/..") || path == b".."
 }
 
 impl<N: Names> Walk<'_, N> {
     fn here(&self) -> (Location, FileKind) {
-        // Clamp: above the root is the root.
+        // Clamp: the parent of the root is the root.
         self.stack.last().copied().unwrap_or((
             Location::root_of(buttress_format::SubvolumeId::TOP_LEVEL),
             FileKind::Directory,
@@ -122,7 +127,7 @@ impl<N: Names> Walk<'_, N> {
         }
     }
 
-    /// Goes down by one name.
+    /// Descends by one name.
     fn step(&mut self, name: &[u8], follow: bool) -> Result<()> {
         let (directory, kind) = self.here();
         if kind != FileKind::Directory {
@@ -151,7 +156,7 @@ impl<N: Names> Walk<'_, N> {
         Ok(())
     }
 
-    /// Puts the names of a symlink's target before those still to come.
+    /// Puts the names of a symlink's target before the remaining names.
     fn follow(&mut self, entry: &DirEntry) -> Result<()> {
         self.symlinks = self.symlinks.exact_add(1);
         if self.symlinks > SYMLINK_LIMIT {
@@ -165,7 +170,7 @@ impl<N: Names> Walk<'_, N> {
             self.stack.truncate(1);
         }
         if demands_directory(&target) && self.rest.is_empty() {
-            // A name that stays where it is, but must stand on a directory.
+            // The name `.` keeps the position, but requires a directory.
             self.rest.push(b".".to_vec());
         }
         self.rest.extend(names_of(&target).rev());
@@ -186,11 +191,12 @@ impl<N: Names> Walk<'_, N> {
     }
 }
 
-/// What `path` leads to, from the directory `root`. A slash at the start means `root` too.
+/// Returns the target of `path`, relative to the directory `root`. A slash at the start also means
+/// `root`.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`], [`Error::NameTooLong`], or
-/// that a directory cannot be read.
+/// Returns [`Error::NotFound`], [`Error::NotADirectory`], [`Error::TooManySymlinks`] or
+/// [`Error::NameTooLong`]. Also fails if a directory cannot be read.
 pub fn resolve(names: &impl Names, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
     if path.len() > PATH_LIMIT {
         return Err(Error::NameTooLong {
@@ -229,18 +235,20 @@ impl Names for Filesystem {
 }
 
 impl Filesystem {
-    /// What `path` leads to, from the directory `root`. A slash at the start means `root` too.
+    /// Returns the target of `path`, relative to the directory `root`. A slash at the start also
+    /// means `root`.
     ///
     /// # Errors
-    /// Those of [`resolve`].
+    /// Fails as [`resolve`] does.
     pub fn resolve(&self, root: Location, path: &[u8], follow: Follow) -> Result<Location> {
         resolve(self, root, path, follow)
     }
 
-    /// The target of a symlink, as stored.
+    /// Returns the target of a symlink as stored.
     ///
     /// # Errors
-    /// [`Error::NotASymlink`], [`Corruption::SymlinkLength`], or that it cannot be read.
+    /// Returns [`Error::NotASymlink`] or [`Corruption::SymlinkLength`]. Also fails if it cannot be
+    /// read.
     pub fn read_link(&self, location: Location) -> Result<Vec<u8>> {
         let metadata = self.metadata(location)?;
         if metadata.kind != FileKind::Symlink {
@@ -265,7 +273,7 @@ impl Filesystem {
         Ok(target)
     }
 
-    /// The index that the inode's own record of its name `name` in `directory` holds, or `None`.
+    /// Returns the index in the inode's own record of its name `name` in `directory`, or `None`.
     pub fn link_index(
         &self,
         tree: &Tree,
@@ -296,7 +304,8 @@ impl Filesystem {
         }))
     }
 
-    /// The directory that holds a directory, and its name there; `None` for the root of a subvolume.
+    /// Returns the directory that holds a directory, and its name there; `None` for the root of a
+    /// subvolume.
     fn parent_of(&self, tree: &Tree, location: Location) -> Result<Option<(InodeNumber, Vec<u8>)>> {
         if location.is_subvolume_root() {
             return Ok(None);
@@ -330,10 +339,12 @@ impl Filesystem {
         .into())
     }
 
-    /// The path of a directory in its subvolume, without a slash at its start; empty for the root.
+    /// Returns the path of a directory in its subvolume, without a slash at its start; empty for
+    /// the root.
     ///
     /// # Errors
-    /// [`Corruption::ParentLoop`] when the way up does not end, or that the tree cannot be read.
+    /// Returns [`Corruption::ParentLoop`] if the ascent does not end. Also fails if the tree cannot
+    /// be read.
     pub fn directory_path(&self, directory: Location) -> Result<Vec<u8>> {
         let tree = self.subvolume_tree(directory.subvolume)?;
         let mut names = Vec::new();
@@ -353,12 +364,12 @@ impl Filesystem {
         Ok(names.join(&b'/'))
     }
 
-    /// All paths of an inode in its subvolume, without a slash at their start: one for each of its names.
-    /// The root directory has one, which is empty.
+    /// Returns all paths of an inode in its subvolume, without a slash at their start: one for each
+    /// of its names. The root directory has one path, which is empty.
     ///
     /// # Errors
-    /// [`Error::InodeNotFound`], [`Error::TooBig`] for more than 64 MiB of paths, or that the way up cannot be read for
-    /// one of the names.
+    /// Returns [`Error::InodeNotFound`], or [`Error::TooBig`] for more than 64 MiB of paths. Also
+    /// fails if the ascent from one of the names cannot be read.
     pub fn inode_paths(&self, location: Location) -> Result<Vec<Vec<u8>>> {
         if location.is_subvolume_root() {
             return Ok(vec![Vec::new()]);

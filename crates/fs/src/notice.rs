@@ -1,52 +1,54 @@
-//! What a user should know about a volume that is read all the same.
+//! Notices about a volume that are no failures: the volume is still read.
 
 use buttress_format::{Generation, Logical, TreeId};
 use core::fmt;
 
-/// Something about the volume that the user should know.
+/// A fact about the volume that the user should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Something about its devices.
+    /// A notice about the volume's devices.
     Volume(buttress_volume::Notice),
-    /// Synced changes wait in a log tree, and are shown as if it had been replayed.
+    /// A log tree holds synced changes, which are shown as if it had been replayed.
     LogReplayed {
-        /// The commit that it follows.
+        /// The commit that the log follows.
         generation: Generation,
     },
-    /// Synced changes wait in a log tree that cannot be replayed: the volume is read as of its last commit.
+    /// A log tree holds synced changes, but cannot be replayed. The volume is read as of its last
+    /// commit.
     LogNotReplayed {
-        /// The commit that it follows.
+        /// The commit that the log follows.
         generation: Generation,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Synced changes wait in a log tree that is not replayed: the volume is read as of its last commit.
+    /// A log tree holds synced changes, and is not replayed. The volume is read as of its last
+    /// commit.
     PendingLog {
         /// The root of the log tree.
         logical: Logical,
-        /// Its level.
+        /// The level of the log tree's root.
         level: u8,
-        /// The commit that it follows.
+        /// The commit that the log follows.
         generation: Generation,
     },
-    /// The root tree could not be read; one of the backup roots in the superblock was taken.
+    /// The root tree could not be read, and a backup root of the superblock is used.
     BackupRootUsed {
-        /// Which of the four.
+        /// The index of the backup root, among four.
         slot: usize,
-        /// The commit that it belongs to.
+        /// The commit of the backup root.
         generation: Generation,
-        /// Why the superblock's own root was passed over.
+        /// The reason why the superblock's own root was not used.
         reason: String,
     },
-    /// A tree is missing or its root cannot be read. What does not need it can still be read.
+    /// A tree is missing, or its root cannot be read. Operations that do not need it still work.
     TreeUnreadable {
         /// The tree.
         tree: TreeId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Data is read without looking at checksums, as asked for.
+    /// Data is read without verification, because the options ask for it.
     DataUnverified,
 }
 

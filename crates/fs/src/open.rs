@@ -1,16 +1,18 @@
-//! Opening: from devices to trees.
+//! Opening a volume: from devices to trees.
 //!
 //! 1. The volume finds its superblock, matches its devices and knows the system chunks.
-//! 2. The chunk tree lies in system chunks; walking it gives all chunks and devices, and the volume decides
-//!    whether enough devices are there. Where it cannot be walked and devices are missing, that is the error.
-//! 3. The root tree: the superblock's, or with `rescue=usebackuproot` the newest of its backup roots from
-//!    which the root tree and the trees in it that every volume has can be read.
-//! 4. With the raid-stripe-tree feature, data addresses go through that tree: it is handed down to the volume.
+//! 2. The chunk tree lies in system chunks. A walk over it yields all chunks and devices, and the
+//!   volume decides if enough devices are present. If the walk fails and devices are missing, the
+//!   error names the missing devices.
+//! 3. The root tree is that of the superblock. With `rescue=usebackuproot`, it is the newest backup
+//!   root whose root tree and mandatory trees can be read.
+//! 4. With the raid-stripe-tree feature, data addresses go through that tree, which is passed down
+//!   to the volume.
 //!
-//! A pending log tree is not replayed here: the volume is as of its last commit, and a [`Notice`] says so. The crate `writer`
-//! replays it: on the volume where that is opened for writing, in memory where it is opened for reading.
-//! A tree that cannot be read does not stop opening, as it does in the kernel: a notice names it, and calls
-//! that need it fail.
+//! This module does not replay a pending log tree: the volume has the state of its last commit, and
+//! a [`Notice`] reports this. The crate `writer` replays the log: on the volume if it is opened for
+//! writing, in memory if it is opened for reading. Unlike in the kernel, an unreadable tree does
+//! not prevent opening. A notice names it, and calls that need it fail.
 
 use crate::error::{Corruption, Error, Result};
 use crate::executor::Executor;
@@ -26,10 +28,10 @@ use std::sync::Arc;
 
 mod stripe_tree;
 
-/// The node cache's budget where none is given.
+/// The default budget of the node cache.
 pub const DEFAULT_CACHE: ByteCount = ByteCount::new(256 << 20);
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct OpenOptions {
@@ -52,57 +54,57 @@ impl OpenOptions {
         }
     }
 
-    /// The devices.
+    /// Returns the devices.
     #[must_use]
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The same on other devices.
+    /// Returns the same options for other devices.
     pub fn on(self, devices: Vec<Device>) -> Self {
         Self { devices, ..self }
     }
 
-    /// The budget of the node cache.
+    /// Sets the budget of the node cache.
     pub fn cache(mut self, budget: ByteCount) -> Self {
         self.cache = budget;
         self
     }
 
-    /// Whether to go on when devices are missing.
+    /// Sets whether to continue if devices are missing.
     pub fn degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
         self
     }
 
-    /// Exceptions for damaged volumes.
+    /// Sets the rescue options for damaged volumes.
     pub fn rescue(mut self, rescue: Rescue) -> Self {
         self.rescue = rescue;
         self
     }
 
-    /// Whether to go on when the root tree cannot be read, for looking at what is left: the chunk tree, and
-    /// blocks by their addresses. A notice says so, and trees that need it are not found.
+    /// Sets whether to continue if the root tree cannot be read, to inspect the chunk tree and
+    /// blocks by address. A notice reports this, and trees that need the root tree are not found.
     pub fn for_inspection(mut self, for_inspection: bool) -> Self {
         self.for_inspection = for_inspection;
         self
     }
 
-    /// Opens the volume. See the module.
+    /// Opens the volume; see the module's documentation.
     ///
     /// # Errors
-    /// No usable superblock, missing devices, unsupported features, or that the chunk tree or the root tree
-    /// cannot be read.
+    /// Fails without a usable superblock, with missing devices, or with unsupported features. Also
+    /// fails if the chunk tree or the root tree cannot be read.
     pub fn open(self) -> Result<Filesystem> {
         Filesystem::open(self)
     }
 }
 
 impl Filesystem {
-    /// Opens a volume. See [`OpenOptions::open`].
+    /// Opens a volume; see [`OpenOptions::open`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`OpenOptions::open`] does.
     pub fn open(options: OpenOptions) -> Result<Self> {
         let OpenOptions {
             devices,
@@ -111,7 +113,8 @@ impl Filesystem {
             rescue,
             for_inspection,
         } = options;
-        // On a simulated device everything happens on the caller's thread, so that runs can be repeated.
+        // On a simulated device, all work runs on the caller's thread, so that runs can be
+        // repeated.
         let executor = if devices.iter().any(|device| device.virtual_clock().is_some()) {
             Executor::inline()
         } else {
@@ -161,17 +164,17 @@ impl Filesystem {
     }
 }
 
-/// The trees that opening begins with.
+/// The first trees of opening.
 struct Roots {
-    /// The chunk tree, which has been walked.
+    /// The chunk tree, after the walk over it.
     chunk_tree: Tree,
     /// The root tree.
     root_tree: Tree,
-    /// Why the root tree cannot be used, if it cannot.
+    /// The reason why the root tree cannot be used, if it cannot.
     failure: Option<Error>,
 }
 
-/// The chunk tree, walked, and the root tree, by the superblock's roots or a backup's.
+/// Returns the walked chunk tree and the root tree, by the superblock's roots or a backup's.
 fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) -> Result<Roots> {
     let superblock = forest.volume().superblock();
     let chunk_tree = forest.tree(RootPointer {
@@ -220,7 +223,7 @@ fn open_roots(forest: &Arc<Forest>, rescue: &Rescue, notices: &mut Vec<Notice>) 
     })
 }
 
-/// Hands every chunk and device of the chunk tree to the volume.
+/// Passes every chunk and device of the chunk tree to the volume.
 fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
     let sector_bytes = volume.superblock().sector_bytes;
     let broken = |error| {
@@ -249,7 +252,8 @@ fn load_chunks(volume: &Volume, chunk_tree: &Tree) -> Result<()> {
 /// The trees that every volume has.
 const ESSENTIAL_TREES: [TreeId; 4] = [TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CHECKSUM];
 
-/// Reads the root tree's root and, where `thorough`, those of the trees that every volume has.
+/// Reads the root block of the root tree. If `thorough` is set, also reads those of the trees that
+/// every volume has.
 fn check_roots(forest: &Arc<Forest>, root_tree: &Tree, thorough: bool) -> Result<()> {
     root_tree.cursor(ReadAhead::None).seek(&Key::MIN)?;
     if thorough {
@@ -260,7 +264,7 @@ fn check_roots(forest: &Arc<Forest>, root_tree: &Tree, thorough: bool) -> Result
     Ok(())
 }
 
-/// Where the root item of one of the volume's own trees says that it begins.
+/// Returns the root pointer in the root item of one of the volume's own trees.
 fn root_of(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<RootPointer> {
     let key = Key::new(id.object_id(), ItemType::ROOT_ITEM, 0);
     let item = root_tree.get(&key)?.ok_or(Corruption::TreeMissing { tree: id })?;
@@ -280,7 +284,7 @@ fn check_tree(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<()> 
     Ok(())
 }
 
-/// The newest backup root that can be read.
+/// Returns the newest backup root that can be read.
 fn usable_backup(forest: &Arc<Forest>) -> Option<(usize, BackupRoot, Tree)> {
     let superblock = forest.volume().superblock();
     let mut backups: Vec<(usize, BackupRoot)> = superblock.backup_roots.iter().cloned().enumerate().collect();
@@ -300,8 +304,8 @@ fn usable_backup(forest: &Arc<Forest>) -> Option<(usize, BackupRoot, Tree)> {
         })
 }
 
-/// With the raid-stripe-tree feature, gives the volume the tree that knows where data lies. Without its root the
-/// volume has no answer for such data; [`report_trees`] then says why.
+/// Passes the RAID stripe tree to the volume, if the volume has that feature. Without the tree's
+/// root, the volume cannot locate such data; [`report_trees`] then reports the reason.
 fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tree) {
     if volume.superblock().incompat.contains(Incompat::RAID_STRIPE_TREE)
         && let Ok(root) = root_of(forest, root_tree, TreeId::RAID_STRIPE)
@@ -313,7 +317,7 @@ fn attach_stripe_tree(volume: &Arc<Volume>, forest: &Arc<Forest>, root_tree: &Tr
     }
 }
 
-/// Says which of the trees that the volume must have cannot be read.
+/// Reports mandatory trees that cannot be read.
 fn report_trees(forest: &Arc<Forest>, root_tree: &Tree, notices: &mut Vec<Notice>) {
     let superblock = forest.volume().superblock();
     let stripe_tree = superblock.incompat.contains(Incompat::RAID_STRIPE_TREE);

@@ -1,15 +1,16 @@
-//! The one interface by which long jobs report how far they are and learn that they should stop.
+//! Progress: the interface by which long jobs report their progress and learn that they were
+//! cancelled.
 //!
-//! A job takes a [`Progress`], adds to its counters as it goes, and calls [`Progress::check`] at least once
-//! for each batch of work. Whoever waits reads a [`Snapshot`] as often as it likes, from another thread, and
-//! calls [`Progress::cancel`] to stop the job. Counters only grow. No clock is involved.
+//! A job receives a [`Progress`], adds to its counters, and calls [`Progress::check`] at least once
+//! for each batch of work. Another thread reads a [`Snapshot`] at any time, and calls
+//! [`Progress::cancel`] to stop the job. Counters only grow. No clock is involved.
 
 use crate::error::{Error, Result};
 use buttress_format::ByteCount;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A handle on the progress of one job; clones are the same job.
+/// A handle on the progress of one job. All clones belong to the same job.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     cancelled: Arc<AtomicBool>,
@@ -24,27 +25,27 @@ struct Counters {
     errors: AtomicU64,
 }
 
-/// How far a job is.
+/// The progress of a job at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Files, blocks, or whatever the job counts.
+    /// The number of files, blocks, or other items that the job counts.
     pub items: u64,
-    /// Bytes that were handled.
+    /// The number of processed bytes.
     pub bytes: ByteCount,
-    /// Bytes that will have been handled at the end, as far as the job knows; zero when it does not.
+    /// The expected total of bytes, as far as the job knows it; otherwise zero.
     pub expected: ByteCount,
-    /// Faults that were found on the way.
+    /// The number of errors found so far.
     pub errors: u64,
 }
 
 impl Progress {
-    /// A job that has not begun.
+    /// Makes the progress of a job that has not begun.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A job that is asked to stop by setting this flag.
+    /// Makes the progress of a job that ends when this flag is set.
     #[must_use]
     pub fn cancelled_by(cancelled: Arc<AtomicBool>) -> Self {
         Self {
@@ -53,25 +54,28 @@ impl Progress {
         }
     }
 
-    /// Asks the job to stop. It ends with [`Error::Cancelled`] at its next check.
+    /// Cancels the job. It ends with [`Error::Cancelled`] at its next check.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// What [`Progress::cancel`] sets, for those who can do nothing but set a flag, such as signal handlers.
+    /// Returns the flag that [`Progress::cancel`] sets, for signal handlers, which can only set a
+    /// flag.
     #[must_use]
     pub fn cancellation(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.cancelled)
     }
 
-    /// Whether the job was asked to stop.
+    /// Returns true if the job was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
+    /// Checks that the job was not cancelled.
+    ///
     /// # Errors
-    /// [`Error::Cancelled`] once the job was asked to stop.
+    /// Returns [`Error::Cancelled`] if the job was cancelled.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() {
             Err(Error::Cancelled)
@@ -80,23 +84,23 @@ impl Progress {
         }
     }
 
-    /// Counts `items` more, of `bytes` in all.
+    /// Adds `items` items with a total of `bytes`.
     pub fn advance(&self, items: u64, bytes: ByteCount) {
         self.counters.items.fetch_add(items, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes.get(), Ordering::Relaxed);
     }
 
-    /// Counts one fault.
+    /// Counts one error.
     pub fn count_error(&self) {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// States how many bytes the whole job is about.
+    /// Sets the expected total of bytes.
     pub fn expect(&self, bytes: ByteCount) {
         self.counters.expected_bytes.store(bytes.get(), Ordering::Relaxed);
     }
 
-    /// How far the job is now.
+    /// Returns the current progress.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

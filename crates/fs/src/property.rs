@@ -1,7 +1,8 @@
-//! Properties: attributes that btrfs itself acts upon. There is one, `btrfs.compression`.
+//! Properties: attributes that btrfs itself interprets. The only one is `btrfs.compression`.
 //!
-//! Setting it to an algorithm sets the inode's flag to compress, `no` and `none` the one not to; removing it clears both.
-//! New files and directories are given their directory's, if it names an algorithm.
+//! Setting it to an algorithm sets the inode's flag to compress. `no` and `none` set the flag not
+//! to compress. Removing it clears both. New files and directories inherit the property from their
+//! directory if it names an algorithm.
 //!
 //! Source: btrfs-property(8); btrfs(5), section "Compression".
 
@@ -11,23 +12,23 @@ use buttress_format::{Compression, FileKind, Incompat, InodeFlags};
 /// The name of the attribute.
 pub const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
 
-/// What the attributes of the namespace begin with.
+/// The prefix of the attributes of this namespace.
 pub const PREFIX: &[u8] = b"btrfs.";
 
-/// The property of compression.
+/// The property for compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompressionProperty {
-    /// Content is compressed in this way.
+    /// Content is compressed with this algorithm.
     With(Compression),
     /// Content is not compressed.
     Never,
 }
 
 impl CompressionProperty {
-    /// What a value says. An algorithm may be followed by a level, which has no effect.
+    /// Parses a value. A level may follow the algorithm, but has no effect.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a value without a meaning.
+    /// Returns [`Error::Invalid`] for an unknown value.
     pub fn parse(value: &[u8]) -> Result<Self> {
         if value == b"no" || value == b"none" {
             return Ok(Self::Never);
@@ -41,7 +42,7 @@ impl CompressionProperty {
             })
     }
 
-    /// The value that new inodes are given: the algorithm's name.
+    /// Returns the value that new inodes inherit: the algorithm's name.
     pub const fn inherited_value(self) -> Option<&'static [u8]> {
         match self {
             Self::With(compression) => Some(compression.name().as_bytes()),
@@ -49,7 +50,7 @@ impl CompressionProperty {
         }
     }
 
-    /// The feature that readers need for it.
+    /// Returns the feature that readers of the content need.
     pub const fn feature(self) -> Option<Incompat> {
         match self {
             Self::With(Compression::Lzo) => Some(Incompat::COMPRESS_LZO),
@@ -59,7 +60,7 @@ impl CompressionProperty {
     }
 }
 
-/// The flags of an inode with this property, or without one.
+/// Returns the flags of an inode with this property, or without one.
 pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) -> InodeFlags {
     flags.remove(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
     match property {
@@ -70,7 +71,8 @@ pub fn flags_with(property: Option<CompressionProperty>, mut flags: InodeFlags) 
     flags
 }
 
-/// Whether inodes of this kind can have the property: those with content, and directories, which pass it on.
+/// Returns true if inodes of this kind can have the property: those with content, and directories,
+/// which pass it on.
 pub fn is_for(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory)
 }

@@ -1,14 +1,15 @@
-//! Reading a file from one end to the other, at the speed of the device and of all cores.
+//! Sequential reads of a file, at the speed of the device and of all cores.
 //!
-//! A [`FileReader`] keeps a window of the file under way: extents are read in batches, verified and decompressed
-//! on worker threads, and handed out in order. The window begins small, so that reading a few bytes costs
-//! little, and doubles with each batch up to `WINDOW_MAX_BYTES`. Holes come as holes: nobody writes their
-//! zeros unless asked to.
+//! A [`FileReader`] keeps a window of the file in flight. Extents are read in batches, verified and
+//! decompressed on worker threads, and returned in order. The window begins small, so that reading
+//! a few bytes is cheap. It doubles with each batch up to `WINDOW_MAX_BYTES`. Holes are returned as
+//! holes, and no thread writes their zeros unless the caller asks for them.
 //!
-//! Damage does not end the stream: a [`Chunk`] says what is lost, with its length, and the chunks after it
-//! follow. As a [`std::io::Read`] the reader returns the error once, then goes on behind the damage.
+//! Damage does not end the stream. A [`Chunk`] describes the loss with its length, and the
+//! following chunks are returned. As a [`std::io::Read`], the reader returns the error once, then
+//! continues after the damage.
 //!
-//! Bounds: at most the window in bytes, `QUEUE_MAX` in chunks.
+//! Bounds: at most the window in bytes, and `QUEUE_MAX` in chunks.
 
 use crate::checksums::ChecksumReader;
 use crate::content::{Chunk, Chunks, Content, Piece, Planned, inflate_inline, plan};
@@ -22,33 +23,33 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-/// What is under way after the first batch.
+/// The number of bytes in flight after the first batch.
 const WINDOW_MIN_BYTES: usize = 1 << 20;
 
-/// What is under way at most.
+/// The maximum number of bytes in flight.
 const WINDOW_MAX_BYTES: usize = 16 << 20;
 
-/// How many chunks are under way at most.
+/// The maximum number of chunks in flight.
 const QUEUE_MAX: usize = 2048;
 
-/// A stream of a file. See the module.
+/// A stream of a file; see the module's documentation.
 #[derive(Debug)]
 pub struct FileReader {
     file: File,
     wanted: Range<FileOffset>,
-    /// The map; `None` before the first chunk and after the last range.
+    /// The map of the file; `None` before the first chunk and after the last range.
     extents: Option<FileExtents>,
     checksums: Option<ChecksumReader>,
     started: bool,
-    /// Up to where ranges were planned.
+    /// The offset up to which ranges were planned.
     planned_to: FileOffset,
-    /// A range of which only a part was planned.
+    /// A partially planned range.
     range: Option<crate::extents::FileRange>,
     queue: VecDeque<Entry>,
     queued_bytes: usize,
     window_bytes: usize,
     ready: VecDeque<Chunk>,
-    /// Up to where chunks were handed out.
+    /// The offset up to which chunks were returned.
     position: FileOffset,
 }
 
@@ -64,17 +65,17 @@ enum Work {
     Task(Task<Chunks>),
 }
 
-/// Content of a file that somebody else put under way.
+/// Content whose read the caller of this module started.
 #[derive(Debug)]
 pub(crate) enum Prefetched {
-    /// Content at hand.
+    /// Content that is available.
     Chunk(Chunk),
-    /// Content to be waited for.
+    /// Content to wait for.
     Task(Task<Chunks>),
 }
 
 impl FileReader {
-    /// A reader of a range of a file.
+    /// Makes a reader of a range of a file.
     pub fn new(file: File, wanted: Range<FileOffset>) -> Self {
         let start = wanted.start;
         Self {
@@ -93,7 +94,7 @@ impl FileReader {
         }
     }
 
-    /// A stream whose content is under way already, all of it.
+    /// Makes a stream whose reads were all started before.
     pub(crate) fn prefetched(file: File, content: impl IntoIterator<Item = Prefetched>) -> Self {
         let end = FileOffset::new(file.size().get());
         let mut reader = Self::new(file, FileOffset::MIN..end);
@@ -114,32 +115,32 @@ impl FileReader {
         reader
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub const fn file(&self) -> &File {
         &self.file
     }
 
-    /// Puts the first part of the content under way, so that it is there when it is asked for.
+    /// Starts reading the first part of the content, so that it is available at the first call.
     ///
     /// # Errors
-    /// As [`FileReader::next_chunk`].
+    /// Fails as [`FileReader::next_chunk`] does.
     pub fn prefetch(&mut self) -> Result<()> {
         self.refill()
     }
 
-    /// How many bytes are under way or wait to be taken, roughly.
+    /// Returns the approximate number of bytes in flight or not taken yet.
     #[must_use]
     pub const fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    /// The next run of the file: content, a hole, or damage; `None` at its end. Runs come in order, without
-    /// gaps, and end exactly at the end of what was asked for. Damage of the map that loses nothing comes as
-    /// damage of length zero.
+    /// Returns the next run of the file: content, a hole, or damage. Returns `None` at the end.
+    /// Runs are in order and without gaps, and end exactly at the end of the requested range.
+    /// Damage of the map that loses no bytes has length zero.
     ///
     /// # Errors
-    /// That the map of the file or its checksums cannot be looked up at all; the stream ends with that.
+    /// Fails if the map of the file or its checksums cannot be read at all. The stream then ends.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>> {
         loop {
             while let Some(chunk) = self.ready.pop_front() {
@@ -159,7 +160,7 @@ impl FileReader {
         }
     }
 
-    /// Fills what is missing before a chunk with a hole, and drops what was handed out already.
+    /// Inserts a hole before a chunk to fill a gap, and drops bytes that were already returned.
     fn in_order(&mut self, chunk: Chunk) -> Option<Chunk> {
         if chunk.length == ByteCount::ZERO && matches!(chunk.content, Content::Damaged(_)) {
             return Some(chunk);
@@ -183,7 +184,8 @@ impl FileReader {
         Some(chunk)
     }
 
-    /// What no range covered up to the end: nothing, unless the map ended early.
+    /// Returns the rest up to the end that no range covered. It is empty, unless the map ended
+    /// early.
     fn rest(&mut self) -> Option<Chunk> {
         let length = self.wanted.end.checked_distance_from(self.position)?;
         let offset = core::mem::replace(&mut self.position, self.wanted.end);
@@ -209,7 +211,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// Puts more of the file under way once half of the window has been used up.
+    /// Starts more reads once half of the window is used up.
     fn refill(&mut self) -> Result<()> {
         self.start()?;
         let half = self.window_bytes / 2;
@@ -249,7 +251,7 @@ impl FileReader {
             self.extents = None;
             return false;
         }
-        // A hole may be of any length; of data only a window's worth is planned at once.
+        // A hole may have any length. Data is planned for one window at a time.
         let from = range.offset.max(self.planned_to).max(self.wanted.start);
         let window = ByteCount::of(self.window_bytes);
         let stop = if range.is_zero() {
@@ -276,12 +278,13 @@ impl FileReader {
         true
     }
 
-    /// An error in the map stands for everything up to the next range that can be read.
+    /// Plans damage for an error of the map, up to the next readable range.
     fn plan_damage(&mut self, error: Error, planned: &mut Vec<Planned>) {
         let from = self.planned_to;
         let next = loop {
             match self.extents.as_mut().and_then(Iterator::next) {
-                // The map would show what lies between as a hole, which nobody knows.
+                // The map would return the bytes in between as a hole, but their content is
+                // unknown.
                 Some(Ok(range))
                     if range.kind == crate::extents::RangeKind::Hole
                         && range.generation.is_none()
@@ -305,7 +308,7 @@ impl FileReader {
         self.range = next;
     }
 
-    /// Starts the reads of all that was planned, in one go, and hands the rest to the workers.
+    /// Starts the planned reads in one plug, and passes the remaining work to the workers.
     fn submit(&mut self, planned: Vec<Planned>) -> Result<()> {
         let mut entries: Vec<Option<Work>> = Vec::with_capacity(planned.len());
         let mut sizes = Vec::with_capacity(planned.len());
@@ -348,7 +351,7 @@ impl FileReader {
             }
         }
         for (work, bytes) in entries.into_iter().zip(sizes) {
-            // Without its work a piece would read as a hole.
+            // Without its read, a piece would read as a hole.
             let work = work.ok_or_else(|| Defect::new("a piece of a file was planned and not read"))?;
             self.queued_bytes = self.queued_bytes.exact_add(bytes);
             self.queue.push_back(Entry { work, bytes });
@@ -356,7 +359,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// The content of the next chunk as far as it fits into `buffer`.
+    /// Returns the content of the next chunk that fits into `buffer`.
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let Some(chunk) = self.next_chunk()? else {
             return Ok(0);

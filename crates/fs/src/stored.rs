@@ -1,10 +1,10 @@
-//! Extents as they are stored: compressed bytes that are verified, but not decompressed.
+//! Extents in their stored form: compressed bytes that are verified, but not decompressed.
 //!
-//! For jobs that hand compressed extents on as they are, such as a send stream with encoded writes. Only
-//! compressed extents are read here: their sizes are bounded by the format (128 KiB).
+//! It serves jobs that pass compressed extents on unchanged, such as a send stream with encoded
+//! writes. Only compressed extents are read, whose size the format limits to 128 KiB.
 //!
-//! Reads are started one by one and awaited later, in any order; the verification runs on worker threads. Data is
-//! verified against the checksum tree unless the inode says that it has none, or the volume was opened with
+//! Reads are started one by one and awaited later in any order. Worker threads verify them against
+//! the checksum tree, unless the inode has no checksums or the volume was opened with
 //! `rescue=ignoredatacsums`.
 
 use crate::checksums::ChecksumReader;
@@ -18,14 +18,14 @@ use crate::location::Location;
 use buttress_format::{Compression, FileOffset, InodeFlags};
 use bytes::Bytes;
 
-/// Starts reads of compressed extents as they are stored.
+/// A reader of compressed extents in their stored form.
 #[derive(Debug)]
 pub struct StoredReader {
     filesystem: Filesystem,
     checksums: Option<ChecksumReader>,
 }
 
-/// A stored extent that is under way.
+/// A stored extent whose read is in flight.
 #[derive(Debug)]
 pub struct PendingStored {
     task: Task<Chunks>,
@@ -35,10 +35,10 @@ pub struct PendingStored {
 }
 
 impl StoredReader {
-    /// A reader of the volume's extents.
+    /// Makes a reader of the volume's extents.
     ///
     /// # Errors
-    /// That the checksum tree cannot be found.
+    /// Fails if the checksum tree cannot be found.
     pub fn new(filesystem: &Filesystem) -> Result<Self> {
         Ok(Self {
             filesystem: filesystem.clone(),
@@ -49,8 +49,8 @@ impl StoredReader {
     /// Starts reading the whole extent that a range of the file `metadata` at `offset` uses.
     ///
     /// # Errors
-    /// That the extent is not compressed (a caller's mistake, [`Corruption::CompressedTooLarge`] with its
-    /// sizes), or that its checksums cannot be looked up.
+    /// Returns [`Corruption::CompressedTooLarge`] with the sizes if the extent is not compressed,
+    /// which is a caller's mistake. Also fails if its checksums cannot be looked up.
     pub fn start(
         &mut self,
         metadata: &Metadata,
@@ -96,11 +96,11 @@ impl StoredReader {
 }
 
 impl PendingStored {
-    /// The stored bytes, as many as the extent has on disk.
+    /// Returns the stored bytes, as many as the extent has on disk.
     ///
     /// # Errors
-    /// What is wrong with them: [`Corruption::DataChecksum`], [`Corruption::DataChecksumMissing`], or that no
-    /// copy could be read.
+    /// Returns [`Corruption::DataChecksum`] or [`Corruption::DataChecksumMissing`]. Also fails if
+    /// no copy can be read.
     pub fn wait(self) -> Result<Bytes> {
         let mut good = None;
         for chunk in self.task.take()? {

@@ -1,10 +1,10 @@
-//! Subvolumes and snapshots: where they are, where they come from, what state they are in.
+//! Subvolumes and snapshots: their place, their origin, and their state.
 //!
-//! A subvolume is a tree of files with a root item in the root tree. Its place is a directory of another
-//! subvolume; the root tree records it from both sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under
-//! the child, with the directory and the name. A subvolume that was deleted has no place any more; its tree
-//! goes away in the background, and until then its root item counts no references and may say how far the
-//! dropping got.
+//! A subvolume is a tree of files with a root item in the root tree. Its place is a directory of
+//! another subvolume. The root tree records the place, with the directory and the name, from both
+//! sides: `ROOT_REF` under the parent and `ROOT_BACKREF` under the child. A deleted subvolume has
+//! no place. Its tree is dropped in the background. Until then, its root item counts no references,
+//! and may hold the progress of the deletion.
 //!
 //! Source: on-disk format documentation, sections "ROOT_ITEM", "ROOT_REF" and "ROOT_BACKREF".
 
@@ -20,89 +20,89 @@ use buttress_tree::{OwnedItem, ReadAhead};
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// How deep subvolumes may be nested before their paths are given up.
+/// The maximum nesting depth of subvolumes whose paths are determined.
 const NESTING_LIMIT: usize = 4096;
 
-/// How long the path of a subvolume may be before it is given up.
+/// The maximum length of a subvolume's path that is determined.
 const PATH_LIMIT: usize = 64 << 10;
 
 /// The place of a subvolume in its parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumePlace {
-    /// The subvolume that holds it.
+    /// The subvolume that holds the place.
     pub parent: SubvolumeId,
     /// The directory in the parent.
     pub directory: InodeNumber,
-    /// The index of its entry in that directory.
+    /// The index of the entry in the directory.
     pub index: u64,
-    /// Its name.
+    /// The name of the entry.
     pub name: Vec<u8>,
 }
 
-/// What is known of a subvolume.
+/// The properties of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeInfo {
     /// Its id.
     pub id: SubvolumeId,
-    /// Where it is; `None` for the top level and for deleted ones.
+    /// The place of the subvolume; `None` for the top level and for deleted subvolumes.
     pub place: Option<SubvolumePlace>,
-    /// Its path from the top level, without a slash at its start; empty for the top level. `None` when it has
-    /// no place, or its parents have none.
+    /// The path from the top level, without a slash at its start; empty for the top level. `None`
+    /// if the subvolume or one of its parents has no place.
     pub path: Option<Vec<u8>>,
     /// The root item.
     pub root_item: RootItem,
 }
 
 impl SubvolumeInfo {
-    /// The transaction that last changed it.
+    /// Returns the transaction that last changed the subvolume.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.root_item.generation
     }
 
-    /// The transaction that made it.
+    /// Returns the transaction that created the subvolume.
     #[must_use]
     pub fn created_generation(&self) -> Generation {
         self.root_item.otransid
     }
 
-    /// Whether it cannot be changed.
+    /// Returns true if the subvolume is read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.root_item.is_read_only()
     }
 
-    /// Whether it was deleted and only waits to be dropped.
+    /// Returns true if the subvolume is deleted and not dropped yet.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.root_item.references == 0
     }
 
-    /// Whether dropping it has begun: a part of its tree is gone.
+    /// Returns true if dropping has begun: a part of the tree is gone.
     #[must_use]
     pub fn is_half_dropped(&self) -> bool {
         self.root_item.drop_progress.objectid != ObjectId::MIN
     }
 
-    /// Its uuid, where it has one (the top level of old volumes has none).
+    /// Returns the uuid, if the subvolume has one. The top level of old volumes has none.
     #[must_use]
     pub fn uuid(&self) -> Option<Uuid> {
         some_uuid(self.root_item.uuid)
     }
 
-    /// For a snapshot, the uuid of its source.
+    /// Returns the uuid of a snapshot's source.
     #[must_use]
     pub fn parent_uuid(&self) -> Option<Uuid> {
         some_uuid(self.root_item.parent_uuid)
     }
 
-    /// For a received subvolume, the uuid that it has at its sender.
+    /// Returns the uuid that a received subvolume has at its sender.
     #[must_use]
     pub fn received_uuid(&self) -> Option<Uuid> {
         some_uuid(self.root_item.received_uuid)
     }
 
-    /// Those of `all` that are snapshots of this one.
+    /// Returns the snapshots of this subvolume in `all`.
     pub fn snapshots<'a>(&self, all: &'a [Self]) -> impl Iterator<Item = &'a Self> + use<'a> {
         let uuid = self.uuid();
         all.iter()
@@ -115,12 +115,13 @@ fn some_uuid(uuid: Uuid) -> Option<Uuid> {
 }
 
 impl Filesystem {
-    /// All subvolumes in the order of their ids, the top level first; deleted ones that are not yet gone too.
+    /// Returns all subvolumes in the order of their ids, the top level first. They include deleted
+    /// subvolumes that are not fully dropped yet.
     ///
-    /// One pass over the root tree; then the directories that lead to each.
+    /// The call makes one pass over the root tree, then reads the directories on the path to each.
     ///
     /// # Errors
-    /// That the root tree cannot be read. A path that cannot be found out is `None`.
+    /// Fails if the root tree cannot be read. A path that cannot be determined is `None`.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let mut found = Vec::new();
         let first = Key::new(TreeId::FS.object_id(), ItemType::ROOT_ITEM, 0);
@@ -156,10 +157,10 @@ impl Filesystem {
         Ok(found)
     }
 
-    /// One subvolume, without the others.
+    /// Returns one subvolume, without reading the others.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`], or that the root tree cannot be read.
+    /// Returns [`Error::SubvolumeNotFound`]. Also fails if the root tree cannot be read.
     pub fn subvolume(&self, id: SubvolumeId) -> Result<SubvolumeInfo> {
         self.subvolume_tree(id)?;
         let root_item = self.root_item(id.tree())?;
@@ -173,10 +174,10 @@ impl Filesystem {
         })
     }
 
-    /// Where a subvolume is, or `None` for the top level and for deleted ones.
+    /// Returns the place of a subvolume, or `None` for the top level and for deleted subvolumes.
     ///
     /// # Errors
-    /// That the root tree cannot be read.
+    /// Fails if the root tree cannot be read.
     pub fn subvolume_place(&self, id: SubvolumeId) -> Result<Option<SubvolumePlace>> {
         let first = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, 0);
         let last = Key::new(id.tree().object_id(), ItemType::ROOT_BACKREF, u64::MAX);
@@ -189,11 +190,11 @@ impl Filesystem {
         }
     }
 
-    /// The path of a subvolume from the top level, without a slash at its start.
+    /// Returns the path of a subvolume from the top level, without a slash at its start.
     ///
     /// # Errors
-    /// [`Error::SubvolumeNotFound`] when it or one of its parents has no place;
-    /// [`Corruption::ParentLoop`]; or that a tree cannot be read.
+    /// Returns [`Error::SubvolumeNotFound`] if it or one of its parents has no place, or
+    /// [`Corruption::ParentLoop`]. Also fails if a tree cannot be read.
     pub fn subvolume_path(&self, id: SubvolumeId) -> Result<Vec<u8>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut length = 0_usize;
@@ -219,7 +220,7 @@ impl Filesystem {
         Ok(parts.join(&b'/'))
     }
 
-    /// The path of a place in its parent subvolume.
+    /// Returns the path of a place in its parent subvolume.
     fn place_path(&self, place: &SubvolumePlace) -> Result<Vec<u8>> {
         let mut path = self.directory_path(Location::new(place.parent, place.directory))?;
         if !path.is_empty() {
@@ -229,7 +230,7 @@ impl Filesystem {
         Ok(path)
     }
 
-    /// Gives each its path, asking for the path of each place once.
+    /// Sets the path of each subvolume. Determines the path of each place once.
     fn find_paths(&self, infos: &mut [SubvolumeInfo]) {
         let inside: Vec<Option<Vec<u8>>> = infos
             .iter()
@@ -256,11 +257,11 @@ impl Filesystem {
         }
     }
 
-    /// The subvolume that a mount without options shows: the one that the root tree's directory names, else
-    /// the top level.
+    /// Returns the default subvolume, which a mount without options shows. The root tree's
+    /// directory names it; otherwise it is the top level.
     ///
     /// # Errors
-    /// That the root tree cannot be read.
+    /// Fails if the root tree cannot be read.
     pub fn default_subvolume(&self) -> Result<SubvolumeId> {
         let directory = self.superblock().root_dir_objectid;
         let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(DEFAULT_NAME));
@@ -268,8 +269,8 @@ impl Filesystem {
         default_in(&key, item.as_ref().map(OwnedItem::data))
     }
 
-    /// What the entry `name` of `directory`, which points at subvolume `child`, leads to: the root of the
-    /// subvolume where this is its place, else the empty directory that stands for it.
+    /// Returns the target of the entry `name` of `directory`, which points at subvolume `child`. It
+    /// is the root of the subvolume if this is its place, otherwise the placeholder.
     pub(crate) fn nested_subvolume(
         &self,
         directory: Location,
@@ -338,13 +339,13 @@ fn parse_root_item(key: &Key, data: &[u8], sector_bytes: u32) -> Result<RootItem
     })
 }
 
-/// The name of the entry that says which subvolume is the default.
+/// The name of the entry that identifies the default subvolume.
 pub const DEFAULT_NAME: &[u8] = b"default";
 
-/// The default subvolume, by the item of the root tree's directory that names it.
+/// Returns the default subvolume from the item of the root tree's directory that names it.
 ///
 /// # Errors
-/// That the item is not as it should be.
+/// Fails if the item is invalid.
 pub fn default_in(key: &Key, data: Option<&[u8]>) -> Result<SubvolumeId> {
     let broken = |error| Corruption::Item {
         tree: TreeId::ROOT,
@@ -370,10 +371,10 @@ pub fn default_in(key: &Key, data: Option<&[u8]>) -> Result<SubvolumeId> {
     Ok(SubvolumeId::TOP_LEVEL)
 }
 
-/// Where a root reference, from either side, says that a subvolume is.
+/// Returns the place in a root reference of either direction.
 ///
 /// # Errors
-/// That the item is not as it should be.
+/// Fails if the item is invalid.
 pub fn parse_place(key: &Key, data: &[u8]) -> Result<SubvolumePlace> {
     let reference = RootRef::parse(key, data).map_err(|error| Corruption::Item {
         tree: TreeId::ROOT,

@@ -1,6 +1,7 @@
-//! Volumes made in memory for tests of this crate and of those above (feature `testing`): files, directories and subvolumes, item by item.
+//! Volumes in memory for tests of this crate and of the crates above: files, directories and
+//! subvolumes, item by item. Feature `testing`.
 //!
-//! The helpers make what a sound volume holds; a test then takes items away or puts wrong ones in.
+//! The functions make the items of a valid volume. A test then removes items or adds wrong ones.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -36,7 +37,7 @@ pub(crate) mod striped;
 const FS: u64 = 5;
 const GENERATION: u64 = 7;
 
-/// A volume that is being made.
+/// A volume under construction.
 pub struct World {
     /// The items of each tree.
     pub trees: BTreeMap<u64, BTreeMap<Key, Vec<u8>>>,
@@ -45,12 +46,12 @@ pub struct World {
     next_index: u64,
 }
 
-/// A key.
+/// Makes a key.
 pub fn key(objectid: u64, item_type: ItemType, offset: u64) -> Key {
     Key::new(ObjectId::new(objectid), item_type, offset)
 }
 
-/// An inode of the top level.
+/// Returns the location of an inode of the top level.
 pub fn at(inode: u64) -> Location {
     Location::new(SubvolumeId::TOP_LEVEL, InodeNumber::new(inode))
 }
@@ -66,7 +67,7 @@ fn inode_bytes(mode: u32, size: u64) -> Vec<u8> {
 }
 
 impl World {
-    /// A volume with an empty top level.
+    /// Makes a volume with an empty top level.
     pub fn new() -> Self {
         let mut world = Self {
             trees: BTreeMap::new(),
@@ -79,7 +80,7 @@ impl World {
         world
     }
 
-    /// The items of a tree.
+    /// Returns the items of a tree.
     pub fn items(&mut self, tree: u64) -> &mut BTreeMap<Key, Vec<u8>> {
         self.trees.entry(tree).or_default()
     }
@@ -90,13 +91,13 @@ impl World {
         items.insert(key(256, ItemType::INODE_REF, 256), reference(0, b".."));
     }
 
-    /// An inode item.
+    /// Adds an inode item.
     pub fn inode(&mut self, inode: u64, mode: u32, size: u64) {
         self.items(FS)
             .insert(key(inode, ItemType::INODE_ITEM, 0), inode_bytes(mode, size));
     }
 
-    /// An entry without anything on the side of what it leads to. Returns its index.
+    /// Adds an entry without a reference from its target. Returns the entry's index.
     pub fn half_entry(&mut self, directory: u64, name: &[u8], child: Key, kind: FileKind) -> u64 {
         let index = self.next_index;
         self.next_index += 1;
@@ -117,7 +118,7 @@ impl World {
         index
     }
 
-    /// An entry that leads to an inode which names it in turn.
+    /// Adds an entry and the reference from its target. Returns the entry's index.
     pub fn entry(&mut self, directory: u64, name: &[u8], child: u64, kind: FileKind) -> u64 {
         let index = self.half_entry(directory, name, key(child, ItemType::INODE_ITEM, 0), kind);
         let place = key(child, ItemType::INODE_REF, directory);
@@ -128,26 +129,26 @@ impl World {
         index
     }
 
-    /// A directory in another.
+    /// Adds a directory to another directory.
     pub fn directory(&mut self, parent: u64, name: &[u8], inode: u64) -> u64 {
         self.inode(inode, 0o040_755, 0);
         self.entry(parent, name, inode, FileKind::Directory)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn symlink(&mut self, parent: u64, name: &[u8], inode: u64, target: &[u8]) {
         self.inode(inode, 0o120_777, target.len() as u64);
         self.inline(inode, target);
         self.entry(parent, name, inode, FileKind::Symlink);
     }
 
-    /// A file, without content.
+    /// Adds a file without content.
     pub fn file(&mut self, parent: u64, name: &[u8], inode: u64, size: u64) {
         self.inode(inode, 0o100_644, size);
         self.entry(parent, name, inode, FileKind::Regular);
     }
 
-    /// Inline content of a file.
+    /// Adds inline content to a file.
     pub fn inline(&mut self, inode: u64, content: &[u8]) {
         let mut head = RawFileExtentHead::new_zeroed();
         head.generation = GENERATION.into();
@@ -156,7 +157,7 @@ impl World {
         self.items(FS).insert(key(inode, ItemType::EXTENT_DATA, 0), bytes);
     }
 
-    /// A range of a file in an extent. `extent` is its address and size.
+    /// Adds a range of a file in an extent. `extent` is its address and size.
     pub fn range(&mut self, inode: u64, at: u64, extent: (Logical, u64), inside: u64, length: u64) {
         let mut head = RawFileExtentHead::new_zeroed();
         head.generation = GENERATION.into();
@@ -172,7 +173,7 @@ impl World {
             .insert(key(inode, ItemType::EXTENT_DATA, at), bytes);
     }
 
-    /// Data on disk, with checksums for its first `summed` sectors.
+    /// Adds data on disk, with checksums for its first `summed` sectors.
     pub fn data(&mut self, content: &[u8], summed: usize) -> (Logical, u64) {
         assert_eq!(content.len() % 4096, 0);
         let start = self.next_data;
@@ -187,7 +188,7 @@ impl World {
         (Logical::new(start), content.len() as u64)
     }
 
-    /// An empty subvolume; its place is the entry `name` of `directory` in the top level.
+    /// Adds an empty subvolume. Its place is the entry `name` of `directory` in the top level.
     pub fn subvolume(&mut self, id: u64, directory: u64, name: &[u8]) {
         self.subvolume_root(id);
         let root = key(id, ItemType::ROOT_ITEM, u64::MAX);
@@ -202,7 +203,8 @@ impl World {
         roots.insert(key(id, ItemType::ROOT_BACKREF, FS), bytes);
     }
 
-    /// The image. `change` sees the finished trees of the root tree before they are written.
+    /// Returns the image. `change` receives the finished trees of the root tree before they are
+    /// written.
     pub fn image(mut self) -> Vec<u8> {
         let shape = TreeShape {
             items_per_leaf: 40,
@@ -211,7 +213,7 @@ impl World {
         let mut builder = ImageBuilder::new(ImageOptions::default());
         let mut roots = self.trees.remove(&TreeId::ROOT.get()).unwrap_or_default();
         let mut chunks = self.trees.remove(&TreeId::CHUNK.get()).unwrap_or_default();
-        // These two are never empty.
+        // These two trees are never empty.
         let chunk_bytes = ImageOptions::default().chunk_bytes;
         let block_group = [0, 256, 2_u64].map(u64::to_le_bytes).concat();
         let place = key(CHUNK_LOGICAL.get(), ItemType::BLOCK_GROUP_ITEM, chunk_bytes);
@@ -250,13 +252,13 @@ impl World {
         builder.finish(&root, &chunk_root)
     }
 
-    /// The volume, opened.
+    /// Opens the volume.
     pub fn open(self) -> Filesystem {
         open_image(self.image(), |options| options)
     }
 }
 
-/// Changes the superblock and makes its checksum right again.
+/// Changes the superblock and recomputes its checksum.
 pub fn edit_superblock(image: &mut [u8], change: impl FnOnce(&mut RawSuperblock)) {
     let start = usize::try_from(SUPERBLOCK_OFFSETS[0].get()).unwrap();
     let bytes = &mut image[start..start + 4096];
@@ -271,7 +273,7 @@ pub fn open_image(image: Vec<u8>, change: impl FnOnce(OpenOptions) -> OpenOption
     change(options).open().unwrap()
 }
 
-/// An inode reference.
+/// Returns the data of an inode reference.
 pub fn reference(index: u64, name: &[u8]) -> Vec<u8> {
     let mut raw = RawInodeRef::new_zeroed();
     raw.index = index.into();

@@ -1,25 +1,28 @@
-//! Going over a whole directory tree at the speed of the device: for tar, cp, du, ls -R.
+//! Walks over a whole directory tree at the speed of the device: for tar, cp, du, ls -R.
 //!
-//! Looking at one file after another leaves a device idle between small reads. A [`Walk`] works ahead of its
-//! caller in three stages, each on its own thread and each handing on batches:
+//! Reading one file after another leaves a device idle between small reads. A [`Walk`] works ahead
+//! of its caller in three stages, each on its own thread, which pass batches on:
 //!
-//! 1. `order` follows the directories and finds what comes next;
-//! 2. the inodes of a batch are loaded, all items of each in one pass, in the order of their numbers and by
-//!    several threads at once;
-//! 3. `content` reads the content of small files, all those of a batch in one go, so that the device sees them
-//!    in the order of their addresses; checksums and decompression go to the worker threads.
+//! 1. `order` follows the directories and finds the next entries;
+//! 2. the inodes of a batch are loaded, all items of each in one pass, in the order of their
+//!   numbers and by several threads;
+//! 3. `content` reads the content of a batch's small files in one plug, so that the device receives
+//!   the requests in address order. The worker threads verify and decompress.
 //!
-//! What comes out is in the order of the directories all the same, parents before their children.
+//! The entries are returned in the order of the directories nevertheless, parents before their
+//! children.
 //!
 //! # Promises
 //!
-//! - It ends, whatever is on disk: a directory is entered only by the entry that it names itself as its own
-//!   ([`crate::Corruption::DirectoryLinkedTwice`]), so what is entered is a tree.
-//! - One bad file or directory is a [`WalkItem::Failed`], and the walk goes on.
-//! - Memory is bounded by the sizes of batches (`pipeline`); paths count too.
-//! - Hard links are told ([`WalkEntry::hard_link`]) as long as the names that wait for others fit into 64 MiB.
+//! - A walk always ends: it enters a directory only through the entry that the directory names as
+//!   its own ([`crate::Corruption::DirectoryLinkedTwice`]). The entered directories therefore form
+//!   a tree.
+//! - A bad file or directory becomes a [`WalkItem::Failed`], and the walk continues.
+//! - The sizes of batches bound memory (`pipeline`); paths count too.
+//! - Hard links are reported ([`WalkEntry::hard_link`]) while the names that wait for further names
+//!   fit into 64 MiB.
 //!
-//! On simulated devices all stages run on the caller's thread.
+//! On simulated devices, all stages run on the caller's thread.
 
 mod content;
 mod hard_links;
@@ -40,34 +43,36 @@ use hard_links::HardLinks;
 use pipeline::Pipeline;
 use std::sync::Arc;
 
-/// In which order a walk visits what it finds.
+/// The order in which a walk visits entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WalkOrder {
-    /// A directory, then everything below its first entry, and so on: as tar and cp want it.
+    /// Depth first: a directory, then everything below its first entry, and so on, as tar and cp
+    /// need.
     #[default]
     Depth,
-    /// All entries of a directory, then each of its directories in turn: as `ls -R` wants it. `sorted` gives the
-    /// entries in the order of the bytes of their names, up to [`SORTED_MAX`] of them; larger directories come
-    /// in the order of their index.
+    /// All entries of a directory, then each of its directories in turn, as `ls -R` needs. `sorted`
+    /// returns the entries in byte order of their names, up to [`SORTED_MAX`] entries. Larger
+    /// directories are returned in the order of their index.
     ByDirectory {
-        /// Whether entries are sorted by name.
+        /// True if entries are sorted by name.
         sorted: bool,
     },
 }
 
-/// How many entries of a directory are sorted.
+/// The maximum number of entries of a directory that are sorted.
 pub const SORTED_MAX: usize = 1 << 18;
 
-/// What a walk is to do.
+/// The options of a walk.
 #[derive(Clone, Debug)]
 pub struct WalkOptions {
     /// The order.
     pub order: WalkOrder,
-    /// Whether to stay in the subvolume where the walk begins. Nested ones are entries all the same.
+    /// True if the walk stays in the subvolume where it begins. Nested subvolumes are still
+    /// returned as entries.
     pub one_file_system: bool,
-    /// Files up to this size are read ahead; zero for a walk that wants no content.
+    /// The maximum size of files that are read ahead; zero for a walk without content.
     pub read_ahead: ByteCount,
-    /// For watching and stopping it.
+    /// The progress of the walk, to watch and cancel it.
     pub progress: Progress,
 }
 
@@ -83,7 +88,7 @@ impl Default for WalkOptions {
 }
 
 impl WalkOptions {
-    /// A walk that looks at inodes only.
+    /// Returns the options of a walk that reads inodes only.
     #[must_use]
     pub fn without_content() -> Self {
         Self {
@@ -93,39 +98,40 @@ impl WalkOptions {
     }
 }
 
-/// What a walk comes upon.
+/// An item that a walk returns.
 #[derive(Debug)]
 pub enum WalkItem {
-    /// Something that exists.
+    /// An existing entry.
     Entry(Box<WalkEntry>),
-    /// The entries of this directory follow.
+    /// The start of a directory: its entries follow.
     Enter(Arc<[u8]>),
-    /// All entries of this directory, and with [`WalkOrder::Depth`] all below them, have come.
+    /// The end of a directory: all its entries were returned. With [`WalkOrder::Depth`], everything
+    /// below them was returned too.
     Leave(Arc<[u8]>),
-    /// Something that could not be read.
+    /// An entry that could not be read.
     Failed(WalkError),
 }
 
-/// Something that a walk could not read.
+/// The error of an entry that a walk could not read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {error}", crate::error::Name(path.clone()))]
 pub struct WalkError {
-    /// Its path, from where the walk began.
+    /// The entry's path from the start of the walk.
     pub path: Vec<u8>,
-    /// Why.
+    /// The reason for the error.
     pub error: Error,
 }
 
-/// Something that a walk found.
+/// An entry that a walk found.
 #[derive(Debug)]
 pub struct WalkEntry {
-    /// The path of the directory that holds it, from where the walk began, without slashes at its ends.
+    /// The path of the parent directory from the start of the walk, without slashes at its ends.
     pub directory: Arc<[u8]>,
-    /// Its name; empty for where the walk began.
+    /// The entry's name; empty for the start of the walk.
     pub name: Vec<u8>,
     /// The inode with its extended attributes.
     pub record: InodeRecord,
-    /// For a further name of a file that came already: the path of the first one.
+    /// For a further name of a file, the path of its first name.
     pub hard_link: Option<Arc<[u8]>>,
     reader: Option<FileReader>,
     filesystem: Filesystem,
@@ -143,34 +149,36 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl WalkEntry {
-    /// Its path from where the walk began, without slashes at its ends; empty for the beginning itself.
+    /// Returns the path from the start of the walk, without slashes at its ends; empty for the
+    /// start itself.
     #[must_use]
     pub fn path(&self) -> Vec<u8> {
         join(&self.directory, &self.name)
     }
 
-    /// Where it is.
+    /// Returns the entry's location.
     #[must_use]
     pub const fn location(&self) -> Location {
         self.record.metadata.location
     }
 
-    /// What `stat(2)` shows.
+    /// Returns the attributes that `stat(2)` shows.
     #[must_use]
     pub const fn metadata(&self) -> &Metadata {
         &self.record.metadata
     }
 
-    /// Its extended attributes.
+    /// Returns the extended attributes.
     #[must_use]
     pub fn xattrs(&self) -> &[Xattr] {
         &self.record.xattrs
     }
 
-    /// The content of a regular file, once: what was read ahead, or a stream that reads as it goes.
+    /// Returns the content of a regular file, once: from read-ahead, or as a stream that reads on
+    /// demand.
     ///
     /// # Errors
-    /// That it is no regular file.
+    /// Fails if the entry is no regular file.
     pub fn reader(&mut self) -> Result<FileReader> {
         match self.reader.take() {
             Some(reader) => Ok(reader),
@@ -178,10 +186,10 @@ impl WalkEntry {
         }
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     ///
     /// # Errors
-    /// As [`Filesystem::read_link`].
+    /// Fails as [`Filesystem::read_link`] does.
     pub fn link_target(&self) -> Result<Vec<u8>> {
         if self.record.metadata.kind == FileKind::Symlink
             && let Some([range]) = self.record.extents.as_deref()
@@ -197,7 +205,7 @@ impl WalkEntry {
     }
 }
 
-/// A walk over a directory tree. See the module.
+/// A walk over a directory tree; see the module's documentation.
 #[derive(Debug)]
 pub struct Walk {
     pipeline: Pipeline,
@@ -207,7 +215,7 @@ pub struct Walk {
 }
 
 impl Filesystem {
-    /// Walks over everything below `start`, itself first.
+    /// Walks over `start` and everything below it.
     #[must_use]
     pub fn walk(&self, start: Location, options: WalkOptions) -> Walk {
         let progress = options.progress.clone();

@@ -1,9 +1,9 @@
-//! Extended attributes, as `listxattr(2)` and `getxattr(2)` give them.
+//! Extended attributes, as `listxattr(2)` and `getxattr(2)` return them.
 //!
-//! One item holds all attributes whose names have the same hash; items lie in the order of the hash. POSIX
-//! ACLs are stored in the form in which the system call returns them, under `system.posix_acl_access` and
-//! `system.posix_acl_default`; the properties of btrfs (`btrfs.compression`) are attributes like any other.
-//! Names in `trusted.` are listed here as they are for a privileged caller.
+//! One item holds all attributes whose names have the same hash. Items lie in the order of the
+//! hash. POSIX ACLs are stored in the form of the system call, under `system.posix_acl_access` and
+//! `system.posix_acl_default`. The properties of btrfs (`btrfs.compression`) are attributes like
+//! any other. Names in `trusted.` are listed as for a privileged caller.
 //!
 //! Source: on-disk format documentation, section "XATTR_ITEM".
 
@@ -14,7 +14,8 @@ use buttress_exact::Exact as _;
 use buttress_format::{ByteCount, DirItems, ItemType, Key, TreeId, name_hash};
 use buttress_tree::ReadAhead;
 
-/// How many bytes of attributes one inode may have: far beyond what the system calls can list.
+/// The maximum size of all attributes of one inode in bytes, far beyond the limits of the system
+/// calls.
 pub const ATTRIBUTES_LIMIT: usize = 16 << 20;
 
 /// One extended attribute.
@@ -26,7 +27,7 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// The error of an inode with more attributes than the limit.
+/// Returns the error of an inode with more attributes than the limit.
 pub fn too_big(location: Location) -> Error {
     Error::TooBig {
         what: "extended attributes",
@@ -47,10 +48,11 @@ pub fn append_xattrs(tree: TreeId, key: &Key, data: &[u8], xattrs: &mut Vec<Xatt
 }
 
 impl Filesystem {
-    /// All extended attributes, in the order of `listxattr(2)`.
+    /// Returns all extended attributes, in the order of `listxattr(2)`.
     ///
     /// # Errors
-    /// [`Error::TooBig`] above 16 MiB, or that the tree cannot be read. An inode that does not exist has none.
+    /// Returns [`Error::TooBig`] above 16 MiB. Also fails if the tree cannot be read. An inode that
+    /// does not exist has no attributes.
     pub fn xattrs(&self, location: Location) -> Result<Vec<Xattr>> {
         let mut xattrs = Vec::new();
         if location.placeholder().is_some() {
@@ -71,10 +73,10 @@ impl Filesystem {
         Ok(xattrs)
     }
 
-    /// The value of one attribute, or `None`.
+    /// Returns the value of one attribute, or `None`.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// Fails if the tree cannot be read.
     pub fn xattr(&self, location: Location, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if location.placeholder().is_some() {
             return Ok(None);

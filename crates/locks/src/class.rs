@@ -1,8 +1,8 @@
-//! Classes: what is known of a lock before it is taken.
+//! Lock classes: the facts about a lock before it is acquired.
 
 use crate::figures::{Figures, Mode};
 
-/// Whether a device may be waited for while the lock is held.
+/// The condition under which the lock may be held during device I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OverDevice {
     Never,
@@ -10,24 +10,26 @@ enum OverDevice {
     Always,
 }
 
-/// Where a lock stands in the order in which locks are taken.
+/// The rank of a lock in the lock order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// `None`: a leaf.
+    /// The number of the rank; `None` for a leaf.
     number: Option<u8>,
     over_device: OverDevice,
     several: bool,
 }
 
 impl Rank {
-    /// Nothing else is taken while it is held. It may be taken under any lock that is not a leaf.
+    /// The rank of a leaf lock. It may be acquired under any lock that is not a leaf. While it is
+    /// held, no other lock is acquired.
     pub const LEAF: Self = Self {
         number: None,
         over_device: OverDevice::Never,
         several: false,
     };
 
-    /// Taken after locks of lower ranks, before those of higher ones.
+    /// Makes a rank. Its locks are acquired after locks of lower ranks, and before locks of higher
+    /// ranks.
     #[must_use]
     pub const fn new(number: u8) -> Self {
         Self {
@@ -36,7 +38,7 @@ impl Rank {
         }
     }
 
-    /// It may be held while a device is waited for.
+    /// Allows the lock to be held during device I/O.
     #[must_use]
     pub const fn over_device(self) -> Self {
         Self {
@@ -45,7 +47,7 @@ impl Rank {
         }
     }
 
-    /// It may be held exclusively while a device is waited for.
+    /// Allows the lock to be held exclusively during device I/O.
     #[must_use]
     pub const fn over_device_when_exclusive(self) -> Self {
         Self {
@@ -54,7 +56,7 @@ impl Rank {
         }
     }
 
-    /// It may be shared while a device is waited for.
+    /// Allows the lock to be held shared during device I/O.
     #[must_use]
     pub const fn over_device_when_shared(self) -> Self {
         Self {
@@ -63,7 +65,7 @@ impl Rank {
         }
     }
 
-    /// Several locks of the rank may be held at once, each with a higher place than the one before
+    /// Allows several locks of the rank to be held together, in ascending order of their places
     /// ([`Mutex::with_place`](crate::Mutex::with_place)).
     #[must_use]
     pub const fn several(self) -> Self {
@@ -73,7 +75,7 @@ impl Rank {
         }
     }
 
-    /// The number; `None` for a leaf.
+    /// Returns the number of the rank; `None` for a leaf.
     #[must_use]
     pub const fn number(self) -> Option<u8> {
         self.number
@@ -103,14 +105,14 @@ impl core::fmt::Display for Rank {
     }
 }
 
-/// What the locks of one class have in common.
+/// The properties that the locks of one class share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// As in docs/internals/locking.md.
+    /// The name of the class in docs/locking.md.
     pub name: &'static str,
-    /// The file that declares it.
+    /// The file that declares the class.
     pub file: &'static str,
-    /// Its place in the order.
+    /// The rank of the class in the lock order.
     pub rank: Rank,
 }
 
@@ -120,12 +122,12 @@ impl core::fmt::Display for Class {
     }
 }
 
-/// A type that stands for a class of locks. Made by [`lock_class!`](crate::lock_class).
+/// A type that represents a class of locks, made by [`lock_class!`](crate::lock_class).
 pub trait LockClass: 'static {
-    /// What is known of its locks.
+    /// The properties of the class.
     const CLASS: &'static Class;
 
-    /// How long its locks were held.
+    /// Returns the hold times of the class's locks.
     fn figures() -> &'static Figures;
 }
 

@@ -1,20 +1,21 @@
-//! A count that many threads add to and few ask for.
+//! A counter for many writing threads and few readers.
 //!
-//! Each thread adds to one of several parts, each in a cache line of its own: threads on different cores seldom write to the
-//! same line. The sum is that of the parts, looked at one after another: of what was added before it was asked for, nothing
-//! is left out; of what is added meanwhile, some may be in it.
+//! Each thread adds to one of several parts, each in a cache line of its own, so threads on
+//! different cores seldom write the same line. The sum reads the parts one after another. It
+//! includes every addition made before the call, and may include some additions made during the
+//! call.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const PARTS: usize = 16;
 
-/// Two lines: processors fetch them in pairs.
+/// The parts are two cache lines apart, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part(AtomicU64);
 
-/// A count that only grows. See the module.
+/// A counter that only grows; see the module's documentation.
 #[derive(Debug, Default)]
 pub struct Counter([Part; PARTS]);
 
@@ -22,7 +23,8 @@ std::thread_local! {
     static PART: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Which part the thread adds to: the next one at its first time.
+/// Returns the part of the calling thread. Parts are assigned to threads in turn, at their first
+/// call.
 fn part_of_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     PART.with(|part| {
@@ -34,14 +36,14 @@ fn part_of_thread() -> usize {
 }
 
 impl Counter {
-    /// Adds to it; beyond 2^64 it begins anew.
+    /// Adds to the counter, which wraps at 2^64.
     pub fn add(&self, count: u64) {
         if let Some(part) = self.0.get(part_of_thread()) {
             part.0.fetch_add(count, Ordering::SeqCst);
         }
     }
 
-    /// All that was added.
+    /// Returns the sum of all additions.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0

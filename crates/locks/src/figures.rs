@@ -1,13 +1,16 @@
-//! How long locks are held and waited for.
+//! Figures: hold times and wait times of locks.
 //!
-//! Off until [`measure`] switches it on, for the whole process. Then each hold of a lock with a rank is counted and timed by
-//! its class, exclusive and shared holds apart, and so is each wait for one that somebody else had. [`read`] gives what was
-//! gathered since [`reset`], a line for each class.
+//! Measuring is off until [`measure`] switches it on for the whole process. Each hold of a lock
+//! with a rank is then counted and timed by class, with separate figures for exclusive and shared
+//! holds. Each wait for a lock that another thread holds is counted and timed too. [`read`] returns
+//! the figures since [`reset`], a line for each class.
 //!
-//! A thread that is ready and has no processor holds its locks meanwhile. How long that was is known to Linux, as the *run delay*
-//! of each thread; with [`measure_run_delay`] the longest times are also given without it: what is left is what the code does.
+//! A runnable thread without a processor still holds its locks. Linux reports this time as the *run
+//! delay* of each thread. With [`measure_run_delay`], the longest times are also reported without
+//! the run delay. The remainder is the time of the code.
 //!
-//! Left out: leaves, which are held for a moment, and threads: figures are those of all threads.
+//! Left out: leaf locks, which are held for a moment, and single threads: the figures are sums over
+//! all threads.
 
 use crate::class::Class;
 use crate::stopwatch::{Stopwatch, Taken};
@@ -16,13 +19,13 @@ use core::time::Duration;
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 
-/// The only rank that is measured; 0 for all of them.
+/// The only rank to measure; 0 for all ranks.
 static ONLY_RANK: AtomicU64 = AtomicU64::new(0);
 
-/// Classes whose locks were taken since measuring began for the first time.
+/// The classes whose locks were acquired since the first measurement began.
 static KNOWN: parking_lot::Mutex<Vec<&'static Figures>> = parking_lot::Mutex::new(Vec::new());
 
-/// Times of one kind, summed.
+/// The sum of times of one kind.
 #[derive(Debug)]
 struct Times {
     count: AtomicU64,
@@ -31,7 +34,7 @@ struct Times {
     longest_without_run_delay_nanos: AtomicU64,
 }
 
-/// What is gathered for one class.
+/// The figures of one class.
 #[derive(Debug)]
 pub struct Figures {
     class: &'static Class,
@@ -41,33 +44,33 @@ pub struct Figures {
     is_known: AtomicBool,
 }
 
-/// Times of one kind.
+/// The times of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeFigures {
-    /// How often.
+    /// The number of times.
     pub count: u64,
-    /// All of them together.
+    /// The sum of all times.
     pub total: Duration,
-    /// The longest.
+    /// The longest time.
     pub longest: Duration,
-    /// The longest of them without the run delay of its thread, if that was measured.
+    /// The longest time without its thread's run delay, if the run delay was measured.
     pub longest_without_run_delay: Duration,
 }
 
-/// What was gathered for one class of locks.
+/// The figures of one class of locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockFigures {
-    /// The name and the rank.
+    /// The class, with its name and rank.
     pub class: &'static Class,
-    /// Exclusive holds.
+    /// The times of exclusive holds.
     pub exclusive: TimeFigures,
-    /// Shared holds.
+    /// The times of shared holds.
     pub shared: TimeFigures,
-    /// Waits for a lock that was not free.
+    /// The times of waits for a lock that was not free.
     pub waits: TimeFigures,
 }
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Exclusive,
@@ -113,7 +116,7 @@ impl Times {
 }
 
 impl Figures {
-    /// None so far. For [`lock_class!`](crate::lock_class).
+    /// Makes empty figures, for [`lock_class!`](crate::lock_class).
     #[must_use]
     pub const fn new(class: &'static Class) -> Self {
         Self {
@@ -145,7 +148,7 @@ impl Figures {
     }
 }
 
-/// Whether locks of a class are to be timed now.
+/// Returns true if locks of a class are currently timed.
 #[inline]
 pub(crate) fn is_measured(class: &Class) -> bool {
     class
@@ -159,28 +162,29 @@ fn is_wanted(rank: u64) -> bool {
     only == 0 || only == rank
 }
 
-/// A stopwatch, if locks of the class are timed now.
+/// Starts a stopwatch if locks of the class are currently timed.
 #[inline]
 pub(crate) fn stopwatch(class: &Class) -> Option<Stopwatch> {
     is_measured(class).then(Stopwatch::start)
 }
 
-/// Switches measuring on or off. A hold counts when it was measured from its beginning.
+/// Switches measuring on or off. A hold counts if it was measured from its beginning.
 pub fn measure(on: bool) {
     MEASURING.store(on, Ordering::Relaxed);
 }
 
-/// Asks the system for the run delays of threads, too ([`Stopwatch`]).
+/// Switches the measuring of run delays ([`Stopwatch`]) on or off.
 pub fn measure_run_delay(on: bool) {
     crate::stopwatch::measure_run_delay(on);
 }
 
-/// Measures locks of `rank` alone, or of all ranks again: what is timed within a hold makes that hold longer.
+/// Measures only locks of `rank`, or of all ranks with `None`. Timing inner locks makes an outer
+/// hold longer.
 pub fn measure_only(rank: Option<u8>) {
     ONLY_RANK.store(rank.map_or(0, u64::from), Ordering::Relaxed);
 }
 
-/// Forgets what was gathered.
+/// Clears the figures.
 pub fn reset() {
     for figures in KNOWN.lock().iter() {
         figures.exclusive.reset();
@@ -189,7 +193,7 @@ pub fn reset() {
     }
 }
 
-/// What was gathered, by rank: classes whose locks were taken while that was measured.
+/// Returns the figures by rank, for classes whose locks were acquired while they were measured.
 #[must_use]
 pub fn read() -> Vec<LockFigures> {
     let known = KNOWN.lock();

@@ -1,13 +1,14 @@
-//! What a thread holds, and whether it may take more.
+//! The locks that a thread holds, and the check of each further lock against them.
 //!
-//! The list exists in builds with debug assertions only; [`Held`] is then also what takes a lock off it.
+//! The list exists only in builds with debug assertions. In these builds, dropping [`Held`] removes
+//! a lock from the list.
 
 use crate::class::{Class, LockClass};
 use crate::figures::{Mode, stopwatch};
 use crate::stopwatch::Stopwatch;
 use core::marker::PhantomData;
 
-/// One lock that is held: goes after the lock itself is released.
+/// An entry for one held lock. It is dropped after the lock itself is released.
 #[derive(Debug)]
 pub(crate) struct Held<C: LockClass> {
     mode: Mode,
@@ -18,7 +19,7 @@ pub(crate) struct Held<C: LockClass> {
 }
 
 impl<C: LockClass> Held<C> {
-    /// The lock was taken.
+    /// Records an acquired lock.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn new(lock: &Identity, mode: Mode) -> Self {
@@ -47,7 +48,7 @@ impl<C: LockClass> Drop for Held<C> {
     }
 }
 
-/// Which lock it is, of its class.
+/// The identity of a lock within its class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     #[cfg(debug_assertions)]
@@ -56,7 +57,7 @@ pub(crate) struct Identity {
     place: Place,
 }
 
-/// Where a lock stands among others of its class, in builds that check that.
+/// The place of a lock among the locks of its class, in builds that check it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     #[cfg(debug_assertions)]
@@ -93,7 +94,7 @@ impl Identity {
     }
 }
 
-/// A lock is going to be taken that may have to be waited for.
+/// Checks a lock before its acquisition, which may wait.
 #[inline]
 #[cfg_attr(debug_assertions, track_caller)]
 pub(crate) fn check(class: &'static Class, lock: &Identity) {
@@ -103,9 +104,10 @@ pub(crate) fn check(class: &'static Class, lock: &Identity) {
     let _ = (class, lock);
 }
 
-/// Says that the thread is about to wait for a device: for what was asked of it, or for a flush.
+/// Declares that the thread is about to wait for a device: for a request, or for a flush.
 ///
-/// In builds with debug assertions it is an error to hold a lock then that must not be held over a device.
+/// In builds with debug assertions, this fails if the thread holds a lock that must not be held
+/// during device I/O.
 #[inline]
 #[cfg_attr(debug_assertions, track_caller)]
 pub fn waits_for_device() {
@@ -113,14 +115,15 @@ pub fn waits_for_device() {
     list::check_device();
 }
 
-/// While it is held, the thread may wait for devices under any lock: for what is left of that. Say why where it is made.
+/// An excuse from the device rule: while it exists, the thread may wait for devices under any lock.
+/// The caller must state the reason in a comment.
 #[derive(Debug)]
 pub struct Excused {
     stays_on_its_thread: PhantomData<*const ()>,
 }
 
 impl Excused {
-    /// From now on, until it is dropped.
+    /// Makes an excuse that is valid until it is dropped.
     #[must_use]
     pub fn from_device_rule() -> Self {
         #[cfg(debug_assertions)]
@@ -166,7 +169,7 @@ mod list {
             mode,
             taken_at: Location::caller(),
         };
-        // A thread that ends has no list any more, and takes nothing out of order.
+        // A thread that ends has no list any more, and acquires no lock out of order.
         let _ = HELD.try_with(|held| held.borrow_mut().push(entry));
     }
 
@@ -179,7 +182,7 @@ mod list {
         });
     }
 
-    /// What is wrong with taking a lock while another is held.
+    /// Returns the violated rule if the lock is acquired while `held` is held.
     fn problem(held: &Entry, class: &'static Class, lock: &Identity) -> Option<&'static str> {
         if held.lock.address == lock.address {
             return Some("the same lock is taken again");

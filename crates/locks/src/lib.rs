@@ -1,26 +1,31 @@
-//! Locks with ranks: the order in which they are taken is checked, and how long they are held can be measured.
+//! Locks with ranks, whose order is checked, and whose hold times can be measured.
 //!
-//! Every lock of the layers that readers and writers share belongs to a *class*, declared beside it with [`lock_class!`]:
-//! its name, its rank, and whether it may be held while a device is waited for. docs/internals/locking.md has the same in a table; a
-//! test of `xtask` compares them. [`Mutex`] is `parking_lot`'s and [`RwLock`] that of `std`, with the class as a type.
+//! Every lock that the readers' and writers' layers share belongs to a *class*. [`lock_class!`]
+//! declares the class beside the lock: its name, its rank, and whether the lock may be held during
+//! device I/O. docs/locking.md lists the classes in a table, which a test of `xtask` compares.
+//! [`Mutex`] wraps `parking_lot`'s mutex, and [`RwLock`] wraps that of `std`. The class is a type
+//! parameter.
 //!
-//! In builds with debug assertions each thread keeps the list of what it holds, and these end with an assertion that names
-//! both locks, their ranks, and where they were taken:
+//! In builds with debug assertions, each thread keeps a list of its locks. The following end in an
+//! assertion that names both locks, their ranks, and where they were acquired:
 //!
-//! - a lock is taken whose rank is not above that of all that are held (of a rank whose classes say so, several are held at
-//!   once, in the order of the places that they were given);
-//! - anything is taken while a leaf is held;
-//! - a device is waited for ([`waits_for_device`]) while a lock is held that must not be held over one.
+//! - a lock is acquired whose rank is not above the ranks of all held locks. If the class allows
+//!   several locks of one rank, they are acquired in the order of their places;
+//! - any lock is acquired while a leaf lock is held;
+//! - the thread waits for a device ([`waits_for_device`]) while it holds a lock that must not be
+//!   held during device I/O.
 //!
-//! A lock that is only tried ([`Mutex::try_lock`]) cannot deadlock: it is not checked itself, but what is taken after it is.
-//! In other builds none of this is left. Threads that are not the holder's are not looked at: what is checked is order, so a
-//! deadlock is found by any run that takes the locks, also when nothing else runs beside it.
+//! [`Mutex::try_lock`] cannot deadlock, so the check skips it, but it checks the locks that are
+//! acquired afterwards. Other builds contain no checks. The check only inspects the thread's own
+//! locks. It tests the order, so any run that acquires the locks finds a deadlock, even without a
+//! second thread.
 //!
-//! With `--cfg buttress_shuttle` the locks, [`atomic`] and [`thread_local!`] are those of a model checker, `shuttle`: then all
-//! threads are its own, and it chooses who goes on at each of them (`cargo xtask schedules`).
+//! With `--cfg buttress_shuttle`, the locks, [`atomic`] and [`thread_local!`] are those of the
+//! model checker `shuttle`. All threads are then its own, and it chooses at each of them which
+//! thread continues (`cargo xtask schedules`).
 //!
-//! In every build the time for which locks with a rank are held and waited for can be measured ([`figures`]); while it is not,
-//! that costs a load for each lock taken.
+//! In every build, the hold and wait times of locks with a rank can be measured ([`figures`]).
+//! While measuring is off, this costs one load for each acquisition.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -44,7 +49,8 @@ mod read_write;
 mod stopwatch;
 pub mod unscheduled;
 
-/// Atomics whose order with others matters: a model checker chooses between their loads and stores, too.
+/// Atomics whose order with other accesses matters. A model checker also chooses between their
+/// loads and stores.
 pub mod atomic {
     #[cfg(not(buttress_shuttle))]
     pub use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -54,7 +60,7 @@ pub mod atomic {
 
 #[cfg(buttress_shuttle)]
 pub use shuttle::thread_local;
-/// What each thread has of its own.
+/// Thread-local variables.
 #[cfg(not(buttress_shuttle))]
 pub use std::thread_local;
 

@@ -1,4 +1,4 @@
-//! Mutexes, and waiting on a condition with one.
+//! Mutexes, and condition variables.
 
 use crate::class::LockClass;
 use crate::figures::{Mode, is_measured};
@@ -17,15 +17,15 @@ pub struct Mutex<T, C: LockClass> {
     inner: raw::Mutex<T>,
 }
 
-/// A mutex that is held.
+/// The guard of a held mutex.
 pub struct MutexGuard<'a, T, C: LockClass> {
-    // Released first.
+    // Dropped first, so that the lock is released before its entry.
     inner: raw::MutexGuard<'a, T>,
     _held: Held<C>,
 }
 
 impl<T, C: LockClass> Mutex<T, C> {
-    /// A mutex.
+    /// Makes a mutex.
     pub const fn new(value: T) -> Self {
         Self {
             place: Place::NONE,
@@ -34,7 +34,8 @@ impl<T, C: LockClass> Mutex<T, C> {
         }
     }
 
-    /// A mutex of a class of which [several](crate::Rank::several) are held at once: those with lower places first.
+    /// Makes a mutex of a class of which [several](crate::Rank::several) may be held together. They
+    /// are acquired in ascending order of their places.
     pub const fn with_place(value: T, place: u128) -> Self {
         Self {
             place: Place::new(place),
@@ -43,12 +44,12 @@ impl<T, C: LockClass> Mutex<T, C> {
         }
     }
 
-    /// What it protects.
+    /// Returns the protected value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
 
-    /// What it protects, of a mutex that nobody else has.
+    /// Returns the protected value of a mutex without other users.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -66,7 +67,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         }
     }
 
-    /// Takes it; waits while somebody else holds it.
+    /// Acquires the mutex. Waits while another thread holds it.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T, C> {
@@ -84,7 +85,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         self.held(inner)
     }
 
-    /// Takes it if it is free.
+    /// Acquires the mutex if it is free.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, C>> {
@@ -92,7 +93,7 @@ impl<T, C: LockClass> Mutex<T, C> {
         Some(self.held(inner))
     }
 
-    /// Takes it if it is free within that time.
+    /// Acquires the mutex if it becomes free within this time.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T, C>> {
@@ -136,13 +137,13 @@ impl<T: fmt::Debug, C: LockClass> fmt::Debug for MutexGuard<'_, T, C> {
     }
 }
 
-/// A condition that holders of a [`Mutex`] wait for. The mutex counts as held meanwhile, which changes nothing: whoever
-/// waits takes nothing else.
+/// A condition variable for holders of a [`Mutex`]. The mutex counts as held during the wait, which
+/// is harmless, because a waiting thread acquires no other lock.
 #[derive(Debug, Default)]
 pub struct Condvar(raw::Condvar);
 
 impl Condvar {
-    /// A condition.
+    /// Makes a condition variable.
     #[must_use]
     pub const fn new() -> Self {
         Self(raw::Condvar::new())
@@ -153,17 +154,17 @@ impl Condvar {
         self.0.wait(&mut guard.inner);
     }
 
-    /// Waits for that time at most.
+    /// Waits until the condition is notified, at most for this time.
     pub fn wait_for<T, C: LockClass>(&self, guard: &mut MutexGuard<'_, T, C>, time: Duration) {
         let _ = self.0.wait_for(&mut guard.inner, time);
     }
 
-    /// Wakes one of those who wait.
+    /// Wakes one of the waiting threads.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all of those who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

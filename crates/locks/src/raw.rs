@@ -1,10 +1,10 @@
-//! The locks below, and in builds with `--cfg buttress_shuttle` those of `shuttle`, which runs threads one at a time and
-//! chooses at each lock who goes on.
+//! The underlying locks. In builds with `--cfg buttress_shuttle`, they are those of `shuttle`,
+//! which runs one thread at a time and chooses at each lock which thread continues.
 //!
-//! Mutexes are those of `parking_lot`: who waits for long gets one. Locks that readers share are those of `std`:
-//! `parking_lot` yields the processor several times before it sleeps, and Linux 6.18 takes the rest of its slice from a
-//! thread that yields. A reader that met a writer for a microsecond lost milliseconds to threads that met none
-//! (docs/decisions/0019).
+//! Mutexes are those of `parking_lot`, whose fairness ensures that a long wait ends. Read-write
+//! locks are those of `std`. `parking_lot` yields the processor several times before it sleeps, and
+//! Linux 6.18 takes the rest of its time slice from a thread that yields. A reader that met a
+//! writer for a microsecond lost milliseconds to unrelated threads (docs/decisions/0019).
 
 #[cfg(buttress_shuttle)]
 pub(crate) use checked::{Condvar, Mutex, MutexGuard};
@@ -12,7 +12,8 @@ pub(crate) use checked::{Condvar, Mutex, MutexGuard};
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use shared::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// `shuttle`'s mutexes with the calls of `parking_lot`'s. A run ends with the first panic, so none is met that is poisoned.
+/// `shuttle`'s mutexes with the interface of `parking_lot`'s. A run ends with the first panic, so
+/// no lock is ever poisoned.
 #[cfg(buttress_shuttle)]
 mod checked {
     #![allow(
@@ -59,7 +60,8 @@ mod checked {
             tried(self.0.try_lock()).map(|guard| MutexGuard(Some(guard)))
         }
 
-        /// There is no time here: tries, and lets others go on if it is not free.
+        /// The model checker has no time: this tries once, and yields to other threads if the lock
+        /// is not free.
         pub(crate) fn try_lock_for(&self, _: Duration) -> Option<MutexGuard<'_, T>> {
             let guard = self.try_lock();
             if guard.is_none() {
@@ -108,7 +110,7 @@ mod checked {
             guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
         }
 
-        /// There is no time here: others go on, and then it is over.
+        /// The model checker has no time: other threads run, and then the wait ends.
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
             let held = guard.0.take().expect("it is held");
             let (held, _) = self
@@ -128,7 +130,8 @@ mod checked {
     }
 }
 
-/// Locks that readers share, of `std` or of `shuttle`. A panic of a holder ends its job, not the lock.
+/// Read-write locks of `std` or of `shuttle`. A panic of a holder ends its job, but does not poison
+/// the lock.
 mod shared {
     use crate::atomic::{AtomicBool, Ordering};
     use core::fmt;
@@ -140,7 +143,7 @@ mod shared {
 
     #[derive(Default)]
     pub(crate) struct RwLock<T> {
-        /// Set by who holds it exclusively before it changes anything.
+        /// Set by an exclusive holder before it changes anything.
         is_exclusive: AtomicBool,
         inner: sync::RwLock<T>,
     }
@@ -203,7 +206,7 @@ mod shared {
             tried(self.inner.try_write()).map(|inner| self.held(inner))
         }
 
-        /// Whoever saw what a holder changed, by way of another lock, sees this set before.
+        /// A thread that saw a holder's change through another lock also sees this flag set.
         #[inline]
         pub(crate) fn is_locked_exclusive(&self) -> bool {
             self.is_exclusive.load(Ordering::Acquire)

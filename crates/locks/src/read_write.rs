@@ -1,4 +1,4 @@
-//! Locks that readers share.
+//! Read-write locks.
 
 use crate::class::LockClass;
 use crate::figures::{Mode, is_measured};
@@ -16,22 +16,22 @@ pub struct RwLock<T, C: LockClass> {
     inner: raw::RwLock<T>,
 }
 
-/// A lock that is shared.
+/// The guard of a lock that is held shared.
 pub struct RwLockReadGuard<'a, T, C: LockClass> {
-    // Released first.
+    // Dropped first, so that the lock is released before its entry.
     inner: raw::RwLockReadGuard<'a, T>,
     _held: Held<C>,
 }
 
-/// A lock that is held exclusively.
+/// The guard of a lock that is held exclusively.
 pub struct RwLockWriteGuard<'a, T, C: LockClass> {
-    // Released first.
+    // Dropped first, so that the lock is released before its entry.
     inner: raw::RwLockWriteGuard<'a, T>,
     _held: Held<C>,
 }
 
 impl<T, C: LockClass> RwLock<T, C> {
-    /// A lock.
+    /// Makes a lock.
     pub const fn new(value: T) -> Self {
         Self {
             place: Place::NONE,
@@ -40,7 +40,8 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// A lock of a class of which [several](crate::Rank::several) are held at once: those with lower places first.
+    /// Makes a lock of a class of which [several](crate::Rank::several) may be held together. They
+    /// are acquired in ascending order of their places.
     pub const fn with_place(value: T, place: u128) -> Self {
         Self {
             place: Place::new(place),
@@ -49,12 +50,12 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// What it protects.
+    /// Returns the protected value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
 
-    /// What it protects, of a lock that nobody else has.
+    /// Returns the protected value of a lock without other users.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -63,7 +64,8 @@ impl<T, C: LockClass> RwLock<T, C> {
         Identity::of(self, self.place)
     }
 
-    /// Shares it; waits while somebody holds it exclusively, or waits to.
+    /// Acquires the lock shared. Waits while another thread holds it exclusively, or waits for
+    /// that.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T, C> {
@@ -84,7 +86,7 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// Takes it exclusively; waits while somebody else has it.
+    /// Acquires the lock exclusively. Waits while another thread holds it.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T, C> {
@@ -105,13 +107,14 @@ impl<T, C: LockClass> RwLock<T, C> {
         }
     }
 
-    /// Whether somebody holds it exclusively now. Whoever saw what a holder changed is told so until the holder lets go.
+    /// Returns true if a thread holds the lock exclusively. A caller that saw a holder's change
+    /// sees true until the holder releases the lock.
     #[inline]
     pub fn is_locked_exclusive(&self) -> bool {
         self.inner.is_locked_exclusive()
     }
 
-    /// Shares it if nobody holds it exclusively.
+    /// Acquires the lock shared, if no thread holds it exclusively.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T, C>> {
@@ -122,7 +125,7 @@ impl<T, C: LockClass> RwLock<T, C> {
         })
     }
 
-    /// Takes it exclusively if it is free.
+    /// Acquires the lock exclusively, if it is free.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, C>> {

@@ -1,10 +1,14 @@
-//! How long something takes, and for how much of that its thread had no processor.
+//! Stopwatches: the duration of a piece of work, and the part of it in which its thread had no
+//! processor.
 //!
-//! Linux counts for each thread how long it was ready to run and did not (`schedstat`, its second number: the run delay). It is read
-//! from a file that each thread keeps open. Where there is none, the run delay is 0.
+//! Linux counts for each thread how long it was runnable without running. This is the run delay,
+//! the second number of `schedstat`. Each thread keeps that file open and reads it. Without the
+//! file, the run delay is 0.
 //!
-//! To read it takes some microseconds, longer than most locks are held. So it is read at the end of what took a millisecond or more, and
-//! at a beginning only when the thread's last reading is older than [`OLDEST_READING`]: by so much the delay may be too long.
+//! Reading the file takes some microseconds, longer than most locks are held. The stopwatch reads
+//! it at the end of work that took a millisecond or more. At the beginning, it reads the file only
+//! if the thread's last reading is older than [`OLDEST_READING`]. The run delay may be too long by
+//! this time.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +21,10 @@ use std::time::Instant;
 
 static MEASURING_RUN_DELAY: AtomicBool = AtomicBool::new(false);
 
-/// How old a reading may be that stands for a beginning.
+/// The maximum age of a reading that serves as the beginning.
 const OLDEST_READING: Duration = Duration::from_micros(200);
 
-/// The shortest time of which the run delay is asked for.
+/// The minimum duration for which the run delay is read.
 const SHORTEST_ASKED: Duration = Duration::from_millis(1);
 
 std::thread_local! {
@@ -29,7 +33,7 @@ std::thread_local! {
     static READING: Cell<Option<Reading>> = const { Cell::new(None) };
 }
 
-/// The run delay of a thread at some time.
+/// A reading of a thread's run delay, with its time.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Instant,
@@ -46,7 +50,7 @@ impl Reading {
         reading
     }
 
-    /// The thread's last one, if it is new enough; else one of now.
+    /// Returns the thread's last reading if it is recent enough, or else a new one.
     fn recent() -> Option<Self> {
         let last = READING.try_with(Cell::get).ok().flatten();
         last.filter(|last| last.at.elapsed() < OLDEST_READING)
@@ -54,24 +58,25 @@ impl Reading {
     }
 }
 
-/// Runs from its start.
+/// A stopwatch that runs from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     start: Instant,
     before: Option<Reading>,
 }
 
-/// What a [`Stopwatch`] measured.
+/// The measurement of a [`Stopwatch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// From its start.
+    /// The time since the start.
     pub time: Duration,
-    /// How much of it the thread was ready and had no processor; 0 while that is not measured, and of less than a millisecond.
+    /// The part of the time in which the thread was runnable without a processor. Zero if this is
+    /// not measured, and below a millisecond.
     pub run_delay: Duration,
 }
 
 impl Taken {
-    /// The time for which the thread ran, or waited for something else than a processor.
+    /// Returns the time in which the thread ran, or waited for something other than a processor.
     #[must_use]
     pub fn without_run_delay(self) -> Duration {
         self.time.saturating_sub(self.run_delay)
@@ -79,7 +84,7 @@ impl Taken {
 }
 
 impl Stopwatch {
-    /// Starts one.
+    /// Starts a stopwatch.
     #[must_use]
     pub fn start() -> Self {
         let before = MEASURING_RUN_DELAY
@@ -92,7 +97,7 @@ impl Stopwatch {
         }
     }
 
-    /// Since its start, on the thread that started it.
+    /// Returns the time since the start. Called on the thread that started it.
     #[must_use]
     pub fn taken(&self) -> Taken {
         let time = self.start.elapsed();
@@ -105,12 +110,12 @@ impl Stopwatch {
     }
 }
 
-/// Switches it on or off, for all threads.
+/// Switches the measuring of run delays on or off, for all threads.
 pub(crate) fn measure_run_delay(on: bool) {
     MEASURING_RUN_DELAY.store(on, Ordering::Relaxed);
 }
 
-/// For how long this thread was ready to run and did not.
+/// Returns the total run delay of this thread.
 #[cfg(target_os = "linux")]
 fn run_delay() -> Option<Duration> {
     SCHEDSTAT
@@ -123,13 +128,14 @@ fn run_delay() -> Option<Duration> {
         .flatten()
 }
 
-/// Other systems do not say.
+/// Other systems do not report a run delay.
 #[cfg(not(target_os = "linux"))]
 const fn run_delay() -> Option<Duration> {
     None
 }
 
-/// The run delay in the text of a `schedstat`: time on a processor, run delay, both in nanoseconds, and how often it ran.
+/// Returns the run delay in the text of a `schedstat`. The numbers are time on a processor and run
+/// delay, both in nanoseconds, and the number of runs.
 #[cfg(any(target_os = "linux", test))]
 fn run_delay_in(text: &str) -> Option<Duration> {
     let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
@@ -151,7 +157,8 @@ mod tests {
         }
     }
 
-    /// More threads than processors, all of them at work: each waits for no longer than it took, and its time has both.
+    /// More threads than processors are busy. The run delay of each is at most its time, and its
+    /// time includes it.
     #[test]
     #[cfg_attr(miri, ignore = "the run delay comes from /proc")]
     fn a_run_delay_is_a_part_of_the_time() {

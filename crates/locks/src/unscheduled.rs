@@ -1,8 +1,9 @@
-//! Locks that a model checker does not schedule: those of devices, below the layers whose interleavings it looks at. Each of them
-//! would be one more place at which it chooses who goes on, and the runs that it can make would hardly get past requests.
+//! Locks that a model checker does not schedule: the locks of devices, below the layers under test.
+//! Each scheduled lock adds a choice of the next thread, and the checker's runs would hardly get
+//! beyond the requests.
 //!
-//! Elsewhere they are the locks of this crate. Under the checker they are plain ones, without classes: nothing that it schedules may be
-//! taken under one.
+//! In other builds, they are the locks of this crate. Under the checker, they are plain locks
+//! without classes. No scheduled lock may be acquired under one.
 
 #[cfg(not(buttress_shuttle))]
 pub use crate::{Condvar, Mutex, MutexGuard, RwLock};
@@ -22,7 +23,7 @@ mod plain {
         class: PhantomData<fn() -> C>,
     }
 
-    /// A mutex that is held.
+    /// The guard of a held mutex.
     pub struct MutexGuard<'a, T, C: LockClass> {
         inner: parking_lot::MutexGuard<'a, T>,
         class: PhantomData<fn() -> C>,
@@ -34,12 +35,12 @@ mod plain {
         class: PhantomData<fn() -> C>,
     }
 
-    /// A condition.
+    /// A condition variable.
     #[derive(Debug, Default)]
     pub struct Condvar(parking_lot::Condvar);
 
     impl<T, C: LockClass> Mutex<T, C> {
-        /// A mutex.
+        /// Makes a mutex.
         pub const fn new(value: T) -> Self {
             Self {
                 inner: parking_lot::Mutex::new(value),
@@ -47,12 +48,12 @@ mod plain {
             }
         }
 
-        /// What it protects, of a mutex that nobody else has.
+        /// Returns the protected value of a mutex without other users.
         pub fn get_mut(&mut self) -> &mut T {
             self.inner.get_mut()
         }
 
-        /// Takes it.
+        /// Acquires the mutex.
         pub fn lock(&self) -> MutexGuard<'_, T, C> {
             MutexGuard {
                 inner: self.inner.lock(),
@@ -62,7 +63,7 @@ mod plain {
     }
 
     impl<T, C: LockClass> RwLock<T, C> {
-        /// A lock.
+        /// Makes a lock.
         pub const fn new(value: T) -> Self {
             Self {
                 inner: parking_lot::RwLock::new(value),
@@ -70,24 +71,24 @@ mod plain {
             }
         }
 
-        /// The same: places are not looked at here.
+        /// Makes a lock. The place is ignored.
         pub const fn with_place(value: T, _: u128) -> Self {
             Self::new(value)
         }
 
-        /// Shares it.
+        /// Acquires the lock shared.
         pub fn read(&self) -> parking_lot::RwLockReadGuard<'_, T> {
             self.inner.read()
         }
 
-        /// Takes it.
+        /// Acquires the lock exclusively.
         pub fn write(&self) -> parking_lot::RwLockWriteGuard<'_, T> {
             self.inner.write()
         }
     }
 
     impl Condvar {
-        /// A condition.
+        /// Makes a condition variable.
         #[must_use]
         pub const fn new() -> Self {
             Self(parking_lot::Condvar::new())
@@ -98,12 +99,12 @@ mod plain {
             self.0.wait(&mut guard.inner);
         }
 
-        /// Wakes one of those who wait.
+        /// Wakes one of the waiting threads.
         pub fn notify_one(&self) {
             self.0.notify_one();
         }
 
-        /// Wakes all of those who wait.
+        /// Wakes all waiting threads.
         pub fn notify_all(&self) {
             self.0.notify_all();
         }

@@ -1,4 +1,5 @@
-//! What is counted while holds are measured. One test: measuring is for the whole process.
+//! Test of the figures of holds while they are measured. It is a single test, because measuring is
+//! process-wide.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use buttress_locks::figures::{self, LockFigures};

@@ -1,4 +1,4 @@
-//! What is found, and what is not, in builds with debug assertions.
+//! Tests of the lock order checks in builds with debug assertions.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use buttress_locks::{Condvar, Excused, Mutex, Rank, RwLock, lock_class, waits_for_device};
@@ -11,7 +11,7 @@ lock_class!(Other, "other", Rank::new(20));
 lock_class!(High, "high", Rank::new(30));
 lock_class!(Leaf, "leaf", Rank::LEAF);
 
-/// What is said of taking locks like that; nothing when they may be.
+/// Returns the assertion message of `body`, or `None` if its locks are allowed.
 fn said(body: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(body)).err()?;
     Some(panic.downcast_ref::<String>().unwrap().clone())
@@ -30,7 +30,7 @@ fn refused(because: &str, names: [&str; 2], body: impl FnOnce()) {
     } else {
         assert_eq!(said, None, "nothing is checked in this build");
     }
-    // What was held is forgotten, also by a panic.
+    // A panic also clears the list of held locks.
     assert_eq!(said_of_all(), None);
 }
 
@@ -79,7 +79,7 @@ fn of_one_rank_one_is_held_and_the_same_lock_once() {
         let _middle = middle.read();
         let _other = other.lock();
     });
-    // Two readers of one thread wait for each other when a writer comes between them.
+    // Two readers of one thread wait for each other if a writer arrives between them.
     refused("the same lock", ["`middle`", "`middle`"], || {
         let _first = middle.read();
         let _second = middle.read();

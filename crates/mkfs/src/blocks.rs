@@ -1,8 +1,8 @@
-//! Items packed into leaves, leaves into nodes.
+//! Packing of items into leaves, and of leaves into nodes.
 //!
-//! A tree is packed level by level: leaves are filled to the end in the order of their items, then the nodes above them,
-//! until one block is left. The shape (how many blocks, of which level, beginning with which key) is known before the
-//! blocks have addresses.
+//! A tree is packed level by level: leaves are filled to the end in the order of their items, then
+//! the nodes above them, until one block is left. The shape is the number of blocks, their levels
+//! and first keys. It is known before the blocks have addresses.
 
 use super::items::Item;
 use super::trees::Tree;
@@ -11,17 +11,17 @@ use buttress_format::node::edit::{ITEM_HEAD_BYTES, NewBlock, leaf_data_bytes_max
 use buttress_format::{ChecksumType, Key, TreeBlock};
 use std::ops::Range;
 
-/// A block that is to be.
+/// The shape of a planned block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) level: u8,
-    /// The first key in it; the smallest of all for an empty leaf.
+    /// The block's first key, or the smallest key for an empty leaf.
     pub(super) first_key: Key,
-    /// A leaf's items, by number; a node's children, by number of the block in its tree.
+    /// The indexes of a leaf's items, or of a node's children among the blocks of its tree.
     pub(super) children: Range<usize>,
 }
 
-/// The blocks that a tree of these items has: leaves first, the root last.
+/// Returns the blocks of a tree of these items, leaves first and the root last.
 pub(super) fn shapes(items: &[Item], node_bytes: u32) -> Vec<Shape> {
     let mut shapes = leaves(items, node_bytes);
     let mut level = 0..shapes.len();
@@ -64,8 +64,8 @@ fn leaves(items: &[Item], node_bytes: u32) -> Vec<Shape> {
     leaves
 }
 
-/// Makes a block of a tree. `new` is its header, with its address. `None` for items that do not fit a block at all, of
-/// which mkfs has none.
+/// Makes a block of a tree. `new` is its header, with its address. Returns `None` if an item does
+/// not fit a block, which never happens in mkfs.
 pub(super) fn build(
     shape: &Shape,
     new: &NewBlock,

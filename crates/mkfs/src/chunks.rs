@@ -1,14 +1,17 @@
-//! Where the first chunks of a new volume lie.
+//! The placement of a new volume's first chunks.
 //!
-//! The places are those that mkfs.btrfs comes to, which makes a small volume on the first device and then lets it grow:
+//! The places equal those of mkfs.btrfs, which makes a small volume on the first device and then
+//! lets it grow:
 //!
-//! 1. on the first device, from 1 MiB on, single: a system chunk of 4 MiB, a metadata chunk and (unless groups are mixed)
-//!    a data chunk of 8 MiB each, or a tenth of the device if that is less;
-//! 2. where metadata has another profile than single: a system chunk and a metadata chunk of that profile; where data has:
-//!    a data chunk;
-//! 3. of the first ones only those remain whose profile is wanted.
+//! 1. on the first device, from 1 MiB on, single: a system chunk of 4 MiB, a metadata chunk and
+//!   (unless groups are mixed) a data chunk of 8 MiB each, or a tenth of the device if that is
+//!   less;
+//! 2. if the metadata profile is not single: a system chunk and a metadata chunk of that profile.
+//!   If the data profile is not single: a data chunk;
+//! 3. of the first chunks, only those with the requested profile remain.
 //!
-//! A chunk of step 2 takes the last devices that have room for it, in the order of their ids, and from each an extent of
+//! A chunk of step 2 takes the last devices with enough space, in the order of their ids, and from
+//! each an extent of
 //!
 //! | chunk | at first | whole chunk at most | at least |
 //! |---|---|---|---|
@@ -16,9 +19,9 @@
 //! | data, or mixed | 1 GiB | 10 GiB | 64 MiB |
 //! | metadata | 256 MiB; 1 GiB on volumes larger than 50 GiB | the same | 32 MiB |
 //!
-//! where a chunk is never larger than a tenth of the volume, either; one that would be too large is cut to the limit,
-//! shared out over all of its stripes. Where the devices have less room, all there is is taken; devices with less than the
-//! least are left out. Everything is in multiples of 64 KiB.
+//! A chunk is also never larger than a tenth of the volume. A larger chunk is cut to the limit,
+//! which is divided over all its stripes. If the devices have less space, the chunk takes all of
+//! it. Devices with less than the minimum are skipped. All lengths are multiples of 64 KiB.
 
 use super::device_id;
 use super::options::Settings;
@@ -32,28 +35,28 @@ use std::cmp::Reverse;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Devices up to here are left alone: boot loaders and the superblock live there.
+/// The first address of chunks on a device. Boot loaders and the superblock lie below.
 const FIRST_PHYSICAL: u64 = DEVICE_RESERVED_BYTES;
 
 /// A chunk of the new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedChunk {
-    /// Its address.
+    /// The chunk's logical address.
     pub logical: Logical,
-    /// What it holds, and its profile.
+    /// The chunk's type and profile.
     pub flags: BlockGroupFlags,
-    /// Its length.
+    /// The chunk's length.
     pub length: ByteCount,
     /// The length of each of its device extents.
     pub device_extent: ByteCount,
-    /// Its stripes: the index of the device, and where on it.
+    /// The chunk's stripes: the index of the device, and the address on it.
     pub stripes: Vec<(usize, Physical)>,
-    /// Whether it is the system chunk of the first step, which mkfs.btrfs describes in its own way.
+    /// True for the system chunk of the first step, which mkfs.btrfs describes differently.
     pub(super) first_system: bool,
 }
 
 impl PlannedChunk {
-    /// A chunk like all but the very first that mkfs.btrfs makes.
+    /// Makes a chunk in the form of all chunks of mkfs.btrfs except the first one.
     #[must_use]
     pub const fn new(
         logical: Logical,
@@ -72,13 +75,13 @@ impl PlannedChunk {
         }
     }
 
-    /// Its profile.
+    /// Returns the chunk's profile.
     #[must_use]
     pub fn profile(&self) -> Profile {
         self.flags.profile().unwrap_or(Profile::Single)
     }
 
-    /// The chunk item. `uuids` are those of the devices, by index.
+    /// Returns the chunk item. `uuids` are the device uuids, by index.
     #[must_use]
     pub fn item(&self, uuids: &[Uuid], sector_bytes: u32) -> Chunk {
         let stripes = self.stripes.iter().map(|(device, physical)| Stripe {
@@ -106,7 +109,7 @@ impl PlannedChunk {
     }
 }
 
-/// What kind of chunk is to be placed.
+/// The kind of chunk to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     System,
@@ -125,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// The extent at first, the most for a chunk, the least for an extent.
+    /// Returns the initial extent, the maximum for a chunk, and the minimum for an extent.
     const fn limits(self, volume_bytes: u64) -> (u64, u64, u64) {
         match self {
             Self::System => (8 * MIB, 16 * MIB, MIB),
@@ -136,18 +139,18 @@ impl Kind {
     }
 }
 
-/// The state of placing chunks one after the other.
+/// The state of placing chunks one after another.
 struct Planner {
     sizes: Vec<u64>,
-    /// Where each device's free room begins.
+    /// The first free address of each device.
     next_physical: Vec<u64>,
     next_logical: u64,
 }
 
-/// Places all chunks, in order of their addresses. `sizes` are those of the devices, in bytes.
+/// Places all chunks, in address order. `sizes` are the device sizes in bytes.
 ///
 /// # Errors
-/// The index of a device that has no space.
+/// Returns the index of a device that has no space.
 pub(super) fn plan(sizes: &[u64], settings: &Settings) -> Result<Vec<PlannedChunk>, usize> {
     let mut planner = Planner {
         sizes: sizes.to_vec(),
@@ -177,13 +180,14 @@ pub(super) fn plan(sizes: &[u64], settings: &Settings) -> Result<Vec<PlannedChun
     Ok(chunks)
 }
 
-/// The least size that all of `devices` devices must have.
+/// Returns the minimum size that each of `devices` devices must have.
 pub(super) fn least_bytes(devices: usize, settings: &Settings) -> ByteCount {
     least_bytes_where(devices, settings, |_| true)
 }
 
-/// The least size of devices on which a file can be written, here and by Linux. Both reserve space for the nodes that
-/// an operation changes in its worst case. The numbers were measured with nodes of 4, 16 and 64 KiB.
+/// Returns the minimum device size with which a file can be written, by this program and by Linux.
+/// Both reserve space for the nodes that an operation changes in its worst case. The numbers were
+/// measured with nodes of 4, 16 and 64 KiB.
 pub(super) fn least_bytes_for_a_file(devices: usize, settings: &Settings) -> ByteCount {
     const NODES: u64 = 100;
     const MORE_BYTES: u64 = 768 << 10;
@@ -207,7 +211,7 @@ fn least_bytes_where(
         plan(&vec![sectors.saturating_mul(sector_bytes); devices], settings)
             .is_ok_and(|chunks| is_enough(&chunks))
     };
-    // What the least extents take, which no profile exceeds: a bound to start from.
+    // The search starts from a bound on the least extents that holds for all profiles.
     let (mut low, mut high) = (0, 1 << 20);
     while !fits(high) && high < 1 << 40 {
         high = high.saturating_mul(2);
@@ -228,20 +232,21 @@ const fn align(bytes: u64) -> u64 {
 }
 
 impl Planner {
-    /// The length of the first metadata and data chunks.
+    /// Returns the length of the first metadata and data chunks.
     fn small(&self) -> u64 {
         let first = self.sizes.first().copied().unwrap_or(0);
         align((8 * MIB).min(first / 10))
     }
 
-    /// A single chunk on the first device.
+    /// Places a single chunk on the first device.
     fn first(&mut self, kind: Kind, length: u64) -> Result<PlannedChunk, usize> {
         let mut chunk = self.place(kind, Profile::Single, &[0], length, length)?;
         chunk.first_system = kind == Kind::System;
         Ok(chunk)
     }
 
-    /// A chunk of a profile other than single, as large as the rules and the room on the devices give.
+    /// Places a chunk of a profile other than single, as large as the rules and the devices' space
+    /// allow.
     fn chunk(&mut self, kind: Kind, profile: Profile) -> Result<PlannedChunk, usize> {
         let volume_bytes = self
             .sizes
@@ -269,7 +274,7 @@ impl Planner {
         } else {
             extent
         };
-        // So much at least as many devices have as are needed.
+        // At least the required number of devices has this much space.
         let most_room = rooms
             .get(geometry.devices().saturating_sub(1))
             .copied()
@@ -353,7 +358,7 @@ mod tests {
         }
     }
 
-    /// What mkfs.btrfs 6.14 was seen to do.
+    /// The expected values were observed with mkfs.btrfs 6.14.
     #[test]
     fn places_and_lengths_are_those_of_mkfs_btrfs() {
         let default = Options::default();

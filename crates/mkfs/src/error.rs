@@ -1,59 +1,59 @@
-//! Why a volume cannot be made.
+//! The errors of making a volume.
 
 use buttress_device::IoError;
 use buttress_format::{ByteCount, ErrorKind, Profile};
 
-/// What making a volume ends with when it fails.
+/// The error of making a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No device at all.
+    /// No device was given.
     #[error("no device is given")]
     NoDevice,
-    /// The number of device uuids is not that of the devices.
+    /// The number of device uuids differs from the number of devices.
     #[error("wrong number of device uuids (found {uuids}, expected {devices})")]
     Uuids {
-        /// How many uuids.
+        /// The number of uuids.
         uuids: usize,
-        /// How many devices.
+        /// The number of devices.
         devices: usize,
     },
-    /// A profile needs more devices.
+    /// A profile needs more devices than were given.
     #[error("profile {profile} needs at least {needed} devices (found {given})")]
     TooFewDevices {
         /// The profile.
         profile: Profile,
-        /// How many it needs.
+        /// The number of devices that the profile needs.
         needed: u16,
-        /// How many there are.
+        /// The number of given devices.
         given: usize,
     },
     /// A device has no space for the first chunks.
     #[error("{device} is too small (found {size} bytes, expected at least {least} with these options)")]
     TooSmall {
-        /// The device.
+        /// The device's name.
         device: String,
-        /// How large it is.
+        /// The device's size.
         size: ByteCount,
-        /// How large it must be.
+        /// The minimum size.
         least: ByteCount,
     },
-    /// A device is smaller than the size that was asked for.
+    /// A device is smaller than the requested size.
     #[error("{device} is smaller than the requested size (found {size} bytes, expected at least {wanted})")]
     DeviceTooShort {
-        /// The device.
+        /// The device's name.
         device: String,
-        /// How large it is.
+        /// The device's size.
         size: ByteCount,
-        /// How much of it was to be used.
+        /// The requested size.
         wanted: ByteCount,
     },
-    /// A sector size that no volume can have.
+    /// No volume can have this sector size.
     #[error("invalid sector size (found {bytes} bytes, expected a power of two from 4096 to 65536)")]
     SectorSize {
         /// The size.
         bytes: u32,
     },
-    /// A node size that no volume can have.
+    /// No volume can have this node size.
     #[error(
         "invalid node size (found {bytes} bytes, expected a power of two from the sector size {sector_bytes} to 65536)"
     )]
@@ -63,7 +63,7 @@ pub enum Error {
         /// The sector size.
         sector_bytes: u32,
     },
-    /// Mixed block groups with nodes that are not sectors.
+    /// Mixed block groups were requested with different node and sector sizes.
     #[error(
         "mixed block groups need a node size equal to the sector size (found {bytes}, expected {sector_bytes})"
     )]
@@ -73,7 +73,7 @@ pub enum Error {
         /// The sector size.
         sector_bytes: u32,
     },
-    /// Mixed block groups with two profiles.
+    /// Mixed block groups were requested with two profiles.
     #[error("mixed block groups need the same profile for data and metadata (found {data} and {metadata})")]
     MixedProfiles {
         /// The data profile.
@@ -81,24 +81,25 @@ pub enum Error {
         /// The metadata profile.
         metadata: Profile,
     },
-    /// A label that does not fit.
+    /// The label is too long.
     #[error("invalid label (found {bytes} bytes, expected at most 255, without line breaks and zero bytes)")]
     Label {
-        /// How long it is.
+        /// The label's length in bytes.
         bytes: usize,
     },
-    /// A feature without one that it needs.
+    /// A feature was requested without a feature that it needs.
     #[error("feature {feature} needs {needed}")]
     FeatureNeeds {
         /// The feature.
         feature: &'static str,
-        /// What it needs.
+        /// The feature that it needs.
         needed: &'static str,
     },
-    /// Both kinds of quotas.
+    /// Both kinds of quotas were requested.
     #[error("quota and squota cannot be combined; enable one of them")]
     BothQuotas,
-    /// Quotas for a volume that is made without an account of what is in it.
+    /// Quotas were requested for an empty volume, which is made without an accounting of its
+    /// content.
     #[error("an empty volume cannot be made with quotas; build it from a source, which may be empty")]
     QuotasOfEmpty,
     /// The volume layer failed.
@@ -107,16 +108,16 @@ pub enum Error {
     /// A device failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// Items that cannot be laid out: the trees of a new volume do not fit its first chunks.
+    /// The trees of a new volume do not fit its first chunks.
     #[error("the first chunks of the volume are too small for {what}")]
     NoRoom {
-        /// What does not fit.
+        /// The object that does not fit.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,7 +1,9 @@
-//! Items that say of a volume where what lies, whoever makes it: an empty one here, or one that is built from whole trees.
+//! Items that describe a volume's layout, for an empty volume and for one that is built from
+//! complete trees.
 //!
-//! Each function makes the items of one tree, or the one item of something, from what its caller planned; none knows how the
-//! plan came about. They come in any order: who packs them puts them in order.
+//! Each function makes the items of one tree, or the single item of an object, from its caller's
+//! plan. No function depends on how the plan was made. Items come in any order; the code that packs
+//! them sorts them.
 
 use super::chunks::PlannedChunk;
 use super::options::Settings;
@@ -16,32 +18,32 @@ use buttress_format::{
 use core::ops::Range;
 use smallvec::SmallVec;
 
-/// An item that is to be.
+/// A planned item.
 pub type Item = (Key, Vec<u8>);
 
-/// The name by which the root tree's directory leads to the default subvolume.
+/// The name in the root tree's directory that leads to the default subvolume.
 const DEFAULT: &[u8] = b"default";
 
-/// What a directory's inode says it is.
+/// The mode of a root directory's inode.
 const DIRECTORY_MODE: u32 = 0o40755;
 
-/// A tree that is packed, or will be.
+/// The root of a tree that is or will be packed.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeRoot {
-    /// Which tree.
+    /// The id of the tree.
     pub id: TreeId,
-    /// The generation of its blocks.
+    /// The generation of the tree's blocks.
     pub generation: Generation,
-    /// The address of its root.
+    /// The address of the tree's root.
     pub logical: Logical,
-    /// The level of its root.
+    /// The level of the tree's root.
     pub level: u8,
-    /// How many blocks it has.
+    /// The number of the tree's blocks.
     pub blocks: u64,
 }
 
 impl TreeRoot {
-    /// What a backup of the superblock says of it.
+    /// Returns the tree's entry in a backup of the superblock.
     #[must_use]
     pub const fn backup(&self) -> BackupTree {
         BackupTree {
@@ -52,29 +54,29 @@ impl TreeRoot {
     }
 }
 
-/// A tree block, as the extent tree says it.
+/// A tree block in the form of the extent tree.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPlace<'a> {
-    /// Where it is.
+    /// The block's address.
     pub logical: Logical,
-    /// When it was written.
+    /// The generation that wrote the block.
     pub generation: Generation,
-    /// Its level.
+    /// The block's level.
     pub level: u8,
-    /// The first key in it.
+    /// The block's first key.
     pub first_key: Key,
-    /// The trees that lead to it.
+    /// The trees that refer to the block.
     pub trees: &'a [TreeId],
 }
 
-/// Puts items in the order of their keys.
+/// Sorts items by key.
 #[must_use]
 pub fn in_order(mut items: Vec<Item>) -> Vec<Item> {
     items.sort_by_key(|(key, _): &Item| *key);
     items
 }
 
-/// The inode of a root directory that holds nothing of anybody's.
+/// Returns the inode of an empty root directory without an owner.
 #[must_use]
 pub fn directory_inode(settings: &Settings, time: Timestamp, generation: Generation) -> InodeItem {
     InodeItem {
@@ -102,24 +104,25 @@ pub(super) fn owned(settings: &Settings, inode: InodeItem) -> InodeItem {
     }
 }
 
-/// An empty root directory: its inode, and the name by which it is its own parent.
+/// Returns the items of an empty root directory: its inode, and its name as its own parent.
 ///
 /// # Errors
-/// None: the name is one that directories can have.
+/// Never fails, because a directory can have this name.
 pub fn directory(inode: InodeNumber, item: &InodeItem) -> Result<Vec<Item>, Error> {
     let mut name = Vec::new();
     InodeRefs::push(&mut name, 0, b"..").map_err(no_room)?;
-    // The root tree's directory counts as a child of itself, as the root directories of subvolumes do.
+    // The root tree's directory counts as a child of itself, like the root directories of
+    // subvolumes.
     Ok(vec![
         (InodeItem::key(inode), item.to_bytes().to_vec()),
         (InodeRefs::key(inode, inode), name),
     ])
 }
 
-/// The root tree's directory, whose one name leads to the default subvolume.
+/// Returns the items of the root tree's directory, whose only name leads to the default subvolume.
 ///
 /// # Errors
-/// None: the name is one that directories can have.
+/// Never fails, because a directory can have this name.
 pub fn root_directory(
     inode: &InodeItem,
     default: TreeId,
@@ -141,7 +144,7 @@ pub fn root_directory(
     Ok(items)
 }
 
-/// The root item of a tree. `subvolume` is the uuid of one that is a subvolume.
+/// Returns the root item of a tree. `subvolume` is the uuid of a subvolume.
 #[must_use]
 pub fn root_item(
     settings: &Settings,
@@ -152,7 +155,7 @@ pub fn root_item(
     let node_bytes = ByteCount::new(u64::from(settings.node_bytes));
     let holds_files = root.id.holds_files();
     let time = subvolume.map_or_else(Timestamp::default, |_| identity.time);
-    // An inode that nothing reads; these trees are made without it.
+    // No code reads this inode, and mkfs.btrfs makes these trees without it.
     let bare = matches!(root.id, TreeId::UUID | TreeId::DATA_RELOCATION | TreeId::QUOTA);
     let inode = InodeItem {
         generation: Generation::new(u64::from(!bare)),
@@ -195,10 +198,10 @@ pub fn root_item(
     }
 }
 
-/// The extent item of a tree block, and items of their own for references that do not fit it.
+/// Returns the extent item of a tree block, and further items for references that do not fit it.
 ///
 /// # Errors
-/// None: a tree leads to a block once.
+/// Never fails, because a tree refers to a block once.
 pub fn block_items(settings: &Settings, block: &BlockPlace<'_>) -> Result<SmallVec<[Item; 1]>, Error> {
     let skinny = settings.incompat.contains(Incompat::SKINNY_METADATA);
     let info = TreeBlockInfo {
@@ -236,7 +239,7 @@ pub fn block_items(settings: &Settings, block: &BlockPlace<'_>) -> Result<SmallV
     Ok(items)
 }
 
-/// The item of a block group of which so much is used.
+/// Returns the item of a block group with this number of used bytes.
 #[must_use]
 pub fn block_group_item(chunk: &PlannedChunk, used: ByteCount) -> Item {
     let item = BlockGroupItem {
@@ -249,7 +252,7 @@ pub fn block_group_item(chunk: &PlannedChunk, used: ByteCount) -> Item {
     (item.key(), item.to_bytes().to_vec())
 }
 
-/// The chunk tree.
+/// Returns the items of the chunk tree.
 #[must_use]
 pub fn chunk_tree<'a>(
     settings: &Settings,
@@ -263,7 +266,7 @@ pub fn chunk_tree<'a>(
     devices.chain(chunks).collect()
 }
 
-/// The device tree. `counted` devices have an item for their errors.
+/// Returns the items of the device tree. `counted` devices have an item for their errors.
 #[must_use]
 pub fn device_tree<'a>(
     identity: &Identity,
@@ -293,7 +296,7 @@ pub fn device_tree<'a>(
     statistics.chain(extents).collect()
 }
 
-/// What the free-space tree says of a chunk in which these ranges are free.
+/// Returns the free-space tree's items of a chunk in which these ranges are free.
 #[must_use]
 pub fn free_space(chunk: &PlannedChunk, free: &[Range<Logical>]) -> Vec<Item> {
     let info = FreeSpaceInfo {
@@ -313,7 +316,7 @@ pub fn free_space(chunk: &PlannedChunk, free: &[Range<Logical>]) -> Vec<Item> {
     items
 }
 
-/// A superblock that leads to trees. `root_of` gives those that are there.
+/// Returns a superblock that leads to trees. `root_of` returns the existing roots.
 #[must_use]
 pub fn complete_superblock(
     superblock: &Superblock,
@@ -330,7 +333,7 @@ pub fn complete_superblock(
         root_of(id).map_or(nowhere, |root| root.backup())
     };
     let (root, chunk_root) = (backup(TreeId::ROOT), backup(TreeId::CHUNK));
-    // With a tree of their own for block groups, the extent root of a backup is that tree's.
+    // With a block group tree, the extent root of a backup is the root of that tree.
     let [first, second, third, _] = superblock.backup_roots;
     let newest = BackupRoot {
         tree_root: root,
@@ -356,7 +359,8 @@ pub fn complete_superblock(
     }
 }
 
-/// The names that are written are ones that directories can have.
+/// Converts the error of a name, which cannot occur, because directories can have the written
+/// names.
 fn no_room(_: impl Into<ItemProblem>) -> Error {
     Error::NoRoom { what: "names" }
 }

@@ -1,22 +1,23 @@
-//! Making a volume: an empty one, of any profile, on one device or several.
+//! Making volumes: an empty volume of any profile, on one device or several.
 //!
-//! Nothing is edited step by step: the trees of an empty volume are few and small, so their items are listed, packed into
-//! blocks and written at once.
+//! The trees of an empty volume are few and small. Their items are therefore listed, packed into
+//! blocks and written at once, without single edits.
 //!
 //! 1. [`Options`] are checked and completed ([`options`]);
-//! 2. `chunks` says where the first chunks lie, as mkfs.btrfs places them;
-//! 3. `trees` lists the items of every tree; since the extent and free-space trees describe the very blocks that hold
-//!    them, the listing is repeated until it agrees with itself;
+//! 2. `chunks` places the first chunks, as mkfs.btrfs does;
+//! 3. `trees` lists the items of every tree. The extent and free-space trees describe the blocks
+//!   that hold them, so the listing is repeated until it is consistent;
 //! 4. `blocks` packs items into leaves and nodes;
-//! 5. old contents are wiped, all blocks are written through the volume's own write path and flushed, then the superblocks.
+//! 5. old contents are wiped, all blocks are written through the volume's write path and flushed,
+//!   then the superblocks.
 //!
 //! Deterministic: the uuids and the time come from the caller ([`Identity`]). A crash before the last step leaves devices
 //! without a file system.
 //!
-//! What it leaves out: filling the volume (that is done through ordinary writes afterwards), zoned devices.
+//! Left out: filling the volume, which ordinary writes do afterwards, and zoned devices.
 //!
-//! Sources: mkfs.btrfs(8) for options, defaults and profiles; on-disk format documentation for the items. Places and
-//! sizes of the first chunks follow what mkfs.btrfs 6.14 is seen to do.
+//! Sources: mkfs.btrfs(8) for options, defaults and profiles; on-disk format documentation for the
+//! items. Places and sizes of the first chunks follow the observed behaviour of mkfs.btrfs 6.14.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -36,7 +37,7 @@ pub mod old;
 pub mod options;
 mod trees;
 
-/// What those use, too, who make volumes that are not empty.
+/// The parts for callers that make volumes with content.
 pub mod parts {
     pub use super::items::{
         BlockPlace, Item, TreeRoot, block_group_item, block_items, chunk_tree, complete_superblock,
@@ -58,7 +59,7 @@ use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
 use options::Settings;
 use trees::Plan;
 
-/// What a new volume gets from outside, so that the same input gives the same bytes.
+/// The external inputs of a new volume. The same input yields the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The volume's uuid.
@@ -69,31 +70,31 @@ pub struct Identity {
     pub top_level: Uuid,
     /// One uuid for each device, in their order.
     pub devices: Vec<Uuid>,
-    /// When the volume is made.
+    /// The time at which the volume is made.
     pub time: Timestamp,
 }
 
-/// A volume that was made.
+/// A new volume.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// Its superblock, as on the first device.
+    /// The superblock of the first device.
     pub superblock: Superblock,
-    /// The items of its devices, in their order.
+    /// The device items, in the order of the devices.
     pub devices: Vec<DeviceItem>,
-    /// Its chunks, in order of their addresses.
+    /// The chunks in address order.
     pub chunks: Vec<PlannedChunk>,
-    /// The quotas that are on.
+    /// The enabled quotas.
     pub quotas: Option<Quotas>,
 }
 
 /// The generation of a new volume.
 const GENERATION: Generation = Generation::new(8);
 
-/// Makes a volume on devices that are open for writing. Whatever they hold is lost.
+/// Makes a volume on devices that are open for writing. Their content is lost.
 ///
 /// # Errors
-/// Options that do not fit together, devices that are too few or too small ([`Error::TooSmall`] says how large they must
-/// be), and what a device fails with.
+/// Fails if options contradict each other, if devices are too few or too small ([`Error::TooSmall`]
+/// holds the minimum size), or if a device fails.
 pub fn make(devices: &[Device], options: &Options, identity: &Identity) -> Result<Made, Error> {
     let settings = Settings::new(options, devices.len())?;
     if settings.quotas.is_some() {
@@ -115,7 +116,7 @@ pub fn make(devices: &[Device], options: &Options, identity: &Identity) -> Resul
     )
 }
 
-/// Wipes the devices and writes a volume that is planned.
+/// Wipes the devices and writes a planned volume.
 fn write(devices: &[Device], settings: &Settings, plan: Plan) -> Result<Made, Error> {
     for device in devices {
         wipe(device, settings)?;
@@ -135,28 +136,31 @@ fn write(devices: &[Device], settings: &Settings, plan: Plan) -> Result<Made, Er
     })
 }
 
-/// The least size of each device, in bytes, with which a volume can be made on `devices` devices of one size.
+/// Returns the minimum size in bytes with which a volume can be made on `devices` devices of equal
+/// size.
 ///
 /// # Errors
-/// Options that do not fit together, or need more devices.
+/// Fails if options contradict each other, or need more devices.
 pub fn least_device_bytes(options: &Options, devices: usize) -> Result<ByteCount, Error> {
     let settings = Settings::new(options, devices)?;
     Ok(chunks::least_bytes(devices, &settings))
 }
 
-/// The least size of each of `devices` devices of one size, in bytes, with which a volume holds a file.
+/// Returns the minimum size in bytes with which a volume on `devices` devices of equal size holds a
+/// file.
 ///
 /// # Errors
-/// As [`least_device_bytes`].
+/// Fails as [`least_device_bytes`] does.
 pub fn least_device_bytes_for_a_file(options: &Options, devices: usize) -> Result<ByteCount, Error> {
     let settings = Settings::new(options, devices)?;
     Ok(chunks::least_bytes_for_a_file(devices, &settings))
 }
 
-/// What the volume uses of each device, in bytes: whole sectors of it, or of what the options give.
+/// Returns the bytes that the volume uses of each device: whole sectors of the device, or of the
+/// size in the options.
 ///
 /// # Errors
-/// A device that is smaller than the options want.
+/// Fails if a device is smaller than the options require.
 pub fn usable_sizes(devices: &[Device], settings: &Settings) -> Result<Vec<u64>, Error> {
     let sector_bytes = u64::from(settings.sector_bytes);
     let size = |device: &Device| {
@@ -184,16 +188,17 @@ fn too_small(devices: &[Device], sizes: &[u64], settings: &Settings, device: usi
     }
 }
 
-/// Makes a device forget what it held: first copies of superblocks, then the primary, and only then anything else, so that
-/// a volume is there whole or not at all at any moment, and nothing half-discarded is ever taken for one; then its contents, as
-/// far as it can discard; then both ends and the places of superblocks once more, since discarded bytes may come back.
+/// Wipes a device's former content. It first erases the superblock copies, then the primary. At
+/// each moment, a volume is complete or absent, and no half-discarded volume is ever recognised.
+/// Then it discards the content, if the device can. Finally it zeroes both ends and the addresses
+/// of superblocks again, because discarded bytes may return.
 ///
 /// # Errors
-/// What the device fails with.
+/// Fails if the device fails.
 pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
     forget(device)?;
     if settings.discard {
-        // A device that cannot is wiped where it matters.
+        // A device without discard is wiped at its ends and superblocks.
         let _cannot = device.discard(0, device.size_bytes());
         zero_ends(device)?;
     }
@@ -201,7 +206,7 @@ pub fn wipe(device: &Device, settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// The id of the device with this index.
+/// Returns the id of the device with this index.
 #[must_use]
 pub fn device_id(index: usize) -> DeviceId {
     DeviceId::new(ByteCount::of(index).get().saturating_add(1))

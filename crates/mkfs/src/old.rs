@@ -1,9 +1,9 @@
 //! Volumes as old versions of mkfs.btrfs left them, for tests. Feature `testing`.
 //!
-//! They differ from new ones in where chunks lie, which the caller says chunk by chunk, and in what they lack
-//! ([`Missing`]). The first chunk was one for system, 4 MiB at address 0 that began where the device begins; it and the
-//! first chunks for metadata and data, single and of 8 MiB, stayed as they were when chunks of the wanted profile had taken
-//! over.
+//! They differ from new volumes in the places of chunks, which the caller gives for each chunk, and
+//! in missing items ([`Missing`]). The first chunk held the system, 4 MiB at address 0 and at the
+//! start of the device. It and the first chunks for metadata and data, single and of 8 MiB,
+//! remained when chunks of the requested profile replaced them.
 
 use super::chunks::PlannedChunk;
 use super::options::{Missing, Settings};
@@ -16,13 +16,13 @@ use buttress_volume::layout::Layout;
 /// A chunk of an old volume.
 #[derive(Clone, Debug)]
 pub struct OldChunk {
-    /// What it holds, and its profile.
+    /// The chunk's type and profile.
     pub flags: BlockGroupFlags,
-    /// Its address.
+    /// The chunk's logical address.
     pub logical: Logical,
-    /// Its length.
+    /// The chunk's length.
     pub length: ByteCount,
-    /// Its stripes: the index of the device, and where on it.
+    /// The chunk's stripes: the index of the device, and the address on it.
     pub stripes: Vec<(usize, Physical)>,
 }
 
@@ -44,10 +44,12 @@ impl OldChunk {
     }
 }
 
-/// Makes a volume with these chunks. Tree blocks go to the first one for system and the first one for metadata.
+/// Makes a volume with these chunks. Tree blocks go to the first system chunk and the first
+/// metadata chunk.
 ///
 /// # Errors
-/// As [`super::make`]; chunks whose numbers do not fit their profile, or that have no space for the trees.
+/// Fails as [`super::make`] does. Also fails if the numbers of a chunk do not fit its profile, or
+/// if the trees do not fit.
 pub fn make(
     devices: &[Device],
     options: &Options,

@@ -1,4 +1,4 @@
-//! What a new volume is to be like, and which wishes go together.
+//! The options of a new volume, and the checks of their combinations.
 //!
 //! Defaults are those of btrfs-progs 6.19: nodes of 16 KiB, crc32c, metadata in two copies (DUP on one device, RAID1 on
 //! several), data single, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
@@ -8,43 +8,43 @@
 use super::Error;
 use buttress_format::{ByteCount, ChecksumType, CompatRo, Incompat, Profile};
 
-/// A feature that can be chosen.
+/// A feature that the user can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Feature {
     /// Data and metadata share block groups.
     MixedBlockGroups,
-    /// More hard links of a file in one directory than fit one item.
+    /// A file may have more hard links in one directory than fit one item.
     ExtendedReferences,
-    /// RAID5 and RAID6; also set by these profiles.
+    /// RAID5 and RAID6. These profiles also set the feature.
     Raid56,
-    /// Short extent items for tree blocks.
+    /// Tree blocks have short extent items.
     SkinnyMetadata,
     /// Holes of files have no items.
     NoHoles,
-    /// Free space is kept in a tree.
+    /// A tree stores the free space.
     FreeSpaceTree,
-    /// RAID1C3 and RAID1C4; also set by these profiles.
+    /// RAID1C3 and RAID1C4. These profiles also set the feature.
     Raid1C34,
     /// Block group items have a tree of their own.
     BlockGroupTree,
-    /// Quotas that count an extent for all subvolumes that reach it.
+    /// Quotas that count an extent for every subvolume that references it.
     Quotas,
-    /// Quotas that count an extent for the subvolume that made it.
+    /// Quotas that count an extent for the subvolume that created it.
     SimpleQuotas,
 }
 
-/// Quotas that a volume has from the beginning.
+/// The quotas of a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quotas {
-    /// [`Feature::Quotas`].
+    /// Quotas of [`Feature::Quotas`].
     Full,
-    /// [`Feature::SimpleQuotas`].
+    /// Quotas of [`Feature::SimpleQuotas`].
     Simple,
 }
 
 impl Feature {
-    /// All of them, in the order of mkfs.btrfs's list.
+    /// All features, in the order of mkfs.btrfs's list.
     pub const ALL: [Self; 10] = [
         Self::MixedBlockGroups,
         Self::Quotas,
@@ -58,7 +58,7 @@ impl Feature {
         Self::SimpleQuotas,
     ];
 
-    /// The name that mkfs.btrfs gives it.
+    /// Returns the name of the feature in mkfs.btrfs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Feature {
         }
     }
 
-    /// The feature of this name; `fst` and `bgt` are short for two of them.
+    /// Returns the feature of this name; `fst` and `bgt` abbreviate two of them.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let name = match name {
@@ -86,7 +86,7 @@ impl Feature {
         Self::ALL.into_iter().find(|feature| feature.name() == name)
     }
 
-    /// Whether a volume has it unless told otherwise.
+    /// Returns true if a volume has the feature by default.
     #[must_use]
     pub const fn is_default(self) -> bool {
         match self {
@@ -102,7 +102,7 @@ impl Feature {
     }
 }
 
-/// Wishes for a new volume. What is `None` is chosen as mkfs.btrfs would.
+/// The options of a new volume. For an option that is `None`, the default of mkfs.btrfs applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The label, at most 255 bytes.
@@ -111,34 +111,35 @@ pub struct Options {
     pub node_bytes: Option<u32>,
     /// Unit of data in bytes; 4096 by default.
     pub sector_bytes: Option<u32>,
-    /// The checksum of everything; crc32c by default.
+    /// The algorithm of all checksums; crc32c by default.
     pub checksum: Option<ChecksumType>,
-    /// How data is replicated.
+    /// The profile of data.
     pub data: Option<Profile>,
-    /// How metadata is replicated.
+    /// The profile of metadata.
     pub metadata: Option<Profile>,
-    /// Features that are wanted (`true`) or not; the last word on each counts.
+    /// Features to set (`true`) or to clear. The last entry for each feature applies.
     pub features: Vec<(Feature, bool)>,
-    /// Use so many bytes of each device instead of all.
+    /// The number of bytes to use of each device, instead of all.
     pub device_bytes: Option<ByteCount>,
-    /// Do not discard the devices' contents first.
+    /// Skips the discard of the devices' contents.
     pub keep_contents: bool,
-    /// User, group and, where given, permissions of the root directory of an empty volume; by default root's, 0755.
+    /// User, group and optional permissions of the root directory of an empty volume; by default
+    /// root's, 0755.
     pub root_owner: Option<(u32, u32, Option<u32>)>,
 }
 
-/// What every new volume has and old ones do not.
+/// The parts of a new volume that old volumes do not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// The tree of uuids.
+    /// True if the uuid tree is missing.
     pub uuid_tree: bool,
-    /// Counts of devices' errors.
+    /// True if the counters of device errors are missing.
     pub device_statistics: bool,
-    /// What root items say of uuids and times.
+    /// True if the uuids and times of root items are missing.
     pub root_item_extensions: bool,
 }
 
-/// Options that were checked and completed.
+/// The checked and completed options.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The label.
@@ -147,35 +148,36 @@ pub struct Settings {
     pub node_bytes: u32,
     /// Unit of data.
     pub sector_bytes: u32,
-    /// The checksum of everything.
+    /// The algorithm of all checksums.
     pub checksum: ChecksumType,
-    /// How data is replicated.
+    /// The profile of data.
     pub data: Profile,
-    /// How metadata is replicated.
+    /// The profile of metadata.
     pub metadata: Profile,
     /// Data and metadata share block groups.
     pub mixed: bool,
-    /// Features that readers must know.
+    /// Features that readers must support.
     pub incompat: Incompat,
-    /// Features that writers must know.
+    /// Features that writers must support.
     pub compat_ro: CompatRo,
-    /// Quotas. Whoever makes only empty volumes refuses them: their numbers come with what is put in.
+    /// The quotas. A caller that makes only empty volumes refuses them, because their numbers come
+    /// with the content.
     pub quotas: Option<Quotas>,
-    /// Use so many bytes of each device instead of all.
+    /// The number of bytes to use of each device, instead of all.
     pub device_bytes: Option<ByteCount>,
-    /// Discard the devices' contents first.
+    /// True if the devices' contents are discarded first.
     pub discard: bool,
     /// User, group and permissions of the root directory.
     pub root_owner: Option<(u32, u32, Option<u32>)>,
-    /// Nothing, but in tests.
+    /// The missing parts, which only tests set.
     pub(super) missing: Missing,
 }
 
 impl Settings {
-    /// Checks and completes options for so many devices.
+    /// Checks and completes options for a number of devices.
     ///
     /// # Errors
-    /// Options that do not fit together.
+    /// Fails if options contradict each other.
     pub fn new(options: &Options, devices: usize) -> Result<Self, Error> {
         if devices == 0 {
             return Err(Error::NoDevice);
@@ -190,7 +192,7 @@ impl Settings {
         let uses = |profiles: &[Profile]| profiles.contains(&data) || profiles.contains(&metadata);
         let flags = [
             (Incompat::MIXED_GROUPS, mixed),
-            // Blocks larger than the 4 KiB that were once all.
+            // The feature marks nodes larger than 4 KiB, once the only size.
             (Incompat::BIG_METADATA, node_bytes > 4096),
             (Incompat::EXTENDED_IREF, has(Feature::ExtendedReferences)),
             (
@@ -234,13 +236,13 @@ impl Settings {
 }
 
 impl Options {
-    /// Whether the volume is to have a feature.
+    /// Returns true if the volume has a feature.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
         let said = self.features.iter().rev().find(|(named, _)| *named == feature);
         said.map_or_else(
             || {
-                // Nobody who gives up what it rests on by name means to keep it.
+                // The default of block-group-tree is off if the user clears a feature that it needs.
                 let rests = [Feature::NoHoles, Feature::FreeSpaceTree];
                 feature.is_default()
                     && (feature != Feature::BlockGroupTree || rests.iter().all(|needed| self.has(*needed)))
@@ -273,7 +275,7 @@ fn profiles(options: &Options, devices: usize, mixed: bool) -> Result<(Profile, 
     Ok((data, metadata))
 }
 
-/// Node size and sector size.
+/// Returns node size and sector size.
 fn sizes(options: &Options, mixed: bool) -> Result<(u32, u32), Error> {
     const LARGEST: u32 = 65536;
     let sector_bytes = options.sector_bytes.unwrap_or(4096);

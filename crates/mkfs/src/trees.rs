@@ -1,10 +1,12 @@
-//! The trees of a new volume: their items, where their blocks lie, and the superblock that leads to them.
+//! The trees of a new volume: their items, their blocks' addresses, and the superblock that leads
+//! to them.
 //!
-//! [`Plan::new`] repeats one step until nothing changes: with the blocks that the last round came to, addresses are given,
-//! items listed and packed again. It settles in a few rounds, because more blocks can only mean more items.
+//! [`Plan::new`] repeats one step until nothing changes. It assigns addresses to the blocks of the
+//! last round, then lists and packs the items again. It ends after a few rounds, because more
+//! blocks can only mean more items.
 //!
-//! Trees whose items say nothing of blocks have the generation in which mkfs.btrfs writes them, so that what is made here
-//! can be compared with what it makes.
+//! Trees whose items do not describe blocks have the generation in which mkfs.btrfs writes them, so
+//! that the result can be compared with that of mkfs.btrfs.
 
 mod items;
 
@@ -25,7 +27,7 @@ use buttress_volume::layout::Layout;
 use buttress_volume::{ExtentWrite, Volume};
 use core::ops::Range;
 
-/// How often blocks and items may be listed anew. The trees settle in three or four rounds.
+/// The maximum number of rounds. The trees settle in three or four rounds.
 const ROUNDS: usize = 64;
 
 /// A tree of the new volume.
@@ -35,7 +37,7 @@ pub(super) struct Tree {
     pub(super) generation: Generation,
     pub(super) items: Vec<Item>,
     pub(super) shapes: Vec<Shape>,
-    /// One for each shape.
+    /// The addresses of the tree's blocks, one for each shape.
     pub(super) addresses: Vec<Logical>,
 }
 
@@ -46,7 +48,7 @@ impl Tree {
     }
 }
 
-/// Everything that is to be written.
+/// The plan of all blocks to write.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: Settings,
@@ -106,7 +108,7 @@ impl Plan {
         self.trees.iter().find(|tree| tree.id == id)
     }
 
-    /// Every block: its address, its shape, and its tree, in order of their addresses.
+    /// Returns every block with its address, its shape, and its tree, in address order.
     pub(super) fn blocks_in_order(&self) -> Vec<(Logical, &Shape, &Tree)> {
         let blocks = self.trees.iter().flat_map(|tree| {
             let pairs = tree.addresses.iter().zip(&tree.shapes);
@@ -117,7 +119,7 @@ impl Plan {
         blocks
     }
 
-    /// How many bytes of a chunk blocks take.
+    /// Returns the bytes of a chunk that blocks take.
     pub(super) fn used_bytes(&self, chunk: &PlannedChunk) -> ByteCount {
         let end = chunk.logical.saturating_add(chunk.length);
         let addresses = self.trees.iter().flat_map(|tree| &tree.addresses);
@@ -128,8 +130,8 @@ impl Plan {
         ByteCount::new(ByteCount::of(inside).get().saturating_mul(node_bytes))
     }
 
-    /// Gives all blocks addresses: the chunk tree's in the system chunk, the others' in the metadata chunk, tree by tree,
-    /// one after the other.
+    /// Assigns addresses to all blocks, tree by tree and one after another. The chunk tree's blocks
+    /// go to the system chunk, all others to the metadata chunk.
     fn give_addresses(&mut self) -> Result<(), Error> {
         let node_bytes = u64::from(self.settings.node_bytes);
         let start = |wanted: BlockGroupFlags| {
@@ -154,7 +156,7 @@ impl Plan {
         Ok(())
     }
 
-    /// All blocks as they are to be written.
+    /// Returns all blocks in the form to be written.
     pub(super) fn blocks(&self) -> Result<Vec<ExtentWrite>, Error> {
         let mut writes = Vec::new();
         for tree in &self.trees {
@@ -179,7 +181,7 @@ impl Plan {
         Ok(writes)
     }
 
-    /// The volume to write them through.
+    /// Returns the volume through which the blocks are written.
     pub(super) fn volume(&self, devices: &[Device]) -> Result<Volume, Error> {
         let devices = devices
             .iter()
@@ -213,8 +215,8 @@ impl Plan {
     }
 }
 
-/// The generation of a tree's blocks: mkfs.btrfs makes trees one after the other, and moves the chunk and device trees
-/// once more when it adds chunks of other profiles than single.
+/// Returns the generation of a tree's blocks. mkfs.btrfs makes trees one after another, and moves
+/// the chunk and device trees again when it adds chunks of profiles other than single.
 fn generation(tree: TreeId, settings: &Settings) -> Generation {
     let moved = settings.metadata != Profile::Single || settings.data != Profile::Single;
     match tree {
@@ -225,7 +227,7 @@ fn generation(tree: TreeId, settings: &Settings) -> Generation {
     }
 }
 
-/// The trees of a volume, in the order in which their blocks lie.
+/// Returns the trees of a volume, in the order of their blocks.
 fn tree_ids(settings: &Settings) -> Vec<TreeId> {
     let mut ids = vec![
         TreeId::ROOT,
@@ -249,12 +251,12 @@ fn tree_ids(settings: &Settings) -> Vec<TreeId> {
     ids
 }
 
-/// A chunk that blocks are put into.
+/// A chunk that receives blocks.
 struct Place {
     chunk: PlannedChunk,
-    /// How much of it was looked at.
+    /// The offset in the chunk up to which addresses were considered.
     offset: u64,
-    /// Where nothing is put: the kernel keeps these addresses free, too.
+    /// The ranges in which no block is placed. The kernel excludes these addresses too.
     excluded_ranges: Vec<Range<u64>>,
 }
 
@@ -277,7 +279,7 @@ impl Place {
         })
     }
 
-    /// The next place for a block.
+    /// Returns the address of the next block.
     fn next_block(&mut self, node_bytes: u64) -> Option<Logical> {
         loop {
             let at = self.chunk.logical.checked_add(ByteCount::new(self.offset))?;
@@ -294,7 +296,7 @@ impl Place {
     }
 }
 
-/// The items of devices that hold these chunks.
+/// Returns the items of devices that hold these chunks.
 #[must_use]
 pub fn device_items(
     settings: &Settings,
@@ -335,7 +337,7 @@ pub fn device_items(
         .collect()
 }
 
-/// A superblock without roots.
+/// Returns a superblock without roots.
 #[must_use]
 pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[DeviceItem]) -> Superblock {
     let nowhere = BackupTree {
@@ -387,13 +389,14 @@ pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[Dev
         incompat: settings.incompat,
         device_item: devices.first().copied().unwrap_or_else(|| no_device(identity)),
         label: settings.label.clone(),
-        // Without a free-space tree there is no cache of free space yet, either.
+        // Without a free-space tree, the volume has no cache of free space yet.
         cache_generation: if has_free_space_tree {
             Generation::MIN
         } else {
             Generation::MAX
         },
-        // The tree is complete, but mkfs.btrfs leaves it to the first mount to look.
+        // The tree is complete, but mkfs.btrfs leaves the check of the uuid tree to the first
+        // mount.
         uuid_tree_generation: Generation::MIN,
         global_root_count: 0,
         remap_root: nowhere,
@@ -403,7 +406,7 @@ pub fn empty_superblock(settings: &Settings, identity: &Identity, devices: &[Dev
     }
 }
 
-/// Never used: a volume has a device.
+/// A placeholder that is never used, because a volume has a device.
 fn no_device(identity: &Identity) -> DeviceItem {
     DeviceItem {
         device: device_id(0),

@@ -1,21 +1,27 @@
-//! FUSE's requests by io_uring: a ring that brings one request at a time and takes its answer back.
+//! FUSE requests over io_uring: a ring that delivers one request at a time, and takes its answer.
 //!
-//! The kernel has a queue of requests for each processor. Whoever serves registers entries of memory with a queue; a call that is made on
-//! that processor is written into one of them. An answer is written into the same memory, and handing it over asks for the next
-//! request. A [`Ring`] is one such entry with an io_uring of its own, for one thread.
+//! The kernel has a queue of requests for each processor. A server registers entries of memory with
+//! a queue. The kernel writes a call made on that processor into one of these entries. The server
+//! writes the answer into the same memory. Submitting the answer also requests the next call. A
+//! [`Ring`] is one such entry with an io_uring of its own, for one thread.
 //!
-//! A ring can do nothing else. It is restricted before it is enabled: to commands (`IORING_OP_URING_CMD`) to the one descriptor that it was
-//! made with, and no registrations. A process that closed itself in by a filter of system calls does not get around it by its rings.
+//! A ring supports nothing else. Before it is enabled, it is restricted to commands
+//! (`IORING_OP_URING_CMD`) for the one descriptor of its construction, without registrations. A
+//! process that restricted itself with a system call filter cannot bypass the filter through its
+//! rings.
 //!
-//! `unsafe` is here because the kernel writes to memory by address. Invariants on which it rests:
-//! - the kernel is given two addresses, of the two parts of `Memory`: a mapping that has at least the sizes
-//!   that the kernel is told, and never moves;
-//! - the kernel reads and writes them only while a command is under way (`Place::Asked`): from its submission until its completion was taken
-//!   out. References to them are only made in other places, and end before the next submission, since both need the ring;
-//! - a ring that is dropped while a command is under way leaves its memory to the kernel: it is lost, and not used for something else;
-//! - the submission side and the completion side are used by `&mut self` only.
+//! `unsafe` is needed because the kernel writes to memory by address. Its invariants are:
+//! - the kernel knows two addresses, those of the two parts of `Memory`. The mapping has at least
+//!   the sizes that the kernel knows, and never moves;
+//! - the kernel accesses them only while a command is in flight (`Place::Asked`), from its
+//!   submission until its completion is taken out. References to them exist only in other places,
+//!   and end before the next submission, because both need the ring;
+//! - a ring that is dropped while a command is in flight leaks its memory to the kernel. The memory
+//!   is never reused;
+//! - the submission side and the completion side are used only through `&mut self`.
 //!
-//! Left out: more than one entry of a ring, and notifications, which the kernel does not take this way.
+//! Left out: rings with more than one entry, and notifications, which the kernel does not accept in
+//! this way.
 //!
 //! Source: `linux/fuse.h`, for `fuse_uring_req_header`, `fuse_uring_ent_in_out` and `fuse_uring_cmd_req`.
 
@@ -27,57 +33,57 @@ use memory::Memory;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// Takes an entry of memory and gives the first request.
+/// The command that registers an entry of memory and receives the first request.
 const REGISTER: u32 = 1;
-/// Takes an answer and gives the next request.
+/// The command that submits an answer and receives the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// How many bytes of a request's head there are at most, and how many of the arguments of its operation.
+/// The maximum size in bytes of a request's head, and of its operation's arguments.
 pub const HEAD_BYTES: usize = 128;
-/// The head of an answer.
+/// The size in bytes of an answer's head.
 pub const ANSWER_HEAD_BYTES: usize = 16;
 
-/// The descriptor of the device, in the ring's own table.
+/// The descriptor of the FUSE device, in the ring's own table.
 const DEVICE: types::Fixed = types::Fixed(0);
 
-/// Who has the entry.
+/// The owner and state of the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// The kernel does not know it yet.
+    /// The kernel does not know the entry yet.
     New,
-    /// The kernel has it, for the next request.
+    /// The kernel holds the entry, for the next request.
     Asked,
-    /// A request is in it; the kernel's name of it.
+    /// The entry holds a request. Contains the kernel's id of the request.
     Brought(u64),
-    /// An answer is in it.
+    /// The entry holds an answer.
     Answered(u64),
-    /// It will bring no more.
+    /// The entry will receive no more requests.
     Ended,
 }
 
-/// A request, in the memory of its ring.
+/// A request in the memory of its ring.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// `fuse_in_header`, and what follows it.
+    /// `fuse_in_header` and the bytes after it.
     pub head: &'a [u8],
-    /// The structure of the operation, and what follows it.
+    /// The structure of the operation and the bytes after it.
     pub arguments: &'a [u8],
-    /// All memory for what else comes, and for the answer.
+    /// The memory for the remaining bytes of the request, and for the answer.
     pub payload: &'a mut [u8],
-    /// How much of it came with the request.
+    /// The number of payload bytes that came with the request.
     pub payload_bytes: usize,
 }
 
-/// What waiting brought.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {
-    /// A request, which [`Ring::request`] shows.
+    /// A request, which [`Ring::request`] returns.
     Request,
-    /// It was unmounted.
+    /// The file system was unmounted.
     Ended,
 }
 
-/// See the crate.
+/// A ring for one thread; see the crate's documentation.
 pub struct Ring {
     ring: IoUring<Entry128, cqueue::Entry>,
     queue: u16,
@@ -95,14 +101,15 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for the queue of a processor, restricted and not yet enabled. The payload of a request and of an answer has at most
-    /// `payload_bytes`, which must be no less than the kernel and the server agree on.
+    /// Makes a ring for the queue of a processor, restricted and not yet enabled. Payloads of
+    /// requests and answers have at most `payload_bytes`. This must be at least the size that the
+    /// kernel and the server have agreed on.
     ///
     /// # Errors
-    /// That the system has no rings of this kind, or does not let this process have one.
+    /// Fails if the system has no such rings, or refuses them to this process.
     pub fn new(device: BorrowedFd<'_>, queue: u16, payload_bytes: usize) -> io::Result<Self> {
         let mut builder = IoUring::builder();
-        // Requests are written by the thread that waits for them, when it waits.
+        // The waiting thread writes the requests, during its wait.
         builder.setup_single_issuer().setup_defer_taskrun();
         let ring = builder.setup_r_disabled().build(1)?;
         ring.submitter().register_files(&[device.as_raw_fd()])?;
@@ -119,24 +126,25 @@ impl Ring {
         })
     }
 
-    /// The queue that it is for.
+    /// Returns the queue of the ring.
     #[must_use]
     pub const fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// Lets it be used, from now on by this thread only.
+    /// Enables the ring. From then on, only this thread may use it.
     ///
     /// # Errors
-    /// That the system does not.
+    /// Fails if the system refuses.
     pub fn enable(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Hands over the answer to the request before, if there is one, and waits for the next request.
+    /// Submits the answer to the previous request, if there is one, and waits for the next request.
     ///
     /// # Errors
-    /// That the kernel refused the memory, the answer, or the ring. It does not bring any more then.
+    /// Fails if the kernel refuses the memory, the answer, or the ring. The ring then delivers no
+    /// more requests.
     pub fn fetch(&mut self) -> io::Result<Fetched> {
         loop {
             let command = match self.place {
@@ -171,7 +179,7 @@ impl Ring {
         }
     }
 
-    /// The result of the command that is under way.
+    /// Returns the result of the command in flight.
     fn completion(&mut self) -> io::Result<i32> {
         loop {
             match self.ring.submit_and_wait(1) {
@@ -200,7 +208,7 @@ impl Ring {
         }
     }
 
-    /// The request that was brought and not yet answered.
+    /// Returns the request that was delivered and is not answered yet.
     pub fn request(&mut self) -> Option<Request<'_>> {
         match self.place {
             Place::Brought(_) => Some(self.memory.request()),
@@ -208,10 +216,11 @@ impl Ring {
         }
     }
 
-    /// Answers the request that was brought, with the payload's first bytes. It goes to the kernel with the next [`Ring::fetch`].
+    /// Answers the delivered request, with the payload's first bytes. The next [`Ring::fetch`]
+    /// submits the answer.
     ///
     /// # Errors
-    /// That there is none, or the payload is too long.
+    /// Fails if no request is unanswered, or if the payload is too long.
     pub fn answer(&mut self, head: &[u8; ANSWER_HEAD_BYTES], payload_bytes: usize) -> io::Result<()> {
         let Place::Brought(commit) = self.place else {
             return Err(io::Error::other("an answer to no request"));
@@ -230,7 +239,7 @@ impl Drop for Ring {
     }
 }
 
-/// Interrupted, or short of something that comes back.
+/// Returns true if the call was interrupted, or if a temporary resource was short.
 fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -244,9 +253,10 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     fn ring() -> Option<(io::PipeReader, Ring)> {
-        // It takes no commands.
+        // A pipe accepts no commands.
         let (device, _) = io::pipe().unwrap();
-        // Where the system has none, or none for this process, there is nothing to show.
+        // If the system has no rings, or refuses them to this process, the test has nothing to
+        // check.
         let ring = Ring::new(device.as_fd(), 3, 1 << 20).ok()?;
         Some((device, ring))
     }

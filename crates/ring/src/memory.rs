@@ -1,12 +1,13 @@
 //! The memory of a ring's entry, which the kernel knows by address.
 //!
-//! A mapping of its own: a page for the head, then the payload. Pages that are never used cost nothing.
+//! It is a mapping of its own: a page for the head, then the payload. Unused pages cost nothing.
 //!
-//! The head, as `fuse_uring_req_header` has it: 128 bytes for the head of the request or the answer, 128 for the structure of the
-//! operation, then 32 with flags, the kernel's name of the request, and the payload's length.
+//! The head has the layout of `fuse_uring_req_header`. The first 128 bytes are for the head of the
+//! request or answer, and 128 more for the structure of the operation. Another 32 bytes hold flags,
+//! the kernel's id of the request, and the payload's length.
 //!
-//! Invariants: see the crate. Methods that make references take `&mut self`, and [`super::Ring`] calls them only where no command is
-//! under way.
+//! Invariants: see the crate's documentation. Methods that make references take `&mut self`, and
+//! [`super::Ring`] calls them only while no command is in flight.
 
 use super::{ANSWER_HEAD_BYTES, HEAD_BYTES, Request};
 use io_uring::opcode::UringCmd80;
@@ -16,7 +17,7 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
 
-/// `fuse_uring_req_header`.
+/// The layout of `fuse_uring_req_header`.
 #[repr(C)]
 struct Head {
     head: [u8; HEAD_BYTES],
@@ -28,19 +29,19 @@ struct Head {
     reserved: u64,
 }
 
-/// Where the payload begins in the mapping.
+/// The offset of the payload in the mapping.
 const PAYLOAD_AT: usize = 4096;
 
 const _: () = assert!(size_of::<Head>() <= PAYLOAD_AT);
 
-/// Where the field `len` of a submission lies, for which commands of this kind have no setter.
+/// The offset of the field `len` in a submission, which has no setter for these commands.
 const LENGTH_AT: usize = 24;
 
-/// See the module.
+/// The memory of one entry; see the module's documentation.
 pub(crate) struct Memory {
     mapping: NonNull<c_void>,
     payload_bytes: usize,
-    /// What a registration points to: head and payload, with their lengths.
+    /// The buffers of a registration: head and payload, with their lengths.
     parts: Box<[libc::iovec; 2]>,
     is_given_up: bool,
 }
@@ -75,7 +76,7 @@ impl Memory {
         })
     }
 
-    /// A command that tells the kernel of this memory.
+    /// Makes a command that tells the kernel the address of this memory.
     pub(crate) fn told_by(&self, command: UringCmd80) -> Entry128 {
         let address = u64::try_from(self.parts.as_ptr().expose_provenance()).unwrap_or(0);
         let mut entry = command.addr(Some(address)).build();
@@ -94,7 +95,7 @@ impl Memory {
         unsafe { self.mapping.cast::<Head>().as_mut() }
     }
 
-    /// The kernel's name of the request that it brought.
+    /// Returns the kernel's id of the delivered request.
     pub(crate) fn commit_id(&mut self) -> u64 {
         self.head().commit_id
     }
@@ -128,13 +129,13 @@ impl Memory {
         Ok(())
     }
 
-    /// The kernel may write to it for as long as this process lives.
+    /// Leaks the memory, because the kernel may write to it for as long as this process lives.
     pub(crate) fn give_up(&mut self) {
         self.is_given_up = true;
     }
 }
 
-/// Where the payload of a mapping begins.
+/// Returns the address of the payload of a mapping.
 fn payload_of(mapping: NonNull<c_void>) -> *mut u8 {
     mapping.as_ptr().cast::<u8>().wrapping_add(PAYLOAD_AT)
 }
@@ -142,7 +143,7 @@ fn payload_of(mapping: NonNull<c_void>) -> *mut u8 {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.is_given_up {
-            // A command that nobody has looked at follows the addresses as well.
+            // A command that the kernel has not read yet also uses these addresses.
             const NONE: libc::iovec = libc::iovec {
                 iov_base: std::ptr::null_mut(),
                 iov_len: 0,
@@ -163,7 +164,7 @@ mod tests {
 
     const ROOM: usize = 8192;
 
-    /// Writes to head and payload as the kernel does: by the addresses of the registration.
+    /// Writes head and payload as the kernel does: by the addresses of the registration.
     fn receive(memory: &mut Memory, at: usize, bytes: &[u8], payload: &[u8]) {
         let [head, room] = memory.parts.as_ref();
         assert!(bytes.len() <= head.iov_len.checked_sub(at).unwrap() && payload.len() <= room.iov_len);

@@ -1,9 +1,10 @@
-//! POSIX ACLs: from text to the form in which they are stored as extended attributes.
+//! POSIX ACLs: conversion of their text to the form of extended attributes.
 //!
-//! Text: `user::rwx,user:1000:r--,group::r-x,mask::rwx,other::r-x`, entries apart by commas or newlines, with a comment
-//! after `#`. star writes the number of a named user or group as a fourth field: `user:joe:r--:1000`. A name without its
-//! number is refused: whose number it is would depend on the machine.
-//! Stored: a little-endian `u32` version (2), then entries of 8 bytes: `u16` tag, `u16` permissions, `u32` id, sorted.
+//! The text form is `user::rwx,user:1000:r--,group::r-x,mask::rwx,other::r-x`. Commas or newlines
+//! separate entries, and `#` begins a comment. star writes the number of a named user or group as a
+//! fourth field: `user:joe:r--:1000`. A name without a number is refused, because its number would
+//! depend on the machine. The stored form is a little-endian `u32` version (2), then sorted entries
+//! of 8 bytes: `u16` tag, `u16` permissions, `u32` id.
 //!
 //! Source: manual page acl(5) (text), and the kernel's documented user-space header for ACL attributes
 //! (`linux/posix_acl_xattr.h`).
@@ -11,17 +12,17 @@
 use buttress_format::printable::Printable;
 
 const VERSION: u32 = 2;
-/// The id of entries that have none.
+/// The id of entries without an id.
 const NO_ID: u32 = u32::MAX;
 
-/// Why text is no ACL.
+/// The reason why text is no ACL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AclError {
-    /// An entry that is none.
+    /// An entry is invalid.
     #[error("\"{}\" is not an entry of an access list", Printable(.0))]
     Entry(Vec<u8>),
-    /// A name where a number is needed.
+    /// An entry has a name in place of a number.
     #[error(
         "the access list names \"{}\" without a number: create the archive with numeric owners (tar --numeric-owner)",
         Printable(.0)
@@ -29,10 +30,10 @@ pub enum AclError {
     Name(Vec<u8>),
 }
 
-/// The stored form of an ACL.
+/// Returns the stored form of an ACL.
 ///
 /// # Errors
-/// Text that is none.
+/// Fails if the text is no ACL.
 pub(crate) fn stored(text: &[u8]) -> Result<Vec<u8>, AclError> {
     let mut entries = Vec::new();
     for line in text.split(|byte| matches!(byte, b',' | b'\n')) {
@@ -55,14 +56,14 @@ pub(crate) fn stored(text: &[u8]) -> Result<Vec<u8>, AclError> {
     Ok(bytes)
 }
 
-/// Tag, id, permissions.
+/// Returns tag, id and permissions.
 fn parse(entry: &[u8]) -> Result<(u16, u32, u16), AclError> {
     let wrong = || AclError::Entry(entry.to_vec());
     let fields: Vec<&[u8]> = entry.split(|byte| *byte == b':').collect();
     let (kind, name, letters, number) = match fields.as_slice() {
         [kind, name, letters] => (*kind, *name, *letters, None),
         [kind, name, letters, number] => (*kind, *name, *letters, Some(*number)),
-        // mask and other may leave the second field out.
+        // mask and other may omit the second field.
         [kind, letters] => (*kind, &[][..], *letters, None),
         _ => return Err(wrong()),
     };

@@ -1,7 +1,9 @@
-//! What changes entries, whichever source they are from: rules by path, maps of owners, exclusions, contexts of SELinux.
+//! Adapters, which change the entries of any source: rules by path, owner maps, exclusions, SELinux
+//! contexts.
 //!
-//! Each is made into a function for [`ImageBuilder::adapt`](buttress_build::ImageBuilder::adapt); maps, which can fail, stand
-//! before a source. What they say of an entry follows from the entry alone, so the order of entries does not matter.
+//! Each becomes a function for [`ImageBuilder::adapt`](buttress_build::ImageBuilder::adapt). Owner
+//! maps can fail, so they wrap a source instead. The result depends on the entry alone, so the
+//! order of entries does not matter.
 
 mod contexts;
 mod exclude;

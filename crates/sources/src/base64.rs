@@ -1,10 +1,11 @@
-//! Bytes as base64: in archives of libarchive, and in manifests.
+//! Base64 encoding of bytes: in archives of libarchive, and in manifests.
 //!
-//! Own code, since it is little: the alphabet of RFC 4648, padding wanted nowhere and taken where it is right.
+//! This is own code because it is short. It uses the alphabet of RFC 4648. Padding is optional, but
+//! must be correct if present.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The bytes of a text; `None` for what is no base64. Line ends and spaces are passed over.
+/// Decodes a text; `None` if it is no base64. Line ends and spaces are ignored.
 pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let (mut bits, mut held, mut padding) = (0_u32, 0_u32, 0_usize);
@@ -33,12 +34,12 @@ pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
         }
     }
     let whole = letters.saturating_add(padding);
-    // One letter alone is less than a byte, and bits that are left over are zero.
+    // A single last letter encodes less than a byte, and unused bits must be zero.
     let right = letters % 4 != 1 && (padding == 0 || (whole % 4 == 0 && padding < 3)) && bits == 0;
     right.then_some(bytes)
 }
 
-/// Bytes as text, padded.
+/// Encodes bytes as padded text.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3).saturating_mul(4));
     for group in bytes.chunks(3) {

@@ -1,18 +1,22 @@
-//! Archives, one on top of the other, as a source of entries: a tar archive, or the layers of a container's image.
+//! Archives, one on top of another, as a source of entries: a tar archive, or the layers of a
+//! container image.
 //!
-//! The order of members is their precedence: of two of one path the later one stays, as when archives are unpacked one after
-//! the other. In layers, names that begin with `.wh.` delete what lower layers have (OCI image specification, "Whiteouts"):
-//! `.wh.NAME` one entry, `.wh..wh..opq` all that a directory holds. They never act on their own layer.
+//! The order of members is their precedence. Of two members with one path, the later one stays, as
+//! when archives are unpacked one after another. In layers, names that begin with `.wh.` delete
+//! entries of lower layers (OCI image specification, "Whiteouts"). `.wh.NAME` deletes one entry,
+//! and `.wh..wh..opq` deletes the content of a directory. They never affect their own layer.
 //!
-//! A hard link is another name of the file that its target was at that moment, whatever happens to the target's own name
-//! afterwards; a later layer may well delete one of two names. So each name of a file with several becomes an entry that is
-//! whole, and they are tied together by a [`LinkKey`]. For that every archive is gone over twice: first only for what is
-//! linked to. Memory grows with the number of files that have several names, and with nothing else.
+//! A hard link is another name of the target's file at that moment, whatever later happens to the
+//! target's own name. A later layer may delete one of two names. Each name of a file with several
+//! names therefore becomes a complete entry, and a [`LinkKey`] joins them. Every archive is read
+//! twice for this purpose, the first time only for link targets. Memory grows only with the number
+//! of files that have several names.
 //!
-//! A member below a symbolic link goes where the link leads (`symlinks`).
+//! A member below a symbolic link is placed at the link's target (`symlinks`).
 //!
-//! With snapshots of layers the entries of each layer are handed over again for every state that they are part of, below
-//! a directory that is a read-only subvolume. Contents are named by where they lie, so all states share their extents.
+//! With snapshots of layers, the entries of each layer are returned again for every state that
+//! contains them, below a directory that is a read-only subvolume. Contents are identified by their
+//! place, so all states share their extents.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -33,19 +37,19 @@ use symlinks::Symlinks;
 
 mod symlinks;
 
-/// The names that mark something begin so.
+/// The prefix of marks' names.
 const MARK: &[u8] = b".wh.";
-/// All that a directory held is gone.
+/// The mark that deletes the content of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Members of a layer, and marks of a layer, have so many places in the order at most.
+/// The binary logarithm of the maximum number of members and marks of a layer.
 const LAYER_BITS: u32 = 40;
 
-/// An archive.
+/// One archive.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// What it is called in messages.
+    /// The archive's name in messages.
     pub name: String,
-    /// Its bytes, not compressed.
+    /// The archive's uncompressed bytes.
     pub store: Store,
 }
 
@@ -54,36 +58,38 @@ pub struct Layer {
 pub struct Layers {
     name: String,
     layers: Arc<Vec<Layer>>,
-    /// Whether names that begin with `.wh.` delete.
+    /// True if names that begin with `.wh.` delete.
     marks: bool,
     snapshots: Option<EntryPath>,
-    /// Hashes of the paths that members are linked to; `None` until archives were gone over for them.
+    /// Hashes of the paths that members are linked to; `None` until the archives were searched for
+    /// them.
     linked: Option<HashSet<u64>>,
     state: State,
-    /// What is handed over before anything else.
+    /// Entries to return before all others.
     pending: Vec<Entry>,
 }
 
-/// How far entries were handed over.
+/// The progress of returning entries.
 #[derive(Debug)]
 struct State {
-    /// Which state of the tree: that after all layers, then one after the other that snapshots are wanted of.
+    /// The index of the tree's state: the state after all layers, then each state with a snapshot.
     view: usize,
     layer: usize,
     reader: Option<Reader>,
     order: u64,
-    /// Of what is linked to: which member is there now.
+    /// The member that is currently at each link target.
     targets: HashMap<u64, (usize, u64)>,
-    /// Symbolic links that members may lie below.
+    /// Symbolic links above members.
     symlinks: Symlinks,
 }
 
 impl Layers {
-    /// Opens a tar archive: a file, or standard input for `-`; compressed or not. What cannot be read in any place is
-    /// spooled to a file without a name in the directory `spool`.
+    /// Opens a tar archive: a file, or standard input for `-`, compressed or not. Input without
+    /// random access is spooled to a file without a name in the directory `spool`.
     ///
     /// # Errors
-    /// What cannot be opened, unpacked or spooled; [`SourceError::Io`] with `Interrupted` when `progress` is cancelled.
+    /// Fails if the archive cannot be opened, unpacked or spooled. Returns [`SourceError::Io`] with
+    /// `Interrupted` if `progress` is cancelled.
     pub fn tar(path: &Path, spool: &Path, progress: &Progress) -> Result<Self, SourceError> {
         let name = if path == Path::new("-") {
             "standard input".to_owned()
@@ -94,7 +100,7 @@ impl Layers {
         Ok(Self::of_archive(name, store))
     }
 
-    /// An archive that is called `name` in messages.
+    /// Makes a source of an archive that is called `name` in messages.
     #[must_use]
     pub fn of_archive(name: String, store: Store) -> Self {
         let layer = Layer {
@@ -104,7 +110,7 @@ impl Layers {
         Self::new(name, vec![layer], false)
     }
 
-    /// The layers of a container's image, the lowest first.
+    /// Makes a source of the layers of a container image, the lowest first.
     #[must_use]
     pub fn of_image(name: String, layers: Vec<Layer>) -> Self {
         Self::new(name, layers, true)
@@ -129,14 +135,15 @@ impl Layers {
         }
     }
 
-    /// Makes a read-only subvolume in this directory of what the tree is after each layer: `1`, `2`, and so on.
+    /// Adds a read-only subvolume with the state after each layer to this directory: `1`, `2`, and
+    /// so on.
     #[must_use]
     pub fn with_snapshots(mut self, directory: EntryPath) -> Self {
         self.snapshots = Some(directory);
         self
     }
 
-    /// How many layers there are.
+    /// Returns the number of layers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.layers.len()
@@ -184,7 +191,7 @@ impl Layers {
         }
     }
 
-    /// Begins the next state of the tree. False after the last.
+    /// Begins the next state of the tree. Returns false after the last.
     fn next_view(&mut self) -> bool {
         let view = self.state.view.saturating_add(1);
         let Some(directory) = self.snapshots.as_ref().filter(|_| view <= self.layers.len()) else {
@@ -212,7 +219,7 @@ impl Layers {
         true
     }
 
-    /// Goes over all archives for what members are linked to.
+    /// Searches all archives for the paths that members are linked to.
     fn find_linked(&self) -> Result<HashSet<u64>, (usize, TarError)> {
         let mut linked = HashSet::new();
         let mut symlinks = Symlinks::default();
@@ -227,7 +234,7 @@ impl Layers {
                     linked.insert(hash(&symlinks.follow(target).map_err(failed)?));
                 }
                 let Ok(path) = EntryPath::new(&member.path) else {
-                    // It is told in its turn.
+                    // The second read reports this error.
                     continue;
                 };
                 let path = symlinks.follow(path).map_err(failed)?;
@@ -239,7 +246,7 @@ impl Layers {
         Ok(linked)
     }
 
-    /// Makes an entry of a member; `None` where it means nothing.
+    /// Makes an entry of a member; `None` if it has no meaning.
     fn entry(&mut self, member: Member) -> Result<Option<Entry>, Problem> {
         self.state.order = self.state.order.saturating_add(1);
         let layer = self.state.layer;
@@ -252,7 +259,8 @@ impl Layers {
         }
         self.state.symlinks = symlinks;
         if self.marks && path.name().starts_with(MARK) {
-            // Below all members of the layer: marks act on lower layers only.
+            // Marks have a lower precedence than all members of the layer, because they affect only
+            // lower layers.
             let precedence = Precedence(base.saturating_add(self.state.order));
             return Ok(self.mark(&path, precedence)?.map(|entry| self.placed(entry)));
         }
@@ -304,7 +312,8 @@ impl Layers {
         Ok(Some(self.placed(entry)))
     }
 
-    /// Takes symbolic links away that a name deletes which begins with `.wh.`. False for any other name.
+    /// Removes the symbolic links that a name with the prefix `.wh.` deletes. Returns false for any
+    /// other name.
     fn look_at_mark(&self, path: &EntryPath, symlinks: &mut Symlinks, layer: usize) -> bool {
         if !(self.marks && path.name().starts_with(MARK)) {
             return false;
@@ -321,7 +330,7 @@ impl Layers {
         true
     }
 
-    /// What a name that begins with `.wh.` says; `None` where it says nothing.
+    /// Returns the entry for a name with the prefix `.wh.`; `None` if the name has no meaning.
     fn mark(&mut self, path: &EntryPath, precedence: Precedence) -> Result<Option<Entry>, Problem> {
         let name = path.name();
         let directory = path.as_bytes().strip_suffix(name).unwrap_or_default().to_vec();
@@ -332,7 +341,7 @@ impl Layers {
         }
         let deleted = name.strip_prefix(MARK).unwrap_or_default();
         if deleted.starts_with(MARK) {
-            // What a union file system kept for itself.
+            // A union file system kept this file for itself.
             return Ok(None);
         }
         if matches!(deleted, b"" | b"." | b"..") {
@@ -354,7 +363,7 @@ impl Layers {
         reader.next_member().map_err(|error| error.problem)
     }
 
-    /// An entry in the state of the tree that is being handed over.
+    /// Places an entry in the current state of the tree.
     fn placed(&self, mut entry: Entry) -> Entry {
         if let (Some(directory), view @ 1..) = (&self.snapshots, self.state.view) {
             let below_it = [view.to_string().as_bytes(), b"/", entry.path.as_bytes()].concat();
@@ -374,7 +383,7 @@ impl Layers {
     }
 }
 
-/// A member takes the place of what had its path.
+/// Records that a member replaces the entry at its path.
 fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind, layer: usize) {
     let target = match kind {
         Kind::Symlink(target) => Some(target.as_slice()),
@@ -383,12 +392,12 @@ fn put(symlinks: &mut Symlinks, path: &EntryPath, kind: &Kind, layer: usize) {
     symlinks.put(path, matches!(kind, Kind::Directory), target, layer);
 }
 
-/// A path below a directory.
+/// Returns a path below a directory.
 fn below(directory: &EntryPath, path: &[u8]) -> Option<EntryPath> {
     EntryPath::new(&[directory.as_bytes(), b"/", path].concat()).ok()
 }
 
-/// Whether a path is this directory, or lies in it.
+/// Returns true if a path is this directory, or lies in it.
 pub(crate) fn is_in(path: &EntryPath, directory: &EntryPath) -> bool {
     directory.is_root()
         || path
@@ -397,14 +406,14 @@ pub(crate) fn is_in(path: &EntryPath, directory: &EntryPath) -> bool {
             .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
 }
 
-/// Always with the same keys: the same archive gives the same result.
+/// The hash has fixed keys, so the same archive yields the same result.
 fn hash(path: &EntryPath) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.as_bytes().hash(&mut hasher);
     hasher.finish()
 }
 
-/// The number of a layer at the beginning of a locator.
+/// Returns the number of a layer for the beginning of a locator.
 fn number_of(layer: usize) -> [u8; 2] {
     u16::try_from(layer).unwrap_or(u16::MAX).to_le_bytes()
 }

@@ -1,18 +1,18 @@
-//! What btrfs images are made from besides directories of the host: archives, layers of containers, manifests.
+//! Sources of btrfs images besides directories of the host: archives, container layers, manifests.
 //!
-//! Each is a [`Source`](buttress_build::Source) of the crate `build`, which sorts entries, puts one source on top of the
-//! other and writes the volume. Here is what formats mean, and what in them cannot be: every refusal says where (the byte of
-//! an archive, the line of a manifest) and what.
+//! Each is a [`Source`](buttress_build::Source) of the crate `build`, which sorts entries, layers
+//! sources and writes the volume. This crate interprets formats and rejects invalid input. Every
+//! error names the place (the byte of an archive, the line of a manifest) and the problem.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`tar`] | the format: pax, GNU, ustar, v7, sparse files |
 //! | [`layers`] | archives, one on top of the other, as a source |
 //! | [`oci`] | layouts of container images on disk |
-//! | [`manifest`] | the plan of an image as text: read, and written of an image that is there |
-//! | [`adapters`] | what changes entries of any source: rules, owners, exclusions, contexts |
+//! | [`manifest`] | the plan of an image as text: reading it, and writing it for an existing image |
+//! | [`adapters`] | changes to the entries of any source: rules, owners, exclusions, contexts |
 //! | [`tree`] | the tree that a source makes, in memory |
-//! | [`store`] | an archive's bytes, to be read in any place; compression |
+//! | [`store`] | an archive's bytes with random access; compression |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -18,14 +18,16 @@
 //! text = "guest\n"
 //! ```
 //!
-//! The head says what the volume is like and where contents are that no table names a place for; rules come before all that
-//! is no rule. The rest is read table by table while the image is built (`tables`), so a manifest of millions of entries
-//! takes no more memory than its largest table, and 16 bytes for each path to find those that come twice.
+//! The head describes the volume, and the place of contents that no table names. Rules precede all
+//! other tables. The remaining tables are read one by one while the image is built (`tables`). A
+//! manifest of millions of entries therefore takes no more memory than its largest table, and 16
+//! bytes for each path to detect duplicates.
 //!
-//! Paths of the host are relative to the manifest. Contents are files of the host, text in the manifest, or what another
-//! image has at the same path; that one is opened by whoever opens the manifest ([`OpenImage`]).
+//! Paths of the host are relative to the manifest. Contents are files of the host, text in the
+//! manifest, or the content of the same path in another image. The caller who opens the manifest
+//! also opens that image ([`OpenImage`]).
 //!
-//! [`mod@write`] writes the manifest of an image that is there. `docs/manifest.md` describes the format.
+//! [`mod@write`] writes the manifest of an existing image. `docs/manifest.md` describes the format.
 
 mod content;
 mod error;
@@ -55,7 +57,7 @@ use content::{Base, ManifestContents};
 use item::{Item, Kind};
 use tables::{Table, Tables};
 
-/// Opens an image that contents are taken from.
+/// A function that opens an image from which contents are taken.
 pub type OpenImage<'a> = &'a dyn Fn(&Path) -> Result<Filesystem, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A manifest whose head and rules were read.
@@ -65,10 +67,10 @@ pub struct Manifest {
     rules: Rules,
     contents: Arc<ManifestContents>,
     tables: Tables,
-    /// A table that is no rule, and was read with them.
+    /// The first table after the rules, which was read with them.
     pending: Option<Table>,
     default_time: Timestamp,
-    /// Where which path was described.
+    /// The line of each path's description, by the path's hash.
     seen: HashMap<u64, u64>,
 }
 
@@ -81,10 +83,11 @@ impl core::fmt::Debug for Manifest {
 }
 
 impl Manifest {
-    /// Opens a manifest: a file, or standard input for `-`. What has no time of its own gets `default_time`.
+    /// Opens a manifest: a file, or standard input for `-`. Entries without a time get
+    /// `default_time`.
     ///
     /// # Errors
-    /// What cannot be opened, a head or rules that are wrong.
+    /// Fails if the manifest cannot be opened, or if its head or rules are invalid.
     pub fn open(
         path: &Path,
         default_time: Timestamp,
@@ -103,10 +106,10 @@ impl Manifest {
         Self::new(&name, input, folder, default_time, open_image)
     }
 
-    /// Reads a manifest that is called `name` in messages, and whose paths of the host are relative to `folder`.
+    /// Reads a manifest that is called `name` in messages. Its host paths are relative to `folder`.
     ///
     /// # Errors
-    /// A head or rules that are wrong.
+    /// Fails if the head or the rules are invalid.
     pub fn new(
         name: &str,
         input: Box<dyn BufRead + Send>,
@@ -130,13 +133,13 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// What the head says of the volume.
+    /// Returns the options of the volume in the head.
     #[must_use]
     pub const fn volume(&self) -> &VolumeWishes {
         &self.volume
     }
 
-    /// The rules, which are for all sources.
+    /// Returns the rules, which apply to all sources.
     #[must_use]
     pub fn rules(&self) -> Rules {
         self.rules.clone()
@@ -194,7 +197,7 @@ impl Manifest {
         Ok(Some(entry))
     }
 
-    /// Where the content of a file is, and how long it is.
+    /// Returns the place and the length of a file's content.
     fn content(&self, item: &Item, path: &[u8]) -> Result<FileContent, Problem> {
         let (locator, size) = match (&item.source, &item.text, &item.base64) {
             (Some(source), None, None) => self.contents.of_host(Path::new(source))?,
@@ -229,9 +232,9 @@ impl Manifest {
         })
     }
 
-    /// Refuses a path that was described before.
+    /// Refuses a path that was already described.
     fn see(&mut self, table: &Table, kind: Kind, entry: &Entry) -> Result<(), ManifestError> {
-        // Always with the same keys: the same manifest gives the same result.
+        // The hash has fixed keys, so the same manifest yields the same result.
         let mut hasher = DefaultHasher::new();
         (kind == Kind::Remove).hash(&mut hasher);
         entry.path.as_bytes().hash(&mut hasher);
@@ -263,7 +266,7 @@ fn invalid(name: &str, error: ManifestError) -> SourceError {
     }
 }
 
-/// A problem at the beginning of a table.
+/// Makes the error of a problem at the beginning of a table.
 fn at<T>(table: &Table, result: Result<T, Problem>) -> Result<T, ManifestError> {
     result.map_err(|problem| ManifestError {
         line: table.line,
@@ -271,7 +274,7 @@ fn at<T>(table: &Table, result: Result<T, Problem>) -> Result<T, ManifestError> 
     })
 }
 
-/// What the TOML parser says, with the line in the manifest.
+/// Converts an error of the TOML parser, with the line in the manifest.
 fn toml_error(table: &Table, error: &toml::de::Error) -> ManifestError {
     let before = error.span().and_then(|span| table.text.get(..span.start));
     let lines = before.map_or(0, |text| {
@@ -283,7 +286,7 @@ fn toml_error(table: &Table, error: &toml::de::Error) -> ManifestError {
     }
 }
 
-/// The keys of a table.
+/// Parses the keys of a table.
 fn parse(table: &Table) -> Result<(Kind, Item), ManifestError> {
     let name = table.name.as_deref().unwrap_or_default();
     let kind = at(table, Kind::named(name))?;

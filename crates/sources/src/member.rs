@@ -1,4 +1,4 @@
-//! Members of archives as entries of an image, and where their contents are.
+//! Members of archives as entries of an image, and the places of their contents.
 
 use buttress_build::{
     Attributes, ContentReader, DataExtent, Entry, EntryKind, EntryPath, FileContent, PathProblem, Precedence,
@@ -12,7 +12,7 @@ use crate::segments::SegmentReader;
 use crate::store::Store;
 use crate::tar::{Kind, Member, Problem, Reader, Segment, TarError};
 
-/// The longest name of an extended attribute.
+/// The maximum length of an extended attribute's name.
 pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 
 pub(crate) fn invalid(name: String, error: TarError) -> SourceError {
@@ -30,7 +30,7 @@ pub(crate) fn path(field: &'static str, bytes: &[u8]) -> Result<EntryPath, Probl
     })
 }
 
-/// A directory that nobody described.
+/// Makes a directory without a description.
 pub(crate) fn directory(path: EntryPath, precedence: Precedence, mark: Option<SubvolumeMark>) -> Entry {
     Entry {
         path,
@@ -43,7 +43,7 @@ pub(crate) fn directory(path: EntryPath, precedence: Precedence, mark: Option<Su
     }
 }
 
-/// An entry that is no file.
+/// Makes an entry that is no file.
 pub(crate) fn mark(path: EntryPath, kind: EntryKind, precedence: Precedence) -> Entry {
     Entry {
         path,
@@ -53,12 +53,12 @@ pub(crate) fn mark(path: EntryPath, kind: EntryKind, precedence: Precedence) -> 
     }
 }
 
-/// Whether an extended attribute can have this name.
+/// Returns true if an extended attribute can have this name.
 pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
     (1..=XATTR_NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
 }
 
-/// How much of a file is data.
+/// Returns the data extent of a file.
 fn data_of(kind: &Kind) -> Option<DataExtent> {
     let Kind::File { segments, .. } = kind else {
         return None;
@@ -67,7 +67,7 @@ fn data_of(kind: &Kind) -> Option<DataExtent> {
     Some(segments.iter().fold(DataExtent::default(), sum))
 }
 
-/// A member as an entry of this precedence.
+/// Converts a member to an entry of this precedence.
 pub(crate) fn entry_of(member: Member, precedence: Precedence) -> Result<Entry, Problem> {
     let locator = locator(&member);
     let data = data_of(&member.kind);
@@ -119,7 +119,8 @@ pub(crate) fn entry_of(member: Member, precedence: Precedence) -> Result<Entry, 
     })
 }
 
-/// Where content is: of a file without holes the place of its data, else of its first header, whose map is read again.
+/// Returns the place of the content. For a file without holes, it is the place of its data.
+/// Otherwise it is the place of its first header, whose map is read again.
 fn locator(member: &Member) -> Vec<u8> {
     let tagged = |tag: u8, number: u64| [&[tag][..], &number.to_le_bytes()].concat();
     match &member.kind {
@@ -131,7 +132,7 @@ fn locator(member: &Member) -> Vec<u8> {
     }
 }
 
-/// Opens the content of a file of this size that an entry of this archive told of.
+/// Opens the content of a file of this size, from an entry of this archive.
 pub(crate) fn open(
     name: &str,
     store: &Store,

@@ -1,12 +1,12 @@
 //! Container images in the OCI layout on disk: an index, manifests, layers, all named by their digests.
 //!
-//! `index.json` leads to manifests, perhaps over further indexes; which of several is wanted, a tag or a platform says. Every
-//! blob is compared with its descriptor before anything is made of it: its size, its digest, and of a layer also the digest
-//! of what it unpacks to, as the image's configuration has it. Layers that are compressed are unpacked into spools
-//! ([`crate::store`]) in the same pass.
+//! `index.json` leads to manifests, possibly through further indexes. A tag or a platform selects
+//! one of several. Every blob is compared with its descriptor before use: its size, its digest, and
+//! for a layer also the digest of its unpacked bytes in the image's configuration. Compressed
+//! layers are unpacked into spools ([`crate::store`]) in the same pass.
 //!
-//! What it leaves out: layouts inside an archive (they are unpacked first), layers that are not distributed with the image,
-//! encrypted ones, fetching anything.
+//! Left out: layouts inside an archive, which must be unpacked first; layers that are not
+//! distributed with the image; encrypted layers; downloads.
 //!
 //! Source: OCI image specification 1.1: "Image Layout", "Descriptors", "Image Index", "Image Manifest", "Image
 //! Configuration".
@@ -25,130 +25,131 @@ use sha2::{Digest as _, Sha256, Sha512};
 use crate::layers::{Layer, Layers};
 use crate::store::{Store, StoreError};
 
-/// The largest JSON document that is taken; the specification tells registries to take 4 MiB.
+/// The size of the largest JSON document that is accepted. The specification requires registries to
+/// accept 4 MiB.
 const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
-/// The most layers: each is a file that stays open.
+/// The maximum number of layers. Each layer is an open file.
 const LAYERS_MAX: usize = 500;
-/// How many indexes lead to each other at most.
+/// The maximum depth of nested indexes.
 const INDEXES_MAX: usize = 8;
 
-/// Which image of a layout is wanted.
+/// The selection of one image of a layout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The tag, as the annotation `org.opencontainers.image.ref.name` has it.
+    /// The tag, as in the annotation `org.opencontainers.image.ref.name`.
     pub tag: Option<String>,
-    /// `linux/amd64`, `linux/arm64/v8`.
+    /// The platform: `linux/amd64`, `linux/arm64/v8`.
     pub platform: Option<String>,
 }
 
-/// What is wrong with a layout.
+/// The error of a layout.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OciError {
     /// A document cannot be read.
     #[error("{file}: {cause}")]
     Read {
-        /// Below the layout.
+        /// The path below the layout.
         file: String,
-        /// Why.
+        /// The reason.
         #[source]
         cause: io::Error,
     },
-    /// A document is none.
+    /// A document is not valid.
     #[error("{file}: {cause}")]
     Document {
-        /// Below the layout.
+        /// The path below the layout.
         file: String,
-        /// Why, with line and column.
+        /// The reason, with line and column.
         #[source]
         cause: serde_json::Error,
     },
-    /// A version that is not known.
+    /// The version of the layout is unknown.
     #[error("oci-layout: unknown version of the layout (found {0:?}, expected 1.0.0)")]
     Version(String),
-    /// A digest that is none.
+    /// A digest is not valid.
     #[error("{file}: invalid digest {digest:?} (expected sha256 or sha512 and hexadecimal digits)")]
     NoDigest {
-        /// Where it is.
+        /// The file that holds the digest.
         file: String,
-        /// What it is.
+        /// The text in place of a digest.
         digest: String,
     },
-    /// A blob of another size than promised.
+    /// The size of a blob differs from its descriptor.
     #[error("{file}: wrong length (found {found} bytes, expected {promised} by its descriptor)")]
     Size {
         /// The blob.
         file: String,
-        /// What it has.
+        /// The size of the blob.
         found: u64,
-        /// What it should have.
+        /// The size in the descriptor.
         promised: u64,
     },
-    /// A document that is larger than is taken.
+    /// A document exceeds the size limit.
     #[error("{file}: the document is too long (found {found} bytes, expected at most {DOCUMENT_BYTES_MAX})")]
     Large {
         /// The document.
         file: String,
-        /// Its size.
+        /// The size of the document.
         found: u64,
     },
-    /// A blob that is not what its name says.
+    /// The digest of a blob differs from its name.
     #[error("{file}: wrong digest of {what} (found {found}, expected {promised})")]
     Digest {
         /// The blob.
         file: String,
-        /// Of what.
+        /// The bytes that were digested.
         what: &'static str,
-        /// What it is.
+        /// The digest of the bytes.
         found: String,
-        /// What it should be.
+        /// The expected digest.
         promised: String,
     },
-    /// No image, or none of those that are wanted.
+    /// The layout has no image, or none that matches the selection.
     #[error("no image{wanted} in this layout (found {there})")]
     None {
-        /// What was wanted.
+        /// The selection.
         wanted: String,
-        /// What there is.
+        /// The available images.
         there: String,
     },
-    /// More than one image fits.
+    /// More than one image matches the selection.
     #[error("{count} images match; select one by a tag or a platform: {there}")]
     Several {
-        /// How many.
+        /// The number of matching images.
         count: usize,
-        /// What there is.
+        /// The available images.
         there: String,
     },
-    /// A kind of blob that cannot be used.
+    /// A blob has an unsupported media type.
     #[error("{file}: media type {media_type:?} {why}")]
     MediaType {
         /// The blob.
         file: String,
-        /// Its type.
+        /// The media type of the blob.
         media_type: String,
-        /// Why it cannot be used.
+        /// The reason why the type is unsupported.
         why: &'static str,
     },
-    /// Layers and their configuration do not agree.
+    /// The manifest and the configuration list different numbers of layers.
     #[error("{file}: wrong number of layers (found {layers}, expected {named} by its configuration)")]
     LayerCount {
         /// The manifest.
         file: String,
-        /// How many layers it has.
+        /// The number of layers in the manifest.
         layers: usize,
-        /// How many the configuration has.
+        /// The number of layers in the configuration.
         named: usize,
     },
-    /// Too many layers.
+    /// The image has too many layers.
     #[error("{file}: too many layers (found {layers}, expected at most {LAYERS_MAX})")]
     Layers {
         /// The manifest.
         file: String,
-        /// How many it has.
+        /// The number of layers.
         layers: usize,
     },
-    /// Indexes lead to indexes without end.
+    /// The nesting of indexes exceeds the limit.
     #[error("more than {INDEXES_MAX} nested indexes")]
     Indexes,
     /// A layer cannot be read or unpacked.
@@ -156,7 +157,7 @@ pub enum OciError {
     Layer {
         /// The blob.
         file: String,
-        /// Why.
+        /// The reason.
         #[source]
         cause: StoreError,
     },
@@ -241,7 +242,7 @@ impl Descriptor {
     }
 }
 
-/// A digest that has the right form.
+/// A well-formed digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DigestName {
     algorithm: &'static str,
@@ -324,7 +325,7 @@ impl Hasher {
     }
 }
 
-/// Counts and digests what is read through it.
+/// Counts and digests the bytes that are read through it.
 struct Hashing<R> {
     inner: R,
     hasher: Hasher,
@@ -340,10 +341,10 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-/// The layers of an image in a layout, in order, each compared with its digests.
+/// Returns the layers of an image in a layout, in order, each compared with its digests.
 ///
 /// # Errors
-/// What is not there, not what it should be, or cannot be used.
+/// Fails if a file is missing, does not match its descriptor, or cannot be used.
 pub fn open(
     layout: &Path,
     wanted: &Wanted,
@@ -402,7 +403,7 @@ impl Layout {
             .collect()
     }
 
-    /// Follows indexes to the one manifest that is wanted.
+    /// Follows indexes to the one selected manifest.
     fn choose(&self, index: Index, wanted: &Wanted) -> Result<Descriptor, OciError> {
         let mut candidates = index.manifests;
         if let Some(tag) = &wanted.tag {
@@ -425,7 +426,7 @@ impl Layout {
                             .is_none_or(|found| is_platform(&found, platform))
                 });
             }
-            // What is attached to images (signatures, attestations) says that it runs nowhere.
+            // Attachments of images (signatures, attestations) have the platform `unknown/unknown`.
             candidates.retain(|candidate| candidate.platform().as_deref() != Some("unknown/unknown"));
             match candidates.as_slice() {
                 [] => {
@@ -451,7 +452,7 @@ impl Layout {
         Err(OciError::Indexes)
     }
 
-    /// Opens a file of the layout; never waits for a pipe to be written to.
+    /// Opens a file of the layout. Never waits for a writer of a pipe.
     fn open(&self, file: &str) -> Result<(File, u64), OciError> {
         let failed = |cause: io::Error| OciError::Read {
             file: file.to_owned(),
@@ -490,7 +491,7 @@ impl Layout {
         Ok(bytes)
     }
 
-    /// Reads a document that a descriptor leads to, and compares it.
+    /// Reads a document that a descriptor names, and compares it.
     fn blob(&self, descriptor: &Descriptor, from: &str) -> Result<(String, Vec<u8>), OciError> {
         let digest = DigestName::parse(&descriptor.digest, from)?;
         let file = digest.file();
@@ -546,7 +547,7 @@ impl Layout {
             content.add(bytes);
         });
         let store = store.map_err(failed)?;
-        // Behind the end of what is compressed there may be more.
+        // Bytes may follow the end of the compressed stream.
         let rest = io::copy(&mut hashing, &mut io::sink());
         rest.map_err(|cause| OciError::Read {
             file: file.clone(),

@@ -1,4 +1,4 @@
-//! The content of one file that lies in pieces in a store.
+//! A reader of the content of one file that lies in segments of a store.
 
 use buttress_exact::Exact as _;
 use core::ops::Range;
@@ -9,12 +9,12 @@ use buttress_format::FileOffset;
 use crate::store::Store;
 use crate::tar::Segment;
 
-/// Reads the content of one file.
+/// A reader of the content of one file.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     name: String,
     store: Store,
-    /// Rising, apart.
+    /// The segments, in ascending order and not adjacent.
     segments: Vec<Segment>,
     size: u64,
 }
@@ -29,7 +29,7 @@ impl SegmentReader {
         }
     }
 
-    /// The segments that do not end at or before this place.
+    /// Returns the segments that end after this offset.
     fn from(&self, place: u64) -> impl Iterator<Item = &Segment> {
         let first = self
             .segments

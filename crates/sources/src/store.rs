@@ -1,11 +1,13 @@
-//! The bytes of an archive, to be read in any place: the archive itself, or a spool of it.
+//! The bytes of an archive with random access: the archive itself, or a spool of it.
 //!
-//! Members are found one after the other, but their contents are wanted in the order in which the image is laid out. An
-//! archive that is a file, and is not compressed, is read where it lies. Everything else (a pipe, a compressed archive) is
-//! first unpacked into a spool: a file without a name in the directory for temporary files, gone when the program ends,
-//! however it ends. So memory is bounded by a buffer; the spool takes up as much space as the archive without compression.
+//! Members are found one after another, but their contents are needed in the order of the image's
+//! layout. An uncompressed archive file is read in place. Every other archive (a pipe, a compressed
+//! archive) is first unpacked into a spool. The spool is a file without a name in the directory for
+//! temporary files, so it disappears however the program ends. Memory is bounded by a buffer. The
+//! spool takes as much space as the uncompressed archive.
 //!
-//! Compression is told by the first bytes, not by the name: gzip, zstd, xz, bzip2, of each also several streams in a row.
+//! The first bytes, not the name, determine the compression: gzip, zstd, xz or bzip2, also with
+//! several concatenated streams.
 
 use buttress_exact::Exact as _;
 use std::fs::File;
@@ -19,18 +21,18 @@ use buttress_build::SourceError;
 use buttress_format::ByteCount;
 use buttress_fs::Progress;
 
-/// How much is unpacked at once.
+/// The number of bytes that are unpacked at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// The longest first bytes that tell a compression.
+/// The number of first bytes that determine a compression.
 const MAGIC_BYTES: usize = 6;
 
-/// Bytes that can be read in any place, by several at once.
+/// Bytes with random access, for several readers in parallel.
 #[derive(Clone, Debug)]
 pub struct Store {
     bytes: Bytes,
     size: u64,
-    /// When it changed last, of a file that is not ours.
+    /// The time of the last change of a file that is read in place.
     changed: Option<SystemTime>,
 }
 
@@ -40,42 +42,42 @@ enum Bytes {
     Memory(Arc<[u8]>),
 }
 
-/// Why an archive cannot be read.
+/// The reason why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It cannot be opened.
+    /// The archive cannot be opened.
     #[error("opening: {0}")]
     Open(#[source] io::Error),
-    /// It cannot be read, or what is compressed is damaged.
+    /// The archive cannot be read, or its compressed data is damaged.
     #[error("byte {offset}{}: {cause}", compressed(.compression))]
     Read {
-        /// How much was unpacked before that.
+        /// The number of bytes that were unpacked before.
         offset: u64,
-        /// How it is compressed.
+        /// The compression of the archive.
         compression: Option<Compression>,
-        /// Why.
+        /// The reason.
         #[source]
         cause: io::Error,
     },
-    /// It was asked to stop.
+    /// The job was cancelled.
     #[error("interrupted while reading")]
     Cancelled,
-    /// The spool cannot be made or written.
+    /// The spool cannot be created or written.
     #[error("writing to a temporary file in {}, with {written} bytes in it: {cause}", .directory.display())]
     Spool {
-        /// Where it lies.
+        /// The directory of the spool.
         directory: PathBuf,
-        /// How much was written.
+        /// The number of bytes that were written.
         written: u64,
-        /// Why.
+        /// The reason.
         #[source]
         cause: io::Error,
     },
 }
 
 impl StoreError {
-    /// The error of a source with this name.
+    /// Converts the error to that of a source with this name.
     #[must_use]
     pub fn of(self, name: String) -> SourceError {
         match self {
@@ -124,12 +126,12 @@ fn compressed(compression: &Option<Compression>) -> String {
     })
 }
 
-/// How a file as a whole is compressed.
+/// The compression of a whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// RFC 1952.
+    /// gzip, by RFC 1952.
     Gzip,
-    /// RFC 8878.
+    /// zstd, by RFC 8878.
     Zstd,
     /// The .xz file format.
     Xz,
@@ -138,7 +140,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression that a file with this beginning has.
+    /// Returns the compression of a file that begins with these bytes.
     #[must_use]
     pub fn of(beginning: &[u8]) -> Option<Self> {
         let magics: [(&[u8], Self); 4] = [
@@ -153,7 +155,7 @@ impl Compression {
             .map(|(_, compression)| compression)
     }
 
-    /// Its name.
+    /// Returns the name of the compression.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -164,13 +166,14 @@ impl Compression {
         }
     }
 
-    /// Unpacks.
+    /// Makes a reader that unpacks.
     fn reader<'a>(self, packed: impl io::BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(packed)),
             Self::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
-                // What `zstd --long=31` writes, as `zstd -d --long=31` takes it: at most 128 MiB of memory here.
+                // This limit accepts the output of `zstd --long=31` like `zstd -d --long=31`, with
+                // at most 128 MiB of memory.
                 decoder.window_log_max(27)?;
                 Box::new(decoder)
             }
@@ -181,7 +184,7 @@ impl Compression {
 }
 
 impl Store {
-    /// Bytes in memory.
+    /// Makes a store of bytes in memory.
     #[must_use]
     pub fn of_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
@@ -192,10 +195,10 @@ impl Store {
         }
     }
 
-    /// Opens an archive: a file, or standard input for `-`. Spools go to `spool`.
+    /// Opens an archive: a file, or standard input for `-`. Spools are created in `spool`.
     ///
     /// # Errors
-    /// What cannot be opened, read, unpacked or spooled.
+    /// Fails if the archive cannot be opened, read, unpacked or spooled.
     pub fn open(path: &Path, spool: &Path, progress: &Progress) -> Result<Self, StoreError> {
         let file = if path == Path::new("-") {
             let input = rustix::io::dup(io::stdin()).map_err(|error| StoreError::Open(error.into()))?;
@@ -223,10 +226,10 @@ impl Store {
         Self::spooled(file, spool, progress)
     }
 
-    /// Reads to the end, unpacks, and keeps all of it in a spool.
+    /// Reads to the end, unpacks, and keeps all bytes in a spool.
     ///
     /// # Errors
-    /// What cannot be read, unpacked or spooled.
+    /// Fails if the input cannot be read, unpacked or spooled.
     pub fn spooled(mut packed: impl Read, spool: &Path, progress: &Progress) -> Result<Self, StoreError> {
         Self::spooled_and_seen(&mut packed, spool, progress, &mut |_| {})
     }
@@ -256,8 +259,8 @@ impl Store {
         })
     }
 
-    /// Reads a layer through `packed` to the end, from `file`. Unpacked, it is shown to `see`; it is kept in a spool unless
-    /// it is not compressed: then it is read where it lies.
+    /// Reads a layer through `packed` to the end, from `file`. Passes the unpacked bytes to `see`.
+    /// A compressed layer is kept in a spool, and an uncompressed layer is read in place.
     pub(crate) fn of_layer(
         packed: &mut dyn Read,
         file: File,
@@ -283,16 +286,16 @@ impl Store {
         })
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// Whether a file that is read where it lies is still as it was when it was opened; else what is different.
+    /// Checks that a file that is read in place has not changed since it was opened.
     ///
     /// # Errors
-    /// What is different.
+    /// Returns the difference.
     pub fn unchanged(&self) -> Result<(), String> {
         let (Bytes::File(file), Some(changed)) = (&self.bytes, self.changed) else {
             return Ok(());
@@ -311,10 +314,10 @@ impl Store {
         Ok(())
     }
 
-    /// Fills `into` from this place on.
+    /// Fills `into` from this offset on.
     ///
     /// # Errors
-    /// What cannot be read, and bytes that are not there.
+    /// Fails if the bytes cannot be read, or lie beyond the end.
     pub fn read_exact_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         match &self.bytes {
             Bytes::File(file) => file.read_exact_at(into, at),
@@ -328,7 +331,8 @@ impl Store {
     }
 }
 
-/// Unpacks all of `packed` into `write`, which is told how much went before. Returns how much it was.
+/// Unpacks all of `packed` into `write`, which also receives the number of earlier bytes. Returns
+/// the total number.
 pub(crate) fn unpack(
     packed: &mut dyn Read,
     mut write: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
@@ -363,7 +367,7 @@ pub(crate) fn unpack(
     }
 }
 
-/// Reads until the buffer is full or there is no more.
+/// Reads until the buffer is full or the input ends.
 fn read_up_to(from: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while let Some(rest) = into.get_mut(length..).filter(|rest| !rest.is_empty()) {

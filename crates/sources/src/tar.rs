@@ -1,18 +1,20 @@
 //! Tar archives: pax, GNU, ustar and v7, as one list of members.
 //!
-//! [`Reader`] goes from header to header of a [`Store`] and reads no content on the way: a [`Member`] says where its
-//! content lies. [`Layers`](crate::layers::Layers) makes entries of an image out of members.
+//! [`Reader`] reads the headers of a [`Store`] one after another, and skips the content. A
+//! [`Member`] holds the place of its content. [`Layers`](crate::layers::Layers) converts members to
+//! entries of an image.
 //!
-//! Own code, and not the crate `tar`: that one knows one of the four forms of sparse files, passes over global extended
-//! headers, reads from the beginning to the end only, and tells of what is wrong without saying where.
+//! This is own code, instead of the crate `tar`. That crate supports one of the four forms of
+//! sparse files, ignores global extended headers, reads only sequentially, and reports errors
+//! without their place.
 //!
-//! What a member is, headers decide in this order: a global extended header (`g`), the member's own (`x`), GNU's long names
-//! (`K`, `L`), the header. Invariants: the same bytes give the same members; memory is bounded by the largest extended
-//! header that is taken; nothing is believed before it was compared with what the archive has (a size beyond its end is an
-//! error at the header that claims it).
+//! Several headers describe a member, in this order: a global extended header (`g`), the member's
+//! own (`x`), GNU's long names (`K`, `L`), the header. Invariants: the same bytes yield the same
+//! members. The largest accepted extended header bounds memory. Every stated size is compared with
+//! the archive before use: a size beyond the archive's end is an error at its header.
 //!
-//! What it leaves out: parts of several volumes (`M`), which are refused by name; names of owners, since whose number they
-//! are would depend on the machine; times of access and change.
+//! Left out: parts of several volumes (`M`), which are refused by name; names of owners, whose
+//! numbers would depend on the machine; times of access and change.
 //!
 //! Source: POSIX.1-2017, pax; GNU tar manual, appendix "Tar Internals"; star(5); libarchive-formats(5).
 
@@ -30,47 +32,47 @@ use crate::store::Store;
 use header::{BLOCK_BYTES, Dialect, Header};
 use pax::Extended;
 
-/// The largest extended header that is taken, long names among them.
+/// The size of the largest accepted extended header, including long names.
 const EXTENDED_BYTES_MAX: u64 = 16 << 20;
-/// How much all global extended headers may say together.
+/// The maximum total size of all global extended headers.
 const GLOBAL_BYTES_MAX: u64 = 64 << 10;
-/// The longest path that is taken.
+/// The maximum length of a path.
 const PATH_BYTES_MAX: usize = 32 << 10;
-/// The longest target of a symbolic link that btrfs stores with the kernel's limit for paths.
+/// The maximum length of a symbolic link's target, which is the kernel's limit for paths.
 const TARGET_BYTES_MAX: usize = 4095;
-/// How much is read at a header.
+/// The number of bytes that are read at a header.
 const WINDOW_BYTES: usize = 8192;
 
-/// A range of a file's data, and where it lies.
+/// A range of a file's data, and its place in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// How long.
+    /// The length of the range.
     pub length: u64,
-    /// Where in the archive.
+    /// The offset in the archive.
     pub at: u64,
 }
 
-/// What kind of file a member is.
+/// The kind of file of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file: its size with holes, and its data in rising order.
+    /// A regular file: its size including holes, and its data in ascending order.
     File {
-        /// How long it is.
+        /// The size of the file.
         size: u64,
-        /// What of it is not a hole.
+        /// The ranges that are not holes.
         segments: Vec<Segment>,
     },
     /// A directory.
     Directory,
-    /// A symbolic link to this.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     /// Another name of the member with this path.
     HardLink(Vec<u8>),
     /// A character device: major and minor number.
     CharacterDevice(u32, u32),
-    /// A block device.
+    /// A block device: major and minor number.
     BlockDevice(u32, u32),
     /// A named pipe.
     Fifo,
@@ -79,11 +81,11 @@ pub enum Kind {
 /// A member of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Where its first header lies.
+    /// The offset of its first header.
     pub offset: u64,
-    /// Its path, as it is in the archive.
+    /// The path as stored in the archive.
     pub path: Vec<u8>,
-    /// What it is.
+    /// The kind of file.
     pub kind: Kind,
     /// Permission bits with set-uid, set-gid and sticky.
     pub permissions: u32,
@@ -91,46 +93,47 @@ pub struct Member {
     pub uid: u32,
     /// The group's number.
     pub gid: u32,
-    /// When its content changed last.
+    /// The time of the last change of its content.
     pub modified: Timestamp,
     /// Extended attributes, in the order of the archive, each name once.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Goes over the members of an archive.
+/// A reader of the members of an archive.
 #[derive(Debug)]
 pub struct Reader {
     store: Store,
-    /// Where the next header lies.
+    /// The offset of the next header.
     at: u64,
     global: Extended,
     global_bytes: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// Nothing comes after an error, or after the end.
+    /// True after an error or the end: the reader returns nothing more.
     ended: bool,
 }
 
-/// What came before a member's header.
+/// The extended headers before a member's header.
 #[derive(Debug, Default)]
 struct Before {
-    /// Where the first of it lies.
+    /// The offset of the first of them.
     first: Option<u64>,
     extended: Option<Extended>,
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    /// How much all of it is.
+    /// The total size of them.
     bytes: u64,
 }
 
 impl Reader {
-    /// Begins at the first member.
+    /// Makes a reader that begins at the first member.
     #[must_use]
     pub fn new(store: Store) -> Self {
         Self::at(store, 0)
     }
 
-    /// Begins at a member that is known to lie there. Global headers before it are not known.
+    /// Makes a reader that begins at a known member's offset. It ignores global headers before this
+    /// offset.
     #[must_use]
     pub fn at(store: Store, offset: u64) -> Self {
         Self {
@@ -144,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// A reader that begins at a member that this one has passed, and knows what it knows.
+    /// Makes a reader that begins at an earlier member, with the global headers of this reader.
     #[must_use]
     pub fn revisit(&self, offset: u64) -> Self {
         let mut reader = Self::at(self.store.clone(), offset);
@@ -153,16 +156,16 @@ impl Reader {
         reader
     }
 
-    /// Where the next header lies: how much of the archive was gone over.
+    /// Returns the offset of the next header: the number of bytes read so far.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.at
     }
 
-    /// The next member; `None` at the end of the archive.
+    /// Returns the next member; `None` at the end of the archive.
     ///
     /// # Errors
-    /// What is wrong with the archive, and where. Nothing comes after an error.
+    /// Fails with the problem and the place. The reader returns nothing after an error.
     pub fn next_member(&mut self) -> Result<Option<Member>, TarError> {
         if self.ended {
             return Ok(None);
@@ -175,7 +178,7 @@ impl Reader {
         found.map_err(|problem| TarError { offset, problem })
     }
 
-    /// Looks for a member; `offset` is the header that is looked at.
+    /// Searches for a member. `offset` is that of the current header.
     fn find(&mut self, offset: &mut u64) -> Result<Option<Member>, Problem> {
         let mut before = Before::default();
         loop {
@@ -215,7 +218,7 @@ impl Reader {
                 continue;
             }
             if letter == b'V' {
-                // The label of the archive.
+                // This member is the label of the archive.
                 self.body(&header, EXTENDED_BYTES_MAX)?;
                 continue;
             }
@@ -224,7 +227,8 @@ impl Reader {
         }
     }
 
-    /// The block at the present place, which is passed over. `None` where the archive ends.
+    /// Reads the block at the current offset and advances. Returns `None` at the end of the
+    /// archive.
     fn header(&mut self) -> Result<Option<Header>, Problem> {
         if self.at == self.store.size() {
             return Ok(None);
@@ -235,7 +239,7 @@ impl Reader {
         Ok(header)
     }
 
-    /// Reads a block, mostly from what was read with the one before it.
+    /// Reads a block, usually from the window that was read with the previous one.
     fn block(&mut self, at: u64, what: &'static str) -> Result<[u8; 512], Problem> {
         let held = |window: &[u8], window_at: u64| -> Option<[u8; 512]> {
             let start = usize::try_from(at.checked_sub(window_at)?).ok()?;
@@ -266,7 +270,7 @@ impl Reader {
         })
     }
 
-    /// Reads a header's body of at most so many bytes to memory and passes over it.
+    /// Reads a header's body of at most `most` bytes to memory and advances.
     fn body(&mut self, header: &Header, most: u64) -> Result<Vec<u8>, Problem> {
         let what = "an extended header";
         let bytes = header.count(124, 12, "size")?;
@@ -287,7 +291,7 @@ impl Reader {
         Ok(body)
     }
 
-    /// Passes over content and what it is padded with.
+    /// Skips content and its padding.
     fn pass(&mut self, bytes: u64, what: &'static str) -> Result<(), Problem> {
         let left = self.store.size().saturating_sub(self.at);
         if bytes > left {
@@ -298,7 +302,7 @@ impl Reader {
             });
         }
         let padded = bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(bytes);
-        // The last member's padding may be missing, as some programs leave it.
+        // Some programs omit the last member's padding.
         self.at = self.at.saturating_add(padded.min(left));
         Ok(())
     }
@@ -320,7 +324,7 @@ impl Reader {
             .take()
             .or(before.link)
             .unwrap_or_else(|| header.text(157, 100).to_vec());
-        // v7 has no letter for directories.
+        // v7 has no type letter for directories.
         let is_directory =
             letter == b'5' || letter == b'D' || (is_file(letter) && path.last() == Some(&b'/'));
         let kind = match letter {
@@ -440,7 +444,7 @@ impl Reader {
         })
     }
 
-    /// The ranges in a header and in the blocks that follow it.
+    /// Returns the ranges in a header and in the blocks that follow it.
     fn old_ranges(&mut self, header: &Header) -> Result<Vec<(u64, u64)>, Problem> {
         let mut ranges = sparse::old_ranges(header)?;
         let mut more = header.field(482, 1) != [0];

@@ -1,8 +1,8 @@
-//! The tree that a source's entries make, in memory: for looking at a source without building an image.
+//! The tree of a source's entries in memory, to inspect a source without building an image.
 //!
-//! What the builder does on disk is done here with a map, so memory grows with the number of entries; of contents nothing is
-//! kept. Rules are the builder's: higher precedence stays, a file that takes a directory's place takes all below with it,
-//! directories that nobody named are there.
+//! The builder works on disk, and this module with a map, so memory grows with the number of
+//! entries. Contents are not kept. The rules are the builder's: higher precedence stays, a file
+//! that replaces a directory removes all entries below it, and missing directories are added.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use buttress_build::{
 use crate::layers::is_in;
 use crate::member;
 
-/// How many hard links may lead to each other.
+/// The maximum length of a chain of hard links.
 const LINKS_MAX: usize = 64;
 
 /// The tree of a source.
@@ -23,7 +23,7 @@ pub struct EntryTree {
     entries: BTreeMap<Vec<u8>, Entry>,
     /// The names in each directory, sorted.
     names: HashMap<Vec<u8>, Vec<Vec<u8>>>,
-    /// For each file with several names the first of them, and how many there are.
+    /// For each file with several names, the first name and the number of names.
     links: HashMap<LinkKey, (Vec<u8>, u32)>,
     contents: Arc<dyn Contents>,
 }
@@ -38,17 +38,17 @@ impl core::fmt::Debug for EntryTree {
 }
 
 impl EntryTree {
-    /// Takes all entries of a source, after `adapt` saw them.
+    /// Reads all entries of a source, after `adapt` has changed them.
     ///
     /// # Errors
-    /// What the source fails with; links and snapshots that lead nowhere.
+    /// Fails if the source fails, or if a link or snapshot has no target.
     pub fn gather(mut source: impl Source, mut adapt: impl FnMut(&mut Entry)) -> Result<Self, SourceError> {
         let mut all = Vec::new();
         while let Some(mut entry) = source.next_entry()? {
             adapt(&mut entry);
             all.push(entry);
         }
-        // Those of one precedence have different paths, or the builder would refuse them.
+        // Entries of one precedence have different paths; otherwise the builder would refuse them.
         all.sort_by_key(|entry| entry.precedence);
         let mut entries = BTreeMap::new();
         for entry in all {
@@ -75,7 +75,7 @@ impl EntryTree {
         }
     }
 
-    /// Snapshots become directories with all that is below what they are of.
+    /// Turns snapshots into directories with all entries of their source.
     fn make_snapshots(&mut self) -> Result<(), SourceError> {
         let snapshots: Vec<(Vec<u8>, EntryPath)> = self
             .entries
@@ -127,7 +127,7 @@ impl EntryTree {
         }
     }
 
-    /// Hard links become what they lead to.
+    /// Replaces hard links by their targets.
     fn follow_links(&mut self) -> Result<(), SourceError> {
         let links: Vec<(Vec<u8>, EntryPath)> = self
             .entries
@@ -154,11 +154,12 @@ impl EntryTree {
             let Some(found) = found else {
                 return Err(self.invalid(&path, "a hard link to no file of this source"));
             };
-            // Keys of sources begin with numbers of layers or devices: this one is nobody's.
+            // No source uses this key, because keys of sources begin with numbers of layers or
+            // devices.
             found.attributes.link.get_or_insert(LinkKey(u64::MAX, number));
             let mut copy = found.clone();
             copy.path = EntryPath::new(&path).unwrap_or_default();
-            // The content is asked for under the path that has it.
+            // The content is requested under the path that has it.
             self.entries.insert(path, copy);
         }
         Ok(())
@@ -185,19 +186,19 @@ impl EntryTree {
         }
     }
 
-    /// What is at a path.
+    /// Returns the entry at a path.
     #[must_use]
     pub fn entry(&self, path: &[u8]) -> Option<&Entry> {
         self.entries.get(path)
     }
 
-    /// The names in a directory, sorted.
+    /// Returns the names in a directory, sorted.
     #[must_use]
     pub fn names(&self, directory: &[u8]) -> &[Vec<u8>] {
         self.names.get(directory).map_or(&[], Vec::as_slice)
     }
 
-    /// The first name of a file with several, and how many there are.
+    /// Returns the first name of a file with several names, and their number.
     #[must_use]
     pub fn link(&self, key: LinkKey) -> Option<(&[u8], u32)> {
         self.links
@@ -208,12 +209,12 @@ impl EntryTree {
     /// Opens the content of a file.
     ///
     /// # Errors
-    /// What the source fails with; that it is no file.
+    /// Fails if the source fails, or if the entry is no file.
     pub fn open(&self, entry: &Entry) -> Result<Box<dyn ContentReader>, SourceError> {
         let EntryKind::File(content) = &entry.kind else {
             return Err(self.invalid(entry.path.as_bytes(), "no regular file"));
         };
-        // Of names of one file the first is the one that contents are known by.
+        // The source knows the content of a file with several names by its first name.
         let first = entry.attributes.link.and_then(|key| self.link(key));
         match first.and_then(|(path, _)| EntryPath::new(path).ok()) {
             Some(path) => self.contents.open(&path, content),
@@ -222,7 +223,7 @@ impl EntryTree {
     }
 }
 
-/// Puts an entry above those that are there.
+/// Places an entry above the existing entries.
 fn put(entries: &mut BTreeMap<Vec<u8>, Entry>, entry: Entry) {
     let path = entry.path.as_bytes().to_vec();
     let remove_below = |entries: &mut BTreeMap<Vec<u8>, Entry>| {

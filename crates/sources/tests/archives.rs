@@ -1,4 +1,5 @@
-//! What GNU tar writes in each of its formats and forms of sparse files, compressed by each program, is what was packed.
+//! Tests that archives of GNU tar, in each of its formats and forms of sparse files, yield the
+//! packed files. Each program compresses them.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -22,7 +23,7 @@ use buttress_format::FileOffset;
 use buttress_fs::Progress;
 use buttress_sources::Layers;
 
-/// A tree with what archives have trouble with. Names fit ustar.
+/// Returns a tree with cases that are difficult for archives. The names fit ustar.
 fn tree(long_names: bool) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let at = |path: &str| root.path().join(path);
@@ -39,7 +40,8 @@ fn tree(long_names: bool) -> tempfile::TempDir {
     symlink("../small", at("d/symlink")).unwrap();
     fs::set_permissions(at("small"), fs::Permissions::from_mode(0o4751)).unwrap();
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o1777)).unwrap();
-    // Many ranges: more than a header of the old form holds, and more than one block of it.
+    // The file has many ranges: more than a header of the old form holds, and more than one of its
+    // extension blocks holds.
     let sparse = fs::File::create(at("d/sparse")).unwrap();
     for range in 0..60_u64 {
         sparse
@@ -60,7 +62,7 @@ fn tree(long_names: bool) -> tempfile::TempDir {
     root
 }
 
-/// What is looked at of a file.
+/// The compared properties of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     kind: char,
@@ -71,13 +73,13 @@ struct Seen {
     nanoseconds: u32,
     target: Vec<u8>,
     size: u64,
-    /// Data without leading or trailing zeros of each 4 KiB that has any.
+    /// The data of each 4 KiB block that has any, without leading or trailing zeros.
     data: Vec<(u64, Vec<u8>)>,
 }
 
 fn blocks(size: u64, mut read: impl FnMut(u64, &mut [u8])) -> Vec<(u64, Vec<u8>)> {
     let mut found = Vec::new();
-    // A file that is one hole is too large to be read in full.
+    // A file that is one hole is too large to be read completely.
     let step = if size > 1 << 30 { 64 << 20 } else { 4096 };
     for at in (0..size).step_by(step) {
         let mut block = vec![0; 4096.min((size - at) as usize)];
@@ -374,7 +376,8 @@ fn an_archive_that_changes_while_it_is_read_is_told() {
     assert!(error.contains("changed while it was read"), "{error}");
 }
 
-/// Members below symbolic links go where GNU tar puts them when it unpacks, and links that lead in a circle are told.
+/// Members below symbolic links are placed where GNU tar unpacks them, and a cycle of links is an
+/// error.
 #[test]
 fn members_below_symbolic_links_go_where_tar_puts_them() {
     let root = tempfile::tempdir().unwrap();

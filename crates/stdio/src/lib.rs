@@ -1,13 +1,15 @@
-//! The standard streams as the process was started with them, and the errors that closing them gives.
+//! The initial state of the standard streams, and the errors of closing them.
 //!
-//! Before `main` Rust's runtime opens `/dev/null` in the place of a standard stream that is closed. A command that prints to
-//! it would believe that its results arrived. [`was_closed`] knows better: a function that the loader calls before the
-//! runtime looks at the descriptors first. By what the descriptor is afterwards it cannot be told: others start commands with
-//! `/dev/null` opened for reading and writing, too.
+//! Before `main`, Rust's runtime opens `/dev/null` in place of a closed standard stream. A command
+//! that prints to this stream would believe that its results arrived. [`was_closed`] reports the
+//! original state. The loader calls a function of this crate before the runtime checks the
+//! descriptors. The later state of a descriptor does not reveal the difference, because some
+//! programs start commands with `/dev/null` opened for reading and writing.
 //!
-//! `unsafe` is here because this needs it: the section in which the loader looks, and calls on descriptors by number.
-//! Invariants: the function that runs before the runtime calls `fcntl` and stores to an atomic, and does nothing else.
-//! What it leaves out: systems other than Linux, where no stream counts as closed.
+//! `unsafe` is needed for the section that the loader reads, and for calls on descriptors by
+//! number. Invariants: the function that runs before the runtime calls `fcntl` and stores to an
+//! atomic, and does nothing else. Left out: systems other than Linux, where no stream counts as
+//! closed.
 
 use std::io;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
@@ -25,7 +27,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// A bit for each.
+    /// Returns the bit that stands for this stream.
     const fn bit(self) -> u8 {
         match self {
             Self::Input => 1,
@@ -38,14 +40,14 @@ impl Stream {
 /// The streams that were closed when the process began.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-/// Has the loader call [`look`] before the runtime begins.
+/// Makes the loader call [`look`] before the runtime begins.
 #[cfg(target_os = "linux")]
 #[used]
 // SAFETY: the loader calls every pointer in this section as a function; extra arguments are none of its business.
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = look;
 
-/// Notes which streams are closed.
+/// Records the closed streams.
 #[cfg(target_os = "linux")]
 extern "C" fn look() {
     for (descriptor, stream) in [
@@ -60,34 +62,34 @@ extern "C" fn look() {
     }
 }
 
-/// Whether the stream was closed when the process began.
+/// Returns true if the stream was closed when the process began.
 #[must_use]
 pub fn was_closed(stream: Stream) -> bool {
     CLOSED.load(Ordering::Relaxed) & stream.bit() != 0
 }
 
-/// Closes a descriptor and gives the error of that, which `OwnedFd` drops: some file systems say only then that what was
-/// written could not be kept.
+/// Closes a descriptor and returns the error, which `OwnedFd` ignores. On some file systems, only
+/// this error reports that written data was lost.
 ///
 /// # Errors
-/// As `close(2)`. The descriptor is closed all the same.
+/// Fails as `close(2)` does. The descriptor is closed in any case.
 pub fn close(descriptor: OwnedFd) -> io::Result<()> {
     let number = descriptor.into_raw_fd();
     // SAFETY: the number was owned by `descriptor`, which has let go of it, and is not used afterwards.
     match unsafe { libc::close(number) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux has closed it.
+            // Linux has closed the descriptor.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },
     }
 }
 
-/// The error that closing standard output would give. It stays open.
+/// Returns the error that closing standard output would return. Standard output stays open.
 ///
 /// # Errors
-/// As [`close`].
+/// Fails as [`close`] does.
 pub fn check_output() -> io::Result<()> {
     close(io::stdout().as_fd().try_clone_to_owned()?)
 }

@@ -296,8 +296,8 @@ impl<Tag: Copy> Waiting<Tag> {
     fn take(&mut self, count: usize) -> Vec<Wanted<Tag>> {
         let leaves = self.ordered.len().exact_add(self.fresh.len());
         if !self.nodes.is_empty() && leaves < LEAVES_MAX {
-            // The lowest levels are usually at the end, and lead to leaves soonest. Clamp: takes at
-            // most all nodes.
+            // The lowest levels are usually at the end, and lead to leaves soonest.
+            // Clamp: takes at most all nodes.
             let from = self.nodes.len().saturating_sub(count);
             let mut taken = self.nodes.split_off(from);
             taken.sort_unstable_by_key(|(pointer, _)| pointer.logical);

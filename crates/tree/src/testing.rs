@@ -298,7 +298,7 @@ impl ImageBuilder {
         });
     }
 
-    /// Changes the pointer in `slot` of a node and makes the node's checksum right again.
+    /// Changes the pointer in `slot` of a node and recomputes the node's checksum.
     pub fn edit_pointer(&mut self, node: Logical, slot: usize, change: impl FnOnce(&mut RawKeyPointer)) {
         self.edit(node, |block| {
             let start = HEADER_BYTES + slot * size_of::<RawKeyPointer>();
@@ -307,7 +307,7 @@ impl ImageBuilder {
         });
     }
 
-    /// The chunk's item, for a chunk tree.
+    /// Returns the chunk's item for a chunk tree.
     #[must_use]
     pub fn chunk_item(&self) -> (Key, Vec<u8>) {
         let chunk = RawChunk {
@@ -334,7 +334,7 @@ impl ImageBuilder {
         (key, [chunk.as_bytes(), stripe.as_bytes()].concat())
     }
 
-    /// The device's item, for a chunk tree.
+    /// Returns the device's item for a chunk tree.
     #[must_use]
     pub fn device_item(&self) -> (Key, Vec<u8>) {
         let key = Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, 1);
@@ -354,7 +354,7 @@ impl ImageBuilder {
         item
     }
 
-    /// The image's bytes, with a superblock that names these two roots.
+    /// Returns the image's bytes, with a superblock that names these two roots.
     #[must_use]
     pub fn finish(mut self, root: &RootPointer, chunk_root: &RootPointer) -> Vec<u8> {
         let at = SUPERBLOCK_OFFSETS[0];
@@ -397,7 +397,7 @@ impl ImageBuilder {
         self.bytes
     }
 
-    /// Opens the image as a volume; `device` makes a device of its bytes. `root` stands in for all roots.
+    /// Opens the image as a volume; `device` makes a device of its bytes. `root` serves as all roots.
     pub fn open(self, root: &RootPointer, device: impl FnOnce(Vec<u8>) -> Device) -> Arc<Volume> {
         let bytes = self.finish(root, root);
         Arc::new(Volume::open(vec![device(bytes)], OpenOptions::default()).expect("the image opens"))

@@ -5,7 +5,6 @@
 //! threads: the reader that needs a block checks it, so that runs can be repeated. A full queue
 //! does no harm either. If no thread has begun a batch, the reader that needs its result does the
 //! work.
-//! that no thread has begun is done by whoever needs its result.
 
 use buttress_device::placement;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};

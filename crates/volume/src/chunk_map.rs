@@ -1,12 +1,12 @@
 //! The map from logical addresses to chunks.
 //!
-//! Chunks lie in a sorted array, so that a look-up is one binary search over their starts. A [`MappedChunk`]
-//! holds its layout, checked once, and the slots of its devices: whoever has it needs no further look-up.
-//! The map is immutable to its readers: [`crate::Volume`] hands out `Arc`s of it, and a change makes a new one
-//! where somebody still reads the old.
+//! Chunks lie in a sorted array, so a lookup is one binary search over their starts. A
+//! [`MappedChunk`] holds its checked layout and the slots of its devices, so its owner needs no
+//! further lookup. The map is immutable to its readers: [`crate::Volume`] returns `Arc`s of it, and
+//! a change copies the map if a reader still holds the old one.
 //!
-//! Invariants: chunks do not overlap, none is empty, none passes the end of the address space, and every chunk
-//! has a [`Layout`] for as many stripes as it lists.
+//! Invariants: chunks do not overlap, none is empty, and none ends beyond the address space. Every
+//! chunk has a [`Layout`] for the number of stripes that it lists.
 
 use crate::devices::DeviceSlot;
 use crate::error::{Corruption, Error};
@@ -24,7 +24,8 @@ pub struct MappedChunk {
     chunk: Chunk,
     layout: Layout,
     devices: Vec<Arc<DeviceSlot>>,
-    /// Whether any of the devices is stale: whether the order of copies has to look.
+    /// True if any of the devices is stale, so that the order of copies must check for stale
+    /// devices.
     has_stale: bool,
 }
 
@@ -56,63 +57,64 @@ impl MappedChunk {
         })
     }
 
-    /// Its first address.
+    /// Returns the chunk's first address.
     #[must_use]
     pub const fn start(&self) -> Logical {
         self.start
     }
 
-    /// How many addresses it maps.
+    /// Returns the number of addresses that the chunk maps.
     #[must_use]
     pub const fn length(&self) -> ByteCount {
         self.chunk.length
     }
 
-    /// The address past its last.
+    /// Returns the exclusive end of the chunk's addresses.
     #[must_use]
     pub const fn end(&self) -> Logical {
-        // Clamp: never reached, `new` checked the sum; `exact_add` is not const.
+        // Clamp: cannot overflow, because `new` checked the sum; `exact_add` is not const.
         self.start.saturating_add(self.chunk.length)
     }
 
-    /// The item as it was read.
+    /// Returns the chunk item as it was read.
     #[must_use]
     pub const fn chunk(&self) -> &Chunk {
         &self.chunk
     }
 
-    /// Its geometry.
+    /// Returns the chunk's layout.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The devices of its stripes, in the order of the stripes.
+    /// Returns the devices of the chunk's stripes, in the order of the stripes.
     #[must_use]
     pub fn devices(&self) -> &[Arc<DeviceSlot>] {
         &self.devices
     }
 
-    /// What it is used for, and its profile, as flags.
+    /// Returns the chunk's type and profile as flags.
     #[must_use]
     pub const fn flags(&self) -> BlockGroupFlags {
         self.chunk.profile
     }
 
-    /// How many of its stripes lie on missing devices.
+    /// Returns the number of stripes on missing devices.
     #[must_use]
     pub fn missing_stripes(&self) -> usize {
         self.devices.iter().filter(|slot| slot.device().is_none()).count()
     }
 
-    /// An address as an offset in the chunk, or `None` outside.
+    /// Returns an address as an offset in the chunk, or `None` outside the chunk.
     #[must_use]
     pub fn offset_of(&self, logical: Logical) -> Option<ChunkOffset> {
         let offset = logical.checked_distance_from(self.start)?;
         (offset < self.chunk.length).then(|| ChunkOffset::new(offset.get()))
     }
 
-    /// The id of the device that a stripe lies on; 0, which is nobody's, for a stripe that is not there.
+    /// Returns the id of the stripe's device. Returns 0, which no device has, for a stripe that
+    /// does not exist.
     #[must_use]
     pub fn stripe_device(&self, stripe_index: usize) -> DeviceId {
         self.chunk
@@ -127,7 +129,7 @@ impl MappedChunk {
             .is_some_and(|slot| slot.in_use().is_some())
     }
 
-    /// How many of its stripes lie on devices that are not written to, or on `without`.
+    /// Returns the number of stripes on devices that are not written, or on `without`.
     pub(crate) fn lost_stripes(&self, without: Option<&Arc<DeviceSlot>>) -> usize {
         let is_lost = |slot: &&Arc<DeviceSlot>| {
             !slot.is_written() || without.is_some_and(|other| Arc::ptr_eq(other, slot))
@@ -135,7 +137,7 @@ impl MappedChunk {
         self.devices.iter().filter(is_lost).count()
     }
 
-    /// How many of its stripes may be lost so that all of it can still be read.
+    /// Returns the number of stripes that may be lost while the whole chunk stays readable.
     pub(crate) fn tolerated_stripes(&self) -> usize {
         let tolerated = usize::from(self.layout.profile().tolerated_failures());
         if buttress_faults::on("volume-one-failure-too-many-tolerated") {
@@ -154,7 +156,7 @@ impl MappedChunk {
             .is_some_and(|slot| slot.stale().is_some())
     }
 
-    /// The address on its device of a byte of a stripe.
+    /// Returns the physical address of a byte of a stripe.
     pub(crate) fn physical(&self, stripe_index: usize, offset: StripeOffset) -> Result<Physical, Error> {
         let unmapped = || Corruption::Unmapped {
             logical: self.start,
@@ -176,33 +178,34 @@ impl MappedChunk {
     }
 }
 
-/// What adding a chunk did.
+/// The result of adding a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
-    /// It is new.
+    /// The chunk is new.
     New,
-    /// The same chunk was there.
+    /// The map already held the same chunk.
     Same,
-    /// A chunk with the same range but another content was there, and stays.
+    /// The map already held a chunk with the same range but other content, and keeps it.
     Differs,
 }
 
-/// All chunks of a volume, in order of their addresses.
+/// All chunks of a volume, in address order.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkMap {
-    /// `start` of each chunk, apart from the chunks so that a search touches few cache lines.
+    /// The `start` of each chunk, stored apart from the chunks so that a search touches few cache
+    /// lines.
     starts: Vec<Logical>,
     chunks: Vec<Arc<MappedChunk>>,
 }
 
 impl ChunkMap {
-    /// The chunks in order of their addresses.
+    /// Returns the chunks in address order.
     #[must_use]
     pub fn chunks(&self) -> &[Arc<MappedChunk>] {
         &self.chunks
     }
 
-    /// The chunk that maps an address.
+    /// Returns the chunk that maps an address.
     #[must_use]
     pub fn find(&self, logical: Logical) -> Option<&Arc<MappedChunk>> {
         let after = self.starts.partition_point(|start| *start <= logical);
@@ -210,7 +213,7 @@ impl ChunkMap {
         (logical < chunk.end()).then_some(chunk)
     }
 
-    /// Adds a chunk. Chunks that come in order of their addresses are appended.
+    /// Adds a chunk. Appends chunks that arrive in address order.
     pub(crate) fn add(&mut self, chunk: MappedChunk) -> Result<Added, Error> {
         let position = self.starts.partition_point(|start| *start < chunk.start);
         if let Some(known) = self.chunks.get(position)
@@ -240,13 +243,13 @@ impl ChunkMap {
         Ok(Added::New)
     }
 
-    /// Appends a chunk that lies behind all others.
+    /// Appends a chunk that lies after all others.
     pub(crate) fn add_mapped(&mut self, chunk: Arc<MappedChunk>) {
         self.starts.push(chunk.start);
         self.chunks.push(chunk);
     }
 
-    /// Puts a chunk in the place of the one that begins at the same address.
+    /// Replaces the chunk that begins at the same address.
     pub(crate) fn replace(&mut self, chunk: MappedChunk) {
         if let Ok(position) = self.starts.binary_search(&chunk.start)
             && let Some(place) = self.chunks.get_mut(position)
@@ -255,7 +258,7 @@ impl ChunkMap {
         }
     }
 
-    /// Takes the chunk away that begins at `start`. Whether there was one.
+    /// Removes the chunk that begins at `start`. Returns false if there is none.
     pub(crate) fn remove(&mut self, start: Logical) -> bool {
         let Ok(position) = self.starts.binary_search(&start) else {
             return false;

@@ -1,8 +1,10 @@
-//! Each copy and each stripe by itself: for scrub, repair and replace, and to show where an address lies.
+//! Single copies and stripes: for scrub, repair and replace, and to show the location of an
+//! address.
 //!
-//! Copies are counted from 1, as btrfs-progs counts mirrors. With parity, copy 1 is the direct read and the
-//! others are ways to rebuild (the table in the crate's `mirror` room). Reading one copy is a statement about
-//! that copy: nothing else stands in for it, nothing is verified, and nothing goes to the fault log.
+//! Copies are counted from 1, like mirrors in btrfs-progs. With parity, copy 1 is the direct read,
+//! and the other copies are ways to rebuild it (see the table in the module `mirror`). A read of
+//! one copy tests that copy alone: no other copy replaces it, no verifier runs, and the fault log
+//! records nothing.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -21,44 +23,45 @@ use std::sync::Arc;
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-/// What a mapping points to.
+/// The content to which a mapping points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MappingContent {
     /// A copy of the bytes.
     Data {
-        /// Its number, from 1.
+        /// The number of the copy, from 1.
         copy: u32,
     },
-    /// Parity `P` over the bytes and their row.
+    /// Parity `P` of the row that holds the bytes.
     P,
-    /// Parity `Q`.
+    /// Parity `Q` of the row that holds the bytes.
     Q,
 }
 
-/// Where a run of logical addresses lies on one device.
+/// The location of a run of logical addresses on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address of the run.
     pub logical: Logical,
-    /// Its length: contiguous on the device.
+    /// The length of the run, which is contiguous on the device.
     pub length: ByteCount,
-    /// The device.
+    /// The device that holds the run.
     pub device: DeviceId,
     /// The device's uuid.
     pub device_uuid: Uuid,
-    /// Where on it.
+    /// The first byte of the run on the device.
     pub physical: Physical,
-    /// A copy, or parity.
+    /// The kind of content: a copy, or parity.
     pub content: MappingContent,
-    /// Whether the device is missing.
+    /// True if the device is missing.
     pub missing: bool,
 }
 
 impl Volume {
-    /// How many copies the chunk that maps `logical` has; with parity, one and the ways to rebuild it.
+    /// Returns the number of copies of the chunk that maps `logical`. With parity, this is one plus
+    /// the ways to rebuild it.
     ///
     /// # Errors
-    /// [`Corruption::Unmapped`] when no chunk maps it.
+    /// Returns [`Corruption::Unmapped`] if no chunk maps the address.
     pub fn copies(&self, logical: Logical) -> Result<u32, Error> {
         let map = self.chunk_map();
         let chunk = map.find(logical).ok_or(Corruption::Unmapped {
@@ -68,12 +71,14 @@ impl Volume {
         Ok(chunk.layout().ways())
     }
 
-    /// Everywhere that a range lies: run by run in logical order, in each run its copies in order, then parity.
+    /// Returns all locations of a range, run by run in logical order. Each run lists its copies in
+    /// order, then parity.
     ///
     /// # Errors
-    /// A range that is not wholly mapped, or stripes outside the physical address space.
+    /// Fails if the range is not fully mapped, or if a stripe lies outside the physical address
+    /// space.
     pub fn map(&self, logical: Logical, length: ByteCount) -> Result<Vec<Mapping>, Error> {
-        // A range that no memory can hold is longer than a read can be, too.
+        // A range too large for memory is also too large for a read.
         let length = length.at_most(usize::MAX);
         let mut mappings = Vec::new();
         for segment in self.segments(ExtentRead { logical, length })? {
@@ -116,17 +121,18 @@ impl Volume {
         Ok(mappings)
     }
 
-    /// Reads one copy of a range, whatever it holds.
+    /// Reads one copy of a range, without verification.
     ///
     /// # Errors
-    /// [`Error::NoSuchCopy`] for a number that the chunk does not have; [`Error::Unreadable`] when the device
-    /// is missing or fails.
+    /// Returns [`Error::NoSuchCopy`] if the chunk has no copy with this number. Returns
+    /// [`Error::Unreadable`] if the device is missing or fails.
     pub fn read_copy(&self, read: ExtentRead, copy: u32) -> Result<Buffer, Error> {
         self.read_copy_of(read, copy, false)
     }
 
-    /// The same, without devices that missed commits: a rebuild from an older column or parity can give an older block, which is
-    /// as whole as the one that should be there.
+    /// Reads one copy like [`Volume::read_copy`], but not from devices that missed commits. A
+    /// rebuild from a stale column or stale parity can yield an older block, which passes the same
+    /// checks as the current block.
     pub(crate) fn read_current_copy(&self, read: ExtentRead, copy: u32) -> Result<Buffer, Error> {
         self.read_copy_of(read, copy, true)
     }
@@ -214,11 +220,12 @@ impl Volume {
             && covered.is_some_and(|covered| header.checksum == checksum_type.compute(covered))
     }
 
-    /// Reads a stripe of the chunk at `logical` as it lies on its device, parity and unused parts included.
+    /// Reads a stripe of the chunk at `logical` as stored on its device, including parity and
+    /// unused parts.
     ///
     /// # Errors
-    /// [`Corruption::Unmapped`] when there is no such chunk or stripe, or the range leaves the stripe;
-    /// [`Error::Unreadable`] when the device is missing or fails.
+    /// Returns [`Corruption::Unmapped`] if no such chunk or stripe exists, or if the range leaves
+    /// the stripe. Returns [`Error::Unreadable`] if the device is missing or fails.
     pub fn read_stripe(
         &self,
         logical: Logical,
@@ -259,10 +266,11 @@ impl Volume {
         })
     }
 
-    /// What lies at `physical` on a device: each chunk that has a stripe there, and what the stripe holds.
+    /// Returns the content at `physical` on a device: each chunk with a stripe there, and the
+    /// content of the stripe.
     ///
-    /// Chunks of the RAID stripe tree place data freely in their stripes; for them this is not the place of the
-    /// data. The look-up goes through all chunks.
+    /// Chunks of the RAID stripe tree place data freely in their stripes, so the result is not the
+    /// location of their data. The search visits all chunks.
     #[must_use]
     pub fn contents_at(&self, device: Uuid, physical: Physical) -> Vec<(Logical, Content)> {
         let map = self.chunk_map();
@@ -282,7 +290,7 @@ impl Volume {
         found
     }
 
-    /// The segments of an extent, if it can be said of all of them where they lie.
+    /// Returns the segments of an extent. Fails if the location of any segment is unknown.
     fn segments(&self, read: ExtentRead) -> Result<impl Iterator<Item = Segment>, Error> {
         let plan = self.plan(read)?;
         match plan.iter().find_map(|pending| pending.segment.failure.clone()) {

@@ -1,16 +1,17 @@
-//! The devices of a volume: one slot for each, given or missing.
+//! The devices of a volume: one slot for each device, given or missing.
 //!
-//! A slot is made when a device is given, or when a chunk or a device item names one that was not. Chunks hold
-//! their slots directly, so that a read takes no lock to get from a stripe to its device. A slot is found by
-//! uuid; where a device item names a known id with another uuid, or the other way round, that is an error
-//! rather than a guess.
+//! A slot is made for each given device, and for each device that a chunk or a device item names
+//! but that was not given. Chunks hold their slots directly, so a read takes no lock to find a
+//! stripe's device. Slots are identified by uuid. If a device item names a known id with another
+//! uuid, or a known uuid with another id, opening fails.
 //!
-//! Seed devices carry the fsid of the seed in their superblock; the sprout's chunk tree lists them with that
-//! fsid, and they are matched by uuid like any other.
+//! A seed device carries the fsid of the seed in its superblock. The sprout's chunk tree lists it
+//! with that fsid. Seeds are matched by uuid like any other device.
 //!
-//! A slot counts what its device fails with, and keeps the failure for which the device was left out: from there on it is
-//! neither read nor written ([`crate::write`]). A device that was left out does not come back while the volume is open;
-//! another one may take its place ([`crate::replacement`]): then its slot is exchanged for another with the same id and uuid.
+//! A slot counts the errors of its device, and keeps the failure for which the device was left out.
+//! A device that was left out is neither read nor written ([`crate::write`]), and does not return
+//! while the volume is open. Another device may replace it ([`crate::replacement`]): its slot is
+//! then exchanged for a slot with the same id and uuid.
 
 use crate::error::{Corruption, Error, MissingDevice, Stale};
 use buttress_device::{Device, IoError, Operation};
@@ -24,22 +25,22 @@ use uuid::Uuid;
 
 lock_class!(ItemLock, "item", Rank::LEAF);
 
-/// How often a device failed since the volume was opened.
+/// The number of a device's errors since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceErrors {
-    /// Failed writes.
+    /// The number of failed writes.
     pub writes: u64,
-    /// Failed reads.
+    /// The number of failed reads.
     pub reads: u64,
-    /// Failed flushes.
+    /// The number of failed flushes.
     pub flushes: u64,
-    /// What was read and was wrong, as far as a scrub found it.
+    /// The number of corrupt blocks that a scrub found.
     pub corruptions: u64,
-    /// Tree blocks of an older generation than expected, likewise.
+    /// The number of tree blocks of an older generation than expected that a scrub found.
     pub generations: u64,
 }
 
-/// The same, while it is counted.
+/// The live counters behind [`DeviceErrors`].
 #[derive(Debug, Default)]
 struct ErrorCounters {
     writes: AtomicU64,
@@ -54,17 +55,18 @@ struct ErrorCounters {
 pub struct DeviceSlot {
     id: DeviceId,
     uuid: Uuid,
-    /// The fsid in its superblock, or nil for a missing device.
+    /// The fsid in the device's superblock, or nil for a missing device.
     fsid: Uuid,
     name: Arc<str>,
     device: Option<Device>,
     stale: Option<Stale>,
-    /// Set when the device's superblock is of the commit before the newest, which seems cut off: it may have missed that one.
+    /// Set if the device's superblock belongs to the commit before the newest, which seems to be
+    /// cut off. The device may have missed the newest commit.
     in_doubt: Option<Stale>,
     item: RwLock<Option<DeviceItem>, ItemLock>,
-    /// Shared with the slot that takes this one's place.
+    /// The error counters, shared with the slot that replaces this one.
     errors: Arc<ErrorCounters>,
-    /// What it was left out for.
+    /// The failure for which the device was left out.
     failure: OnceLock<IoError>,
 }
 
@@ -85,7 +87,8 @@ impl DeviceSlot {
         }
     }
 
-    /// A slot for the device of `target` in the place of `source`, with its id, uuid, item and counters.
+    /// Makes a slot for the device of `target` that replaces `source`, with its id, uuid, item and
+    /// counters.
     pub(crate) fn in_place_of(source: &Self, target: &Self) -> Option<Self> {
         let device = target.device()?.clone();
         Some(Self {
@@ -95,12 +98,13 @@ impl DeviceSlot {
         })
     }
 
-    /// Returns this slot with the newest commit in doubt.
+    /// Marks the device as one that may have missed the newest commit.
     pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
         Self { in_doubt, ..self }
     }
 
-    /// A slot in the place of this one whose device is in doubt: the device missed the newest commit.
+    /// Makes a stale slot for a device in doubt that replaces this one: the device has missed the
+    /// newest commit.
     pub(crate) fn as_stale(&self) -> Option<Self> {
         let stale = self.in_doubt?;
         Some(Self {
@@ -110,7 +114,7 @@ impl DeviceSlot {
         })
     }
 
-    /// Whether the device may have missed the newest commit.
+    /// Returns true if the device may have missed the newest commit.
     pub(crate) const fn is_in_doubt(&self) -> bool {
         self.in_doubt.is_some()
     }
@@ -130,37 +134,38 @@ impl DeviceSlot {
         }
     }
 
-    /// Its id.
+    /// Returns the device's id.
     #[must_use]
     pub const fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// Its uuid.
+    /// Returns the device's uuid.
     #[must_use]
     pub const fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// The fsid in its superblock: another than the volume's for a seed, nil for a missing device.
+    /// Returns the fsid in the device's superblock. A seed has another fsid than the volume; a
+    /// missing device has nil.
     #[must_use]
     pub const fn fsid(&self) -> Uuid {
         self.fsid
     }
 
-    /// The name it was opened by, or `missing`.
+    /// Returns the name by which the device was opened, or `missing`.
     #[must_use]
     pub const fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The device, unless it is missing.
+    /// Returns the device, unless it is missing.
     #[must_use]
     pub const fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }
 
-    /// Set when the device missed the volume's last commits.
+    /// Returns the generations of a device that missed the volume's last commits.
     #[must_use]
     pub const fn stale(&self) -> Option<Stale> {
         self.stale
@@ -174,19 +179,21 @@ impl DeviceSlot {
             .filter(|_| can_be_written && self.failure().is_none())
     }
 
-    /// The write or flush that failed and for which the device was left out: since then it is neither read nor written.
+    /// Returns the failed write or flush for which the device was left out. Since then, it is
+    /// neither read nor written.
     #[must_use]
     pub fn failure(&self) -> Option<&IoError> {
         self.failure.get()
     }
 
-    /// Whether the device is written to: it is there, missed no commit, and was not left out.
+    /// Returns true if the device is written: it is present, missed no commit, and was not left
+    /// out.
     #[must_use]
     pub fn is_written(&self) -> bool {
         self.device.is_some() && self.stale.is_none() && self.failure().is_none()
     }
 
-    /// The device, unless it is missing or was left out.
+    /// Returns the device, unless it is missing or was left out.
     #[must_use]
     pub fn in_use(&self) -> Option<&Device> {
         if buttress_faults::on("volume-failed-device-read") {
@@ -195,7 +202,7 @@ impl DeviceSlot {
         self.device().filter(|_| self.failure().is_none())
     }
 
-    /// How often the device failed since the volume was opened.
+    /// Returns the number of the device's errors since the volume was opened.
     #[must_use]
     pub fn errors(&self) -> DeviceErrors {
         DeviceErrors {
@@ -207,7 +214,8 @@ impl DeviceSlot {
         }
     }
 
-    /// Counts errors that a job above found on the device. A writer's next commit adds them to the device's statistics.
+    /// Counts errors that a job above found on the device. The writer's next commit adds them to
+    /// the device statistics.
     pub fn count_errors(&self, errors: DeviceErrors) {
         let pairs = [
             (&self.errors.writes, errors.writes),
@@ -232,18 +240,19 @@ impl DeviceSlot {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Leaves the device out from here on.
+    /// Leaves the device out for as long as the volume is open.
     pub(crate) fn leave_out(&self, failure: IoError) {
         let _first = self.failure.set(failure);
     }
 
-    /// Its item in the chunk tree, once that was read: as the last commit left it.
+    /// Returns the device's item in the chunk tree, as of the last commit, or `None` before it was
+    /// read.
     #[must_use]
     pub fn item(&self) -> Option<DeviceItem> {
         *self.item.read()
     }
 
-    /// How large the device should be, by its item.
+    /// Returns the device's size according to its item.
     #[must_use]
     pub fn expected_bytes(&self) -> Option<ByteCount> {
         self.item().map(|item| item.total_bytes)
@@ -257,7 +266,7 @@ impl DeviceSlot {
     }
 }
 
-/// The slots of a volume. They are only ever added, or exchanged.
+/// The slots of a volume. Slots are added and exchanged, but never removed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,
@@ -275,10 +284,10 @@ impl DeviceTable {
         &self.slots
     }
 
-    /// The slot with this id and uuid, made as a missing one where there is none.
+    /// Returns the slot with this id and uuid. If none exists, makes a slot for a missing device.
     ///
-    /// Chunk items and device items may come in any order, and a seed may have the id of a device of its
-    /// sprout's: the uuid decides.
+    /// Chunk items and device items may arrive in any order. A seed may have the id of one of its
+    /// sprout's devices, so the uuid identifies the device.
     pub(crate) fn find_or_miss(&mut self, id: DeviceId, uuid: Uuid) -> Result<Arc<DeviceSlot>, Error> {
         match self.by_uuid.get(&uuid) {
             Some(slot) if slot.id == id => Ok(Arc::clone(slot)),
@@ -297,7 +306,7 @@ impl DeviceTable {
         }
     }
 
-    /// Puts a slot in the place of another of the same uuid.
+    /// Replaces a slot by another slot of the same uuid.
     pub(crate) fn exchange(&mut self, old: &Arc<DeviceSlot>, new: &Arc<DeviceSlot>) {
         let place = self.slots.iter_mut().find(|slot| Arc::ptr_eq(slot, old));
         if let Some(place) = place {
@@ -306,7 +315,8 @@ impl DeviceTable {
         }
     }
 
-    /// Notes the device item of the chunk tree. A second item of one device must be the same.
+    /// Records a device item of the chunk tree. A second item of one device must be equal to the
+    /// first.
     pub(crate) fn add_item(&mut self, item: DeviceItem) -> Result<(), Error> {
         let slot = self.find_or_miss(item.device, item.uuid)?;
         let known = *slot.item.write().get_or_insert(item);

@@ -1,7 +1,7 @@
-//! Errors of the volume layer, one variant per check, in the four kinds of [`ErrorKind`].
+//! Errors of the volume layer: one variant for each check, in the four kinds of [`ErrorKind`].
 //!
-//! An error that a bad copy causes says so only when no other copy could stand in for it: what was passed over
-//! on the way to a good read is in the fault log ([`crate::faults`]).
+//! A bad copy causes an error only if no other copy can replace it. The fault log records the
+//! copies that a successful read skipped ([`crate::faults`]).
 
 use crate::faults::FaultReason;
 use crate::layout::LayoutError;
@@ -14,13 +14,13 @@ use buttress_format::{ByteCount, DeviceId, Generation, Logical, Physical};
 use core::fmt;
 use uuid::Uuid;
 
-/// What opening or reading a volume ends with when it fails.
+/// The error of opening, reading or writing a volume.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// Something on disk breaks the format.
+    /// Bytes on disk violate the format.
     #[error(transparent)]
     Corrupt(#[from] Box<Corruption>),
-    /// The volume needs what this version cannot do.
+    /// The volume needs a feature that this version does not support.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// A device failed.
@@ -29,51 +29,52 @@ pub enum Error {
     /// No copy of an extent could be read.
     #[error(transparent)]
     Unreadable(#[from] Box<Unreadable>),
-    /// The devices given do not make up one volume.
+    /// The given devices do not form one volume.
     #[error(transparent)]
     Devices(#[from] Box<DevicesError>),
-    /// Something is not written.
+    /// A write was refused.
     #[error(transparent)]
     Write(#[from] WriteRefusal),
-    /// The RAID stripe tree, which the layer above reads, could not tell where an address lies.
+    /// The layer above could not find an address in the RAID stripe tree.
     #[error("logical {logical}: the RAID stripe tree cannot be read: {reason}")]
     StripeTree {
         /// The address.
         logical: Logical,
         /// The kind of the failure.
         kind: ErrorKind,
-        /// The failure, as the layer above tells it.
+        /// The failure, as the layer above reports it.
         reason: String,
     },
-    /// A read of no bytes, or of more than an extent can hold.
+    /// The length of a read is zero, or exceeds the longest extent.
     #[error(
         "invalid read length at logical {logical} (found {length_bytes} bytes, expected 1 to {maximum_bytes})"
     )]
     ReadLength {
-        /// Where the read was to start.
+        /// The first address of the read.
         logical: Logical,
-        /// How long it was to be.
+        /// The requested length in bytes.
         length_bytes: usize,
-        /// How long a read can be.
+        /// The maximum length in bytes.
         maximum_bytes: usize,
     },
-    /// An invariant of this program is broken: reported instead of bytes that may be wrong.
+    /// A defect: an invariant of this program is broken. The error replaces bytes that may be
+    /// wrong.
     #[error(transparent)]
     Defect(#[from] Box<Defect>),
-    /// A copy was asked for that the chunk does not have.
+    /// The chunk does not have the requested copy.
     #[error("logical {logical} has no copy {copy} (expected 1 to {copies})")]
     NoSuchCopy {
         /// The address.
         logical: Logical,
-        /// The copy asked for, from 1.
+        /// The number of the requested copy, from 1.
         copy: u32,
-        /// How many there are.
+        /// The number of copies.
         copies: u32,
     },
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -91,7 +92,7 @@ impl Error {
 }
 
 impl Error {
-    /// Returns whether an invariant of this program is broken.
+    /// Returns true if an invariant of this program is broken.
     #[must_use]
     pub const fn is_defect(&self) -> bool {
         matches!(self, Self::Defect(_))
@@ -122,17 +123,17 @@ impl From<DevicesError> for Error {
     }
 }
 
-/// What can be wrong with a volume's superblocks and chunks.
+/// The error of a volume's superblocks or chunks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corruption {
-    /// No superblock is valid; the primary's failure is given.
+    /// No superblock of a device is valid. Holds the failure of the primary.
     #[error("no valid btrfs superblock on {device} ({size_bytes} bytes): primary at 65536: {primary}")]
     NoSuperblock {
         /// The device's name.
         device: String,
-        /// Its size.
+        /// The device's size in bytes.
         size_bytes: u64,
-        /// What is wrong with the primary.
+        /// The failure of the primary superblock.
         primary: PrimaryFailure,
     },
     /// The primary superblock is bad, and its copies belong to different volumes or devices.
@@ -142,50 +143,50 @@ pub enum Corruption {
     SuperblockCopiesDisagree {
         /// The device's name.
         device: String,
-        /// What is wrong with the primary.
+        /// The failure of the primary superblock.
         primary: PrimaryFailure,
         /// The fsid of one copy.
         first: Uuid,
-        /// The fsid of another, or the same with another device uuid.
+        /// The fsid of another copy. If both are equal, the device uuids differ.
         second: Uuid,
     },
-    /// Two chunks claim the same logical addresses.
+    /// Two chunks map the same logical addresses.
     #[error("chunk [{start}, {end}) overlaps chunk [{other_start}, {other_end})")]
     ChunksOverlap {
-        /// Start of the chunk that came later.
+        /// The start of the chunk that was added later.
         start: Logical,
-        /// Its end.
+        /// The end of the chunk that was added later.
         end: Logical,
-        /// Start of the chunk that was there.
+        /// The start of the chunk that was added first.
         other_start: Logical,
-        /// Its end.
+        /// The end of the chunk that was added first.
         other_end: Logical,
     },
-    /// A chunk that ends past the last address.
+    /// A chunk ends beyond the last address.
     #[error("chunk at {start} of {length} bytes ends past the logical address space")]
     ChunkTooLong {
-        /// Its start.
+        /// The chunk's start.
         start: Logical,
-        /// Its length.
+        /// The chunk's length.
         length: ByteCount,
     },
-    /// A chunk that its profile does not allow.
+    /// The chunk's profile does not allow its layout.
     #[error("chunk at {start}: {error}")]
     ChunkLayout {
-        /// Its start.
+        /// The chunk's start.
         start: Logical,
-        /// What is wrong with it.
+        /// The error of the layout.
         error: LayoutError,
     },
-    /// An address that no chunk maps.
+    /// No chunk maps an address.
     #[error("logical range [{logical}, +{length}) is not mapped by any chunk")]
     Unmapped {
         /// The first address without a chunk.
         logical: Logical,
-        /// How much was wanted from there.
+        /// The number of bytes requested from there.
         length: ByteCount,
     },
-    /// A stripe that leaves the address space of its device.
+    /// A stripe leaves the physical address space of its device.
     #[error(
         "chunk at {start}: stripe {stripe_index} on device {device} starts at {physical}; \
          {offset} bytes further is past the physical address space"
@@ -193,13 +194,13 @@ pub enum Corruption {
     StripeOverflow {
         /// The chunk's start.
         start: Logical,
-        /// The stripe's number in the chunk.
+        /// The stripe's index in the chunk.
         stripe_index: usize,
-        /// Its device.
+        /// The stripe's device.
         device: DeviceId,
-        /// Where it starts.
+        /// The first byte of the stripe on its device.
         physical: Physical,
-        /// The offset in it that cannot be reached.
+        /// The offset in the stripe that lies outside the address space.
         offset: u64,
     },
     /// The raid-stripe-tree has no entry for an address.
@@ -208,27 +209,27 @@ pub enum Corruption {
         /// The address.
         logical: Logical,
     },
-    /// The raid-stripe-tree's entry goes on past the stripe unit, or the chunk, that it begins in.
+    /// The RAID stripe tree's entry extends beyond the stripe unit or chunk in which it begins.
     #[error(
         "the RAID stripe extent [{start}, +{length}) crosses stripe units of its chunk, so the position of logical {logical} is unknown"
     )]
     StripeExtentTooLong {
         /// Start of the entry.
         start: Logical,
-        /// Its length.
+        /// The length of the entry in bytes.
         length: ByteCount,
-        /// The address past the unit.
+        /// The address after the stripe unit.
         logical: Logical,
     },
-    /// The raid-stripe-tree's entry does not name the device that the chunk does.
+    /// The RAID stripe tree's entry does not name the device that the chunk names.
     #[error("the RAID stripe extent at logical {logical} has no stripe on device {device}")]
     NoStripeOnDevice {
         /// Start of the entry.
         logical: Logical,
-        /// The device.
+        /// The device that the chunk names.
         device: DeviceId,
     },
-    /// Device items of one id or one uuid that differ.
+    /// Two device items of one id or one uuid differ.
     #[error(
         "device item {device} has uuid {uuid}, but device {other_device} with uuid {other_uuid} is known"
     )]
@@ -245,7 +246,8 @@ pub enum Corruption {
 }
 
 impl Corruption {
-    /// [`ErrorKind::Corrupt`], unless the only superblock could not be read or uses what is not known.
+    /// Returns [`ErrorKind::Corrupt`]. Returns another kind if the only superblock could not be
+    /// read or uses unknown features.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -255,44 +257,45 @@ impl Corruption {
     }
 }
 
-/// Devices that do not fit together. The names are those that the devices were opened by.
+/// The error of devices that do not form one volume. The names are those by which the devices were
+/// opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DevicesError {
-    /// None at all.
+    /// No device was given.
     #[error("no device is given")]
     None,
-    /// Devices of two volumes.
+    /// The devices belong to two volumes.
     #[error(
         "{first} belongs to volume {first_fsid}, {second} to volume {second_fsid}; give devices of one volume"
     )]
     Foreign {
         /// A device's name.
         first: String,
-        /// Its volume.
+        /// The first device's fsid.
         first_fsid: Uuid,
         /// Another device's name.
         second: String,
-        /// Its volume.
+        /// The second device's fsid.
         second_fsid: Uuid,
     },
-    /// Devices whose blocks are of one volume, and whose superblocks are of two: a change of the fsid was cut off between
-    /// them.
+    /// The devices' blocks belong to one volume, but their superblocks name two: a change of the
+    /// fsid was interrupted.
     #[error(
         "{first} has fsid {first_fsid}, {second} has {second_fsid}, and the blocks of both have the uuid {metadata_uuid}: a change of the fsid was interrupted; to finish it, run `btrfstune -m`"
     )]
     FsidChangeCutOff {
         /// A device's name.
         first: String,
-        /// Its fsid.
+        /// The first device's fsid.
         first_fsid: Uuid,
         /// Another device's name.
         second: String,
-        /// Its fsid.
+        /// The second device's fsid.
         second_fsid: Uuid,
-        /// What their blocks carry.
+        /// The metadata uuid that their blocks carry.
         metadata_uuid: Uuid,
     },
-    /// One device twice, or a device and a copy of it.
+    /// A device was given twice, or together with a copy of it.
     #[error("{first} and {second} are both device {device} with uuid {uuid} of the volume; give one of them")]
     Duplicate {
         /// A device's name.
@@ -304,27 +307,28 @@ pub enum DevicesError {
         /// The uuid that both have.
         uuid: Uuid,
     },
-    /// Two devices that were each written while the other was away: neither has what the other has.
+    /// Two devices were each written without the other. Each lacks the changes of the other.
     #[error(
         "{first} is at generation {first_generation}, {second} at generation {second_generation}, and neither state follows from the other: each device was written without the other. Open each alone with --degraded, and save files that exist on only one. Then replace the other device with `buttress replace start`"
     )]
     Diverged {
         /// A device's name.
         first: String,
-        /// Its generation.
+        /// The first device's generation.
         first_generation: Generation,
         /// Another device's name.
         second: String,
-        /// Its generation.
+        /// The second device's generation.
         second_generation: Generation,
     },
-    /// Devices of the volume that were not given.
+    /// Devices of the volume were not given.
     #[error("{}; to open the volume without it, use degraded", MissingList(.0))]
     Missing(Vec<MissingDevice>),
 }
 
 impl DevicesError {
-    /// A missing device is an I/O matter; the rest is the caller's choice of devices.
+    /// Returns the kind of the error: I/O for a missing device, otherwise the caller's choice of
+    /// devices.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -340,9 +344,9 @@ impl DevicesError {
 /// A device of the volume that was not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MissingDevice {
-    /// Its id.
+    /// The device's id.
     pub device: DeviceId,
-    /// Its uuid.
+    /// The device's uuid.
     pub uuid: Uuid,
 }
 
@@ -362,32 +366,33 @@ impl fmt::Display for MissingList<'_> {
     }
 }
 
-/// One failed attempt to get bytes of an extent.
+/// One failed attempt to read bytes of an extent.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The copy, from 1. With parity, copies from 2 on are ways to rebuild the bytes.
+    /// The number of the copy, from 1. With parity, copies from 2 on are ways to rebuild the bytes.
     pub copy: u32,
-    /// The device that the copy, or the one needed for rebuilding it that failed, lies on.
+    /// The device that failed. For a rebuild, it is the device of a column that the rebuild needs.
     pub device: DeviceId,
-    /// Where on it.
+    /// The physical address on the device.
     pub physical: Physical,
-    /// What happened.
+    /// The reason for the failure.
     pub reason: FaultReason,
 }
 
-/// All copies of an extent failed.
+/// The error of an extent for which all copies failed.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
-    /// Start of what could not be read.
+    /// The first unreadable address.
     pub logical: Logical,
-    /// Its length.
+    /// The length of the unreadable range.
     pub length: ByteCount,
-    /// What was tried.
+    /// The failed attempts.
     pub attempts: Vec<Attempt>,
 }
 
 impl Unreadable {
-    /// [`ErrorKind::Io`] when no copy could be had at all, [`ErrorKind::Corrupt`] when one was read but was bad.
+    /// Returns [`ErrorKind::Io`] if no copy could be read, or [`ErrorKind::Corrupt`] if one was
+    /// read but was bad.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         if self.attempts.iter().any(|attempt| attempt.reason.is_corruption()) {
@@ -429,6 +434,6 @@ impl fmt::Display for Unreadable {
 pub struct Stale {
     /// The device's generation.
     pub generation: Generation,
-    /// The volume's.
+    /// The volume's newest generation.
     pub newest: Generation,
 }

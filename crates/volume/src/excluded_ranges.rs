@@ -1,14 +1,18 @@
-//! Addresses that are never handed out, although no extent covers them.
+//! Excluded ranges: addresses that are never allocated, although no extent covers them.
 //!
-//! Three kinds, and of each what a chunk's stripes have of it:
+//! Three kinds of addresses are excluded. For each kind, a chunk excludes the part that its stripes
+//! cover:
 //!
-//! - the first 64 KiB of the logical address space: file extents say "hole" with address 0, and superblocks "no tree". The
-//!   first chunk of volumes that old versions of mkfs.btrfs made begins there;
-//! - what superblock copies lie behind;
-//! - the first MiB of each device: boot loaders live there, and no chunk begins there that was made since about 2015. The
-//!   kernel goes by this only when it makes chunks; of older chunks it also uses what lies between 68 KiB and 1 MiB.
+//! - the first 64 KiB of the logical address space: file extents use address 0 for a hole, and
+//!   superblocks use it for a missing tree. The first chunk of volumes that old versions of
+//!   mkfs.btrfs made begins there;
+//! - the addresses of superblock copies;
+//! - the first MiB of each device, which is reserved for boot loaders. Since about 2015, no new
+//!   chunk begins there. The kernel honours this only when it makes chunks. In older chunks, it
+//!   also uses the bytes between 68 KiB and 1 MiB.
 //!
-//! What was written to such places before stays until it is freed; then it is not used again.
+//! Extents that already cover excluded addresses stay until they are freed. Then the addresses are
+//! not used again.
 //!
 //! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader support".
 
@@ -17,16 +21,16 @@ use crate::layout::{Content, Layout, StripeOffset};
 use buttress_format::{ByteCount, DEVICE_RESERVED_BYTES, Logical, Physical, SUPERBLOCK_OFFSETS};
 use core::ops::Range;
 
-/// The first address that extents may have.
+/// The first address that an extent may have.
 const FIRST_LOGICAL: Logical = Logical::new(64 << 10);
 
-/// A superblock copy keeps a whole stripe unit from being used.
+/// A superblock copy excludes a whole stripe unit.
 const SUPERBLOCK_KEEPS_BYTES: u64 = 64 << 10;
 
-/// The smallest piece of a stripe that is looked at: no sector is smaller.
+/// The granularity of the checks, which is the smallest sector size.
 const STEP_BYTES: u64 = 4096;
 
-/// The addresses of a chunk that are kept out, in order, merged.
+/// Returns the excluded addresses of a chunk, in order and merged.
 pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
     let stripes: Vec<Physical> = chunk
         .chunk()
@@ -37,12 +41,13 @@ pub fn of_chunk(chunk: &MappedChunk) -> Vec<Range<u64>> {
     excluded_ranges(chunk.start()..chunk.end(), chunk.layout(), &stripes)
 }
 
-/// As [`of_chunk`], for a chunk with these addresses whose stripes begin on their devices at `stripes`. Where there is
-/// parity, all of a row is kept out: parity over a superblock would be wrong with the next commit, and would overwrite one
-/// that lies in its own unit.
+/// Returns the excluded addresses like [`of_chunk`], for a chunk with these addresses whose stripes
+/// begin at `stripes` on their devices. With parity, the whole row is excluded. Parity over a
+/// superblock would be wrong after the next commit, and would overwrite a superblock that lies in
+/// its own unit.
 pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Physical]) -> Vec<Range<u64>> {
     let (start, end) = (addresses.start.get(), addresses.end.get());
-    // Empty for all chunks but one that begins below it.
+    // This range is empty unless the chunk begins below the first usable address.
     let mut ranges: Vec<Range<u64>> = core::iter::once(start..FIRST_LOGICAL.get()).collect();
     let device_extent_bytes = layout.device_extent_bytes().get();
     for (index, stripe) in stripes.iter().enumerate() {
@@ -51,7 +56,8 @@ pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Ph
             let stop = reserved.end.min(stripe.get().saturating_add(device_extent_bytes));
             while at < stop {
                 let offset = StripeOffset::new(at.saturating_sub(stripe.get()));
-                // Step by step, since a unit of striping may begin anywhere in it.
+                // The loop checks step by step, because a unit of striping may begin anywhere in
+                // the excluded range.
                 if layout.has_parity() {
                     ranges.push(row_of(start, layout, offset));
                 } else if let Some(Content::Data(data)) = layout.content(index, offset) {
@@ -65,13 +71,14 @@ pub fn excluded_ranges(addresses: Range<Logical>, layout: &Layout, stripes: &[Ph
     merged(ranges, end)
 }
 
-/// What is not used of any device.
+/// Returns the physical ranges that are reserved on every device.
 fn reserved_of_devices() -> impl Iterator<Item = Range<u64>> {
     let superblock = |at: Physical| at.get()..at.get().saturating_add(SUPERBLOCK_KEEPS_BYTES);
     core::iter::once(0..DEVICE_RESERVED_BYTES).chain(SUPERBLOCK_OFFSETS.into_iter().map(superblock))
 }
 
-/// Ranges in order, without those that are empty, and not past `end`. Several stripes can lie behind the same addresses.
+/// Returns the ranges merged and without empty ranges, up to `end`. Several stripes can cover the
+/// same addresses.
 fn merged(mut ranges: Vec<Range<u64>>, end: u64) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
@@ -86,7 +93,7 @@ fn merged(mut ranges: Vec<Range<u64>>, end: u64) -> Vec<Range<u64>> {
     merged
 }
 
-/// The addresses of the row in which an offset of a stripe lies.
+/// Returns the addresses of the row that holds an offset of a stripe.
 fn row_of(start: u64, layout: &Layout, offset: StripeOffset) -> Range<u64> {
     let row = offset.get().checked_div(layout.stripe_bytes()).unwrap_or(0);
     let columns = ByteCount::of(layout.data_columns()).get();
@@ -104,8 +111,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const SECTOR: u64 = 4096;
 
-    /// Whether a sector must stay free, from the address to the devices: where it lies itself, and in a profile with parity
-    /// where its whole row does.
+    /// Returns true if a sector must stay free. The sector, or with parity its whole row, is mapped
+    /// to its devices.
     fn must_stay_free(start: u64, layout: &Layout, stripes: &[u64], sector: u64) -> bool {
         let place = layout.place(ChunkOffset::new(sector)).unwrap();
         let behind = place.stripe_offset.get();
@@ -133,8 +140,9 @@ mod tests {
         start + sector < FIRST_LOGICAL.get() || indexes.into_iter().any(touches)
     }
 
-    /// Sector by sector, in both directions: chunks of every profile that begin where old versions of mkfs.btrfs put them,
-    /// in the middle of what is reserved, over a superblock copy, and away from all of it.
+    /// The test maps sector by sector in both directions, for chunks of every profile. They begin
+    /// where old versions of mkfs.btrfs put them: inside the reserved range, over a superblock
+    /// copy, and outside both.
     #[test]
     fn what_lies_on_reserved_bytes_of_a_device_is_kept_out_and_nothing_else() {
         let places = [
@@ -184,7 +192,8 @@ mod tests {
         }
     }
 
-    /// The first chunk of an old volume: as the kernel has it, and what boot loaders may use.
+    /// The first chunk of an old volume has the kernel's layout, and excludes the bytes reserved
+    /// for boot loaders.
     #[test]
     fn a_chunk_at_address_0_begins_to_be_used_after_the_first_mib() {
         let layout = Layout::new(Profile::Single, ByteCount::new(4 * MIB), 1, 1, STRIPE_BYTES).unwrap();
@@ -194,7 +203,7 @@ mod tests {
             assert_eq!(ranges, vec![wanted], "{start} at {physical}");
         };
         only(0, 0, 0..MIB);
-        // No address, wherever it lies.
+        // No address of this chunk is excluded.
         only(0, 2 * MIB, 0..STRIPE_BYTES);
         only(8 * MIB, 0, 8 * MIB..9 * MIB);
     }

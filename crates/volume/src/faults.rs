@@ -1,8 +1,8 @@
-//! What reads passed over: copies that failed while another stood in, and those that nothing could replace.
+//! The fault log: copies that reads skipped, whether another copy replaced them or not.
 //!
-//! The log keeps the first [`FAULTS_KEPT`] faults one by one and counts the rest, so that a device full of
-//! noise cannot fill memory; counters per device and kind are exact. A place that fails again and again is
-//! counted each time. Recording happens only when something failed, behind one lock.
+//! The log keeps the first [`FAULTS_KEPT`] faults individually and counts the rest, so a failing
+//! device cannot exhaust memory. Counters per device and kind are exact. A place that fails
+//! repeatedly is counted each time. Only failures are recorded, under one lock.
 //!
 //! Clamps: counters of statistics may stop at their largest number.
 
@@ -16,17 +16,17 @@ use std::sync::Arc;
 
 lock_class!(LogLock, "log", Rank::LEAF);
 
-/// How many faults are kept one by one.
+/// The number of faults that the log keeps individually.
 pub const FAULTS_KEPT: usize = 1024;
 
-/// Why a verifier did not accept the bytes that it was shown.
+/// The reason why a verifier rejected bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     reason: Arc<str>,
 }
 
 impl Rejection {
-    /// A rejection for a reason, such as the error of the check that failed.
+    /// Makes a rejection with this reason, such as the error of the failed check.
     #[must_use]
     pub fn new(reason: impl fmt::Display) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Rejection {
         }
     }
 
-    /// The reason in words.
+    /// Returns the reason as text.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -53,35 +53,36 @@ impl<E: core::error::Error> From<E> for Rejection {
     }
 }
 
-/// Why a copy was passed over.
+/// The reason why a copy was skipped.
 #[derive(Clone, Debug)]
 pub enum FaultReason {
     /// The device was not given.
     Missing,
-    /// The device failed a write or a flush, and was left out since.
+    /// The device was left out after a failed write or flush.
     LeftOut,
-    /// The device missed commits, and the bytes have no checksum that shows whether they are current.
+    /// The device missed commits, and no checksum can show if the bytes are current.
     Stale,
-    /// The device failed to read.
+    /// The read failed.
     Io(IoError),
-    /// The read would go past the end of the device: an image cut short, or a chunk that lies.
+    /// The read extends beyond the end of the device: the image is truncated, or the chunk is
+    /// wrong.
     BeyondEnd {
-        /// First byte past what was to be read.
+        /// The exclusive end of the read.
         end: Physical,
         /// The device's size.
         size_bytes: u64,
     },
-    /// The bytes were read and did not pass their check.
+    /// The bytes failed their check.
     Rejected(Rejection),
-    /// Sectors of the bytes that were read did not match their checksums.
+    /// Sectors do not match their checksums.
     BadSectors {
-        /// How many bytes.
+        /// The size of the bad sectors in bytes.
         bytes: u64,
     },
 }
 
 impl FaultReason {
-    /// Why a device that is not in use is not read.
+    /// Returns the reason why an unused device is not read.
     pub(crate) fn of_absence(slot: &DeviceSlot) -> Self {
         match (slot.failure(), slot.stale()) {
             (Some(_), _) => Self::LeftOut,
@@ -90,7 +91,7 @@ impl FaultReason {
         }
     }
 
-    /// Whether bytes came back and were wrong, rather than not coming back.
+    /// Returns true if bytes were read but are wrong. Returns false if no bytes could be read.
     #[must_use]
     pub const fn is_corruption(&self) -> bool {
         matches!(self, Self::Rejected(_) | Self::BadSectors { .. })
@@ -113,22 +114,22 @@ impl fmt::Display for FaultReason {
     }
 }
 
-/// A copy that was passed over.
+/// A skipped copy.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// The device.
     pub device: DeviceId,
-    /// The name it was opened by; `missing` for one that was not given.
+    /// The name by which the device was opened, or `missing` for a device that was not given.
     pub device_name: Arc<str>,
-    /// Where on the device.
+    /// The physical address on the device.
     pub physical: Physical,
-    /// What lies there.
+    /// The logical address of the bytes.
     pub logical: Logical,
-    /// How many bytes of it.
+    /// The length of the bytes.
     pub length: ByteCount,
-    /// The copy, from 1; with parity, copies from 2 on are ways to rebuild.
+    /// The number of the copy, from 1. With parity, copies from 2 on are ways to rebuild.
     pub copy: u32,
-    /// Why it was passed over.
+    /// The reason why the copy was skipped.
     pub reason: FaultReason,
 }
 
@@ -142,19 +143,19 @@ impl fmt::Display for Fault {
     }
 }
 
-/// How often copies on one device were passed over.
+/// The number of skipped copies on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Because the device was missing or left out.
+    /// The number of copies skipped because the device was missing or left out.
     pub missing: u64,
-    /// Because it failed to read, or ended too early.
+    /// The number of copies skipped because of a failed read or the end of the device.
     pub read_errors: u64,
-    /// Because the bytes were wrong.
+    /// The number of copies skipped because of wrong bytes.
     pub corruptions: u64,
 }
 
 impl FaultCounts {
-    /// All of them.
+    /// Returns the sum of all counters.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.missing
@@ -163,25 +164,25 @@ impl FaultCounts {
     }
 }
 
-/// The log as it was at one moment.
+/// The log at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct FaultLog {
-    /// The first faults, in the order in which they were met.
+    /// The first faults, in the order of their occurrence.
     pub faults: Vec<Fault>,
-    /// How many came after those.
+    /// The number of later faults, which are not kept.
     pub not_kept: u64,
-    /// Counters per device, all faults included.
+    /// The counters for each device, including faults that are not kept.
     pub counts: BTreeMap<DeviceId, FaultCounts>,
 }
 
 impl FaultLog {
-    /// Whether nothing was passed over.
+    /// Returns true if no copy was skipped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// How many faults there were on all devices.
+    /// Returns the number of faults on all devices.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts
@@ -190,10 +191,10 @@ impl FaultLog {
     }
 }
 
-/// Is told of a fault, on the thread of the reader that met it.
+/// A callback that receives each fault, on the thread of the reader that found it.
 pub type HearFault = dyn Fn(&Fault) + Send + Sync;
 
-/// Who is told of faults.
+/// The callback that receives faults.
 #[derive(Clone)]
 pub(crate) struct HearsFaults(pub(crate) Arc<HearFault>);
 
@@ -203,7 +204,7 @@ impl fmt::Debug for HearsFaults {
     }
 }
 
-/// Where faults are recorded.
+/// The recorder of faults.
 #[derive(Debug, Default)]
 pub(crate) struct FaultRecorder {
     log: Mutex<FaultLog, LogLock>,

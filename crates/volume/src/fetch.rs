@@ -1,7 +1,8 @@
-//! Getting the bytes of one segment by one way: a read of one stripe, or a rebuild from the rest of the row.
+//! Fetching the bytes of one segment by one way: a read of one stripe, or a rebuild from the rest
+//! of the row.
 //!
-//! Every read is compared with the device's size before memory is taken for it: chunk items from disk can
-//! point anywhere.
+//! Every read is compared with the device's size before it allocates memory, because chunk items
+//! from disk can name any address.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::Attempt;
@@ -13,7 +14,8 @@ use buttress_device::{Buffer, Device, PendingRead, ReadRequest};
 use buttress_format::{ByteCount, Physical};
 use std::ops::Range;
 
-/// The device of a stripe, once it is known that it has `length` bytes at `physical`.
+/// Returns the device of a stripe after checking that the device holds `length` bytes at
+/// `physical`.
 pub(crate) fn reachable(
     chunk: &MappedChunk,
     stripe_index: usize,
@@ -22,7 +24,7 @@ pub(crate) fn reachable(
 ) -> Result<&Device, FaultReason> {
     let slot = chunk.devices().get(stripe_index).ok_or(FaultReason::Missing)?;
     let device = slot.in_use().ok_or_else(|| FaultReason::of_absence(slot))?;
-    // Clamp: a chunk item can point anywhere; an end at the last address is refused.
+    // Clamp: a chunk item can name any address. An end at the last address is refused.
     let end = physical.saturating_add(ByteCount::of(length));
     let size_bytes = device.size_bytes();
     if end.get() > size_bytes || end == Physical::MAX {
@@ -31,8 +33,8 @@ pub(crate) fn reachable(
     Ok(device)
 }
 
-/// Reads `part` of a segment (counted from the segment's start) by `way`, and waits for it.
-/// A rebuild reads all columns of one state of the row.
+/// Reads `part` of a segment by `way`, and waits for it. `part` counts from the segment's start. A
+/// rebuild reads all columns in one state of the row.
 pub(crate) fn fetch(
     locks: &RowLocks,
     segment: &Segment,
@@ -60,7 +62,8 @@ pub(crate) fn fetch(
 }
 
 fn rebuild(segment: &Segment, way: Way, recovery: Recovery, part: Range<usize>) -> Result<Buffer, Attempt> {
-    // All columns lie on different devices: their reads are started together, then awaited in turn.
+    // All columns lie on different devices. Their reads start together and are then awaited in
+    // turn.
     let mut pending = Vec::new();
     for (column, stripe_index) in segment.needed_columns(recovery) {
         // Clamp: `reachable` refuses the last address.

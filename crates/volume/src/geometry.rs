@@ -1,4 +1,5 @@
-//! How chunks of a profile lie on devices: what an allocator has to know to make one.
+//! The geometry of chunks: how a profile places stripes on devices, for the allocator that makes
+//! chunks.
 //!
 //! | profile | stripes on `n` devices | data stripes |
 //! |---|---|---|
@@ -9,8 +10,9 @@
 //! | RAID10 | `n` rounded down to even | half of them |
 //! | RAID5, RAID6 | `n` | all but one, but two |
 //!
-//! Every stripe takes an extent of the same length on its device; a chunk of `d` data stripes whose device extents are
-//! of `x` bytes has `d · x` bytes. Pure functions; which devices have room is the allocator's affair.
+//! Every stripe takes a device extent of the same length. A chunk of `d` data stripes with device
+//! extents of `x` bytes has `d · x` bytes. All functions are pure; the allocator chooses devices
+//! with free space.
 
 use crate::layout::{Layout, LayoutError};
 use crate::parity::MAX_RAID6_DATA_BLOCKS;
@@ -19,7 +21,7 @@ use buttress_format::ByteCount;
 use buttress_format::block_group::Profile;
 use buttress_format::chunk::STRIPE_BYTES;
 
-/// The shape of chunks of a profile with a number of stripes.
+/// The geometry of a chunk: its profile and its number of stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeGeometry {
     profile: Profile,
@@ -28,10 +30,10 @@ pub struct StripeGeometry {
 }
 
 impl StripeGeometry {
-    /// Chunks of `stripes` stripes.
+    /// Makes the geometry of chunks with `stripes` stripes.
     ///
     /// # Errors
-    /// [`LayoutError`] when the profile cannot have so many.
+    /// Returns [`LayoutError`] if the profile does not allow this number.
     pub fn new(profile: Profile, stripes: usize) -> Result<Self, LayoutError> {
         let row = ByteCount::new(STRIPE_BYTES);
         let layout = Layout::new(profile, row, stripes, sub_stripes(profile), STRIPE_BYTES)?;
@@ -42,7 +44,8 @@ impl StripeGeometry {
         })
     }
 
-    /// Chunks that use as many of `devices` devices as the profile can; `None` when it needs more.
+    /// Makes the geometry of chunks that use as many of `devices` devices as the profile can.
+    /// Returns `None` if the profile needs more devices.
     #[must_use]
     pub fn widest(profile: Profile, devices: usize) -> Option<Self> {
         if devices < usize::from(profile.min_devices()) {
@@ -57,19 +60,20 @@ impl StripeGeometry {
         Self::new(profile, stripes).ok()
     }
 
-    /// The profile.
+    /// Returns the profile.
     #[must_use]
     pub const fn profile(&self) -> Profile {
         self.profile
     }
 
-    /// How many stripes a chunk has.
+    /// Returns the number of stripes of a chunk.
     #[must_use]
     pub const fn stripes(&self) -> usize {
         self.stripes
     }
 
-    /// How many different devices a chunk needs: one for each stripe, except that DUP has both on one.
+    /// Returns the number of different devices that a chunk needs: one for each stripe. DUP has
+    /// both stripes on one device.
     #[must_use]
     pub const fn devices(&self) -> usize {
         match self.profile {
@@ -78,26 +82,28 @@ impl StripeGeometry {
         }
     }
 
-    /// How many stripes' worth of data a chunk holds.
+    /// Returns the number of stripes of data that a chunk holds.
     #[must_use]
     pub const fn data_stripes(&self) -> usize {
         self.data_stripes
     }
 
-    /// The chunk item's `sub_stripes`.
+    /// Returns the chunk item's `sub_stripes`.
     #[must_use]
     pub const fn sub_stripes(&self) -> u16 {
         sub_stripes(self.profile)
     }
 
-    /// The bytes of one full row: the unit in which RAID5 and RAID6 are written without reading, and in which striped
-    /// profiles use all devices. One unit for profiles without rows.
+    /// Returns the bytes of one full row. RAID5 and RAID6 write full rows without reading, and
+    /// striped profiles use all devices for a full row. For profiles without rows, it is one stripe
+    /// unit.
     #[must_use]
     pub fn row_bytes(&self) -> ByteCount {
         ByteCount::new(u64_of(self.data_stripes).exact_mul(STRIPE_BYTES))
     }
 
-    /// The length of a chunk whose device extents have this length; `None` past the address space.
+    /// Returns the length of a chunk whose device extents have this length. Returns `None` beyond
+    /// the address space.
     #[must_use]
     pub fn chunk_bytes(&self, device_extent: ByteCount) -> Option<ByteCount> {
         let bytes = device_extent
@@ -106,7 +112,7 @@ impl StripeGeometry {
         Some(ByteCount::new(bytes))
     }
 
-    /// How long the device extents of a chunk of this length are.
+    /// Returns the length of the device extents of a chunk of this length.
     #[must_use]
     pub fn device_extent_bytes(&self, chunk: ByteCount) -> ByteCount {
         let layout = Layout::new(
@@ -119,16 +125,16 @@ impl StripeGeometry {
         layout.map_or(ByteCount::ZERO, |layout| layout.device_extent_bytes())
     }
 
-    /// How many bytes of device a chunk of this length takes in all.
+    /// Returns the bytes on all devices that a chunk of this length takes.
     #[must_use]
     pub fn raw_bytes(&self, chunk: ByteCount) -> ByteCount {
         let extent = self.device_extent_bytes(chunk).get();
-        // Clamp: the length of a chunk item from disk can be any number.
+        // Clamp: the length in a chunk item from disk can be any number.
         ByteCount::new(extent.saturating_mul(u64_of(self.stripes)))
     }
 }
 
-/// What chunk items of a profile say: copies of each unit for RAID10, 1 otherwise.
+/// Returns `sub_stripes` of the profile's chunk items: copies of each unit for RAID10, 1 otherwise.
 const fn sub_stripes(profile: Profile) -> u16 {
     match profile {
         Profile::Raid10 => 2,
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn shapes_of_all_profiles() {
-        // Profile, devices; stripes, data stripes, devices used.
+        // The columns are profile, devices; stripes, data stripes, devices used.
         let table = [
             (Profile::Single, 3, Some((1, 1, 1))),
             (Profile::Dup, 1, Some((2, 1, 1))),

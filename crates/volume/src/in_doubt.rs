@@ -1,13 +1,16 @@
-//! Devices that may have missed the newest commit.
+//! Devices in doubt, which may have missed the newest commit.
 //!
-//! A crash between the superblocks of a commit leaves some devices with the superblock of the commit before. Such a device has
-//! all blocks of the commit: they were durable on all devices before the first superblock was written. A device that was away in
-//! this commit alone has the same superblock, and lacks the blocks. The roots of the newest commit tell which of both it is: each
-//! commit writes at least the root tree's block. A device that should have a copy of one of them and does not missed the commit.
+//! A crash between the superblock writes of a commit leaves some devices with the superblock of the
+//! previous commit. Such a device holds all blocks of the commit, because they were durable on all
+//! devices before the first superblock write. A device that was away during this commit alone has
+//! the same superblock, but lacks the blocks. The roots of the newest commit distinguish the two
+//! cases: each commit writes at least the root tree's block. A device that should hold a copy of
+//! such a root and does not has missed the commit.
 //!
-//! Parity of a block counts as its copy if it can be judged: if the row has one column of data, or no other device is behind.
+//! Parity of a block counts as its copy if it can be judged. It can if the row has one data column,
+//! or if no other device is behind.
 //!
-//! Left out: a device on which none of these blocks has a place, nor parity that can be judged.
+//! Left out: a device that should hold neither a copy of these roots nor parity that can be judged.
 
 use crate::Volume;
 use crate::copies::MappingContent;
@@ -21,7 +24,7 @@ use buttress_format::{ByteCount, Generation, Logical};
 use std::sync::Arc;
 
 impl Volume {
-    /// Has devices count as stale that missed the newest commit, as far as its roots tell.
+    /// Marks devices as stale that missed the newest commit, according to its roots.
     pub(crate) fn settle_doubts(&self) -> Result<(), Error> {
         for slot in self.devices().into_iter().filter(|slot| slot.is_in_doubt()) {
             if !self.lacks_newest_roots(&slot) || buttress_faults::on("volume-doubts-unsettled") {
@@ -46,7 +49,8 @@ impl Volume {
         }
     }
 
-    /// Whether another copy of a root of the newest commit is whole, and the device's own is not.
+    /// Returns true if the device's own copy of a root of the newest commit is bad, and another
+    /// copy is good.
     fn lacks_newest_roots(&self, slot: &DeviceSlot) -> bool {
         let superblock = self.superblock();
         let newest = superblock.generation;
@@ -69,7 +73,7 @@ impl Volume {
         let mut on_slot = mappings
             .iter()
             .filter(|mapping| mapping.device_uuid == slot.uuid());
-        // The way to read a block that uses what the device has of it.
+        // Finds the way to read the block that uses this device.
         let own = on_slot.find_map(|mapping| match mapping.content {
             MappingContent::Data { copy } => Some(copy),
             MappingContent::P => judges_parity.then_some(2),
@@ -85,7 +89,7 @@ impl Volume {
 }
 
 impl Volume {
-    /// Whether every device except this one has the newest commit.
+    /// Returns true if every device except this one has the newest commit.
     fn all_current_but(&self, slot: &DeviceSlot) -> bool {
         let is_current = |other: &Arc<DeviceSlot>| other.is_written() && !other.is_in_doubt();
         self.devices()
@@ -94,7 +98,7 @@ impl Volume {
     }
 }
 
-/// The roots that the newest commit wrote.
+/// Returns the roots that the newest commit wrote.
 fn roots_of(superblock: &Superblock) -> Vec<Logical> {
     let newest = superblock.generation;
     let mut roots = vec![superblock.root];

@@ -1,7 +1,8 @@
-//! Where the bytes of one chunk lie on its stripes: pure functions, both ways.
+//! The layout of one chunk on its stripes: pure functions in both directions.
 //!
-//! A chunk maps a range of logical addresses to *stripes*: one contiguous extent on one device each, numbered
-//! as the chunk item lists them. What of the chunk lies on which stripe is the profile's affair:
+//! A chunk maps a range of logical addresses to *stripes*. A stripe is one contiguous extent on one
+//! device. Stripes are numbered in the order of the chunk item. The profile determines which part
+//! of the chunk lies on which stripe:
 //!
 //! | profile | the chunk's `n` stripes |
 //! |---|---|
@@ -10,10 +11,10 @@
 //! | RAID10 | units go round groups of `sub_stripes` neighbouring stripes; each in a group holds a copy |
 //! | RAID5, RAID6 | a *row* is one unit from each stripe at the same offset: `n-1` or `n-2` data columns, then `P` (and `Q`); row `r` starts at stripe `r mod n`, so that parity rotates |
 //!
-//! Invariants: a [`Layout`] was checked when it was made, and none of its functions can fail for an offset
-//! inside the chunk; an offset outside gives `None`. Every data byte has one [`Place`] and every byte of a
-//! stripe one [`Content`]; the two are inverse to each other. What is left out: which device a stripe is on,
-//! and whether it can be read (the room `mirror`).
+//! Invariants: making a [`Layout`] checks it. After that, no function fails for an offset inside
+//! the chunk, and an offset outside returns `None`. Every data byte has one [`Place`], and every
+//! byte of a stripe has one [`Content`]. The two mappings are inverse to each other. Left out: the
+//! devices of the stripes, and the choice of copies to read (the module `mirror`).
 //!
 //! Source: on-disk format documentation, section "CHUNK_ITEM", and `btrfs(5)`, section "Profiles".
 
@@ -29,13 +30,13 @@ macro_rules! offset_type {
         pub struct $name(u64);
 
         impl $name {
-            /// Wraps a number of bytes.
+            /// Makes an offset of a number of bytes.
             #[must_use]
             pub const fn new(bytes: u64) -> Self {
                 Self(bytes)
             }
 
-            /// The number of bytes.
+            /// Returns the number of bytes.
             #[must_use]
             pub const fn get(self) -> u64 {
                 self.0
@@ -53,27 +54,27 @@ offset_type! {
     StripeOffset
 }
 
-/// Why a chunk's geometry is not one that its profile allows.
+/// The reason why a chunk's profile does not allow its geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Too few stripes, or a number other than the one that the profile has.
+    /// The number of stripes is too small, or is not the profile's fixed number.
     #[error("a {profile} chunk has {stripes} stripes, expected {needed}", profile = .profile.name())]
     StripeCount {
         /// The profile.
         profile: Profile,
-        /// How many stripes the chunk lists.
+        /// The number of stripes that the chunk lists.
         stripes: usize,
-        /// How many it must have.
+        /// The number of stripes that the profile needs.
         needed: &'static str,
     },
-    /// RAID10 with a number of sub-stripes that is not two, or does not divide the stripes.
+    /// The number of sub-stripes of RAID10 is not two, or does not divide the number of stripes.
     #[error(
         "a RAID10 chunk has {stripes} stripes and {sub_stripes} sub-stripes, expected 2 sub-stripes and complete groups"
     )]
     SubStripes {
-        /// How many stripes the chunk lists.
+        /// The number of stripes that the chunk lists.
         stripes: usize,
-        /// How many of them hold the same bytes.
+        /// The number of stripes that hold the same bytes.
         sub_stripes: u16,
     },
     /// The unit of striping is zero.
@@ -84,22 +85,22 @@ pub enum LayoutError {
     Empty,
 }
 
-/// Where a run of a chunk's bytes lies.
+/// The location of a run of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The first stripe that holds the run. Further copies are on the stripes that follow it.
+    /// The first stripe that holds the run. Its copies are on the following stripes.
     pub stripe_index: usize,
-    /// How many neighbouring stripes hold the run, at the same [`StripeOffset`].
+    /// The number of neighbouring stripes that hold the run, at the same [`StripeOffset`].
     pub copies: usize,
-    /// Where in the stripe the run starts.
+    /// The offset in the stripe at which the run starts.
     pub stripe_offset: StripeOffset,
-    /// How many bytes lie contiguously from here, in the chunk as well as on the stripe.
+    /// The number of bytes that are contiguous from here, both in the chunk and on the stripe.
     pub length: ByteCount,
-    /// RAID5 and RAID6: the row and the column in it.
+    /// The row, and the column in it, for RAID5 and RAID6.
     pub parity: Option<Column>,
 }
 
-/// A unit of a RAID5 or RAID6 row.
+/// A data unit of a RAID5 or RAID6 row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// The row's number, from 0.
@@ -108,7 +109,7 @@ pub struct Column {
     pub column: usize,
 }
 
-/// What a byte of a stripe holds.
+/// The content of a byte of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// The chunk's byte at this offset.
@@ -123,7 +124,7 @@ pub enum Content {
         /// The row's number.
         row: u64,
     },
-    /// Beyond the chunk's last byte, in a last row that is not full.
+    /// A byte after the end of the chunk, in a last row that is not full.
     Unused,
 }
 
@@ -132,19 +133,20 @@ pub enum Content {
 pub struct Layout {
     profile: Profile,
     stripes: u64,
-    /// Stripes that data goes round: 1 when each stripe holds everything.
+    /// The number of stripes over which data is striped: 1 if each stripe holds the whole chunk.
     columns: u64,
-    /// Neighbouring stripes that hold the same.
+    /// The number of neighbouring stripes with the same bytes.
     copies: u64,
     stripe_bytes: u64,
     length: u64,
 }
 
 impl Layout {
-    /// Checks the numbers of a chunk item: `length` bytes over `stripes` stripes in units of `stripe_bytes`.
+    /// Checks the numbers of a chunk item: `length` bytes over `stripes` stripes in units of
+    /// `stripe_bytes`.
     ///
     /// # Errors
-    /// [`LayoutError`] when the profile cannot have them.
+    /// Returns [`LayoutError`] if the profile does not allow the numbers.
     pub fn new(
         profile: Profile,
         length: ByteCount,
@@ -191,50 +193,52 @@ impl Layout {
         })
     }
 
-    /// The chunk's profile.
+    /// Returns the chunk's profile.
     #[must_use]
     pub const fn profile(&self) -> Profile {
         self.profile
     }
 
-    /// The unit of striping and of parity rows, in bytes.
+    /// Returns the unit of striping and of parity rows, in bytes.
     #[must_use]
     pub const fn stripe_bytes(&self) -> u64 {
         self.stripe_bytes
     }
 
-    /// How many stripes the chunk has.
+    /// Returns the number of stripes of the chunk.
     #[must_use]
     pub fn stripe_count(&self) -> usize {
         self.stripes.narrow()
     }
 
-    /// How many data columns a row has; for profiles without rows, the stripes that data goes round.
+    /// Returns the number of data columns of a row. For profiles without rows, returns the number
+    /// of stripes over which data is striped.
     #[must_use]
     pub fn data_columns(&self) -> usize {
         self.columns.narrow()
     }
 
-    /// How many bytes of device each stripe takes.
+    /// Returns the length of each stripe on its device, in bytes.
     #[must_use]
     pub const fn device_extent_bytes(&self) -> ByteCount {
         if self.columns == 1 && !self.has_parity() {
             return ByteCount::new(self.length);
         }
-        // Clamp: numbers of a chunk item, whose last row can end past the last address.
+        // Clamp: the last row of a chunk item from disk can end beyond the last address.
         let rows = self
             .length
             .div_ceil(self.columns.saturating_mul(self.stripe_bytes));
         ByteCount::new(rows.saturating_mul(self.stripe_bytes))
     }
 
-    /// Whether the profile has parity, and so rows.
+    /// Returns true if the profile has parity, and therefore rows.
     #[must_use]
     pub const fn has_parity(&self) -> bool {
         matches!(self.profile, Profile::Raid5 | Profile::Raid6)
     }
 
-    /// Where the byte at `offset` lies, and how far it goes on from there. `None` outside the chunk.
+    /// Returns the location of the byte at `offset`, and the length of the contiguous run from
+    /// there. Returns `None` outside the chunk.
     #[must_use]
     pub fn place(&self, offset: ChunkOffset) -> Option<Place> {
         let left = self.length.checked_sub(offset.0).filter(|left| *left > 0)?;
@@ -273,7 +277,8 @@ impl Layout {
         })
     }
 
-    /// The stripe that holds a column of a row. Columns past the data ones are `P`, then `Q`.
+    /// Returns the stripe that holds a column of a row. The columns after the data columns are `P`,
+    /// then `Q`.
     #[must_use]
     pub fn stripe_of_column(&self, row: u64, column: usize) -> Option<usize> {
         let column = u64::try_from(column)
@@ -283,7 +288,8 @@ impl Layout {
         usize::try_from(first.checked_add(column)?.checked_rem(self.stripes)?).ok()
     }
 
-    /// What the stripe `stripe_index` holds at `offset`. `None` outside the stripe.
+    /// Returns the content of the stripe `stripe_index` at `offset`. Returns `None` outside the
+    /// stripe.
     #[must_use]
     pub fn content(&self, stripe_index: usize, offset: StripeOffset) -> Option<Content> {
         let stripe = u64::try_from(stripe_index)
@@ -322,9 +328,10 @@ impl Layout {
         })
     }
 
-    /// How many ways there are to get a byte: the copies, or for parity the direct read and each way to
-    /// rebuild it (RAID5 one; RAID6 from `P`, from `Q`, and from both without any one other column). This is
-    /// also the number of mirrors that btrfs counts.
+    /// Returns the number of ways to read a byte, which is also btrfs's number of mirrors. Without
+    /// parity, the ways are the copies. With parity, they are the direct read and each way to
+    /// rebuild: one for RAID5. RAID6 rebuilds from `P`, from `Q`, or from both without one other
+    /// column.
     #[must_use]
     pub fn ways(&self) -> u32 {
         let ways = match self.profile {

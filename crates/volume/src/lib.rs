@@ -1,35 +1,36 @@
-//! Logical addresses over devices: superblocks, chunks, profiles, mirrors.
+//! Volumes: logical addresses over devices, with superblocks, chunks, profiles and mirrors.
 //!
-//! What a tree or a file calls address 30,408,704 is a place on one device or several. This crate opens the
-//! devices that make up a volume, keeps the map from logical addresses to them, and reads and writes: every read carries
-//! its verifier, a copy that fails it is passed over, and what parity can rebuild is rebuilt; every write goes to all
-//! copies. It knows nothing of trees: chunk and device items, and entries of the RAID stripe tree, are handed to it from above.
+//! An address such as 30,408,704 in a tree or file is a place on one device or several. This crate
+//! opens the devices of a volume, maintains the map from logical addresses to them, and reads and
+//! writes. Every read has a verifier. A read skips a copy that fails the verifier, and rebuilds
+//! bytes from parity if it can. Every write goes to all copies. The crate does not read trees: the
+//! layer above passes it chunk and device items, and entries of the RAID stripe tree.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`volume`] | [`Volume`]: the handle, and the steps of opening |
 //! | [`open`] | options; which superblock leads, which devices belong together |
 //! | [`superblocks`] | one device's superblocks: the primary, its copies, those of zoned devices |
-//! | [`devices`] | one slot per device, given, missing or left out, and how often it failed |
-//! | [`replacement`] | a device that takes another's place: written beside it, then exchanged for it |
-//! | [`returning`] | a device that missed commits: written again, and its superblock last |
+//! | [`devices`] | one slot for each device, given, missing or left out, and its error counters |
+//! | [`replacement`] | a device that replaces another: written in parallel, then exchanged for it |
+//! | [`returning`] | a device that missed commits: written again, its superblock last |
 //! | [`chunk_map`] | logical address → chunk |
 //! | [`layout`] | chunk offset ↔ stripe and offset, for every profile |
-//! | [`stripe_tree`] | chunks whose bytes lie where the RAID stripe tree says |
-//! | [`parity`] | P and Q, and what can be rebuilt from them |
-//! | `mirror` | the ways to get a run of bytes, and their order |
+//! | [`stripe_tree`] | chunks whose bytes are located by the RAID stripe tree |
+//! | [`parity`] | P and Q, and the rebuild of blocks from them |
+//! | `mirror` | the ways to read a run of bytes, and their order |
 //! | `fetch` | one way: a read, or a rebuild from the rest of the row |
 //! | [`read`] | batched reads with a verifier, fail-over, data sector by sector |
 //! | [`write`](mod@write) | batched writes to all copies and stripes, rows and their parity, flushes, superblocks, discards |
-//! | [`geometry`] | how chunks of a profile lie on devices: what an allocator needs to know |
-//! | [`copies`] | each copy and each stripe alone, and where they lie |
+//! | [`geometry`] | the placement of a profile's chunks on devices, for the allocator |
+//! | [`copies`] | each copy and each stripe alone, and their locations |
 //! | [`excluded_ranges`] | addresses that no extent may have |
-//! | [`signatures`], [`wiping`] | what a device seems to hold; erasing that |
-//! | [`faults`], [`notice`], [`error`] | what was passed over, said aloud, or refused |
+//! | [`signatures`], [`wiping`] | the content that a device seems to hold, and its removal |
+//! | [`faults`], [`notice`], [`error`] | skipped copies, notices to the user, and errors |
 //!
-//! Chunks of a writer come and go, and its commits replace the superblock: both are `Arc`s that are exchanged, and
-//! readers keep theirs. Where the next rooms go: healing in `read`, at the place where a fault is recorded; scrub, repair
-//! and replace are crates above that use [`copies`].
+//! A writer adds and removes chunks, and its commits replace the superblock. Both are `Arc`s that
+//! are exchanged, and readers keep the `Arc` that they hold. Scrub, repair and replace are crates
+//! above that use [`copies`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

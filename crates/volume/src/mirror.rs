@@ -1,8 +1,8 @@
-//! The ways to get a run of bytes, and in which order they are tried.
+//! The ways to read a run of bytes, and the order in which reads try them.
 //!
-//! A [`Segment`] is a run that lies contiguously on one stripe (and on the stripes that copy it). Its *ways*
-//! are, for mirrored profiles, the copies; for RAID5 and RAID6 the direct read and every rebuild from the rest
-//! of the row:
+//! A [`Segment`] is a run that is contiguous on one stripe and on the stripes that copy it. For
+//! mirrored profiles, its *ways* are the copies. For RAID5 and RAID6, its ways are the direct read
+//! and every rebuild from the rest of the row:
 //!
 //! | copy | RAID5 | RAID6 |
 //! |---|---|---|
@@ -11,9 +11,10 @@
 //! | 3 | | other data and `Q` |
 //! | 4 … | | `P`, `Q` and the data without one other column, in column order |
 //!
-//! Ways that need a missing device, or one that failed a write and was left out, are not there. Those that read a stale device come last. Among copies on several
-//! devices the first choice goes round with the address, a mebibyte at a time: both disks of a mirror work,
-//! neighbouring blocks still merge, and two runs do the same. Copies on one device are tried in order.
+//! Ways that need a missing device, or a device that was left out, do not exist. Ways that read a
+//! stale device come last. Among copies on several devices, the first choice alternates with the
+//! address, every mebibyte. Thus both disks of a mirror work, neighbouring blocks still merge, and
+//! two runs behave alike. Copies on one device are tried in order.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Attempt, Corruption, Error, Unreadable};
@@ -28,44 +29,45 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Reads of this many neighbouring bytes start at the same copy.
+/// The binary logarithm of the number of neighbouring bytes whose reads start at the same copy.
 const BALANCE_SHIFT: u32 = 20;
 
-/// How a way gets its bytes.
+/// The source of a way's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// They are read from one stripe.
+    /// The bytes are read from one stripe.
     Direct { stripe_index: usize, physical: Physical },
-    /// They are rebuilt from the rest of their row.
+    /// The bytes are rebuilt from the rest of their row.
     Rebuild(Recovery),
 }
 
-/// One way to get a segment.
+/// One way to read a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// Its number, from 1.
+    /// The number of the way, from 1.
     pub(crate) copy: u32,
     pub(crate) source: Source,
 }
 
-/// A contiguous run of an extent, and the ways to get it, best first.
+/// A contiguous run of an extent, and the ways to read it, best first.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Which bytes of the extent it is.
+    /// The range of the extent's bytes that the segment covers.
     pub(crate) range: Range<usize>,
     pub(crate) logical: Logical,
     pub(crate) chunk: Arc<MappedChunk>,
     pub(crate) place: Place,
     pub(crate) ways: SmallVec<[Way; 4]>,
-    /// Where the RAID stripe tree puts the run; `None` where the chunk says so itself.
+    /// The location of the run by the RAID stripe tree; `None` if the chunk itself locates it.
     resolved: Option<ResolvedStripes>,
-    /// Why it cannot be said where the run lies; then there are no ways.
+    /// The reason why the location of the run is unknown. The segment then has no ways.
     pub(crate) failure: Option<Error>,
 }
 
 impl Segment {
-    /// Plans the run of at most `range` that starts at `logical`. A run that the RAID stripe tree has no sound
-    /// entry for is planned too, without ways: what lies before and after it can be read all the same.
+    /// Plans a run of at most `range` that starts at `logical`. A run without a valid entry in the
+    /// RAID stripe tree is planned without ways, so that the bytes before and after it stay
+    /// readable.
     pub(crate) fn plan(
         chunk: &Arc<MappedChunk>,
         logical: Logical,
@@ -113,7 +115,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Whether `next`, which follows it, is lost for the same reason: the RAID stripe tree has no entry.
+    /// Returns true if `next`, the following segment, has no location for the same reason: the RAID
+    /// stripe tree has no entry.
     pub(crate) fn is_unmapped_like(&self, next: &Self) -> bool {
         let unmapped = |segment: &Self| match &segment.failure {
             Some(Error::Corrupt(corruption)) => matches!(**corruption, Corruption::NoStripeExtent { .. }),
@@ -122,12 +125,12 @@ impl Segment {
         unmapped(self) && unmapped(next) && Arc::ptr_eq(&self.chunk, &next.chunk)
     }
 
-    /// The bytes that it has.
+    /// Returns the segment's length in bytes.
     pub(crate) fn length(&self) -> usize {
         self.range.len()
     }
 
-    /// Copies counted from 0, the preferred one first.
+    /// Returns the copies, counted from 0, the preferred copy first.
     fn copies_in_order(&self) -> impl Iterator<Item = usize> + use<> {
         let copies = self.place.copies;
         let spread = copies > 1 && self.chunk.layout().profile() != Profile::Dup;
@@ -139,7 +142,7 @@ impl Segment {
         (first..copies).chain(0..first)
     }
 
-    /// Adds the copies that can be reached, and fails with the first whose place cannot be told.
+    /// Adds the available copies. Fails at the first copy whose location is unknown.
     fn add_copies(&mut self) -> Result<(), Error> {
         let mut failure = None;
         for copy in self.copies_in_order() {
@@ -158,7 +161,7 @@ impl Segment {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Adds the way with number `index`, from 0, unless a device that it needs is missing.
+    /// Adds the way with number `index`, from 0, unless it needs a missing device.
     fn add_way(&mut self, index: usize, source: Source) {
         let present = match source {
             Source::Direct { stripe_index, .. } => self.chunk.is_present(stripe_index),
@@ -197,7 +200,7 @@ impl Segment {
         }
     }
 
-    /// Whether a way reads a device that missed commits.
+    /// Returns true if a way reads a device that missed commits.
     fn needs_stale(&self, way: Way) -> bool {
         match way.source {
             Source::Direct { stripe_index, .. } => self.chunk.is_stale(stripe_index),
@@ -207,7 +210,8 @@ impl Segment {
         }
     }
 
-    /// The columns that a rebuild reads, each with its stripe. Columns past the data ones are `P` and `Q`.
+    /// Returns the columns that a rebuild reads, each with its stripe. The columns after the data
+    /// columns are `P` and `Q`.
     pub(crate) fn needed_columns(&self, recovery: Recovery) -> impl Iterator<Item = (usize, usize)> + '_ {
         let layout = self.chunk.layout();
         let columns = layout.data_columns();
@@ -223,7 +227,8 @@ impl Segment {
             .filter_map(move |column| Some((column, layout.stripe_of_column(target?.row, column)?)))
     }
 
-    /// The stripe that the way's bytes lie on; for a rebuild, the one that they should lie on.
+    /// Returns the stripe that holds the way's bytes. For a rebuild, returns the stripe that should
+    /// hold them.
     pub(crate) fn stripe_of(&self, way: Way) -> usize {
         match way.source {
             Source::Direct { stripe_index, .. } => stripe_index,
@@ -238,14 +243,15 @@ impl Segment {
         }
     }
 
-    /// Where the segment's bytes, or the parity over them, lie on a stripe, whether or not its device is there:
-    /// the last address where the chunk's numbers, or those of the RAID stripe tree, have no answer.
+    /// Returns the physical address of the segment's bytes, or of their parity, on a stripe, even
+    /// if its device is missing. If the chunk or the RAID stripe tree gives no address, returns the
+    /// last address.
     pub(crate) fn physical_on(&self, stripe_index: usize) -> Physical {
-        // Clamp: numbers from disk, in a message.
+        // Clamp: the numbers come from disk, and the address only appears in a message.
         self.place_on(stripe_index).unwrap_or(Physical::MAX)
     }
 
-    /// The failure of a way on a stripe, for error and log.
+    /// Returns the failure of a way on a stripe, for the error and the log.
     pub(crate) fn attempt(&self, way: Way, stripe_index: usize, reason: FaultReason) -> Attempt {
         let device = self.chunk.stripe_device(stripe_index);
         Attempt {
@@ -256,7 +262,8 @@ impl Segment {
         }
     }
 
-    /// The error when no way worked: why there was none, or copies out of reach first, then what was tried.
+    /// Returns the error if no way worked: the reason why no way exists, or first the unavailable
+    /// copies, then the attempts.
     pub(crate) fn unreadable(&self, attempts: Vec<Attempt>) -> Error {
         if let Some(failure) = &self.failure {
             return failure.clone();
@@ -270,9 +277,9 @@ impl Segment {
         })
     }
 
-    /// One attempt for each copy that is out of reach, for the error when nothing else works.
+    /// Returns one attempt for each unavailable copy, for the error if no way works.
     fn missing_copies(&self) -> Vec<Attempt> {
-        // A stale copy that is verified is tried, and then named by what it failed with.
+        // A stale copy with a verifier is tried, so the error names its own failure.
         let is_tried = |stripe_index| {
             let is_way = |way: &Way| matches!(way.source, Source::Direct { stripe_index: own, .. } if own == stripe_index);
             self.ways.iter().any(is_way)

@@ -1,5 +1,5 @@
-//! What opening a volume, and writing to it, says aloud without failing: the caller shows it, the volume is used all the
-//! same.
+//! Notices of opening and writing a volume that are no failures. The caller shows them, and uses
+//! the volume.
 
 use crate::error::{MissingDevice, Stale};
 use crate::superblocks::PrimaryFailure;
@@ -10,116 +10,118 @@ use buttress_format::{
 use core::fmt;
 use uuid::Uuid;
 
-/// Something about a volume that the user should know.
+/// A fact about a volume that the user should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The primary superblock of a device is bad; a copy was used.
+    /// The primary superblock of a device is bad, and a copy was used.
     SuperblockCopyUsed {
         /// The device's name.
         device: String,
-        /// What is wrong with the primary.
+        /// The failure of the primary superblock.
         primary: PrimaryFailure,
-        /// Where the copy lies.
+        /// The physical address of the copy.
         copy: Physical,
         /// The copy's generation.
         generation: Generation,
     },
-    /// Features that only writers must know. The volume is read-only.
+    /// The volume has features that only writers must support. The volume is read-only.
     UnknownCompatRo {
-        /// Their names.
+        /// The names of the features.
         names: Vec<String>,
     },
-    /// A device missed the last commits; its copies are used only when no other is there.
+    /// A device missed the last commits. Its copies are used only if no other copy can be read.
     StaleDevice {
         /// The device's name.
         device: String,
-        /// Its id.
+        /// The device's id.
         id: DeviceId,
-        /// Its generation and the volume's.
+        /// The device's generation and the volume's.
         generations: Stale,
     },
-    /// A device failed a write or a flush, and the volume goes on without it.
+    /// A device failed a write or a flush, and the volume continues without it.
     DeviceLeftOut {
-        /// Its id.
+        /// The device's id.
         id: DeviceId,
-        /// What it failed with: the device's name, where, and why.
+        /// The failure, with the device's name, the address, and the reason.
         failure: IoError,
     },
     /// A device was not given, and the volume was opened degraded.
     MissingDevice(MissingDevice),
-    /// More of a chunk's devices are missing than its profile tolerates: some of it cannot be read.
+    /// More of a chunk's devices are missing than its profile tolerates, so a part of the chunk is
+    /// unreadable.
     ChunkBeyondTolerance {
         /// The chunk's start.
         logical: Logical,
-        /// Its length.
+        /// The chunk's length.
         length: ByteCount,
         /// The profile's name.
         profile: &'static str,
-        /// How many of its stripes lie on missing devices.
+        /// The number of its stripes on missing devices.
         missing: usize,
-        /// How many may.
+        /// The number of stripes that the profile tolerates.
         tolerated: usize,
     },
-    /// A device is smaller than its device item says: an image cut short.
+    /// A device is smaller than its device item states: the image is truncated.
     DeviceCutShort {
         /// The device's name.
         device: String,
-        /// Its id.
+        /// The device's id.
         id: DeviceId,
-        /// How large it is.
+        /// The device's size in bytes.
         size_bytes: u64,
-        /// How large it should be.
+        /// The size that the device item states.
         expected: ByteCount,
     },
-    /// A chunk's stripe goes past the end of its device as the device item gives it.
+    /// A chunk's stripe extends beyond the device size that the device item states.
     StripePastDevice {
         /// The chunk's start.
         logical: Logical,
         /// The device.
         device: DeviceId,
-        /// Where the stripe ends.
+        /// The end of the stripe on the device.
         end: Physical,
-        /// How large the device is.
+        /// The device's size.
         device_bytes: ByteCount,
     },
-    /// The superblock counts other devices than the chunk tree lists.
+    /// The superblock's device count differs from the number of devices in the chunk tree.
     DeviceCount {
         /// The superblock's count.
         superblock: u64,
-        /// Device items in the chunk tree.
+        /// The number of device items in the chunk tree.
         found: u64,
     },
-    /// A system chunk in the superblock differs from the chunk tree's item; the superblock's is used.
+    /// A system chunk in the superblock differs from the chunk tree's item. The superblock's chunk
+    /// is used.
     SystemChunkDiffers {
         /// The chunk's start.
         logical: Logical,
     },
-    /// A device that was given and that the chunk tree does not list; it is not used.
+    /// A given device is not listed in the chunk tree, and is not used.
     UnlistedDevice {
         /// The device's name.
         device: String,
-        /// Its uuid.
+        /// The device's uuid.
         uuid: Uuid,
     },
-    /// A device that was to take another's place, and that came no further.
+    /// A given device is the target of an unfinished replacement.
     ReplacementTarget {
         /// The device's name.
         device: String,
-        /// Its uuid.
+        /// The device's uuid.
         uuid: Uuid,
     },
-    /// The volume is a seed: it is read-only for good.
+    /// The volume is a seed, and permanently read-only.
     Seed,
-    /// The superblock's count of bytes in use cannot be right.
+    /// The superblock's count of bytes in use is impossible.
     UsedBytes(UsedBytesProblem),
-    /// btrfstune was cut off half way.
+    /// btrfstune was interrupted.
     Unfinished(UnfinishedChange),
-    /// An image of a volume's metadata, without its data.
+    /// The volume is an image of metadata without data.
     MetadataImage,
 }
 
 impl Notice {
-    /// Whether a writer must not touch the volume while this holds.
+    /// Returns true if a writer must not change the volume because of this notice.
     #[must_use]
     pub const fn forbids_writing(&self) -> bool {
         match self {
@@ -227,7 +229,7 @@ impl fmt::Display for Notice {
 }
 
 impl Notice {
-    /// The notices about chunks.
+    /// Formats the notices about chunks.
     fn fmt_chunk(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ChunkBeyondTolerance {

@@ -1,19 +1,21 @@
-//! Which devices make up a volume, and which of their superblocks leads.
+//! The selection of a volume's devices, and of the superblock that leads.
 //!
-//! Devices are given in any order and known by what their superblocks say:
+//! Devices are given in any order, and are identified by their superblocks:
 //!
-//! - all with the fsid of the volume belong to it; two with one uuid are a device and its copy, and refused;
-//! - devices that are marked as seeds may have another fsid: the volume that sprouted from them lists them in
-//!   its chunk tree. Among seeds alone, the newest generation is the volume;
-//! - any other fsid is refused, both names given;
-//! - one with id 0 is the target of a replacement that has not come to its end: it is kept apart, and nothing is read from
-//!   it ([`crate::replacement`]);
-//! - the newest generation leads. A device of an older generation missed commits, and its copies are used last;
-//! - two devices that were each written while the other was away are refused. Either their superblocks have one
-//!   generation and different roots, or their backup roots of the older generation differ.
+//! - devices with the fsid of the volume belong to it. Two devices with one uuid are a device and
+//!   its copy, and are refused;
+//! - devices marked as seeds may have another fsid. The sprout lists them in its chunk tree. Among
+//!   seeds alone, the newest generation is the volume;
+//! - any other fsid is refused, with both names in the error;
+//! - a device with id 0 is the target of an unfinished replacement. It is kept apart and not read
+//!   ([`crate::replacement`]);
+//! - the newest generation leads. A device of an older generation missed commits, and its copies
+//!   are used last;
+//! - two devices that were each written without the other are refused. Either their superblocks
+//!   have one generation and different roots, or their backup roots of the older generation differ.
 //!
-//! Then the leading superblock's features are checked: unknown incompat bits are refused by name, unknown
-//! compat_ro bits make the volume read-only.
+//! Finally, the features of the leading superblock are checked. Unknown incompat bits are refused
+//! by name. Unknown compat_ro bits make the volume read-only.
 
 use crate::devices::DeviceSlot;
 use crate::error::{DevicesError, Error, Stale};
@@ -27,36 +29,36 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Open with devices missing, and read what the others give.
+    /// Opens with missing devices, and reads the content that the remaining devices hold.
     pub degraded: bool,
-    /// What to do without, to get at data on a damaged volume.
+    /// The checks and trees to skip, to read data of a damaged volume.
     pub rescue: Rescue,
 }
 
-/// The kernel's `rescue=` options. This layer hands them on to those that act on them.
+/// The kernel's `rescue=` options. This layer passes them to the layers that implement them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rescue {
-    /// `usebackuproot`: try the superblock's backup roots when the root tree cannot be read.
+    /// `usebackuproot`: uses the superblock's backup roots if the root tree cannot be read.
     pub use_backup_root: bool,
-    /// `ignorebadroots`: go on without global trees that cannot be read.
+    /// `ignorebadroots`: continues without global trees that cannot be read.
     pub ignore_bad_roots: bool,
     /// `ignoredatacsums`: do not verify file data.
     pub ignore_data_checksums: bool,
-    /// `nologreplay`: no word about a log tree.
+    /// `nologreplay`: ignores a log tree.
     pub no_log_replay: bool,
 }
 
-/// What the superblocks tell.
+/// The result of reading the superblocks.
 pub(crate) struct Opened {
     pub(crate) lead: Device,
     pub(crate) superblock: Superblock,
     pub(crate) format: BlockFormat,
     pub(crate) slots: Vec<DeviceSlot>,
     pub(crate) notices: Vec<Notice>,
-    /// The target of a replacement that has not come to its end.
+    /// The target of an unfinished replacement.
     pub(crate) target: Option<FoundTarget>,
 }
 
@@ -116,7 +118,8 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
     } in candidates
     {
         let id = own.device_item.device;
-        // Seeds are not written any more when their sprout is: being behind is their nature.
+        // Seeds are no longer written once they have a sprout, so an older generation is normal for
+        // them.
         let behind = own.fsid == superblock.fsid
             && own.generation < last_whole
             && !buttress_faults::on("volume-stale-device-trusted");
@@ -125,7 +128,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             newest: superblock.generation,
         };
         let stale = behind.then_some(generations);
-        // The newest commit seems cut off between the superblocks of the devices.
+        // The newest commit seems to be cut off between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
         if let Some(generations) = stale {
@@ -149,7 +152,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
     })
 }
 
-/// Takes targets of replacements out, unless nothing else was given.
+/// Removes targets of replacements from the candidates, unless only targets were given.
 fn take_targets(candidates: &mut Vec<Candidate>) -> Vec<Candidate> {
     let is_target = |candidate: &Candidate| candidate.superblock.device_item.device == TARGET_ID;
     if candidates.iter().all(is_target) {
@@ -160,7 +163,7 @@ fn take_targets(candidates: &mut Vec<Candidate>) -> Vec<Candidate> {
         .collect()
 }
 
-/// The volume's own target; of several the newest.
+/// Returns the volume's own target; the newest if there are several.
 fn target_among(
     targets: Vec<Candidate>,
     lead: &Device,
@@ -196,7 +199,7 @@ fn target_among(
     Ok(newest)
 }
 
-/// What the leading superblock says of the volume's state that its user should know.
+/// Returns the notices that the leading superblock implies.
 fn state_of(superblock: &Superblock) -> Vec<Notice> {
     let flags = superblock.flags;
     let seed = flags.contains(SuperblockFlags::SEEDING).then_some(Notice::Seed);
@@ -212,15 +215,18 @@ fn state_of(superblock: &Superblock) -> Vec<Notice> {
     notices.into_iter().flatten().collect()
 }
 
-/// The generation from which on a device has all that the newest superblock leads to: that one itself, or the one before
-/// it where a crash cut the newest commit off between the superblocks of its devices.
+/// Returns the generation from which a device has all blocks of the newest superblock. It is the
+/// newest generation, or the one before if a crash cut the newest commit off between the
+/// superblocks of its devices.
 ///
-/// A commit writes superblocks when all blocks are durable on all devices, and the copies of superblocks when all primaries
-/// are; where a log is pending, primaries when all copies are. So where the devices of the newest generation have none but copies of the one before, a device whose own is of that
-/// one missed nothing. A device that was away in a commit that came to its end finds newer copies on the others. A device that
-/// was away in the commit that was cut off, and in no other, is known by the blocks that it lacks ([`crate::in_doubt`]).
+/// A commit writes superblocks when all blocks are durable on all devices. It writes the copies of
+/// superblocks when all primaries are durable, or the primaries after the copies if a log is
+/// pending. If the devices of the newest generation only have copies of the previous generation, a
+/// device with a primary of that generation missed no blocks. If a device was away during a
+/// complete commit, the other devices have newer copies. If a device was away only during the
+/// cut-off commit, its missing blocks reveal it ([`crate::in_doubt`]).
 fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generation {
-    // Clamp: a number from disk; no superblock has the generation 0.
+    // Clamp: the number comes from disk; no superblock has generation 0.
     let before = Generation::new(newest.generation.get().saturating_sub(1));
     let is_before = |candidate: &Candidate| candidate.superblock.generation == before;
     if !candidates.iter().any(is_before) {
@@ -235,7 +241,7 @@ fn last_on_all_devices(candidates: &[Candidate], newest: &Superblock) -> Generat
     if !copies.is_empty() && copies.iter().all(|copy| *copy == before) {
         return before;
     }
-    // Where a log was pending, copies come first.
+    // If a log was pending, copies are written first.
     let has_newest_copies = |candidate: &Candidate| {
         let copies = superblocks::copy_generations(&candidate.device, &candidate.superblock);
         !copies.is_empty() && copies.iter().all(|copy| *copy == newest.generation)
@@ -270,9 +276,9 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), DevicesError> {
     Ok(())
 }
 
-/// Refuses devices of the volume whose states do not follow from each other, as far as superblocks show. Backup roots
-/// reach back over three commits. For a device that missed more commits, a resynchronisation compares the extents
-/// before it writes.
+/// Refuses devices of the volume whose states do not follow from each other, as far as the
+/// superblocks show. Backup roots reach back three commits. For a device that missed more commits,
+/// a resynchronisation compares the extents before it writes.
 fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), DevicesError> {
     if buttress_faults::on("volume-diverged-devices-accepted") {
         return Ok(());
@@ -310,7 +316,8 @@ fn refuse_diverged(lead: &Candidate, candidates: &[Candidate]) -> Result<(), Dev
     }
 }
 
-/// The candidate of the newest generation among those of the volume; of equals, the smallest device id.
+/// Returns the volume's candidate of the newest generation. Among equals, it has the smallest
+/// device id.
 fn choose_lead(candidates: &[Candidate]) -> Result<&Candidate, DevicesError> {
     let newest = |candidates: &mut dyn Iterator<Item = &'_ Candidate>| -> Option<(u64, Uuid)> {
         candidates

@@ -10,32 +10,33 @@
 //!
 //! Invariants: block order is column order (not device order: parity rotates over devices, see
 //! [`crate::layout`]); `g` has order 255, so a RAID6 row has at most [`MAX_RAID6_DATA_BLOCKS`] data blocks.
-//! The loops are plain byte loops over slices, shaped for the compiler's vectoriser. Blocks of unequal length
-//! are cut to the shortest. Reading and writing rows is not here.
+//! The loops are plain byte loops over slices, in a form that the compiler vectorises. Blocks of
+//! unequal length are cut to the shortest. Left out: reading and writing rows.
 
-/// The most data blocks for which the coefficients of `Q` are distinct.
+/// The maximum number of data blocks for which the coefficients of `Q` are distinct.
 pub const MAX_RAID6_DATA_BLOCKS: usize = 255;
 
-/// One block of a row that holds what is needed to rebuild another.
+/// The way to rebuild a block of a row from other blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recovery {
-    /// From the other data blocks and `P`.
+    /// Rebuilds from the other data blocks and `P`.
     WithP,
-    /// From the other data blocks and `Q`; `P` is not read.
+    /// Rebuilds from the other data blocks and `Q`; `P` is not read.
     WithQ,
-    /// From `P`, `Q` and the other data blocks except the one of column `other`, which is not trusted either.
+    /// Rebuilds from `P`, `Q` and the data blocks, without the block of column `other`, which may
+    /// be bad too.
     WithPAndQ {
-        /// The second column that is left out.
+        /// The second column that is not read.
         other: usize,
     },
 }
 
-/// `a · 2`.
+/// Returns `a · 2`.
 const fn double(a: u8) -> u8 {
     (a << 1) ^ (if a & 0x80 != 0 { 0x1d } else { 0 })
 }
 
-/// `a · b`.
+/// Returns `a · b`.
 #[must_use]
 pub const fn multiply(a: u8, b: u8) -> u8 {
     let mut product = 0;
@@ -51,32 +52,33 @@ pub const fn multiply(a: u8, b: u8) -> u8 {
     product
 }
 
-/// `g^exponent`.
+/// Returns `g^exponent`.
 #[must_use]
 pub fn power_of_generator(exponent: usize) -> u8 {
     (0..exponent % 255).fold(1, |value, _| double(value))
 }
 
-/// The number whose product with `a` is 1; 0 for 0, which has none.
+/// Returns the number whose product with `a` is 1, or 0 for 0, which has no inverse.
 #[must_use]
 pub fn invert(a: u8) -> u8 {
     // a^255 = 1, so a^254 is the inverse.
     (0..254).fold(u8::from(a != 0), |value, _| multiply(value, a))
 }
 
-/// `into += block`.
+/// Computes `into += block`.
 pub fn add(into: &mut [u8], block: &[u8]) {
     for (byte, other) in into.iter_mut().zip(block) {
         *byte ^= other;
     }
 }
 
-/// `a / 2`.
+/// Returns `a / 2`.
 const fn halve(a: u8) -> u8 {
     (a >> 1) ^ (if a & 1 != 0 { 0x8e } else { 0 })
 }
 
-/// `block *= factor`. Low powers of the generator and their inverses, which the first columns have, are cheap.
+/// Computes `block *= factor`. Low powers of the generator and their inverses, which the first
+/// columns use, are cheap.
 fn scale(block: &mut [u8], factor: u8) {
     let inverse = invert(factor);
     if factor.is_power_of_two() {
@@ -105,7 +107,8 @@ fn scale_by_any(block: &mut [u8], factor: u8) {
     }
 }
 
-/// `into = into·2 + block`: one step of evaluating `Q` by Horner's rule, from the last column down.
+/// Computes `into = into·2 + block`: one step of evaluating `Q` by Horner's rule, from the last
+/// column down.
 fn double_and_add(into: &mut [u8], block: &[u8]) {
     for (byte, other) in into.iter_mut().zip(block) {
         *byte = double(*byte) ^ other;
@@ -147,10 +150,11 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Rebuilds the data block of column `target` into `out`. The block in that slot is not looked at.
+    /// Rebuilds the data block of column `target` into `out`. Does not read the block in that slot.
     ///
-    /// Returns `None`, with `out` in an unstated condition, when a block that `recovery` needs is absent, when
-    /// `target` is not a column, or when the second column is the target itself.
+    /// Returns `None` and leaves arbitrary bytes in `out` if a block that `recovery` needs is
+    /// absent. Also returns `None` if `target` is not a column, or if the second column is the
+    /// target itself.
     pub fn rebuild(&self, target: usize, recovery: Recovery, out: &mut [u8]) -> Option<()> {
         let columns = self.data.len();
         let second = match recovery {
@@ -206,7 +210,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Multiplication by the schoolbook: carry-less product, then reduction modulo 0x11d.
+    /// Multiplies by long division: a carry-less product, then a reduction modulo 0x11d.
     fn multiply_by_long_division(a: u8, b: u8) -> u8 {
         let mut product = (0..8)
             .filter(|bit| b >> bit & 1 != 0)
@@ -283,7 +287,7 @@ mod tests {
                 row.p = Some(&p);
                 for other in (0..data.len()).filter(|other| *other != target) {
                     let kept = row.data[other];
-                    // Noise in the distrusted column must not be looked at.
+                    // The rebuild must not read the noise in the untrusted column.
                     row.data[other] = Some(&noise);
                     out.fill(2);
                     let recovery = Recovery::WithPAndQ { other };

@@ -1,16 +1,17 @@
 //! Reads of logical extents: started in batches, awaited with a verifier.
 //!
-//! [`Volume::start_reads`] plans every extent (splits it at stripe and chunk ends into segments), picks the
-//! first way of each, and hands each device all of its requests in one plug, so that neighbours merge. A
-//! [`PendingExtent`] is then awaited in one of two ways:
+//! [`Volume::start_reads`] plans every extent: it splits the extent into segments at stripe and
+//! chunk ends, and picks the first way of each. It submits all requests of a device in one plug, so
+//! that neighbours merge. The caller then awaits a [`PendingExtent`] in one of two ways:
 //!
-//! - [`PendingExtent::wait_verified`], for tree blocks: the verifier sees the whole extent and takes or rejects
-//!   it; on rejection the other ways are tried, all or nothing;
-//! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match, and only
-//!   those are fetched again, each from wherever it is good.
+//! - [`PendingExtent::wait_verified`], for tree blocks: the verifier receives the whole extent and
+//!   accepts or rejects it. After a rejection, the other ways are tried for the whole extent;
+//! - [`PendingExtent::wait_data`], for file data: the verifier names the sectors that do not match.
+//!   Only these sectors are read again, each from any good copy.
 //!
-//! What was passed over on the way to a good result goes to the fault log; what nothing could replace is in the
-//! error too. Nothing is written: whoever heals a volume is told of it ([`Volume::tell_faults`]).
+//! The fault log records skipped copies. The error also lists bytes that no copy could provide.
+//! Reads never write; the crate that repairs a volume receives its faults
+//! ([`Volume::tell_faults`]).
 
 mod data;
 mod verified;
@@ -30,10 +31,11 @@ use std::ops::Range;
 
 pub use data::LostRange;
 
-/// The longest extent that can be read at once: twice the longest data extent.
+/// The maximum length of one read: twice the longest data extent.
 pub const MAXIMUM_READ_BYTES: usize = 256 << 20;
 
-/// Finds the sectors of an extent that do not match their checksums: pushes their ranges, in order.
+/// A verifier that finds the sectors of an extent that do not match their checksums. It appends
+/// their ranges, in order.
 pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
 
 /// A range of logical addresses to read.
@@ -41,11 +43,11 @@ pub type VerifySectors<'a> = dyn Fn(&[u8], &mut Vec<Range<usize>>) + 'a;
 pub struct ExtentRead {
     /// The first address.
     pub logical: Logical,
-    /// How many bytes, from 1 to [`MAXIMUM_READ_BYTES`].
+    /// The number of bytes, from 1 to [`MAXIMUM_READ_BYTES`].
     pub length: usize,
 }
 
-/// An extent whose first read is under way. Dropping it lets the read finish unseen.
+/// An extent whose first read is in flight. Dropping it lets the read finish unused.
 #[derive(Debug)]
 #[must_use = "the bytes come with `wait_verified` or `wait_data`"]
 pub struct PendingExtent {
@@ -53,7 +55,7 @@ pub struct PendingExtent {
     plan: Result<SmallVec<[PendingSegment; 1]>, Error>,
 }
 
-/// A segment and the read of its first way, where that was started.
+/// A segment, and the read of its first way if it was started.
 #[derive(Debug)]
 pub(crate) struct PendingSegment {
     pub(crate) segment: Segment,
@@ -61,7 +63,7 @@ pub(crate) struct PendingSegment {
 }
 
 impl PendingSegment {
-    /// Waits for the first way, or gets it now if it was not started.
+    /// Waits for the first way. Reads it now if it was not started.
     fn first(&mut self, locks: &RowLocks) -> Option<(Way, Result<Buffer, Attempt>)> {
         let way = *self.segment.ways.first()?;
         let result = match self.started.take() {
@@ -76,7 +78,7 @@ impl PendingSegment {
 }
 
 impl Volume {
-    /// Plans an extent: its segments in order, none empty, together exactly the extent.
+    /// Plans an extent: its segments in order, none empty, which together cover exactly the extent.
     pub(crate) fn plan(&self, read: ExtentRead) -> Result<SmallVec<[PendingSegment; 1]>, Error> {
         let ExtentRead { logical, length } = read;
         if length == 0 || length > MAXIMUM_READ_BYTES {
@@ -115,8 +117,8 @@ impl Volume {
         Ok(segments)
     }
 
-    /// Starts reading extents: one plug on every device. Results are in the order asked; an extent that cannot
-    /// be mapped fails when it is awaited.
+    /// Starts reads of extents, in one plug on every device. The results are in the order of the
+    /// requests. An extent that cannot be mapped fails when it is awaited.
     pub fn start_reads(&self, reads: &[ExtentRead]) -> Vec<PendingExtent> {
         let mut extents: Vec<_> = reads
             .iter()
@@ -132,7 +134,7 @@ impl Volume {
     /// Reads one extent and waits: see [`PendingExtent::wait_verified`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`PendingExtent::wait_verified`] does.
     pub fn read_verified<T>(
         &self,
         read: ExtentRead,
@@ -141,24 +143,24 @@ impl Volume {
         self.prepare(read).wait_verified(self, verify)
     }
 
-    /// The bytes of an extent's first copy, if they are in memory already, in the page cache for one, and were not
-    /// asked for yet. Nobody has verified them. `None` when they are not, and where an extent is not one run of bytes
-    /// on one device: then they are to be read as any others.
+    /// Returns the unverified bytes of an extent's first copy, if they are in memory, for example
+    /// in the page cache, and no read of them was started. Returns `None` otherwise, and if the
+    /// extent is not one run of bytes on one device. The caller then reads the extent normally.
     #[must_use]
     pub fn read_cached(&self, read: ExtentRead) -> Option<Buffer> {
         let (device, physical) = self.first_copy(read)?;
         device.read_cached(physical.get(), read.length)
     }
 
-    /// Whether the first byte of an extent is in memory already. As [`read_cached`](Self::read_cached), but nothing is
-    /// counted as read.
+    /// Returns true if the first byte of an extent is in memory. Unlike
+    /// [`read_cached`](Self::read_cached), counts no read.
     #[must_use]
     pub fn seems_cached(&self, read: ExtentRead) -> bool {
         self.first_copy(read)
             .is_some_and(|(device, physical)| device.is_cached(physical.get()))
     }
 
-    /// Where an extent's first copy lies, if it is one run of bytes.
+    /// Returns the location of an extent's first copy, if it is one run of bytes.
     fn first_copy(&self, read: ExtentRead) -> Option<(Device, Physical)> {
         let plan = self.plan(read).ok()?;
         let [PendingSegment { segment, .. }] = plan.as_slice() else {
@@ -178,7 +180,7 @@ impl Volume {
     /// Reads one extent of file data and waits: see [`PendingExtent::wait_data`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`PendingExtent::wait_data`] does.
     pub fn read_data(
         &self,
         read: ExtentRead,
@@ -187,15 +189,16 @@ impl Volume {
         self.prepare(read).wait_data(self, verify)
     }
 
-    /// Reads one extent of file data without checksums and waits: see [`PendingExtent::unverified`].
+    /// Reads one extent of file data without checksums and waits: see
+    /// [`PendingExtent::unverified`].
     ///
     /// # Errors
-    /// As for [`PendingExtent::wait_data`].
+    /// Fails as [`PendingExtent::wait_data`] does.
     pub fn read_unverified(&self, read: ExtentRead) -> Result<(Buffer, Vec<LostRange>), Error> {
         self.prepare(read).unverified().wait_data(self, &|_, _| {})
     }
 
-    /// One extent: a single segment is left to be read by the waiting thread itself, without a queue between.
+    /// Prepares one extent. The waiting thread reads a single segment itself, without a queue.
     fn prepare(&self, read: ExtentRead) -> PendingExtent {
         let mut extent = PendingExtent {
             read,
@@ -207,7 +210,8 @@ impl Volume {
         extent
     }
 
-    /// Puts a failure of `part` of a segment (counted from the segment's start) into the fault log.
+    /// Records a failure of `part` of a segment in the fault log. `part` counts from the segment's
+    /// start.
     fn record_fault(&self, segment: &Segment, attempt: &Attempt, part: Range<usize>) {
         let slots = segment.chunk.devices();
         let name = slots.iter().find(|slot| slot.id() == attempt.device);
@@ -217,7 +221,7 @@ impl Volume {
         let fault = Fault {
             device: attempt.device,
             device_name: name.map_or_else(|| "unknown".into(), |slot| slot.name().clone()),
-            // Clamp: an address from disk, in a message.
+            // Clamp: the address comes from disk, and only appears in a message.
             physical: attempt.physical.saturating_add(ByteCount::of(part.start)),
             logical: segment.logical.exact_add(ByteCount::of(part.start)),
             length: ByteCount::of(part.len()),
@@ -255,7 +259,7 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
         else {
             continue;
         };
-        // What is out of reach is left to the wait, which fails it with its place.
+        // The wait reports unreachable segments, with their location.
         let Ok(device) = reachable(&segment.chunk, *stripe_index, *physical, segment.length()) else {
             continue;
         };
@@ -294,7 +298,7 @@ fn start_first_ways(extents: &mut [PendingExtent]) {
 }
 
 impl PendingExtent {
-    /// Of bytes that nothing verifies: what a device that missed commits has is not used for them.
+    /// Marks the extent as unverified. Reads then use no device that missed commits.
     pub fn unverified(mut self) -> Self {
         for pending in self.plan.iter_mut().flatten() {
             let first = pending.segment.ways.first().copied();
@@ -306,13 +310,13 @@ impl PendingExtent {
         self
     }
 
-    /// What it reads.
+    /// Returns the range that the extent reads.
     #[must_use]
     pub const fn read(&self) -> ExtentRead {
         self.read
     }
 
-    /// Whether waiting would return at once if the first copies are good.
+    /// Returns true if a wait would return at once, provided that the first copies are good.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.plan {

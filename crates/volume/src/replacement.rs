@@ -1,18 +1,22 @@
-//! A device that is to take another's place, while it is filled; and the moment at which it does.
+//! Device replacement: a device that is filled in parallel with another, and the commit that
+//! exchanges the two.
 //!
-//! From [`Volume::begin_replacement`] on, what is written to a stripe of the *source* is written to the *target* too, at the
-//! same place, superblocks among that: there the target names itself, with id 0, as Linux has it. Nothing is read from the
-//! target. A job above copies what the source held before. [`Volume::write_superblocks_and_replace`] then is the commit with
-//! which the target becomes the device: it gets superblocks with the source's id and uuid, the source gets none any more.
+//! From [`Volume::begin_replacement`] on, each write to a stripe of the *source* also goes to the
+//! *target*, at the same address. This includes superblocks. The target's own superblocks have id
+//! 0, as in Linux. Nothing is read from the target. A job above copies the source's older content.
+//! [`Volume::write_superblocks_and_replace`] is the commit with which the target becomes the
+//! device. The target gets superblocks with the source's id and uuid, and the source gets none.
 //!
-//! Slots never change their device. The source's slot is exchanged for another one, with the same id and uuid and the same
-//! counters of errors, in the table of devices and in the chunks that have a stripe on it. Both are `Arc`s that readers hold
-//! while they read: they go on with the slot that they began with, and pay nothing. Writers hold the lock `writes`, shared,
-//! from planning to the end; whoever exchanges takes it alone, so that each write goes to the old slots or to the new ones.
+//! A slot never changes its device. The source's slot is exchanged for a slot with the same id,
+//! uuid and error counters, both in the device table and in the chunks with a stripe on it. Both
+//! are `Arc`s. Readers continue with the slot that they hold, at no cost. Writers hold the lock
+//! `writes` shared, from planning to the end. The exchange holds it exclusively, so each write goes
+//! to the old slots or to the new ones.
 //!
-//! A target that fails a write is left out, as any device: then the replacement cannot be finished, and the volume loses
-//! nothing. While a target is there, or a job [guards](Volume::guard_rows) them, writers lock the rows of all profiles, not
-//! only those with parity: a job that holds a row's lock finds its copies alike, and its copy of them stays what they are.
+//! A target that fails a write is left out, like any device. The replacement then cannot finish,
+//! and the volume loses nothing. While a target exists, or a job [guards](Volume::guard_rows) the
+//! rows, writers lock the rows of all profiles, not only those with parity. A job that holds a
+//! row's lock therefore finds equal copies, which stay unchanged while it copies them.
 
 use crate::Volume;
 use crate::chunk_map::{ChunkMap, MappedChunk};
@@ -29,21 +33,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The id that the target has until it takes the source's.
+/// The id of the target until it takes over the source's id.
 pub const TARGET_ID: DeviceId = DeviceId::new(0);
 
-/// The target of a replacement, as it was found among the devices that were given.
+/// The target of a replacement, found among the given devices.
 #[derive(Clone, Debug)]
 pub struct FoundTarget {
-    /// The device.
+    /// The target device.
     pub device: Device,
-    /// Its own uuid.
+    /// The target's own uuid.
     pub uuid: Uuid,
-    /// The generation of its superblock: of an older one than the volume's, it missed commits.
+    /// The generation of the target's superblock. If it is older than the volume's, the target
+    /// missed commits.
     pub generation: Generation,
 }
 
-/// A replacement that is under way.
+/// A replacement in progress.
 #[derive(Debug)]
 pub struct Replacement {
     source: Arc<DeviceSlot>,
@@ -57,8 +62,8 @@ pub struct Replacement {
 pub struct Returning {
     /// The generation of the device's own superblock.
     pub since: Generation,
-    /// Stripes that get another place on the device, by the chunk's start and the stripe's index. The device's own
-    /// state uses their old place.
+    /// Moved stripes, by the chunk's start and the stripe's index, with their new address on the
+    /// device. The device's own state uses their old address.
     pub moved: BTreeMap<(Logical, usize), Physical>,
 }
 
@@ -75,13 +80,13 @@ impl Replacement {
         }
     }
 
-    /// Set when source and target are one device, which is brought up to date.
+    /// Returns the state of a returning device, if source and target are one device.
     #[must_use]
     pub const fn returning(&self) -> Option<&Returning> {
         self.returning.as_ref()
     }
 
-    /// Whether a stripe gets another place on the device.
+    /// Returns true if a stripe gets another address on the device.
     #[must_use]
     pub fn is_moved(&self, chunk: &MappedChunk, stripe_index: usize) -> bool {
         self.moved_to(chunk, stripe_index).is_some()
@@ -108,25 +113,26 @@ impl Replacement {
         to.checked_add(physical.checked_distance_from(stripe.physical)?)
     }
 
-    /// The slot of the device that is to go; it may be missing.
+    /// Returns the slot of the device to be replaced, which may be missing.
     #[must_use]
     pub const fn source(&self) -> &Arc<DeviceSlot> {
         &self.source
     }
 
-    /// The slot of the device that is to take its place. No chunk names it.
+    /// Returns the slot of the new device. No chunk names it.
     #[must_use]
     pub const fn target(&self) -> &Arc<DeviceSlot> {
         &self.target
     }
 
-    /// The target, if what is written to `slot` goes there too.
+    /// Returns the target, if writes to `slot` also go to it.
     pub(crate) fn target_of(&self, slot: &Arc<DeviceSlot>) -> Option<&Arc<DeviceSlot>> {
         (Arc::ptr_eq(slot, &self.source) && !buttress_faults::on("replace-target-unwritten"))
             .then_some(&self.target)
     }
 
-    /// The item in the target's superblocks: the source's, but for id and uuid.
+    /// Returns the item in the target's superblocks: the source's item with the target's id and
+    /// uuid.
     pub(crate) fn target_item(&self, of_source: &DeviceItem) -> DeviceItem {
         DeviceItem {
             device: TARGET_ID,
@@ -136,7 +142,7 @@ impl Replacement {
     }
 }
 
-/// How many jobs want writers to lock rows. See [`Volume::guard_rows`].
+/// The number of jobs that want writers to lock rows. See [`Volume::guard_rows`].
 #[derive(Debug, Default)]
 pub(crate) struct Guards(AtomicUsize);
 
@@ -146,7 +152,7 @@ impl Guards {
     }
 }
 
-/// While this is held, writers lock all rows that they write.
+/// A guard: while a job holds it, writers lock all rows that they write.
 #[derive(Debug)]
 pub struct RowGuard {
     volume: Arc<Volume>,
@@ -159,11 +165,11 @@ impl Drop for RowGuard {
 }
 
 impl Volume {
-    /// From here on writers lock the rows that they write, of whatever profile, until the guard is dropped: for jobs that
-    /// read copies against each other, or copy them, while others write.
+    /// Makes writers lock the rows that they write, in all profiles, until the guard is dropped. It
+    /// serves jobs that compare or copy copies while other threads write.
     #[must_use]
     pub fn guard_rows(self: &Arc<Self>) -> RowGuard {
-        // Writes that began without locks end first.
+        // Waits for writers that began without locks.
         let _alone = self.writes().write();
         self.guards().0.fetch_add(1, Ordering::AcqRel);
         RowGuard {
@@ -171,41 +177,44 @@ impl Volume {
         }
     }
 
-    /// Locks the rows of a chunk, by their numbers: where a stripe has a byte at `offset`, the row is
-    /// `offset / stripe_bytes`. With a [guard](Self::guard_rows), nobody writes to them until this is let go of.
+    /// Locks the rows of a chunk by their indexes. A stripe's byte at `offset` belongs to row
+    /// `offset / stripe_bytes`. While a [guard](Self::guard_rows) exists, no thread writes to these
+    /// rows until the result is dropped.
     #[must_use]
     pub fn lock_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> RowsLocked<'_> {
         self.row_locks().lock(chunk.start(), rows)
     }
 
-    /// A number that changes whenever one of these rows is written, and is `None` while one is.
+    /// Returns a number that changes with each write to one of these rows. Returns `None` during a
+    /// write.
     #[must_use]
     pub fn writes_to_rows(&self, chunk: &MappedChunk, rows: Range<u64>) -> Option<u64> {
         self.row_locks().writes_to(chunk.start(), rows)
     }
 
-    /// Runs something while nothing is written to the volume.
+    /// Runs a function while no thread writes to the volume.
     pub fn while_unwritten<T>(&self, run: impl FnOnce() -> T) -> T {
         let _alone = self.writes().write();
         run()
     }
 
-    /// The target of a replacement that was begun earlier, if it is among the devices that were given.
+    /// Returns the target of an earlier replacement, if it is among the given devices.
     #[must_use]
     pub fn found_target(&self) -> Option<FoundTarget> {
         self.found().lock().clone()
     }
 
-    /// The replacement that is under way.
+    /// Returns the replacement in progress.
     #[must_use]
     pub fn replacement(&self) -> Option<Arc<Replacement>> {
         self.replacing().read().clone()
     }
 
-    /// From here on everything that is written to the device `source` is written to `target`, too.
+    /// Begins a replacement: all later writes to the device `source` also go to `target`.
     ///
     /// # Errors
-    /// [`WriteRefusal::NoSuchDevice`]; [`WriteRefusal::Replacing`] where a replacement is under way.
+    /// Returns [`WriteRefusal::NoSuchDevice`], or [`WriteRefusal::Replacing`] if a replacement is
+    /// in progress.
     pub fn begin_replacement(
         &self,
         source: DeviceId,
@@ -230,7 +239,7 @@ impl Volume {
         Ok(replacement)
     }
 
-    /// Gives the replacement up: the target is not written any more.
+    /// Cancels the replacement: the target is no longer written.
     pub fn give_up_replacement(&self) {
         let _alone = self.writes().write();
         self.forget_replacement();
@@ -242,11 +251,13 @@ impl Volume {
         drop((replacement, found));
     }
 
-    /// As [`write_superblocks`](Self::write_superblocks), with the target in the source's place; from then on it is the
-    /// device. All blocks must be durable on the target, as on all others.
+    /// Writes superblocks like [`write_superblocks`](Self::write_superblocks), with the target in
+    /// place of the source, which makes the target the device. All blocks must be durable on all
+    /// devices, including the target.
     ///
     /// # Errors
-    /// [`WriteRefusal::NoTarget`] where there is none, or it failed; a failure of the target, which stops writing; as there.
+    /// Returns [`WriteRefusal::NoTarget`] if no target exists or it failed. A failure of the target
+    /// stops writing. Also fails as [`write_superblocks`](Self::write_superblocks) does.
     pub fn write_superblocks_and_replace(
         &self,
         superblock: &Superblock,
@@ -261,7 +272,7 @@ impl Volume {
         self.exchange(&replacement)
     }
 
-    /// Puts a slot for the target in the place of the source's.
+    /// Replaces the source's slot by a slot for the target.
     pub(crate) fn exchange(&self, replacement: &Replacement) -> Result<(), Error> {
         let source = &replacement.source;
         let Some(new) = DeviceSlot::in_place_of(source, &replacement.target) else {
@@ -274,7 +285,7 @@ impl Volume {
     }
 }
 
-/// The same chunks, with `new` where `source` was.
+/// Returns the chunks with `new` in place of `source`.
 pub(crate) fn exchanged(
     chunks: &ChunkMap,
     source: &Arc<DeviceSlot>,

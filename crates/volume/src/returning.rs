@@ -1,4 +1,4 @@
-//! The return of a device that missed commits, and the moment from which the device counts again.
+//! The return of a device that missed commits, up to the point at which the device is current.
 //!
 //! The device's own superblock still leads to the device's older state. If the profiles allow, this state can be read
 //! from the device alone. The superblock is therefore the last thing that changes. From [`Volume::begin_return`] on,
@@ -13,8 +13,8 @@
 //! A stripe is *moved* if the device's own state uses its place for something else. Its content goes to another place
 //! on the device. The chunk names the new place by the time the superblock changes ([`Volume::move_stripes`]).
 //!
-//! This module leaves out which addresses may be written without harm to the device's own state. The writer above keeps
-//! that state's space from being allocated, and decides which stripes move.
+//! Left out: the choice of addresses that may be written without harm to the device's own state.
+//! The writer above excludes that state's space from allocation, and decides which stripes move.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -29,11 +29,12 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 impl Volume {
-    /// From here on everything that is written to the volume reaches the device with this uuid too, except superblocks.
+    /// Begins a return: each later write to the volume also reaches the device with this uuid,
+    /// except superblocks.
     ///
     /// # Errors
-    /// [`WriteRefusal::NotBehind`] for a device that missed nothing; [`WriteRefusal::Replacing`] while a device is being
-    /// replaced or brought up to date.
+    /// Returns [`WriteRefusal::NotBehind`] for a device that missed nothing. Returns
+    /// [`WriteRefusal::Replacing`] while a device is being replaced or brought up to date.
     pub fn begin_return(
         &self,
         device: Uuid,
@@ -63,11 +64,12 @@ impl Volume {
         Ok(replacement)
     }
 
-    /// Writes the superblock in use to a device that now has every block. The device then serves as any other.
+    /// Writes the superblock in use to a device that now has every block. The device then serves
+    /// like any other.
     ///
     /// # Errors
-    /// [`WriteRefusal::NoTarget`] if no device is being brought up to date, or if a write to it failed. The device then
-    /// keeps its old generation.
+    /// Returns [`WriteRefusal::NoTarget`] if no device is being brought up to date, or if a write
+    /// to it failed. The device then keeps its old generation.
     pub fn end_return(&self) -> Result<(), Error> {
         let _alone = self.writes().write();
         let replacement = self
@@ -80,7 +82,7 @@ impl Volume {
         let item = item.ok_or_else(|| WriteRefusal::NoDeviceItem {
             device: Arc::clone(target.name()),
         })?;
-        // Primaries alone name a log.
+        // Only primaries name a log.
         let without_log = Superblock {
             log_root: Logical::MIN,
             log_root_level: 0,
@@ -90,11 +92,11 @@ impl Volume {
         self.exchange(&replacement)
     }
 
-    /// Replaces a chunk of the map by one with the same addresses and devices, and other places of its stripes. The new
-    /// places must hold the bytes of the old places.
+    /// Replaces a chunk of the map by one with the same addresses and devices, but other addresses
+    /// of its stripes. The new places must hold the bytes of the old places.
     ///
     /// # Errors
-    /// [`WriteRefusal::NoSuchChunk`]; a chunk that its profile does not allow.
+    /// Returns [`WriteRefusal::NoSuchChunk`]. Also fails if the profile does not allow the chunk.
     pub fn move_stripes(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _alone = self.writes().write();
         self.exchange_chunk(start, chunk)

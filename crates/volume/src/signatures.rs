@@ -1,11 +1,13 @@
-//! What a device seems to hold already: so that making a volume does not destroy it unasked.
+//! Signatures of a device's existing content, so that making a volume does not destroy it by
+//! accident.
 //!
-//! Known by the signatures that the formats' own documents give. An answer is a hint: bytes can look like anything.
+//! The signatures come from the formats' own documents. A result is a hint: arbitrary bytes can
+//! match a signature.
 
 use buttress_device::{Device, IoError};
 use buttress_format::{ByteCount, Physical, SUPERBLOCK_OFFSETS};
 
-/// Name, offset in bytes, and the bytes that stand there.
+/// Name, offset in bytes, and the bytes at that offset.
 type Signature = (&'static str, u64, &'static [u8]);
 
 /// Signatures of file systems and of parts of volumes.
@@ -48,13 +50,14 @@ const FILESYSTEMS: [Signature; 36] = [
     ("zfs", 129 << 10, b"\x0c\xb1\xba\0\0\0\0\0"),
 ];
 
-/// Signatures of partition tables, which do no harm before a btrfs superblock.
+/// Signatures of partition tables, which may precede a btrfs superblock.
 const TABLES: [Signature; 2] = [
     ("a GPT partition table", 512, b"EFI PART"),
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
-/// Signatures of files that are seldom meant to become a volume: disks of virtual machines, archives, streams.
+/// Signatures of files that rarely should become a volume: disks of virtual machines, archives,
+/// streams.
 const FILES: [Signature; 10] = [
     ("a qcow2 disk", 0, b"QFI\xfb"),
     ("a VDI disk", 64, b"\x7f\x10\xda\xbe"),
@@ -69,13 +72,13 @@ const FILES: [Signature; 10] = [
 ];
 
 const BTRFS: &[u8] = b"_BHRfS_M";
-/// Where a btrfs superblock has its magic number.
+/// The offset of the magic in a btrfs superblock.
 const BTRFS_OFFSET: u64 = 64;
 
-/// The name of what is found first, or `None`.
+/// Returns the name of the first signature found, or `None`.
 ///
 /// # Errors
-/// When the device cannot be read.
+/// Fails if the device cannot be read.
 pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
     for at in SUPERBLOCK_OFFSETS {
         let at: Physical = at;
@@ -91,11 +94,11 @@ pub fn find(device: &Device) -> Result<Option<&'static str>, IoError> {
     Ok(None)
 }
 
-/// The file system, or part of another volume, that a device without a primary btrfs superblock seems to hold. Partition
-/// tables do not count: a boot loader may stand before a btrfs superblock.
+/// Returns the file system or volume member that a device without a primary btrfs superblock seems
+/// to hold. Ignores partition tables, because a boot loader may precede a btrfs superblock.
 ///
 /// # Errors
-/// When the device cannot be read.
+/// Fails if the device cannot be read.
 pub fn other_filesystem(device: &Device) -> Result<Option<&'static str>, IoError> {
     let [primary, ..] = SUPERBLOCK_OFFSETS;
     if is_at(device, primary.get().saturating_add(BTRFS_OFFSET), BTRFS)? {
@@ -112,7 +115,7 @@ fn is_at(device: &Device, offset: u64, signature: &[u8]) -> Result<bool, IoError
     Ok(device.read(offset, signature.len())?[..] == *signature)
 }
 
-/// The name of the first of these signatures that is there.
+/// Returns the name of the first of these signatures that the device holds.
 fn first_at(device: &Device, signatures: &[Signature]) -> Result<Option<&'static str>, IoError> {
     for (name, offset, signature) in signatures {
         if is_at(device, *offset, signature)? {

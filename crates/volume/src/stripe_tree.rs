@@ -1,17 +1,19 @@
-//! Chunks whose bytes lie where the RAID stripe tree says.
+//! Chunks whose bytes the RAID stripe tree locates.
 //!
-//! With the raid-stripe-tree feature, data of the profiles RAID0, RAID1, RAID1C3, RAID1C4, RAID10 and DUP is
-//! written wherever there is room in the chunk's device extents, and the stripe tree records where: for each
-//! written extent, one physical address per copy. The chunk still says which devices hold a byte; the tree
-//! only replaces the address on them. Metadata and system chunks are mapped as ever.
+//! The raid-stripe-tree feature applies to data of the profiles RAID0, RAID1, RAID1C3, RAID1C4,
+//! RAID10 and DUP. Data is written to any free place in the chunk's device extents, and the stripe
+//! tree records the place. For each written extent, it holds one physical address for each copy.
+//! The chunk still determines which devices hold a byte; the tree replaces only the address on
+//! them. Metadata and system chunks are mapped as usual.
 //!
-//! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10 it so tells the places
-//! of one unit of striping at most: bytes of an entry past the unit that it begins in are an error.
+//! An entry lists the copies of one contiguous run, without lengths. For RAID0 and RAID10, it
+//! therefore locates at most one unit of striping: bytes of an entry beyond the unit in which it
+//! begins are an error.
 //!
-//! Trees are above this layer, so the look-up is handed in as a [`StripeResolver`].
+//! Trees are above this layer, so the layer above provides the lookup as a [`StripeResolver`].
 //!
-//! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design"; the items that kernels write since then
-//! have no encoding and no lengths.
+//! Source: btrfs-progs' documentation, "BTRFS RAID Stripe Tree Design". The items that kernels
+//! write today have neither an encoding nor lengths.
 
 use crate::chunk_map::MappedChunk;
 use crate::error::{Corruption, Error};
@@ -21,38 +23,38 @@ use buttress_format::{ByteCount, DeviceId, Logical, Physical};
 /// An entry of the RAID stripe tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedStripes {
-    /// First logical address of the entry: its key's object id.
+    /// The first logical address of the entry: its key's object id.
     pub logical: Logical,
-    /// How many bytes it maps: its key's offset.
+    /// The number of bytes that the entry maps: its key's offset.
     pub length: ByteCount,
-    /// Where each copy of `logical` lies, in the order of the item.
+    /// The location of each copy of `logical`, in the order of the item.
     pub stripes: Vec<ResolvedStripe>,
 }
 
 /// One copy in an entry of the RAID stripe tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolvedStripe {
-    /// The device.
+    /// The device that holds the copy.
     pub device: DeviceId,
-    /// Where on it.
+    /// The physical address on the device.
     pub physical: Physical,
 }
 
-/// Entries begin and end at sectors, which are not smaller than this.
+/// The minimum length of an entry. Entries begin and end at sectors.
 const SMALLEST_ENTRY_BYTES: usize = 4096;
 
 /// Looks addresses up in the RAID stripe tree.
 pub trait StripeResolver: Send + Sync + core::fmt::Debug {
-    /// The entry that covers `logical`, or `None` where the tree has none.
+    /// Returns the entry that covers `logical`, or `None` if the tree has none.
     ///
     /// # Errors
-    /// Whatever reading the tree failed with.
+    /// Fails if the tree cannot be read.
     fn resolve(&self, logical: Logical) -> Result<Option<ResolvedStripes>, Error>;
 }
 
 impl dyn StripeResolver + '_ {
-    /// The entry that covers `logical`; `length` is cut to what it maps from there on, or where there is no entry,
-    /// to what cannot have one either.
+    /// Returns the entry that covers `logical`, and cuts `length` to the bytes that it maps from
+    /// there. Without an entry, cuts `length` to the bytes that cannot have an entry either.
     pub(crate) fn resolve_from(
         &self,
         logical: Logical,
@@ -73,7 +75,8 @@ impl dyn StripeResolver + '_ {
     }
 }
 
-/// Stands in until the tree is connected: a volume with a stripe tree must not be read as if it had none.
+/// A placeholder until the tree is connected. A volume with a stripe tree must not be read as if it
+/// had none.
 #[derive(Debug)]
 pub(crate) struct Unconnected;
 
@@ -83,7 +86,7 @@ impl StripeResolver for Unconnected {
     }
 }
 
-/// Whether a chunk's data is found through the stripe tree, on a volume that has one.
+/// Returns true if the stripe tree locates the chunk's data, on a volume that has this tree.
 pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
     let metadata = BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;
     flags.contains(BlockGroupFlags::DATA)
@@ -95,9 +98,10 @@ pub(crate) fn needs_resolver(flags: BlockGroupFlags) -> bool {
 }
 
 impl ResolvedStripes {
-    /// Where the copy on `stripe_index` of `chunk` has the byte `logical`.
+    /// Returns the physical address of the byte `logical` in the copy on `stripe_index` of `chunk`.
     ///
-    /// Copies are told apart by their device; those of DUP, which share one, by their order.
+    /// Copies are identified by their device. The copies of DUP, which share a device, are
+    /// identified by their order.
     pub(crate) fn physical(
         &self,
         chunk: &MappedChunk,
@@ -145,7 +149,7 @@ impl ResolvedStripes {
         })
     }
 
-    /// How many bytes the entry maps from `logical` on; 0 outside.
+    /// Returns the number of bytes that the entry maps from `logical` on; 0 outside.
     pub(crate) fn length_from(&self, logical: Logical) -> u64 {
         let passed = logical.checked_distance_from(self.logical);
         passed

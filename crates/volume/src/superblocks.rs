@@ -1,12 +1,14 @@
-//! The superblock of one device: the primary, or what stands in for it.
+//! The superblock of one device: the primary, or the copy that replaces it.
 //!
-//! A device carries copies at 64 KiB, 64 MiB and 256 GiB, as far as it is large enough. The primary is used if
-//! it is valid, as the kernel does: newer copies do not outrank it. Else the newest valid copy that has the
-//! primary's fsid and device uuid; where the primary no longer tells them, all valid copies must agree.
+//! A device holds copies at 64 KiB, 64 MiB and 256 GiB, if it is large enough. A valid primary is
+//! used, as in the kernel, even if a copy is newer. Otherwise, the newest valid copy with the
+//! primary's fsid and device uuid is used. If the primary no longer names these ids, all valid
+//! copies must agree.
 //!
-//! Zoned devices, whose sequential zones cannot be overwritten, keep the primary in a log instead: superblocks
-//! one after another from byte 0 on, in two zones that take turns. An image of such a device is recognised by a
-//! superblock at byte 0; the newest in both zones is used.
+//! Zoned devices have sequential zones that cannot be overwritten, so they keep the primary in a
+//! log. The log holds superblocks one after another from byte 0 on, in two alternating zones. A
+//! superblock at byte 0 identifies an image of such a device. The newest superblock of both zones
+//! is used.
 //!
 //! Source: on-disk format documentation, sections "Superblock" and "Zoned mode" (manual page btrfs(5)).
 
@@ -20,22 +22,22 @@ use buttress_format::superblock::{
 use buttress_format::{ErrorKind, Generation, Physical, Unsupported};
 use uuid::Uuid;
 
-/// Why a primary superblock is not used.
+/// The reason why a primary superblock is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrimaryFailure {
-    /// It does not pass its checks.
+    /// The primary fails its checks.
     #[error(transparent)]
     Invalid(#[from] SuperblockError),
-    /// It cannot be read.
+    /// The primary cannot be read.
     #[error(transparent)]
     Unread(#[from] IoError),
-    /// The device ends before it.
+    /// The device ends before the primary.
     #[error("the device is too short")]
     PastEnd,
 }
 
 impl PrimaryFailure {
-    /// The kind of the failure.
+    /// Returns the kind of the failure.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -46,18 +48,18 @@ impl PrimaryFailure {
     }
 }
 
-/// The superblock that a device is opened by.
+/// The superblock by which a device is opened.
 #[derive(Clone, Debug)]
 pub struct DeviceSuperblock {
-    /// It.
+    /// The superblock.
     pub superblock: Superblock,
-    /// Where it was read.
+    /// The physical address from which it was read.
     pub at: Physical,
-    /// Set when it is not the primary.
+    /// The notice for a superblock that is not the primary.
     pub notice: Option<Notice>,
 }
 
-/// The smallest and the largest size of a zone.
+/// The range of zone sizes.
 const ZONE_BYTES: core::ops::RangeInclusive<u64> = 4 << 20..=8 << 30;
 
 /// Reads and checks the superblock at `at`.
@@ -66,7 +68,7 @@ fn read_at(device: &Device, at: Physical) -> Result<Superblock, PrimaryFailure> 
     Ok(Superblock::check(&bytes, at)?)
 }
 
-/// The refusal of a primary that is intact, but fails a check because of features that are not known here.
+/// Returns the refusal of an intact primary that fails a check because of unsupported features.
 fn refusal(device: &Device, at: Physical, failure: &PrimaryFailure) -> Option<Unsupported> {
     use SuperblockError::{Address, Checksum, ChecksumType, Magic, Size};
     match failure {
@@ -86,7 +88,7 @@ fn refusal(device: &Device, at: Physical, failure: &PrimaryFailure) -> Option<Un
 }
 
 fn read_raw(device: &Device, at: Physical) -> Result<buttress_device::Buffer, PrimaryFailure> {
-    // Clamp: an end past the last address is past the device, too.
+    // Clamp: an end beyond the last address is also beyond the device.
     let end = at.get().saturating_add(SUPERBLOCK_BYTES as u64);
     if end > device.size_bytes() {
         return Err(PrimaryFailure::PastEnd);
@@ -94,7 +96,7 @@ fn read_raw(device: &Device, at: Physical) -> Result<buttress_device::Buffer, Pr
     Ok(device.read(at.get(), SUPERBLOCK_BYTES)?)
 }
 
-/// The fsid and device uuid that make copies copies of one another.
+/// Returns the fsid and device uuid, which copies of one superblock share.
 fn identity(superblock: &Superblock) -> (Uuid, Uuid) {
     (superblock.fsid, superblock.device_item.uuid)
 }
@@ -102,9 +104,9 @@ fn identity(superblock: &Superblock) -> (Uuid, Uuid) {
 /// Chooses the superblock of a device.
 ///
 /// # Errors
-/// [`Corruption::NoSuperblock`] when no copy is valid, [`Corruption::SuperblockCopiesDisagree`] when the
-/// primary is bad and its copies are not of one device; the refusal of a valid superblock that uses an unknown
-/// checksum type.
+/// Returns [`Corruption::NoSuperblock`] if no copy is valid. Returns
+/// [`Corruption::SuperblockCopiesDisagree`] if the primary is bad and its copies belong to several
+/// devices. Refuses a valid superblock with an unknown checksum type.
 pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
     let [primary_at, copies_at @ ..] = SUPERBLOCK_OFFSETS;
     let primary = match read_at(device, primary_at) {
@@ -113,7 +115,7 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
             let newest = if zoned { newest_in_log(device) } else { None };
             let (at, superblock) = newest
                 .filter(|(_, logged)| identity(logged) == identity(&superblock))
-                // Clamp: the primary counts if no log has a newer one.
+                // Clamp: the primary counts if no log has a newer superblock.
                 .unwrap_or((primary_at, superblock));
             return Ok(DeviceSuperblock {
                 superblock,
@@ -174,7 +176,8 @@ pub fn choose(device: &Device) -> Result<DeviceSuperblock, Error> {
     })
 }
 
-/// The generations of the valid copies beside the primary that belong to the same device. Zoned devices have none.
+/// Returns the generations of the valid copies, except the primary, that belong to the same device.
+/// Zoned devices have none.
 pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<Generation> {
     if superblock.incompat.contains(Incompat::ZONED) {
         return Vec::new();
@@ -188,7 +191,7 @@ pub(crate) fn copy_generations(device: &Device, superblock: &Superblock) -> Vec<
         .collect()
 }
 
-/// What a damaged primary still says of its identity; of use only if some copy says the same.
+/// Returns the ids in a damaged primary. They are useful only if a copy holds the same ids.
 fn identity_of_damaged(device: &Device, at: Physical) -> Option<(Uuid, Uuid)> {
     let bytes = read_raw(device, at).ok()?;
     let raw = Superblock::raw(&bytes).ok()?;
@@ -199,12 +202,12 @@ fn raw_identity(raw: &RawSuperblock) -> (Uuid, Uuid) {
     (Uuid::from_bytes(raw.fsid), Uuid::from_bytes(raw.dev_item.uuid))
 }
 
-/// The newest superblock of a zoned device's log, with its place; `None` when there is no log.
+/// Returns the newest superblock of a zoned device's log with its address, or `None` without a log.
 ///
-/// How large a zone is stands nowhere: the second zone is looked for at every size that one can have.
+/// No field states the size of a zone, so the search tries every possible size for the second zone.
 fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     let first = log_entry(device, 0)?;
-    // Clamp: the first entry counts if no other follows.
+    // Clamp: without a following entry, the first entry counts.
     let mut newest = last_entry(device, 0, *ZONE_BYTES.end()).unwrap_or((Physical::new(0), first));
     let sizes = core::iter::successors(Some(*ZONE_BYTES.start()), |size| size.checked_mul(2));
     for zone_bytes in sizes.take_while(|size| size <= ZONE_BYTES.end() && *size < device.size_bytes()) {
@@ -218,7 +221,8 @@ fn newest_in_log(device: &Device) -> Option<(Physical, Superblock)> {
     Some(newest)
 }
 
-/// A valid superblock of a log at `offset`. Each claims to be the primary, wherever in the log it lies.
+/// Returns a valid superblock of a log at `offset`. Each claims to be the primary, at any position
+/// in the log.
 fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
     let bytes = read_raw(device, Physical::new(offset)).ok()?;
     let [primary_at, ..] = SUPERBLOCK_OFFSETS;
@@ -227,8 +231,8 @@ fn log_entry(device: &Device, offset: u64) -> Option<Superblock> {
         .filter(|entry| entry.incompat.contains(Incompat::ZONED))
 }
 
-/// The last entry of the log in the zone at `start`: entries are dense from its beginning, so that their end is
-/// found by halving.
+/// Returns the last entry of the log in the zone at `start`. Entries are dense from the zone's
+/// beginning, so a binary search finds the last one.
 fn last_entry(device: &Device, start: u64, zone_bytes: u64) -> Option<(Physical, Superblock)> {
     let entry_bytes = SUPERBLOCK_BYTES as u64;
     let place = |index: u64| start.exact_add(index.exact_mul(entry_bytes));

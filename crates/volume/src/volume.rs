@@ -1,18 +1,18 @@
-//! [`Volume`]: the devices, the chunk map and what was noticed, behind one handle.
+//! [`Volume`]: the devices, the chunk map and the notices behind one handle.
 //!
-//! Opening goes in steps, since the chunk tree is read through the volume that it describes:
+//! Opening proceeds in steps, because the chunk tree is read through the volume that it describes:
 //!
 //! 1. [`Volume::open`] chooses superblocks, matches devices and maps the system chunks;
-//! 2. the layers above read the chunk tree and hand every device item to [`Volume::add_device`] and every chunk
-//!    item to [`Volume::add_chunk`];
-//! 3. [`Volume::finish_bootstrap`] says whether the devices suffice;
+//! 2. the layers above read the chunk tree, and pass every device item to [`Volume::add_device`]
+//!   and every chunk item to [`Volume::add_chunk`];
+//! 3. [`Volume::finish_bootstrap`] checks that the devices suffice;
 //! 4. with the raid-stripe-tree feature, [`Volume::set_stripe_resolver`] connects that tree.
 //!
-//! A writer adds chunks, takes them away, and replaces the superblock and device items when it commits.
+//! A writer adds and removes chunks. A commit replaces the superblock and the device items.
 //!
-//! Invariants: slots are only added, or exchanged ([`crate::replacement`]); one that was left out stays left out; a reader works with the map and the
-//! superblock as they were when it started; no lock is held over I/O, but for those of what is being
-//! written: rows, and where writes go.
+//! Invariants: slots are only added, or exchanged ([`crate::replacement`]). A slot that was left
+//! out stays left out. A reader uses the map and the superblock that were current when it started.
+//! No lock is held during I/O, except row locks and the lock on the devices that writes go to.
 
 use crate::chunk_map::{Added, ChunkMap, MappedChunk};
 use crate::devices::{DeviceSlot, DeviceTable};
@@ -42,10 +42,11 @@ lock_class!(pub(crate) HearsFaultsLock, "hears_faults", Rank::LEAF);
 lock_class!(pub(crate) FoundLock, "found", Rank::LEAF);
 lock_class!(pub(crate) FailingLock, "failing", Rank::new(70));
 
-/// How many notices are kept; a hostile chunk tree could cause one per chunk.
+/// The maximum number of notices that are kept. A hostile chunk tree could cause one for each
+/// chunk.
 const NOTICES_KEPT: usize = 256;
 
-/// A volume: logical addresses over devices. Shared as `Arc<Volume>`.
+/// A volume: logical addresses over devices, shared as `Arc<Volume>`.
 #[derive(Debug)]
 pub struct Volume {
     superblock: RwLock<Arc<Superblock>, SuperblockLock>,
@@ -58,31 +59,35 @@ pub struct Volume {
     recorder: FaultRecorder,
     latch: ErrorState,
     row_locks: RowLocks,
-    /// Shared by what writes; held alone by what changes where writes go.
+    /// Held shared by writers, and exclusively by changes of the devices that writes go to.
     writes: RwLock<(), WritesLock>,
-    /// The replacement that is under way.
+    /// The replacement in progress.
     replacing: RwLock<Option<Arc<Replacement>>, ReplacingLock>,
     /// The target of a replacement that was begun earlier.
     found: Mutex<Option<FoundTarget>, FoundLock>,
     guards: Guards,
-    /// Told of every copy that a reader passes over.
+    /// The callback that receives every copy that a reader skips.
     hears_faults: RwLock<Option<HearsFaults>, HearsFaultsLock>,
-    /// Held while it is decided whether the volume can do without a device.
+    /// Held while the volume decides if it can continue without a device.
     failing: Mutex<(), FailingLock>,
-    /// Whether the volume goes on without a device that fails, as one does that holds something already.
+    /// True if the volume may continue without a failed device. A volume that already holds data
+    /// may.
     tolerates_failures: bool,
-    /// One device of the volume, for its clock: simulated devices of a volume share one.
+    /// A device of the volume that provides its clock. The simulated devices of a volume share one
+    /// clock.
     clocked: Device,
 }
 
 impl Volume {
-    /// Opens the volume that the devices make up, as far as its superblocks tell.
+    /// Opens the volume of the given devices, as far as its superblocks describe it.
     ///
-    /// Devices may come in any order; the one of the newest generation leads. See [`crate::open`].
+    /// Devices may come in any order. The device of the newest generation leads; see
+    /// [`crate::open`].
     ///
     /// # Errors
-    /// No valid superblock, unknown incompat features, devices of different volumes or one twice, bad system
-    /// chunks. A missing device is not an error yet.
+    /// Fails without a valid superblock, with unknown incompat features, with devices of different
+    /// volumes or one device given twice, and with bad system chunks. A missing device is not an
+    /// error yet.
     pub fn open(devices: Vec<Device>, options: OpenOptions) -> Result<Self, Error> {
         let opened = open::choose(devices)?;
         let volume = Self {
@@ -111,12 +116,13 @@ impl Volume {
         Ok(volume)
     }
 
-    /// A volume that does not exist yet: nothing is read. Its blocks are written first, then the superblocks
-    /// ([`Volume::write_superblocks`]); before that, its system chunks, as all others, are handed to
-    /// [`Volume::add_chunk`]. A device that fails meanwhile ends it, whatever the profiles tolerate.
+    /// Makes a volume that does not exist on disk yet, and reads nothing. The caller first passes
+    /// its chunks to [`Volume::add_chunk`], including the system chunks. The blocks are written
+    /// next, then the superblocks ([`Volume::write_superblocks`]). A device that fails in the
+    /// meantime fails the volume, whatever the profiles tolerate.
     ///
     /// # Errors
-    /// No device, two devices of one uuid.
+    /// Fails without a device, or with two devices of one uuid.
     pub fn create(devices: Vec<(Device, DeviceItem)>, superblock: Superblock) -> Result<Self, Error> {
         let clocked = devices.first().map(|(device, _)| device.clone());
         let clocked = clocked.ok_or(DevicesError::None)?;
@@ -151,63 +157,65 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The superblock in use: the leading device's, or that of the last commit.
+    /// Returns the superblock in use: the leading device's, or the last commit's.
     #[must_use]
     pub fn superblock(&self) -> Arc<Superblock> {
         Arc::clone(&self.superblock.read())
     }
 
-    /// Puts another superblock in use, as a commit does. What tree blocks are checked by (node size, checksum, uuids)
-    /// must be the same.
+    /// Replaces the superblock in use, as a commit does. The fields that the checks of tree blocks
+    /// use must stay the same: node size, checksum type, uuids.
     pub fn set_superblock(&self, superblock: Superblock) {
         *self.superblock.write() = Arc::new(superblock);
     }
 
-    /// What the checks of tree blocks need to know of the volume.
+    /// Returns the block format, which the checks of tree blocks use.
     #[must_use]
     pub const fn block_format(&self) -> &BlockFormat {
         &self.format
     }
 
-    /// The options that it was opened with.
+    /// Returns the options with which the volume was opened.
     #[must_use]
     pub const fn options(&self) -> &OpenOptions {
         &self.options
     }
 
-    /// What was noticed so far, in order: on opening, and of devices that failed since.
+    /// Returns all notices in order: of opening, and of devices that failed since.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().clone()
     }
 
-    /// Whether nothing that was noticed forbids writing.
+    /// Returns true if no notice forbids writing.
     #[must_use]
     pub fn may_be_written(&self) -> bool {
         !self.notices.lock().iter().any(Notice::forbids_writing)
     }
 
-    /// What reads passed over so far.
+    /// Returns the log of copies that reads have skipped.
     #[must_use]
     pub fn faults(&self) -> FaultLog {
         self.recorder.snapshot()
     }
 
-    /// From here on every copy that a reader passes over is told, on the reader's thread: whoever hears it must not wait.
-    /// `None`: nobody is told any more.
+    /// Sets the callback that receives every copy that a reader skips, on the reader's thread. The
+    /// callback must not wait. `None` removes the callback.
     pub fn tell_faults(&self, hears: Option<Arc<HearFault>>) {
         let before = core::mem::replace(&mut *self.hears_faults.write(), hears.map(HearsFaults));
         drop(before);
     }
 
-    /// Adds a chunk item: `start` is the offset of its key. The same chunk may come twice, as system chunks do.
+    /// Adds a chunk item. `start` is the offset of its key. A chunk may be added twice, as system
+    /// chunks are.
     ///
     /// # Errors
-    /// A chunk that overlaps another, that its profile does not allow, or whose stripes name a known device by
-    /// another id.
+    /// Fails if the chunk overlaps another, if its profile does not allow it, or if its stripes
+    /// name a known device by another id.
     pub fn add_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let added = {
-            // Held until the map has the chunk: a slot that is exchanged meanwhile would stay in it.
+            // The lock is held until the map has the chunk. Otherwise, an exchanged slot would stay
+            // in the map.
             let mut table = self.devices.write();
             let stripes = chunk.stripes.iter();
             let devices = stripes
@@ -222,12 +230,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes the chunk away that begins at `start`. Whoever reads through the map as it was goes on to find it.
+    /// Removes the chunk that begins at `start`. Readers that hold the old map still find it.
     ///
     /// # Errors
-    /// [`WriteRefusal::NoSuchChunk`].
+    /// Returns [`WriteRefusal::NoSuchChunk`].
     pub fn remove_chunk(&self, start: Logical) -> Result<(), Error> {
-        // A map that is made anew from this one must not bring it back.
+        // A copy of the old map must not restore the chunk.
         let _table = self.devices.write();
         if Arc::make_mut(&mut self.chunks.write()).remove(start) {
             Ok(())
@@ -239,7 +247,7 @@ impl Volume {
     /// Replaces a device's item by that of a later commit.
     ///
     /// # Errors
-    /// An item that contradicts what is known of its device.
+    /// Fails if the item contradicts the known facts of its device.
     pub fn set_device_item(&self, item: DeviceItem) -> Result<(), Error> {
         self.devices.write().set_item(item)
     }
@@ -247,16 +255,17 @@ impl Volume {
     /// Adds a device item of the chunk tree.
     ///
     /// # Errors
-    /// An item that contradicts what is known of its device.
+    /// Fails if the item contradicts the known facts of its device.
     pub fn add_device(&self, item: DeviceItem) -> Result<(), Error> {
         self.devices.write().add_item(item)
     }
 
-    /// To be called when all chunk and device items were added: checks that the devices suffice.
+    /// Checks that the devices suffice. The caller must have added all chunk and device items.
     ///
     /// # Errors
-    /// [`DevicesError::Missing`] when a device is missing and the volume was not opened degraded;
-    /// [`DevicesError::Foreign`] when a seed device was given that the volume does not list.
+    /// Returns [`DevicesError::Missing`] if a device is missing and the volume was not opened
+    /// degraded. Returns [`DevicesError::Foreign`] if a seed device was given that the volume does
+    /// not list.
     pub fn finish_bootstrap(&self) -> Result<(), Error> {
         let slots = self.devices();
         let map = self.chunk_map();
@@ -346,7 +355,8 @@ impl Volume {
         }
         for (stripe, slot) in chunk.chunk().stripes.iter().zip(chunk.devices()) {
             let end = stripe.physical.checked_add(chunk.layout().device_extent_bytes());
-            // Clamp: a place from disk; an end past the last address is past every device.
+            // Clamp: the address comes from disk. An end beyond the last address is beyond every
+            // device.
             let end = end.unwrap_or(Physical::MAX);
             if let Some(device_bytes) = slot.expected_bytes()
                 && end.get() > device_bytes.get()
@@ -361,13 +371,13 @@ impl Volume {
         }
     }
 
-    /// Connects the RAID stripe tree, without which data in its chunks cannot be read. Only the first call has
-    /// an effect.
+    /// Connects the RAID stripe tree. Data in its chunks cannot be read without it. Only the first
+    /// call has an effect.
     pub fn set_stripe_resolver(&self, resolver: Arc<dyn StripeResolver>) {
         let _ = self.resolver.set(resolver);
     }
 
-    /// What finds data in chunks of the RAID stripe tree; `None` on a volume without that feature.
+    /// Returns the resolver of the RAID stripe tree, or `None` on a volume without that feature.
     pub(crate) fn resolver(&self) -> Option<&dyn StripeResolver> {
         let incompat = self.superblock.read().incompat;
         if !incompat.contains(Incompat::RAID_STRIPE_TREE) {
@@ -376,25 +386,25 @@ impl Volume {
         Some(self.resolver.get().map_or(&Unconnected, AsRef::as_ref))
     }
 
-    /// The chunk map as it is now.
+    /// Returns the current chunk map.
     #[must_use]
     pub fn chunk_map(&self) -> Arc<ChunkMap> {
         Arc::clone(&self.chunks.read())
     }
 
-    /// The devices known so far: those given first, then missing ones.
+    /// Returns all known devices: the given devices first, then missing devices.
     #[must_use]
     pub fn devices(&self) -> Vec<Arc<DeviceSlot>> {
         self.devices.read().slots().to_vec()
     }
 
-    /// The virtual clock, when the devices are simulated: then everything is to run on the calling thread.
+    /// Returns the virtual clock of simulated devices. All work then runs on the calling thread.
     #[must_use]
     pub fn virtual_clock(&self) -> Option<VirtualClock> {
         self.clocked.virtual_clock()
     }
 
-    /// Moves a simulated clock on by computing time; does nothing on real devices.
+    /// Advances a simulated clock by computing time. Does nothing on real devices.
     pub fn charge_cpu(&self, duration: Duration) {
         self.clocked.charge_cpu(duration);
     }
@@ -427,8 +437,8 @@ impl Volume {
         &self.guards
     }
 
-    /// Puts a slot in the place of another, in the table and in the map that `exchanged` makes of the one in use. Chunks come
-    /// and go before or after, not meanwhile.
+    /// Exchanges a slot in the device table, and in the map that `exchanged` makes of the current
+    /// one. No chunk is added or removed during the exchange.
     pub(crate) fn exchange_slot(
         &self,
         old: &Arc<DeviceSlot>,
@@ -442,7 +452,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts a chunk in the place of the one with the same start, with the same slots.
+    /// Replaces the chunk with the same start. The new chunk has the same slots.
     pub(crate) fn exchange_chunk(&self, start: Logical, chunk: Chunk) -> Result<(), Error> {
         let _table = self.devices.write();
         let mut chunks = self.chunks.write();
@@ -465,7 +475,8 @@ impl Volume {
         &self.recorder
     }
 
-    /// Keeps a notice. The first that forbids writing, and those of devices that failed, are kept however many there are.
+    /// Stores a notice. Always stores the first notice that forbids writing, and notices of failed
+    /// devices. The limit applies to other notices.
     pub(crate) fn notice(&self, notice: Notice) {
         let mut notices = self.notices.lock();
         let is_needed = || {
@@ -477,7 +488,7 @@ impl Volume {
         }
     }
 
-    /// The devices that were not given, as far as chunks and device items name them by now.
+    /// Returns the missing devices that chunks and device items have named so far.
     #[must_use]
     pub fn missing_devices(&self) -> Vec<MissingDevice> {
         let slots = self.devices();
@@ -485,8 +496,8 @@ impl Volume {
         missing.map(|slot| slot.as_missing()).collect()
     }
 
-    /// What to say when the volume cannot be opened any further: that devices are missing, where some are and they were
-    /// not renounced, rather than what failed for want of them.
+    /// Returns the error for a volume that cannot be opened further. If devices are missing and the
+    /// caller did not accept that, it names them instead of the failure that their absence caused.
     #[must_use]
     pub fn missing_instead(&self) -> Option<Error> {
         let missing = self.missing_devices();

@@ -1,20 +1,21 @@
-//! Erasing what a device holds, so that no program recognises it as part of a volume.
+//! Wiping: erasing a device's content, so that no program recognises it as part of a volume.
 //!
-//! Copies of superblocks go first, then the primary, then both ends of the device. A crash on the way leaves a
-//! device that opens as before, or one that does not open.
+//! Superblock copies are erased first, then the primary, then both ends of the device. A crash in
+//! between leaves a device that opens as before, or one that does not open.
 
 use buttress_device::{Device, IoError};
 use buttress_exact::Exact as _;
 use buttress_format::{Physical, SUPERBLOCK_OFFSETS};
 
-/// The bytes zeroed at each end of a device, so that no program finds the former content.
+/// The number of bytes to zero at each end of a device, so that no program finds the former
+/// content.
 const WIPED_BYTES: u64 = 2 << 20;
 
-/// Erases a device's former content in an order that leaves a whole volume or none at each moment, without a discard. Programs that recognise a file system
-/// by its signature then find none.
+/// Erases a device's former content without a discard. At each moment, the device holds a complete
+/// volume or none. Programs that recognise a file system by its signature then find none.
 ///
 /// # Errors
-/// The failure of the device.
+/// Fails if the device fails.
 pub fn forget(device: &Device) -> Result<(), IoError> {
     let [primary, copies @ ..] = SUPERBLOCK_OFFSETS;
     for place in copies {
@@ -27,10 +28,11 @@ pub fn forget(device: &Device) -> Result<(), IoError> {
     device.flush()
 }
 
-/// Makes a device forget the superblocks on it, as far as it can: what could not be finished is not to open.
+/// Erases the superblocks on a device, as far as the device allows. An unfinished volume must not
+/// open.
 pub fn forget_superblocks(device: &Device) {
     for place in SUPERBLOCK_OFFSETS {
-        // The caller reports the failure that came before.
+        // The caller reports the earlier failure instead.
         let _cannot = zero_superblock(device, place);
     }
     let _cannot = device.flush();
@@ -44,10 +46,10 @@ fn zero_superblock(device: &Device, place: Physical) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Zeroes both ends of a device, and the places of superblocks.
+/// Zeroes both ends of a device, and the addresses of superblocks.
 ///
 /// # Errors
-/// The failure of the device.
+/// Fails if the device fails.
 pub fn zero_ends(device: &Device) -> Result<(), IoError> {
     let size = device.size_bytes();
     // Clamp: both ends of a small device overlap.

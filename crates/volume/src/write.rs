@@ -1,28 +1,32 @@
 //! Writes of logical extents: to every copy, every stripe, and their parity.
 //!
-//! [`Volume::write`] takes a batch. Each extent is split at stripe and chunk ends; each run goes to all stripes that hold
-//! it, and for RAID5 and RAID6 the rows that the batch touches get new parity (`rows`). Each device is then handed all
-//! of its requests in one plug, so that neighbours merge, and all devices work at once. The call returns when all
-//! devices have the bytes; durable they are after a [`Volume::flush`].
+//! [`Volume::write`] takes a batch. It splits each extent at stripe and chunk ends, and writes each
+//! run to all stripes that hold it. For RAID5 and RAID6, the rows that the batch touches get new
+//! parity (`rows`). It submits all requests of a device in one plug, so that neighbours merge, and
+//! all devices work in parallel. The call returns when all devices have the bytes. The bytes are
+//! durable after a [`Volume::flush`].
 //!
 //! Degraded writes: a write leaves out a device that is missing, or that missed commits ([`Stale`]). If the profile
 //! cannot recover the bytes without the device, nothing is written ([`WriteRefusal::OutOfReach`]). A stale device keeps
 //! its old superblock until it is brought up to date ([`crate::returning`]) or replaced. Its superblock is not written,
 //! so that no opening takes it for a good device.
 //!
-//! Want of space: writes to an image file with holes fail when the file system that holds it is full. Space for
-//! metadata is reserved ahead ([`Volume::reserve`]). A write of data without space fails alone
-//! ([`Volume::write_data`]). No item refers to its range, and the bytes on the device are known.
+//! Lack of space: writes to a sparse image file fail when the file system that holds it is full.
+//! Space for metadata is reserved in advance ([`Volume::reserve`]). A write of data without space
+//! fails alone ([`Volume::write_data`]). No item refers to its range, and the bytes on the device
+//! are known.
 //!
-//! Failures: a device that does not take what it is given, or fails a flush, is left out from there on, as if it were
-//! missing, where all chunks can do without it (`failures`). Else its failure *stops writing for good*
-//! ([`Volume::stop_writing`]), with the cause kept: each later write, flush or commit is refused. No failure is retried.
+//! Failures: a device that fails a write or a flush is left out from then on, like a missing
+//! device, if all chunks can do without it (`failures`). Otherwise its failure *stops writing for
+//! good* ([`Volume::stop_writing`]), and the cause is kept. Each later write, flush or commit is
+//! refused. No failure is retried.
 //!
-//! While a device is being replaced, what goes to it goes to the one that is to take its place, too
+//! While a device is being replaced, its writes also go to the device that will replace it
 //! ([`crate::replacement`]).
 //!
-//! What it leaves out: who may write where. Callers (the allocator above) only hand in ranges that nothing committed
-//! uses, no two calls write the same bytes at once, and no one reads them meanwhile.
+//! Left out: the choice of addresses. The allocator above passes only ranges that no committed
+//! state uses. No two calls write the same bytes at the same time, and no reader reads them during
+//! the write.
 //!
 //! [`Stale`]: crate::error::Stale
 
@@ -57,38 +61,40 @@ use rows::Rows;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Bytes for a range of logical addresses, `[logical, logical + bytes.len())`.
+/// The bytes for a range of logical addresses, `[logical, logical + bytes.len())`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentWrite {
     /// The first address.
     pub logical: Logical,
-    /// What is written there. Counted, not copied, on the way to the devices.
+    /// The bytes to write. They are reference-counted, and not copied on the path to the devices.
     pub bytes: Bytes,
 }
 
 impl Volume {
-    /// Writes extents to all their copies and stripes, parity included, and waits until the devices have the bytes.
-    /// They are durable after a [`flush`](Self::flush). Extents of one batch must not overlap.
+    /// Writes extents to all their copies and stripes, including parity, and waits until the
+    /// devices have the bytes. They are durable after a [`flush`](Self::flush). Extents of one
+    /// batch must not overlap.
     ///
     /// # Errors
-    /// [`Corruption::Unmapped`] for an address without a chunk, [`Error::Write`] when writing is not possible or has
-    /// stopped: then nothing is written. [`WriteRefusal::Needed`] when a device fails that the volume cannot do without:
-    /// then any part of the batch may be written, and writing stops. Other failures of devices are no errors: they are
-    /// [noticed](Volume::notices).
+    /// Returns [`Corruption::Unmapped`] for an address without a chunk. Returns [`Error::Write`] if
+    /// writing is not possible or has stopped; nothing is written then. Returns
+    /// [`WriteRefusal::Needed`] if a device fails that the volume needs. Any part of the batch may
+    /// then be written, and writing stops. Other failures of devices are no errors, but
+    /// [notices](Volume::notices).
     pub fn write(&self, extents: &[ExtentWrite]) -> Result<(), Error> {
         self.write_batch(extents, false, None)
     }
 
-    /// Writes extents of data as [`write`](Self::write) does. The one difference: if a device has no space for them,
-    /// the device stays in use and writing continues. Any part of the batch may be written then. Nothing may refer to
-    /// it, or the caller must write it again.
+    /// Writes extents of data like [`write`](Self::write), with one difference: if a device has no
+    /// space for them, the device stays in use and writing continues. Any part of the batch may
+    /// then be written. No item may refer to it, or the caller must write it again.
     ///
-    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]). Sectors that fail are replaced by
-    /// those that the old parity gives, before new parity is computed.
+    /// `beside` judges data that shares rows with the extents ([`Volume::data_beside`]). The old
+    /// parity replaces sectors that fail, before new parity is computed.
     ///
     /// # Errors
-    /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space). Others as for
-    /// [`write`](Self::write).
+    /// [`Error::Io`] that [is for lack of space](buttress_device::IoError::is_out_of_space). Other
+    /// errors as for [`write`](Self::write).
     pub fn write_data(
         &self,
         extents: &[ExtentWrite],
@@ -116,10 +122,12 @@ impl Volume {
         for extent in extents {
             self.plan_write(extent, &mut batch, &mut rows)?;
         }
-        // Held until the rows are written: a row that two calls write parts of is read and written by one at a time, and
-        // who comes next knows which devices the first did not reach.
+        // The locks are held until the rows are written. If two calls write parts of a row, they
+        // read and write it one after the other. The second call knows which devices the first did
+        // not reach.
         let _locks = rows.lock(self.row_locks());
-        // A row is written as a whole: data without its parity would cost others in the row their redundancy.
+        // A row is always written completely. Data without its parity would cost other columns of
+        // the row their redundancy.
         let writes_rows = !rows.is_empty();
         rows.add_to(self, &mut batch, beside)?;
         if may_lack_space && writes_rows {
@@ -192,7 +200,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The device of a stripe, if it is there and its content is trusted; `None` where a write is left out.
+    /// Returns the device of a stripe if it is present and its content is trusted; `None` if the
+    /// write skips it.
     pub(crate) fn stripe_to_write<'a>(
         &self,
         chunk: &'a MappedChunk,
@@ -209,11 +218,11 @@ impl Volume {
     }
 }
 
-/// What a batch asks of each device.
+/// The requests of a batch for each device.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     plugs: SmallVec<[Plug; 4]>,
-    /// The replacement that was under way when the batch was begun.
+    /// The replacement that was in progress when the batch began.
     replacement: Option<Arc<Replacement>>,
 }
 
@@ -225,7 +234,7 @@ struct Plug {
 }
 
 impl Batch {
-    /// Adds a write to a stripe. `false` when its device is out of reach and nothing was added.
+    /// Adds a write to a stripe. Returns false and adds nothing if its device is out of reach.
     pub(crate) fn add(
         &mut self,
         volume: &Volume,
@@ -249,7 +258,7 @@ impl Batch {
         Ok(true)
     }
 
-    /// Adds a write to the target that is to take the place of a stripe's device, if there is one.
+    /// Adds a write to the target that will replace a stripe's device, if there is one.
     pub(crate) fn add_to_target(
         &mut self,
         chunk: &MappedChunk,
@@ -290,7 +299,7 @@ impl Batch {
         }
     }
 
-    /// Has space reserved for everything on all devices.
+    /// Reserves space for the batch on all devices.
     fn reserve(&self) -> Result<(), Error> {
         for plug in self.plugs.iter().filter(|plug| plug.device.may_run_out()) {
             for request in &plug.requests {
@@ -301,16 +310,16 @@ impl Batch {
         Ok(())
     }
 
-    /// Starts everything on all devices, waits for all of it, and gives what failed. A device that was left out since the
-    /// batch was planned gets nothing more.
+    /// Starts the batch on all devices, waits for it, and returns the failures. A device that was
+    /// left out since the batch was planned gets no more requests.
     fn write(self) -> Failures {
         let plugs = self.plugs.iter().filter(|plug| plug.slot.is_written());
         write_all(plugs.map(|plug| (&plug.slot, &plug.device, &plug.requests[..])))
     }
 }
 
-/// Starts writes on all devices at once, and waits for all. Failures are counted, each, and the first of each device is
-/// given.
+/// Starts writes on all devices in parallel, and waits for all. Counts each failure, and returns
+/// the first failure of each device.
 fn write_all<'a>(
     devices: impl Iterator<Item = (&'a Arc<DeviceSlot>, &'a Device, &'a [WriteRequest])>,
 ) -> Failures {
@@ -318,7 +327,7 @@ fn write_all<'a>(
     let mut fail = |slot: &Arc<DeviceSlot>, errors: &mut dyn Iterator<Item = IoError>| {
         let mut first: Option<IoError> = None;
         for error in errors {
-            // A full disk of the host is no failure of the device.
+            // A full file system of the host is no failure of the device.
             if !error.is_out_of_space() {
                 slot.count_error(error.operation);
             }
@@ -334,7 +343,7 @@ fn write_all<'a>(
         }
     }
     for (slot, pending) in started {
-        // All are waited for: none may reach its device after this has returned.
+        // All writes are awaited: none may reach its device after this function has returned.
         fail(
             slot,
             &mut pending.into_iter().filter_map(|write| write.wait().err()),

@@ -1,9 +1,10 @@
-//! Volumes that the kernel wrote, in every profile: all tree blocks and all data with checksums must verify,
-//! with every device there, with every allowed set of devices missing, and with one device's copies
-//! overwritten by noise.
+//! Volumes that the kernel wrote, in every profile. All tree blocks and all data with checksums
+//! must verify with every device present, with every allowed set of devices missing, and with one
+//! device's copies overwritten by noise.
 //!
-//! The trees are walked here by recursion over checked blocks: the tree layer is above this crate. Needs root,
-//! loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is skipped.
+//! The test walks the trees by recursion over checked blocks, because the tree layer is above this
+//! crate. Needs root, loop devices, mkfs.btrfs and a kernel with btrfs; elsewhere each case is
+//! skipped.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -26,7 +27,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Metadata profile, data profile, devices, devices that may be missing, further options of mkfs.
+/// The columns are metadata profile, data profile, devices, devices that may be missing, further
+/// options of mkfs.
 const SHAPES: [(&str, &str, usize, usize, &[&str]); 11] = [
     ("single", "single", 1, 0, &[]),
     ("dup", "dup", 1, 0, &["--csum", "xxhash"]),
@@ -56,7 +58,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Loop devices and a mount, taken down in the right order.
+/// Loop devices and a mount, which are removed in the correct order.
 struct Mounted {
     loops: Vec<String>,
     point: PathBuf,
@@ -110,7 +112,7 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// Writes files of many sizes, noise all of them.
+    /// Writes files of many sizes that hold noise.
     fn fill(&self, seed: u64) -> Result<(), String> {
         let mut state = seed;
         let mut noise = |length: usize| -> Vec<u8> {
@@ -156,7 +158,7 @@ fn mkfs(images: &[PathBuf], options: &[&str]) -> Result<(), String> {
     run("mkfs.btrfs", &[&["-q", "-f"], options, &paths[..]].concat()).map(drop)
 }
 
-/// Every profile: whole, without devices, with noise.
+/// Tests a profile with all devices, with missing devices, and with noise.
 fn profile(directory: &Path, shape: (&str, &str, usize, usize, &[&str])) -> Result<(), String> {
     let (metadata, data, devices, tolerated, options) = shape;
     let images = images(directory, devices);
@@ -166,7 +168,8 @@ fn profile(directory: &Path, shape: (&str, &str, usize, usize, &[&str])) -> Resu
     Ok(())
 }
 
-/// A volume that sprouted from a seed: tree blocks of two fsids, devices of two superblocks.
+/// Tests a volume that sprouted from a seed: its tree blocks have two fsids, and its devices two
+/// superblocks.
 fn seed(directory: &Path) -> Result<(), String> {
     let images = images(directory, 2);
     let [seed, sprout] = &images[..] else {
@@ -202,7 +205,7 @@ fn seed(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A volume whose fsid was changed while its tree blocks kept the old one.
+/// Tests a volume whose fsid was changed while its tree blocks kept the old one.
 fn metadata_uuid(directory: &Path) -> Result<(), String> {
     let images = images(directory, 1);
     mkfs(&images, &["-m", "dup", "-d", "single"])?;
@@ -214,7 +217,7 @@ fn metadata_uuid(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A device that was away while the volume was written.
+/// Tests a device that was away while the volume was written.
 fn stale(directory: &Path) -> Result<(), String> {
     let images = images(directory, 2);
     mkfs(&images, &["-m", "raid1", "-d", "raid1"])?;
@@ -235,7 +238,7 @@ fn stale(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What a walk over a volume met.
+/// The results of a walk over a volume.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
 struct Seen {
     blocks: usize,
@@ -260,7 +263,7 @@ impl Reader {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Visits the leaves below a block; returns how many blocks there are.
+    /// Visits the leaves below a block. Returns the number of blocks.
     fn walk(&self, expected: &Expectation, visit: &mut dyn FnMut(&TreeBlock)) -> usize {
         let block = self.block(expected);
         let mut blocks = 1;
@@ -371,7 +374,7 @@ impl Reader {
         seen
     }
 
-    /// Reads the data that a checksum item is about, in pieces, and compares.
+    /// Reads the data that a checksum item covers, in pieces, and compares the checksums.
     fn verify_data(&self, start: u64, checksums: &[u8]) -> usize {
         let superblock = self.volume.superblock();
         let size = superblock.checksum_type.size_bytes();
@@ -397,7 +400,7 @@ impl Reader {
     }
 }
 
-/// All sets of at most `size` of the numbers below `count`.
+/// Returns all sets of at most `size` of the numbers below `count`.
 fn subsets(count: usize, size: usize) -> Vec<Vec<usize>> {
     (0u32..1 << count)
         .map(|bits| {
@@ -423,7 +426,8 @@ fn open(images: &[PathBuf], missing: &[usize]) -> Reader {
     )
 }
 
-/// Everything reads and verifies: with all devices, with every allowed set missing, with noise on the last.
+/// Asserts that all blocks and data verify: with all devices, with every allowed set missing, with
+/// noise on the last device.
 fn check(images: &[PathBuf], tolerated: usize) {
     let whole = open(images, &[]);
     let seen = whole.read_all();
@@ -449,7 +453,8 @@ fn check(images: &[PathBuf], tolerated: usize) {
     }
 }
 
-/// Overwrites everything that holds data after the first mebibyte by noise; the superblock there stays.
+/// Overwrites all used bytes after the first mebibyte with noise. The superblock in the first
+/// mebibyte stays.
 fn spoil(image: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options()
@@ -467,7 +472,7 @@ fn spoil(image: &Path) {
     }
 }
 
-/// A case in a directory of its own.
+/// Makes a test case with a directory of its own.
 fn case(name: String, body: impl Fn(&Path) -> Result<(), String> + Send + Sync + 'static) -> Case {
     Case::new(name, move || {
         if let Some(missing) = kernel_missing() {
@@ -491,7 +496,7 @@ fn main() -> ExitCode {
     run_cases(cases)
 }
 
-/// In memory where there is such a place: the kernel's commits then wait for no disk.
+/// Returns a directory in memory if possible, so that the kernel's commits wait for no disk.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())

@@ -1,5 +1,5 @@
-//! Items in order become packed trees: those of one key become one, names that do not fit their item get another, and
-//! snapshots get a root when their source is whole.
+//! Packing of sorted items: items of one key merge, names that do not fit their item get another
+//! one, and snapshots get a root when their source is complete.
 
 use super::Emitter;
 use crate::blocks::{Packer, Top};
@@ -11,7 +11,7 @@ use buttress_format::{
 };
 
 impl Emitter<'_> {
-    /// An item in its turn. Data of items with one key is one item.
+    /// Processes the next item. The data of items with one key form one item.
     pub(super) fn item(&mut self, tree: TreeId, key: Key, data: Vec<u8>) -> Result<()> {
         if let Some((open_tree, open_key, open)) = &mut self.merging
             && (*open_tree, *open_key) == (tree, key)
@@ -28,7 +28,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Names beyond those that fit one item of a directory.
+    /// Splits off the names that do not fit one item of a directory.
     fn overflows(&mut self, key: &Key, data: &[u8]) -> Result<()> {
         let refused = |problem: &str| Error::Entry {
             path: format!("inode {}", key.objectid),
@@ -48,7 +48,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Packs what was gathered under one key.
+    /// Packs the items gathered under one key.
     pub(super) fn merged(&mut self) -> Result<()> {
         let Some((tree, key, data)) = self.merging.take() else {
             return Ok(());
@@ -61,7 +61,7 @@ impl Emitter<'_> {
         self.push(tree, key, data)
     }
 
-    /// Packs names that did not fit and come before this key of this tree.
+    /// Packs overflowing names whose keys precede this key of this tree.
     pub(super) fn pack_overflow(&mut self, before: Option<(TreeId, &Key)>) -> Result<()> {
         let Some(open) = self.packer.as_ref().map(|(open, _)| *open) else {
             return Ok(());
@@ -84,7 +84,7 @@ impl Emitter<'_> {
         packer.push(self.log, key, data)
     }
 
-    /// Finishes the open tree, and makes the snapshots of it.
+    /// Finishes the current tree, and makes its snapshots.
     pub(super) fn finish_tree(&mut self) -> Result<()> {
         let Some((tree, packer)) = self.packer.take() else {
             return Ok(());
@@ -100,7 +100,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// A root that is a leaf refers to extents itself, and so does its copy.
+    /// If a root is a leaf, it refers to extents itself, and so does its copy.
     fn refer_from_root(&mut self, snapshot: TreeId, top: &Top) -> Result<()> {
         let files = top
             .items()

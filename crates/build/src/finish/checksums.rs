@@ -1,4 +1,4 @@
-//! The checksum tree: one pass over the checksums of data in order of address.
+//! The checksum tree: one pass over the checksums of data in address order.
 
 use super::Finish;
 use crate::blocks::{BlockLog, Packer};
@@ -7,7 +7,8 @@ use buttress_exact::Exact as _;
 use buttress_format::{ChecksumItem, Logical, TreeId};
 
 impl Finish<'_> {
-    /// The checksum tree: items as long as leaves allow, over neighbouring extents too.
+    /// Packs the checksum tree, whose items are as long as leaves allow and may cover adjacent
+    /// extents.
     pub(super) fn pack_checksums(&mut self, log: &mut BlockLog) -> Result<()> {
         let most = ChecksumItem::bytes_max(self.settings.node_bytes, self.settings.checksum);
         let unit = self.settings.checksum.size_bytes();
@@ -37,7 +38,7 @@ impl Finish<'_> {
                 if item.is_empty() {
                     start = at;
                 }
-                // A leaf is filled to its end, if what is left of it is worth an item.
+                // A leaf is filled to its end if the remaining space is worth an item.
                 let in_leaf = packer.room(log);
                 let limit = if in_leaf < most && in_leaf >= unit.saturating_mul(8) {
                     in_leaf

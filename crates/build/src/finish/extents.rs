@@ -1,4 +1,4 @@
-//! The extent tree: every extent of data and every tree block, with who refers to it.
+//! The extent tree: every data extent and every tree block, with its references.
 
 use super::{Finish, Guess, Item, Plan};
 use crate::blocks::{BlockNote, Listing};
@@ -11,7 +11,7 @@ use buttress_format::{
 };
 use buttress_mkfs::parts::{BlockPlace, block_items, in_order};
 
-/// An extent of data, with all that refers to it in order of subvolume, inode and place.
+/// A data extent, with its references in the order of subvolume, inode and offset.
 pub(super) struct DataExtent {
     logical: Logical,
     pub(super) length: ByteCount,
@@ -19,7 +19,8 @@ pub(super) struct DataExtent {
 }
 
 impl Finish<'_> {
-    /// Every item of the extent tree in order: blocks of the chunk tree, data, blocks of the other trees.
+    /// Lists all items of the extent tree in order: blocks of the chunk tree, data, blocks of the
+    /// other trees.
     pub(super) fn extent_items(
         &self,
         log: &Listing,
@@ -74,7 +75,7 @@ impl Finish<'_> {
         Ok(())
     }
 
-    /// The items of a tree block, to which its owner and other trees lead.
+    /// Lists the items of a tree block to which its owner and other trees refer.
     fn block(
         &self,
         logical: Logical,
@@ -96,7 +97,7 @@ impl Finish<'_> {
         Ok(())
     }
 
-    /// Every extent of data in order of address.
+    /// Lists every data extent in address order.
     pub(super) fn data_extents(&self, give: &mut dyn FnMut(DataExtent) -> Result<()>) -> Result<()> {
         let mut reader = self.references.reader()?;
         let mut record = Record::default();
@@ -133,7 +134,7 @@ impl Finish<'_> {
         open.map_or(Ok(()), give)
     }
 
-    /// The subvolume that made an extent: the first that is no snapshot.
+    /// Returns the subvolume that created an extent: the first that is no snapshot.
     pub(super) fn maker(&self, extent: &DataExtent) -> TreeId {
         let mut trees = extent.references.iter().map(|reference| reference.root);
         let first = trees.clone().next().unwrap_or(TreeId::FS);
@@ -141,7 +142,7 @@ impl Finish<'_> {
         trees.find(|tree| !is_snapshot(tree)).unwrap_or(first)
     }
 
-    /// The item of an extent of data, and items of their own for references that do not fit it.
+    /// Lists the item of a data extent, and separate items for references that do not fit it.
     fn data_extent(
         &self,
         extent: &DataExtent,
@@ -168,7 +169,7 @@ impl Finish<'_> {
         give(item.key(), item.encode())?;
         let mut last: Option<Key> = None;
         for (mut key, data) in in_order(keyed) {
-            // Where a key is taken, the next free one follows.
+            // If a key is taken, the next free key is used.
             if let Some(last) = last.filter(|last| *last >= key) {
                 key = last.successor().ok_or(Error::Defect { what: "a reference" })?;
             }

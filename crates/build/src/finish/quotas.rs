@@ -1,10 +1,13 @@
-//! The quota tree: how much each subvolume refers to, and how much of that is its own.
+//! The quota tree: the referenced and the exclusive bytes of each subvolume.
 //!
-//! - Full quotas count an extent or a tree block for every subvolume that reaches it. Blocks below a root that a snapshot
-//!   copied, and data that lies below them, are reached by source and snapshot alike; the two roots only by their own.
-//! - Simple quotas count it once, for the subvolume that made it ([`Finish::maker`], the owner of a tree block).
+//! - Full quotas count an extent or a tree block for every subvolume that references it. Source and
+//!   snapshot both reference the blocks and data below a copied root. Each references its own root
+//!   alone.
+//! - Simple quotas count it once, for the subvolume that created it ([`Finish::maker`], the owner
+//!   of a tree block).
 //!
-//! The tree has no numbers of its own blocks, so it is packed before those that follow from each other.
+//! The tree does not count its own blocks, so it is packed before the trees that depend on each
+//! other.
 
 use super::{Finish, Item};
 use crate::blocks::Listing;
@@ -20,7 +23,7 @@ use std::collections::BTreeMap;
 /// The version of the format.
 const VERSION: u64 = 1;
 
-/// What a subvolume uses.
+/// The bytes that a subvolume uses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     referenced: u64,
@@ -74,7 +77,7 @@ impl Finish<'_> {
         Ok(in_order(items))
     }
 
-    /// A subvolume and the snapshots of it.
+    /// Returns a subvolume and its snapshots.
     fn all_that_reach(&self, tree: TreeId) -> Vec<TreeId> {
         let snapshots = self.layout.snapshots.iter();
         let snapshots = snapshots.filter(|(source, _)| *source == tree);

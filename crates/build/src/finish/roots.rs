@@ -1,4 +1,4 @@
-//! The root tree, and what else names subvolumes: their uuids.
+//! The root tree, and the uuids of subvolumes.
 
 use super::{Finish, Item};
 use crate::blocks::Root;
@@ -10,7 +10,7 @@ use buttress_format::{
 use buttress_mkfs::parts::{directory_inode, in_order, root_directory, root_item};
 
 impl Finish<'_> {
-    /// All trees with a root item.
+    /// Returns all trees with a root item.
     pub(super) fn all_trees(&self) -> Vec<TreeId> {
         let mut ids: Vec<TreeId> = self.roots.iter().map(|root| root.id).collect();
         ids.extend([TreeId::EXTENT, TreeId::DEVICE]);
@@ -34,7 +34,7 @@ impl Finish<'_> {
         in_order(items.collect())
     }
 
-    /// The uuid of a subvolume: the same for the same volume.
+    /// Returns the uuid of a subvolume, which is the same for the same volume.
     fn uuid(&self, id: TreeId) -> Uuid {
         if id == TreeId::FS {
             return self.identity.top_level;
@@ -81,7 +81,7 @@ impl Finish<'_> {
         let of = subvolume.and_then(|subvolume| subvolume.snapshot_of);
         let read_only = subvolume.is_some_and(|subvolume| subvolume.mark.read_only);
         RootItem {
-            // Blocks that are not newer may be shared.
+            // Blocks up to this generation may be shared.
             last_snapshot: if self.layout.snapshots.iter().any(shares) {
                 GENERATION
             } else {
@@ -100,7 +100,7 @@ impl Finish<'_> {
     }
 }
 
-/// A uuid that follows from the volume's, a role and a number.
+/// Derives a uuid from the volume's uuid, a role and a number.
 #[must_use]
 pub fn derived_uuid(fsid: Uuid, role: &str, number: u64) -> Uuid {
     let bytes = [fsid.as_bytes().as_slice(), role.as_bytes(), &number.to_le_bytes()].concat();

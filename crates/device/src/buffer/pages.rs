@@ -1,7 +1,7 @@
 //! Zeroed memory from the system, in whole pages.
 //!
-//! On Linux it is mapped: a global allocator would clear it at once, page by page, and might keep what is given back. On other
-//! systems, and under Miri, the global allocator provides it.
+//! On Linux the memory is mapped. A global allocator would clear it at once, page by page, and
+//! might keep returned memory. On other systems, and under Miri, the global allocator provides it.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
@@ -11,23 +11,24 @@ use std::ptr::NonNull;
 pub(super) fn take(bytes: usize, alignment_bytes: usize) -> NonNull<u8> {
     match system::take(bytes, alignment_bytes) {
         Some(start) => start,
-        // Clamp: the error names a size, and no size is that large.
+        // Clamp: the size only appears in the error, and no size is that large.
         None => {
             handle_alloc_error(Layout::from_size_align(bytes, alignment_bytes).unwrap_or(Layout::new::<u8>()))
         }
     }
 }
 
-/// Gives memory back to the system.
+/// Returns memory to the system.
 ///
 /// # Safety
-/// [`take`] returned `start` for the same `bytes` and `alignment_bytes`, and nothing uses the memory any more.
+/// [`take`] returned `start` for the same `bytes` and `alignment_bytes`, and no code uses the
+/// memory any more.
 pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, alignment_bytes: usize) {
     // SAFETY: as the caller promises.
     unsafe { system::give_back(start, bytes, alignment_bytes) }
 }
 
-/// Asks for huge pages in memory that is about to be used as a whole. The system may have none.
+/// Requests huge pages for memory that will be used completely. The system may have none.
 pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     system::prefer_huge_pages(start, bytes);
 }
@@ -39,7 +40,7 @@ mod system {
     use buttress_exact::Exact as _;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-    /// What every mapping's address is a multiple of, at least.
+    /// The minimum alignment of every mapping's address.
     const PAGE_BYTES: usize = 4096;
 
     pub(super) fn take(bytes: usize, alignment_bytes: usize) -> Option<NonNull<u8>> {
@@ -55,7 +56,7 @@ mod system {
         if spare_bytes == 0 {
             return Some(span);
         }
-        // Aligned memory begins in the spare part of the span at the latest. The rest is given back.
+        // Aligned memory begins at the latest in the spare part of the span. The rest is unmapped.
         let before_bytes = span.align_offset(alignment_bytes).min(spare_bytes);
         let after_bytes = spare_bytes.exact_sub(before_bytes);
         // SAFETY: `before_bytes + bytes + after_bytes` is the length of the span, so both addresses are in it or at its

@@ -1,11 +1,12 @@
-//! Large blocks of memory between two uses.
+//! The pool of large idle blocks of memory.
 //!
-//! Sizes are rounded up to steps of [`STEP_BYTES`], and an idle block is given out again to who wants its size: sizes
-//! repeat (a stripe, a request). The pool never holds more than [`POOL_BYTES`], and no block larger than
-//! [`POOLED_BLOCK_BYTES`].
+//! Sizes are rounded up to multiples of [`STEP_BYTES`], and an idle block serves the next request
+//! of its size. Sizes repeat, like those of stripes and requests. The pool never holds more than
+//! [`POOL_BYTES`], and no block larger than [`POOLED_BLOCK_BYTES`].
 //!
-//! Each block is pages of the system's own, which go back to it at once when the pool has no space. A global allocator
-//! would keep them, in as many arenas as there are threads that write: with requests of many sizes, hundreds of MiB.
+//! Each block consists of the system's own pages, which return to the system at once if the pool
+//! has no space. A global allocator would keep them, in as many arenas as there are writing
+//! threads. With requests of many sizes, these are hundreds of MiB.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
@@ -15,16 +16,16 @@ use parking_lot::Mutex;
 
 use super::{ALIGNMENT_BYTES, Block, Home, pages};
 
-/// Blocks are whole multiples of this. What is not written to takes up no memory.
+/// The granularity of block sizes. Untouched pages take up no memory.
 const STEP_BYTES: usize = 128 << 10;
 
-/// The pool's budget: idle memory beyond it goes back to the system.
+/// The pool's budget. Idle memory beyond it returns to the system.
 const POOL_BYTES: usize = 16 << 20;
 
 /// Larger blocks are never pooled.
 const POOLED_BLOCK_BYTES: usize = 4 << 20;
 
-/// Idle memory, by size.
+/// Idle memory, ordered by size.
 #[derive(Default)]
 struct Idle {
     allocations: BTreeMap<usize, Vec<Allocation>>,
@@ -36,19 +37,19 @@ static IDLE: Mutex<Idle> = Mutex::new(Idle {
     bytes: 0,
 });
 
-/// A block of at least `capacity` bytes, not zero.
+/// Returns a block of at least `capacity` bytes; `capacity` is not zero.
 pub(super) fn take(capacity: usize) -> Block {
-    // What cannot be rounded up cannot be had either.
-    // Clamp: see above.
+    // Clamp: a capacity that cannot be rounded up cannot be allocated either.
     let capacity = capacity.checked_next_multiple_of(STEP_BYTES).unwrap_or(capacity);
     let idle = IDLE.lock().take(capacity);
     idle.unwrap_or_else(|| Allocation::new(capacity)).into_block()
 }
 
-/// Takes back what [`take`] gave.
+/// Receives a block that [`take`] returned.
 pub(super) fn put(block: Block) {
     let allocation = Allocation::from_block(&block);
-    // What does not stay is let go after the lock: giving memory back to the system takes time.
+    // Memory that does not stay is unmapped after the lock is released, because unmapping takes
+    // time.
     let surplus = IDLE.lock().put(allocation);
     drop(surplus);
 }
@@ -60,8 +61,9 @@ impl Idle {
         Some(allocation)
     }
 
-    /// Keeps an allocation where the budget has room for it, also instead of one of another size: that was wanted
-    /// earlier, and a change of request size would leave the pool useless. Gives back what is not kept.
+    /// Keeps an allocation if the budget has space for it, or evicts one of another size. That size
+    /// was used earlier, and the pool must follow a change of request size. Returns the allocations
+    /// that are not kept.
     fn put(&mut self, allocation: Allocation) -> [Option<Allocation>; 2] {
         let capacity = allocation.capacity;
         if capacity > POOLED_BLOCK_BYTES {
@@ -104,7 +106,7 @@ struct Allocation {
 unsafe impl Send for Allocation {}
 
 impl Allocation {
-    /// Zeroed memory; `capacity` is a multiple of [`STEP_BYTES`], and not zero.
+    /// Makes zeroed memory. `capacity` is a multiple of [`STEP_BYTES`], and not zero.
     fn new(capacity: usize) -> Self {
         Self {
             start: pages::take(capacity, ALIGNMENT_BYTES),
@@ -121,7 +123,8 @@ impl Allocation {
         }
     }
 
-    /// The allocation of a block that is an allocation of its own. Blocks do not free their memory, so it has one owner.
+    /// Takes over the allocation of a block that has its own. Blocks do not free their memory, so
+    /// it has one owner.
     fn from_block(block: &Block) -> Self {
         Self {
             start: block.start,

@@ -1,14 +1,16 @@
-//! Small blocks of memory, side by side in slabs.
+//! Small blocks of memory, packed in slabs.
 //!
-//! A cache holds tens of thousands of tree blocks, filled by many threads and let go in any order. As allocations of
-//! their own, each aligned, they would leave gaps of almost a page between them, in as many arenas as there are
-//! threads: half as much again as the cache may have. So blocks of up to [`BLOCK_BYTES_MAX`] are places of equal size
-//! in slabs of [`SLAB_BYTES`]: one class for each power of two, shared by all threads. A slab that is used nowhere goes
-//! back to the system, but for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
+//! A cache holds tens of thousands of tree blocks, which many threads fill and release in any
+//! order. As single aligned allocations, they would leave gaps of almost a page between them, in as
+//! many arenas as there are threads. That would take half as much memory again as the cache may
+//! have. Blocks of up to [`BLOCK_BYTES_MAX`] are therefore slots of equal size in slabs of
+//! [`SLAB_BYTES`]. Each power of two has one class, which all threads share. An unused slab returns
+//! to the system, except for a few ([`IDLE_SLABS_MAX`]) whose memory stays warm.
 //!
 //! Slabs come from the system itself ([`pages`]).
 //!
-//! Invariant: a place is either in its slab's list of free places or owned by exactly one [`Block`].
+//! Invariant: a place is either in its slab's list of free places, or owned by exactly one
+//! [`Block`].
 
 use buttress_exact::Exact as _;
 use std::ptr::NonNull;
@@ -17,17 +19,17 @@ use parking_lot::Mutex;
 
 use super::{ALIGNMENT_BYTES, Block, Home, pages};
 
-/// The largest block that lies in a slab: that of the largest tree block.
+/// The size of the largest block in a slab: the largest tree block.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
-/// The size of a slab, and what its address is a multiple of: a huge page where pages have 4 KiB.
+/// The size and alignment of a slab: a huge page on systems with pages of 4 KiB.
 const SLAB_BYTES: usize = 2 << 20;
 
-/// How many slabs of a class are kept although nothing in them is used.
+/// The number of unused slabs of a class that are kept.
 const IDLE_SLABS_MAX: usize = 4;
 
-/// From how many slabs of a class on new ones are huge pages: each comes with one fault instead of 512, but takes all
-/// of its memory at once, which those who use little should not pay for.
+/// The number of slabs of a class after which new slabs use huge pages. A huge page has one page
+/// fault instead of 512, but takes all its memory at once, which light users should not pay for.
 const SMALL_PAGE_SLABS: usize = 1;
 
 /// A place in a slab of a class.
@@ -45,13 +47,13 @@ pub(super) struct Class {
 
 #[derive(Default)]
 struct Slabs {
-    /// By number; `None` where one was given back.
+    /// The slabs by number; `None` for a returned slab.
     slabs: Vec<Option<Slab>>,
     /// The numbers of slabs with free places, each once.
     with_room: Vec<usize>,
     /// The numbers that a new slab can have.
     vacant: Vec<usize>,
-    /// How many slabs are free altogether.
+    /// The number of completely free slabs.
     idle: usize,
 }
 
@@ -70,8 +72,8 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Zero pages, which take up memory when they are first written to: all at once with `huge_pages`, where the system
-    /// has one to give.
+    /// Maps zero pages, which take up memory on their first write. With `huge_pages`, they take it
+    /// all at once, if the system has a huge page.
     fn new(huge_pages: bool) -> Self {
         let start = pages::take(SLAB_BYTES, SLAB_BYTES);
         if huge_pages {
@@ -108,15 +110,15 @@ static CLASSES: [Class; 5] = [
     class(BLOCK_BYTES_MAX),
 ];
 
-/// The class of blocks of at least `capacity` bytes, where they are small enough for one.
+/// Returns the class of blocks of at least `capacity` bytes, if they are small enough for a slab.
 pub(super) fn class_of(capacity: usize) -> Option<&'static Class> {
     CLASSES.iter().find(|class| class.block_bytes >= capacity)
 }
 
-/// Takes back a block of `block_bytes` whose home is `place`.
+/// Receives a block of `block_bytes` whose home is `place`.
 pub(super) fn put(block_bytes: usize, place: Place) {
     let surplus = class_of(block_bytes).and_then(|class| class.slabs.lock().put(place, class.slots()));
-    // After the lock: giving memory back to the system takes time.
+    // Unmapped after the lock is released, because unmapping takes time.
     drop(surplus);
 }
 
@@ -125,7 +127,7 @@ impl Class {
         SLAB_BYTES.quotient(self.block_bytes)
     }
 
-    /// A block whose memory is initialised, with whatever it held before.
+    /// Returns a block whose memory is initialised, with arbitrary content.
     pub(super) fn take(&self) -> Block {
         let mut slabs = self.slabs.lock();
         loop {
@@ -146,7 +148,7 @@ impl Class {
 }
 
 impl Slabs {
-    /// Takes a free place out of the slab that was used last: so older ones become free.
+    /// Takes a free place from the slab that was used last, so that older slabs become free.
     fn take(&mut self, slots: usize) -> Option<(&Slab, Place)> {
         let number = *self.with_room.last()?;
         let slab = self.slabs.get_mut(number)?.as_mut()?;
@@ -167,7 +169,7 @@ impl Slabs {
             memory: Mapping::new(!small),
             free: (0..slots).rev().collect(),
         };
-        // Clamp: without a vacant number, the next one.
+        // Clamp: without a vacant number, the next number is used.
         let number = self.vacant.pop().unwrap_or(self.slabs.len());
         match self.slabs.get_mut(number) {
             Some(vacant) => *vacant = Some(slab),
@@ -177,7 +179,7 @@ impl Slabs {
         self.idle = self.idle.exact_add(1);
     }
 
-    /// Takes a place back; gives out the slab when it is free and there are enough of those.
+    /// Returns a place to its slab. Returns the slab if it is free and enough free slabs are kept.
     fn put(&mut self, place: Place, slots: usize) -> Option<Slab> {
         let entry = self.slabs.get_mut(place.slab)?;
         let slab = entry.as_mut()?;
@@ -204,7 +206,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every free place is listed once, every slab with room is listed once, and the counts are right.
+    /// Asserts that every free place and every slab with space is listed once, and that the counts
+    /// are correct.
     fn assert_sound(slabs: &Slabs, slots: usize) {
         let with_room: BTreeSet<usize> = slabs.with_room.iter().copied().collect();
         assert_eq!(with_room.len(), slabs.with_room.len());
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn blocks_in_use_never_overlap_and_free_slabs_go_back() {
-        // A class of its own, so that other tests' buffers do not come between.
+        // The test uses a class of its own, so that the buffers of other tests do not interfere.
         static CLASS: Class = class(16 << 10);
         let slots = CLASS.slots();
         let mut held: Vec<Block> = Vec::new();

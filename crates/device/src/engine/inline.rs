@@ -1,4 +1,5 @@
-//! The inline engine: every read and write happens at once, on the thread that asks, in ascending order of offset.
+//! The inline engine: every read and write happens at once on the calling thread, in ascending
+//! order of offset.
 
 use std::sync::Arc;
 

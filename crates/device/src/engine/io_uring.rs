@@ -1,12 +1,14 @@
-//! The io_uring engine: reads and writes go to the kernel through a submission ring, without a thread for each.
+//! The io_uring engine: reads and writes reach the kernel through a submission ring, without a
+//! thread for each.
 //!
-//! Callers put requests into the ring themselves, as far as the queue's depth allows; one reaper thread (started by
-//! the first request) takes completions out and puts waiting requests in. Where the kernel or a container's filter
-//! refuses to set up a ring, [`IoUringEngine::new`] fails and the device falls back to threads.
+//! Callers put requests into the ring themselves, up to the queue's depth. One reaper thread, which
+//! the first request starts, takes completions out and submits queued requests. If the kernel or a
+//! container's filter refuses a ring, [`IoUringEngine::new`] fails and the device falls back to
+//! threads.
 //!
-//! The ring only reads and writes the backend's file. A request that ended short or with an error is done again
-//! through the backend, which gives the right answer or the right error; so is one that is not aligned for O_DIRECT
-//! (at once, on the caller's thread).
+//! The ring only reads and writes the backend's file. A request that ended short or with an error
+//! is repeated through the backend, which returns the correct result or error. A request that is
+//! not aligned for O_DIRECT goes through the backend at once, on the caller's thread.
 //!
 //! Invariants, on which the `unsafe` here rests:
 //! - from the moment a request is in the ring until its completion is taken out, its buffers (a read's), the dispatch
@@ -37,7 +39,7 @@ use crate::queue::{Core, uncleared_buffers};
 lock_class!(ReaperLock, "reaper", Rank::LEAF);
 lock_class!(SubmissionsLock, "submissions", Rank::LEAF);
 
-/// The identity of the completion that tells the reaper to look whether the device was closed.
+/// The identity of the completion that makes the reaper check if the device was closed.
 const STOP: u64 = u64::MAX;
 
 pub(crate) struct IoUringEngine {
@@ -60,14 +62,14 @@ struct Submissions {
     closed: bool,
 }
 
-/// A request that the kernel works on.
+/// A request in flight in the kernel.
 struct InFlight {
     dispatch: Arc<Dispatch>,
     buffers: Vec<Buffer>,
     vector: Vector,
 }
 
-/// The addresses and lengths of a read's buffers, as the kernel wants them.
+/// The addresses and lengths of a read's buffers, in the kernel's form.
 struct Vector(Box<[libc::iovec]>);
 
 // SAFETY: the pointers lead into the buffers, or the dispatch's payloads, that lie beside the vector in `InFlight` and
@@ -83,7 +85,7 @@ impl Vector {
         Self(buffers.iter_mut().map(part).collect())
     }
 
-    /// For a write: the payloads lie in the dispatch, which is kept as long.
+    /// For a write, the payloads lie in the dispatch, which is kept for as long.
     fn of_payloads(dispatch: &Dispatch) -> Self {
         let part = |segment: &Segment| libc::iovec {
             iov_base: segment.payload.as_ptr().cast_mut().cast(),
@@ -102,10 +104,11 @@ impl std::fmt::Debug for IoUringEngine {
 }
 
 impl IoUringEngine {
-    /// Sets up a ring for `depth` reads at once.
+    /// Sets up a ring for `depth` requests at once.
     ///
     /// # Errors
-    /// When the kernel refuses (not built in, forbidden by a filter or a limit), or the backend is no plain file.
+    /// Fails if the kernel refuses (not built in, forbidden by a filter or a limit), or if the
+    /// backend is no plain file.
     pub(crate) fn new(core: Arc<Core>, depth: u32) -> io::Result<Self> {
         if core.backend.ring_target().is_none() {
             return Err(io::Error::new(
@@ -128,7 +131,7 @@ impl IoUringEngine {
         })
     }
 
-    /// Whether a reaper runs, starting it if need be.
+    /// Returns true if a reaper runs. Starts one if necessary.
     fn ensure_reaper(&self) -> bool {
         let mut reaper = self.reaper.lock();
         if reaper.is_none() {
@@ -156,7 +159,7 @@ impl RunRequests for IoUringEngine {
             return;
         }
         if !self.ensure_reaper() {
-            // No thread can be had: nobody would take completions out.
+            // No thread can be started, so no thread would take completions out.
             for dispatch in rest.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
             }
@@ -205,13 +208,14 @@ impl Drop for IoUringEngine {
         if pushed.is_ok() && self.shared.enter().is_ok() {
             let _ = reaper.join();
         }
-        // Otherwise the reaper stays asleep, holding what the kernel may still write to: memory is lost, not
-        // corrupted.
+        // Otherwise the reaper stays asleep and holds the memory that the kernel may still write.
+        // The memory is leaked, not corrupted.
     }
 }
 
 impl Shared {
-    /// Whether the ring may read this directly. Buffers are aligned to more than any sector.
+    /// Returns true if the ring may serve this dispatch directly. Buffers are aligned to more than
+    /// any sector.
     fn suits_ring(&self, dispatch: &Dispatch) -> bool {
         let Some(target) = self.core.backend.ring_target() else {
             return false;
@@ -230,7 +234,7 @@ impl Shared {
                 .all(|s| aligned(byte_length(s.length)) && payload_aligned(s))
     }
 
-    /// Puts waiting requests into the ring, as far as the depth allows, and tells the kernel.
+    /// Puts queued requests into the ring, up to the depth, and notifies the kernel.
     fn fill_ring(&self, mut submissions: MutexGuard<'_, Submissions, SubmissionsLock>) {
         let (mut added, mut refused) = (Vec::new(), Vec::new());
         while submissions.in_flight.len() < self.depth {
@@ -251,8 +255,9 @@ impl Shared {
         if added.is_empty() || self.enter().is_ok() {
             return;
         }
-        // The ring is unusable, which a running one never becomes. The kernel may or may not have seen the new
-        // reads: their buffers are given up, and the reads done without it.
+        // The ring is unusable, which never happens to a running ring. The kernel may or may not
+        // have seen the new reads. Their buffers are leaked, and the reads are repeated without the
+        // ring.
         for identity in added {
             let Some(lost) = self.submissions.lock().in_flight.remove(&identity) else {
                 continue;
@@ -262,7 +267,8 @@ impl Shared {
         }
     }
 
-    /// Puts one started request into the ring; its identity, or `None` if the ring does not take it.
+    /// Puts one started request into the ring. Returns its identity, or `None` if the ring refuses
+    /// it.
     fn put_in_ring(&self, submissions: &mut Submissions, dispatch: &Arc<Dispatch>) -> Option<u64> {
         let target = self.core.backend.ring_target();
         let target = target.map(|target| for_dispatch(target, dispatch));
@@ -304,7 +310,7 @@ impl Shared {
         })
     }
 
-    /// Tells the kernel of new entries.
+    /// Notifies the kernel of new entries.
     fn enter(&self) -> io::Result<()> {
         loop {
             match self.ring.submitter().submit() {
@@ -361,22 +367,22 @@ impl Shared {
     }
 }
 
-/// A ring that reads and writes, and nothing else for good: a process that closed itself in by a filter of system calls must not get around
-/// it by what a ring could do in their place.
+/// Makes a ring that permanently allows only reads and writes. A process that restricted itself
+/// with a system call filter must not bypass it through the ring.
 fn restricted_ring(entries: u32) -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(entries)?;
     let submitter = ring.submitter();
     submitter.register_restrictions(&mut [
         Restriction::sqe_op(opcode::Readv::CODE),
         Restriction::sqe_op(opcode::Writev::CODE),
-        // The one that stops the reaper.
+        // The no-op that stops the reaper.
         Restriction::sqe_op(opcode::Nop::CODE),
     ])?;
     submitter.register_enable_rings()?;
     Ok(ring)
 }
 
-/// The opening of the file that a dispatch is for.
+/// Returns the opening of the file that a dispatch uses.
 fn for_dispatch<'a>(target: RingTarget<'a>, dispatch: &Dispatch) -> RingTarget<'a> {
     let large = target
         .large_writes
@@ -391,7 +397,7 @@ fn for_dispatch<'a>(target: RingTarget<'a>, dispatch: &Dispatch) -> RingTarget<'
     }
 }
 
-/// Interrupted, or short of something that comes back.
+/// Returns true if the call was interrupted, or if a temporary resource was short.
 fn is_transient(cause: &io::Error) -> bool {
     matches!(
         cause.raw_os_error(),
@@ -406,7 +412,8 @@ mod tests {
     #[test]
     fn a_ring_opens_nothing() {
         let Ok(mut ring) = restricted_ring(2) else {
-            // The system has none, or none for this process; then there is nothing to refuse.
+            // The system refuses rings, or refuses them to this process, so the test has nothing to
+            // refuse.
             return;
         };
         let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), c"/dev/null".as_ptr()).build();

@@ -1,18 +1,21 @@
 //! The thread engine: positioned reads and writes on worker threads.
 //!
-//! Workers start when they are wanted, up to the queue's depth, and stay until the device is closed. For what waits for the
-//! medium there is one for each dispatch that is queued, at once. A thread takes longer to start than a cached read takes,
-//! and what is in the page cache is work for the processor: while nothing shows that the medium has to be waited for, one
-//! worker starts, and each starts another when it has done its own and more is queued, up to as many as there are cores.
-//! A worker that is about to wait starts all others. Shortcuts keep small writes, and small and cached reads, from paying for a thread
-//! switch:
+//! Workers start on demand, up to the queue's depth, and stay until the device is closed. Requests
+//! that must wait for the medium get one worker for each queued dispatch, at once. Starting a
+//! thread takes longer than a cached read, and reads from the page cache are work for the
+//! processor. Until a request has to wait for the medium, one worker starts. Each worker starts
+//! another after its own request if more are queued, up to the number of cores. A worker that is
+//! about to wait for the medium starts all others. Shortcuts save a thread switch for small writes,
+//! and for small and cached reads:
 //!
-//! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread; the first
-//!   one of a batch that is not ends the attempts for that batch, so a cold medium costs one failed system call;
-//! - a small batch of writes that end in the page cache is copied there at once, on the caller's thread;
-//! - who waits for a dispatch that no worker has started yet runs it itself.
+//! - small dispatches whose bytes are in the page cache are served at once, on the caller's thread.
+//!   The first dispatch of a batch that is not cached ends the attempts for that batch, so a cold
+//!   medium costs one failed system call;
+//! - a small batch of writes into the page cache is copied at once, on the caller's thread;
+//! - a caller that waits for a dispatch that no worker has started runs it itself.
 //!
-//! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts on.
+//! The queue is first in, first out: batches arrive sorted, and the kernel's scheduler below sorts
+//! further.
 
 use buttress_exact::{Exact as _, usize_of};
 use std::collections::VecDeque;
@@ -29,7 +32,8 @@ use crate::queue::request::Dispatch;
 lock_class!(QueueLock, "queue", Rank::LEAF);
 lock_class!(WorkersLock, "workers", Rank::LEAF);
 
-/// Copying as much as this into the page cache takes about as long as waking workers and waiting for them.
+/// The number of bytes whose copy into the page cache takes about as long as waking workers and
+/// waiting for them.
 #[cfg(target_os = "linux")]
 const COPIED_BYTES: u64 = 512 << 10;
 
@@ -42,7 +46,7 @@ pub(crate) struct ThreadEngine {
 struct Shared {
     core: Arc<Core>,
     depth: usize,
-    /// How many cores there are, once a worker wants to know.
+    /// The number of cores, determined when a worker first needs it.
     cores: OnceLock<usize>,
     queue: Mutex<Queue, QueueLock>,
     work_arrived: Condvar,
@@ -54,17 +58,17 @@ struct Shared {
 struct Queue {
     waiting: VecDeque<Arc<Dispatch>>,
     workers: usize,
-    /// Those that were started and did not come to the queue yet.
+    /// The number of workers that were started and have not reached the queue yet.
     coming_workers: usize,
     idle_workers: usize,
     closed: bool,
 }
 
 impl Queue {
-    /// How many workers more than those without work could take something.
+    /// Returns the number of queued dispatches without an idle worker.
     fn lacking(&self) -> usize {
         let free = self.idle_workers.exact_add(self.coming_workers);
-        // Clamp: more can be idle than there is work.
+        // Clamp: more workers can be idle than there is work.
         self.waiting.len().saturating_sub(free)
     }
 }
@@ -95,7 +99,7 @@ impl RunRequests for ThreadEngine {
         let lengths = || dispatches.iter().map(|dispatch| dispatch.length_bytes);
         let total = lengths().fold(0, u64::exact_add);
         let are_writes = dispatches.iter().all(|dispatch| dispatch.is_write());
-        // Clamp: no requests have no length.
+        // Clamp: an empty list of requests has no length.
         if are_writes && self.is_small_copy(total, lengths().max().unwrap_or(0)) {
             for dispatch in dispatches.iter().filter(|dispatch| dispatch.start()) {
                 self.shared.core.execute(dispatch);
@@ -157,23 +161,23 @@ impl Drop for ThreadEngine {
         self.shared.queue.lock().closed = true;
         self.shared.work_arrived.notify_all();
         loop {
-            // Who was started by a worker is in the list before that worker ends.
+            // A worker adds the workers that it starts to the list before it ends.
             let worker = self.shared.workers.lock().pop();
             let Some(worker) = worker else {
                 return;
             };
-            // A worker that panicked has nothing more to say here; its panic was printed when it happened.
+            // The panic of a worker was already printed when it happened.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Starts up to `wanted` workers, as far as something is queued for them and there are fewer than `workers_max`.
+    /// Starts up to `wanted` workers, while requests are queued and fewer than `workers_max` run.
     fn start_workers(self: &Arc<Self>, wanted: usize, workers_max: usize) {
         let count = {
             let mut queue = self.queue.lock();
-            // Clamp: more may have been started for a greater depth.
+            // Clamp: more workers may have been started for a greater depth.
             let room = workers_max.saturating_sub(queue.workers);
             let count = if queue.closed {
                 0
@@ -194,7 +198,8 @@ impl Shared {
                 });
             match worker {
                 Ok(worker) => self.workers.lock().push(worker),
-                // Where no thread can be had, whoever waits does the work: slower, but nothing is lost.
+                // If no thread can be started, the waiting caller does the work: this is slower,
+                // but no request is lost.
                 Err(_) => {
                     let mut queue = self.queue.lock();
                     queue.workers = queue.workers.exact_sub(1);
@@ -223,13 +228,14 @@ impl Shared {
         }
     }
 
-    /// Whether another worker may be started, and has something to do.
+    /// Returns true if another worker may be started, and has work.
     fn lacks_workers(&self) -> bool {
         let queue = self.queue.lock();
         queue.lacking() > 0 && queue.workers < self.depth
     }
 
-    /// The next dispatch, or `None` once the device is closed. What is queued then, nobody waits for.
+    /// Returns the next dispatch, or `None` once the device is closed. No caller waits for requests
+    /// that are still queued then.
     fn next(&self) -> Option<Arc<Dispatch>> {
         let mut queue = self.queue.lock();
         loop {
@@ -295,13 +301,13 @@ mod tests {
         }
     }
 
-    // Were fewer workers started, the test would not end.
+    // If fewer workers were started, the test would not end.
     #[test]
     fn as_many_reads_wait_for_the_medium_as_the_depth_allows() {
         let depth = usize::try_from(DEFAULT_DEPTH).unwrap();
-        // Small ones are tried from memory by the caller, large ones by a worker.
+        // The caller first tries small reads from memory. A worker performs large ones.
         for length in [4096, 1 << 20] {
-            // The medium answers when as many reads wait for it as the depth allows.
+            // The medium responds when the number of waiting reads reaches the depth.
             let meeting = Barrier::new(depth);
             let medium = Medium(move || {
                 let _is_leader = meeting.wait().is_leader();
@@ -334,7 +340,7 @@ mod tests {
             length: 4096,
         };
         let pending = device.start_reads([request]);
-        // A worker has begun it: this thread does not serve it itself.
+        // A worker has started the request, so this thread does not serve it itself.
         asked.recv().unwrap();
         for read in pending {
             let told = read.wait().unwrap_err().to_string();

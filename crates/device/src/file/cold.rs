@@ -1,4 +1,4 @@
-//! Tests of going around the page cache for files that are not in it.
+//! Tests of bypassing the page cache for files that are not in it.
 
 use super::{open, system};
 use crate::device::OpenOptions;
@@ -15,13 +15,14 @@ fn drop_from_cache(file: &std::fs::File) {
 
 #[test]
 fn a_cold_file_is_read_around_the_page_cache_and_a_warm_one_through_it() {
-    // Beside the build's output: a temporary directory may be in memory, which is never cold.
+    // The file is beside the build's output. A temporary directory may be in memory, which is never
+    // cold.
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let content: Vec<u8> = (0..1_u32 << 20).flat_map(u32::to_le_bytes).collect();
     file.write_all(&content).unwrap();
     drop_from_cache(file.as_file());
     if !system::is_cold(file.as_file()) {
-        // A kernel before 6.5, or a file system in memory.
+        // The kernel is older than 6.5, or the file system is in memory.
         return skip(&Missing::new(
             "page-cache",
             "the kernel does not say what is in the page cache",
@@ -34,7 +35,7 @@ fn a_cold_file_is_read_around_the_page_cache_and_a_warm_one_through_it() {
     let read_all = || {
         let backend = open(file.path(), &options).unwrap().backend;
         let mut bytes = vec![0; content.len() - 5000];
-        // Neither end is aligned.
+        // Neither end of the range is aligned.
         backend.read_vectored_at(3000, &mut [&mut bytes]).unwrap();
         assert!(bytes == content[3000..content.len() - 2000]);
         assert_eq!(backend.size_bytes(), byte_length(content.len()));
@@ -44,7 +45,7 @@ fn a_cold_file_is_read_around_the_page_cache_and_a_warm_one_through_it() {
     assert_eq!(std::fs::read(file.path()).unwrap(), content);
     assert!(!system::is_cold(file.as_file()));
     read_all();
-    // Who writes is not to go around what others have in the cache, unless told so.
+    // A writer must not bypass the cached data of other programs, unless its options allow it.
     drop_from_cache(file.as_file());
     let write = OpenOptions {
         write: true,

@@ -1,16 +1,20 @@
-//! Keeping out of each other's way: locks between our own processes, and what the kernel has mounted.
+//! Guards against other users of a device: locks between our own processes, and the kernel's
+//! mounts.
 //!
-//! - Between processes of ours, writers hold an exclusive lock (`flock`) on every device, readers a shared one.
-//!   Locks on network file systems that know none are done without. A lock on a block device that a process holds which
-//!   started this one is held for this one, too: `udevadm lock` and systemd-repart run programs such as mkfs so.
-//! - A volume that the kernel has mounted changes under a reader and would be destroyed by a writer. A block
-//!   device for writing is opened exclusively, which the kernel refuses while it is mounted. An image file can
-//!   be mounted through a loop device, which the kernel does not connect with opening the file: the loop devices
-//!   are looked through for it (`/sys/block/loop*/loop/backing_file`). Those that lie on nothing, of which a machine may
-//!   have many, are not in `/proc/partitions`, so they are not asked one by one.
+//! - Between our own processes, a writer holds an exclusive lock (`flock`) on every device, and a
+//!   reader a shared one. Network file systems without locks are used without one. If an ancestor
+//!   of this process holds a lock on a block device, the lock serves this process too: `udevadm
+//!   lock` and systemd-repart run programs such as mkfs in this way.
+//! - A volume that the kernel has mounted changes during a read, and a writer would destroy it. A
+//!   block device for writing is opened exclusively, which the kernel refuses while it is mounted.
+//!   An image file can be mounted through a loop device, which the kernel does not associate with
+//!   an open of the file. The loop devices are therefore searched for the file
+//!   (`/sys/block/loop*/loop/backing_file`). Unused loop devices, of which a machine may have many,
+//!   are not in `/proc/partitions`, and are not checked one by one.
 //!
-//! "In use" is what anybody may see: the mount table names one device of each mount, `/sys/fs/btrfs` all devices of
-//! mounted btrfs volumes, and a disk's `holders` what is stacked upon it.
+//! "In use" is derived from public tables. The mount table names one device of each mount.
+//! `/sys/fs/btrfs` names all devices of mounted btrfs volumes. A disk's `holders` name the devices
+//! stacked upon it.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,8 +25,8 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// Takes the lock and looks for mounts. For writing, what is in use is refused; for reading, the answer says
-/// what the user should know.
+/// Acquires the lock and searches for mounts. A writer refuses a file in use. A reader receives
+/// messages for the user.
 pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool) -> io::Result<Vec<String>> {
     lock_patiently(file, write, is_block_device)?;
     let metadata = file.metadata()?;
@@ -32,7 +36,7 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
             rustix::fs::minor(metadata.rdev()),
         );
         let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
-        // Clamp: what sysfs does not know is used by nobody else.
+        // Clamp: no other program uses a device that sysfs does not know.
         disk.map(|disk| parts_in_use(&disk)).unwrap_or_default()
     } else {
         loop_devices_in_use(&metadata)
@@ -51,15 +55,15 @@ pub(super) fn claim(file: &File, path: &Path, is_block_device: bool, write: bool
     )])
 }
 
-/// Gives the lock back. Closing alone does so only when no copy of the descriptor is left: a process that this program is
-/// just starting has one until it runs its own program.
+/// Releases the lock. Closing alone releases it only if no copy of the descriptor is left. A child
+/// process that this program is starting holds a copy until it executes its own program.
 pub(crate) fn release(file: &File) {
-    // What cannot be unlocked was not locked, and closing does the rest.
+    // A file that cannot be unlocked was not locked, and closing it does the rest.
     let _unlocked = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
-/// Takes the lock. Whoever makes device nodes (udev) holds a lock on a block device for a moment whenever it
-/// appears or changes: that is waited for.
+/// Acquires the lock. udev, which makes device nodes, briefly locks a block device whenever it
+/// appears or changes, so the function waits for udev.
 fn lock_patiently(file: &File, write: bool, is_block_device: bool) -> io::Result<()> {
     let tries = if is_block_device { 20 } else { 0 };
     for _ in 0..tries {
@@ -94,7 +98,7 @@ fn lock(file: &File, write: bool) -> io::Result<()> {
     }
 }
 
-/// Whether a process that started this one, directly or not, holds a lock on this file.
+/// Returns true if an ancestor of this process holds a lock on this file.
 fn is_held_for_us(file: &File) -> bool {
     let (Ok(metadata), Ok(locks)) = (file.metadata(), fs::read_to_string("/proc/locks")) else {
         return false;
@@ -108,7 +112,8 @@ fn is_held_for_us(file: &File) -> bool {
     );
     let ancestors = ancestors();
     locks.lines().any(|line| {
-        // `1: FLOCK  ADVISORY  WRITE 1234 00:05:321 0 EOF`; of who waits, an arrow stands second.
+        // The form is `1: FLOCK  ADVISORY  WRITE 1234 00:05:321 0 EOF`. A waiting process has an
+        // arrow as the second word.
         let mut words = line.split_whitespace().skip(1);
         let is_lock = words.next() == Some("FLOCK");
         let holder = words.nth(2).and_then(|pid| pid.parse::<u32>().ok());
@@ -116,9 +121,9 @@ fn is_held_for_us(file: &File) -> bool {
     })
 }
 
-/// The processes that started this one, nearest first.
+/// Returns the ancestors of this process, nearest first.
 fn ancestors() -> Vec<u32> {
-    /// Deeper than processes are nested.
+    /// A limit that exceeds the nesting of processes.
     const MOST: usize = 64;
     let parent = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -130,14 +135,15 @@ fn ancestors() -> Vec<u32> {
         .collect()
 }
 
-/// The loop devices, among them partitions of loop devices, that lie on this file and are in use.
+/// Returns the loop devices and their partitions that lie on this file and are in use.
 fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for device in disks() {
         let Ok(backing) = fs::read_to_string(device.join("loop/backing_file")) else {
             continue;
         };
-        // The file may have been moved or deleted since; then its name leads elsewhere, which is no match.
+        // The file may have been moved or deleted since. Its name then leads elsewhere, which is no
+        // match.
         let Ok(backing) = fs::metadata(backing.trim_end_matches('\n')) else {
             continue;
         };
@@ -148,7 +154,7 @@ fn loop_devices_in_use(image: &fs::Metadata) -> Vec<PathBuf> {
     found
 }
 
-/// The directories in sysfs of all disks that have a size.
+/// Returns the directories in sysfs of all disks that have a size.
 fn disks() -> Vec<PathBuf> {
     let all = Path::new("/sys/block");
     match fs::read_to_string("/proc/partitions") {
@@ -160,16 +166,17 @@ fn disks() -> Vec<PathBuf> {
     }
 }
 
-/// The names in the kernel's table of disks and partitions of any size but none: the last of four fields, below a line
-/// with the fields' names. Source: proc_partitions(5).
+/// Returns the names in the kernel's table of disks and partitions with a size. The name is the
+/// last of four fields, below a line with the fields' names. Source: proc_partitions(5).
 fn partition_names(table: &str) -> impl Iterator<Item = &str> {
     let fields = table.lines().skip(1).map(|line| line.split_ascii_whitespace());
     fields.filter_map(|mut fields| fields.nth(3))
 }
 
-/// Of a disk and its partitions, the nodes of those that are in use. `disk` is its directory in sysfs.
+/// Returns the nodes of a disk and its partitions that are in use. `disk` is its directory in
+/// sysfs.
 fn parts_in_use(disk: &Path) -> Vec<PathBuf> {
-    // Clamp: a path from the system.
+    // Clamp: the path comes from the system.
     let name = disk
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
@@ -184,8 +191,8 @@ fn parts_in_use(disk: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether the block device with this name in sysfs is mounted, in a mounted btrfs volume, or part of a stacked
-/// device.
+/// Returns true if the block device with this name in sysfs is mounted, in a mounted btrfs volume,
+/// or part of a stacked device.
 fn is_in_use(name: &str) -> bool {
     let mut holders = fs::read_dir(format!("/sys/class/block/{name}/holders"))
         .into_iter()
@@ -197,26 +204,28 @@ fn is_in_use(name: &str) -> bool {
             .is_ok_and(|node| node.file_type().is_block_device() && is_mounted(node.rdev()))
 }
 
-/// Whether a block device is the source of a mount that this process can see.
+/// Returns true if a block device is the source of a mount that this process can see.
 fn is_mounted(device: u64) -> bool {
     let Ok(table) = fs::read("/proc/self/mountinfo") else {
         return false;
     };
-    // btrfs's mounts have an anonymous device number, so it is the source's that counts.
+    // A btrfs mount has an anonymous device number, so the source identifies the device.
     mount_sources(&table).iter().any(|source| {
         fs::metadata(source)
             .is_ok_and(|source| source.file_type().is_block_device() && source.rdev() == device)
     })
 }
 
-/// The sources in a table of mounts. Sources and directories are names that anybody chose: not all of them are UTF-8.
+/// Returns the sources in a table of mounts. Users choose the names of sources and directories, so
+/// they may not be UTF-8.
 fn mount_sources(table: &[u8]) -> Vec<String> {
     let table = String::from_utf8_lossy(table);
     let sources = table.lines().filter_map(mount_source);
     sources.map(str::to_owned).collect()
 }
 
-/// The source of one line of mountinfo: the second field after the separator " - ". Source: proc_pid_mountinfo(5).
+/// Returns the source of one line of mountinfo: the second field after the separator " - ". Source:
+/// proc_pid_mountinfo(5).
 fn mount_source(line: &str) -> Option<&str> {
     line.split_once(" - ")?
         .1

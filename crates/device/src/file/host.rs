@@ -1,11 +1,14 @@
-//! The file system that an image file takes its space from: its name, and space that is reserved there ahead.
+//! The file system that provides the space of an image file: its name, and the space reserved on
+//! it.
 //!
-//! An image file with holes can be written to only while the file system that holds it has space. A loop device over
-//! such a file depends on the same space. This module opens that file by its name and recognises it by its inode.
+//! A sparse image file can be written only while its file system has space. A loop device over such
+//! a file depends on the same space. This module opens that file by its name and verifies its
+//! inode.
 //!
-//! Reserving is `fallocate(2)`: it allocates the holes of a range and changes no byte. Some file systems have no such
-//! call, and there nothing is reserved. Some file systems (btrfs, XFS with shared blocks) write each change to a new
-//! place. There a reserved range that was written once takes new space at its next write.
+//! A reservation is `fallocate(2)`: it allocates the holes of a range and changes no byte. On a
+//! file system without this call, nothing is reserved. Some file systems (btrfs, XFS with shared
+//! blocks) write each change to a new place. There, a reserved range that was written once takes
+//! new space at its next write.
 
 use buttress_exact::Exact as _;
 use std::fs::File;
@@ -22,7 +25,7 @@ use super::system;
 /// The major number of loop devices.
 const LOOP_MAJOR: u32 = 7;
 
-/// The file system that an open file or loop device takes its space from.
+/// The file system that provides the space of an open file or loop device.
 #[derive(Debug)]
 pub(super) struct HostSpace {
     /// The file below a loop device; `None` for an image file, which is the file itself.
@@ -41,8 +44,8 @@ struct Below {
 }
 
 impl HostSpace {
-    /// Finds where the space of `file` comes from. Returns `None` for a block device that is no loop device, or whose file cannot be
-    /// opened.
+    /// Finds the file system that provides the space of `file`. Returns `None` for a block device
+    /// that is no loop device, or whose file cannot be opened.
     pub(super) fn of(file: &File, path: &Path, is_block_device: bool) -> Option<Self> {
         let below = match is_block_device {
             true => Some(Below::of(file)?),
@@ -61,12 +64,12 @@ impl HostSpace {
         })
     }
 
-    /// Whether a write can fail for want of space.
+    /// Returns true if a write can fail for lack of space.
     pub(super) const fn may_run_out(&self) -> bool {
         self.is_sparse
     }
 
-    /// Returns whether this is the space of a file below a loop device.
+    /// Returns true if this is the space of a file below a loop device.
     pub(super) const fn is_below_device(&self) -> bool {
         self.below.is_some()
     }
@@ -75,7 +78,7 @@ impl HostSpace {
         self.below.as_ref().map_or(file, |below| &below.file)
     }
 
-    /// Allocates the holes of a range. Does nothing where the file system cannot.
+    /// Allocates the holes of a range. Does nothing if the file system cannot.
     pub(super) fn reserve(&self, file: &File, offset: u64, length: u64) -> io::Result<()> {
         if length == 0 || !self.is_sparse {
             return Ok(());
@@ -91,14 +94,14 @@ impl HostSpace {
         }
     }
 
-    /// How many bytes the file system has free for this process.
+    /// Returns the number of bytes that the file system has free for this process.
     fn free_bytes(&self, file: &File) -> Option<u64> {
         let found = rustix::fs::fstatvfs(self.holder(file)).ok()?;
         Some(found.f_bavail.exact_mul(found.f_frsize))
     }
 
-    /// Returns whether the failure of a write to a loop device means that the file system below is full. The driver
-    /// reports EIO for every failure of the file.
+    /// Returns true if a failed write to a loop device means that the file system below is full.
+    /// The driver returns EIO for every failure of the file.
     pub(super) fn is_full_below(&self, file: &File, cause: &io::Error, length: u64) -> bool {
         self.is_below_device()
             && cause.raw_os_error() == Some(libc::EIO)
@@ -107,7 +110,8 @@ impl HostSpace {
                 .is_some_and(|free| free < length.max(FULL_BYTES))
     }
 
-    /// The file system and what it has free, for the message of a write that found no space.
+    /// Describes the file system and its free space, for the message of a write that found no
+    /// space.
     pub(super) fn describe(&self, file: &File) -> String {
         let name = &self.name;
         match self.free_bytes(file) {
@@ -117,7 +121,7 @@ impl HostSpace {
     }
 }
 
-/// A file system with less free space than this counts as full.
+/// The free space in bytes below which a file system counts as full.
 const FULL_BYTES: u64 = 1 << 20;
 
 impl Below {
@@ -130,7 +134,7 @@ impl Below {
         let folder = format!("/sys/dev/block/{major}:{minor}");
         let read = |name: &str| std::fs::read(format!("{folder}/{name}")).ok();
         let number = |bytes: Vec<u8>| String::from_utf8(bytes).ok()?.trim().parse::<u64>().ok();
-        // A partition of a loop device begins so many sectors after the device.
+        // The first sector of a partition of a loop device, counted from the device's start.
         let first_sector = match read("partition") {
             Some(_) => number(read("start")?)?,
             None => 0,
@@ -155,8 +159,8 @@ impl Below {
     }
 }
 
-/// Returns the mount point and the type of the file system with a device number. Of several mounts it chooses the one
-/// that contains `path`.
+/// Returns the mount point and the type of the file system with a device number. If it has several
+/// mounts, chooses the one that contains `path`.
 ///
 /// Source: the manual page proc_pid_mountinfo(5).
 fn file_system_of(device: u64, path: &Path) -> Option<String> {
@@ -172,7 +176,7 @@ fn file_system_of(device: u64, path: &Path) -> Option<String> {
             .nth(1)?;
         let kind = String::from_utf8_lossy(kind).into_owned();
         let is_above = path.starts_with(&point);
-        // A device number of its own for each subvolume, as on btrfs, is in no line.
+        // The table has no line for the device number of a subvolume, which btrfs assigns to each.
         let is_same = own == number.as_bytes();
         is_above.then_some((is_same, point.as_os_str().as_bytes().len(), point, kind))
     });
@@ -180,7 +184,7 @@ fn file_system_of(device: u64, path: &Path) -> Option<String> {
     Some(format!("{} ({kind})", point.display()))
 }
 
-/// A field of mountinfo with its octal escapes undone.
+/// Decodes the octal escapes of a field of mountinfo.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -204,7 +208,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Returns whether a write failed for want of space.
+/// Returns true if a write failed for lack of space.
 pub(super) fn is_out_of_space(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }

@@ -1,13 +1,13 @@
-//! Large writes around the page cache.
+//! Large writes, which bypass the page cache.
 //!
-//! A large write through the page cache is copied there, and written from there later, at a fraction of a fast disk's speed
-//! (docs/internals/performance.md, "Device"). So files that are open for writing have a second, `O_DIRECT` opening of the same file:
-//! writes of [`LARGE_WRITE_BYTES`] and more that are aligned to the medium's sectors go through it. Smaller ones, and all
-//! reads, use the page cache as ever: the kernel writes back and drops cached pages under a direct write, so that both
-//! ways see the same bytes.
+//! A large write through the page cache is copied there and written back later, at a fraction of a
+//! fast disk's speed (docs/performance.md, "Device"). Files open for writing therefore have a
+//! second, `O_DIRECT` opening. It serves writes of [`LARGE_WRITE_BYTES`] and more that are aligned
+//! to the medium's sectors. Smaller writes and all reads use the page cache. The kernel writes back
+//! and drops cached pages under a direct write, so both openings see the same bytes.
 //!
-//! Memory that is not aligned is copied into aligned buffers on the way. Where the file system has no `O_DIRECT`, there is
-//! no second opening.
+//! Unaligned memory is first copied into aligned buffers. If the file system does not support
+//! `O_DIRECT`, the file has no second opening.
 
 use buttress_exact::{Exact as _, copy_into};
 use std::fs::File;
@@ -19,10 +19,10 @@ use super::system;
 use crate::buffer::Buffer;
 use crate::error::byte_length;
 
-/// Smaller writes are left to the page cache, except on a loop device whose file has holes.
+/// The minimum size of a direct write, except on a loop device whose file has holes.
 pub(super) const LARGE_WRITE_BYTES: u64 = 128 << 10;
 
-/// What is copied at once where memory is not aligned.
+/// The number of bytes that are copied at once for unaligned memory.
 const STAGED_BYTES: usize = 1 << 20;
 
 /// The second opening of a file.
@@ -30,11 +30,11 @@ const STAGED_BYTES: usize = 1 << 20;
 pub(super) struct LargeWrites {
     file: File,
     alignment_bytes: u64,
-    /// Smaller writes are left to the page cache.
+    /// The minimum size of a direct write in bytes. Smaller writes use the page cache.
     least_bytes: u64,
 }
 
-/// The rule that parts of a write are all staged.
+/// The message for a violated rule: all parts of a write are staged.
 const LOST: &str = "a fault of this program: a part of a write does not fit where it is staged";
 
 fn lost() -> io::Error {
@@ -42,9 +42,10 @@ fn lost() -> io::Error {
 }
 
 impl LargeWrites {
-    /// A second opening of `file`, if its file system has `O_DIRECT`.
+    /// Makes a second opening of `file`, if its file system supports `O_DIRECT`.
     pub(super) fn of(file: &File, is_block_device: bool, least_bytes: u64) -> Option<Self> {
-        // By the open file, not by its name, which may lead to another file by now.
+        // The file is opened again by its descriptor, because its name may lead to another file by
+        // now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = libc::O_DIRECT | libc::O_CLOEXEC;
         let opened = File::options().write(true).custom_flags(flags).open(path).ok()?;
@@ -72,7 +73,7 @@ impl LargeWrites {
         self.alignment_bytes
     }
 
-    /// Whether a write is to go this way.
+    /// Returns true if a write is large and aligned enough for the second opening.
     pub(super) fn takes(&self, offset: u64, length: u64) -> bool {
         length >= self.least_bytes && self.is_aligned(offset) && self.is_aligned(length)
     }
@@ -81,7 +82,7 @@ impl LargeWrites {
         value.checked_rem(self.alignment_bytes) == Some(0)
     }
 
-    /// Writes all parts, one after another, from `offset` on. Their lengths together are aligned.
+    /// Writes all parts, one after another, from `offset` on. Their total length is aligned.
     pub(super) fn write(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         let suits = |part: &&[u8]| {
             self.is_aligned(byte_length(part.as_ptr().addr())) && self.is_aligned(byte_length(part.len()))

@@ -1,9 +1,11 @@
 //! Opening of image files and block devices: kinds of files, locks against other users, overlays and partitions.
 //!
-//! A file is opened once. If the page cache has nothing of it, it may be opened again around the page cache. The lock
-//! comes before the first read. An overlay and a partition are backends over the file's.
+//! A file is opened once. If the page cache holds nothing of it, it may be opened again to bypass
+//! the page cache. The lock precedes the first read. An overlay and a partition are backends over
+//! the file's backend.
 //!
-//! It leaves out which sizes and calls a file has ([`FileBackend`]), and the rules of the locks ([`guard`]).
+//! Left out: the size and the calls of a file ([`FileBackend`]), and the rules of the locks
+//! ([`guard`]).
 
 use std::fs::File;
 use std::io;
@@ -22,7 +24,7 @@ use crate::partition;
 pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notices: Vec<String>,
-    /// The file as an overlay over it would know it.
+    /// The state of the file that an overlay over it would record.
     pub(crate) state: BaseState,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError> {
     let name: Arc<str> = path.to_string_lossy().into();
     let fail = |cause: io::Error| IoError::new(&name, Operation::Open, 0, 0, &cause);
-    // With an overlay the file itself is only read.
+    // With an overlay, the file itself is only read.
     let over = options.overlay.as_deref();
     let writes_overlay = options.write && over.is_some();
     let options = &OpenOptions {
@@ -90,7 +92,8 @@ fn open_file(path: &Path, options: &OpenOptions) -> io::Result<(File, bool)> {
         flags |= libc::O_DIRECT;
     }
     if is_block_device && options.write && options.claimed.as_deref() != Some(path) {
-        // On a block device this means: only if no mount and no other exclusive user holds it.
+        // On a block device, this flag succeeds only if no mount and no other exclusive user holds
+        // it.
         flags |= libc::O_EXCL;
     }
     let opened = File::options()

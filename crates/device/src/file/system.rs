@@ -1,8 +1,8 @@
 //! System calls on files and block devices that the standard library does not have.
 //!
-//! Block devices answer three requests by `ioctl` that rustix has no function for: their size (BLKGETSIZE64),
-//! discard (BLKDISCARD) and zero (BLKZEROOUT). Source: the kernel's user-space header `linux/fs.h`.
-//! Each is one `unsafe` call on memory of this frame.
+//! Block devices support three `ioctl` requests that rustix has no function for: their size
+//! (BLKGETSIZE64), discard (BLKDISCARD) and zero (BLKZEROOUT). Source: the kernel's user-space
+//! header `linux/fs.h`. Each is one `unsafe` call on memory of this frame.
 
 use buttress_exact::Exact as _;
 use std::fs::File;
@@ -19,7 +19,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 const BLKZEROOUT: libc::Ioctl = 0x127f;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
-/// Size of a block device in bytes. (Its metadata says 0.)
+/// Returns the size of a block device in bytes. Its metadata states 0.
 pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     let mut bytes = 0_u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address it is given, which is a live local variable's; the
@@ -28,7 +28,7 @@ pub(super) fn block_device_bytes(file: &File) -> io::Result<u64> {
     if answer == 0 {
         return Ok(bytes);
     }
-    // A device whose driver does not answer: its end is where seeking stops.
+    // If the driver does not respond, the end of a seek is the size.
     rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(io::Error::from)
 }
 
@@ -43,9 +43,10 @@ pub(super) struct LoopStatus {
     pub(super) start_bytes: u64,
 }
 
-/// The file below a loop device; `None` for other devices.
+/// Returns the file below a loop device, or `None` for other devices.
 ///
-/// Source of the request and of the structure of 232 bytes: the kernel's user-space header `linux/loop.h`.
+/// Source of the request and of the structure of 232 bytes: the kernel's user-space header
+/// `linux/loop.h`.
 pub(super) fn loop_status(file: &File) -> Option<LoopStatus> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     let mut words = [0_u64; 29];
@@ -61,14 +62,14 @@ pub(super) fn loop_status(file: &File) -> Option<LoopStatus> {
     })
 }
 
-/// The logical sector of a block device, in bytes.
+/// Returns the logical sector of a block device in bytes.
 pub(super) fn block_device_sector_bytes(file: &File) -> io::Result<u32> {
     let bytes = rustix::fs::ioctl_blksszget(file)?;
     Ok(if bytes.is_power_of_two() { bytes } else { 512 })
 }
 
-/// What O_DIRECT on a file must be aligned to, in bytes: what the kernel says (statx, since 6.1), else 4096,
-/// which suits every disk.
+/// Returns the alignment in bytes that O_DIRECT on a file requires. The kernel reports it since 6.1
+/// (statx). Otherwise it is 4096, which suits every disk.
 pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     const DIOALIGN: u32 = 0x2000;
     let flags = rustix::fs::StatxFlags::from_bits_retain(DIOALIGN);
@@ -85,18 +86,19 @@ pub(super) fn direct_alignment_bytes(file: &File) -> u32 {
     }
 }
 
-/// The parts of a file's bytes of which less than one must be in the page cache for the file to be cold.
+/// The cache is cold for a file if it holds less than one of this many parts of the file's bytes.
 const COLD_PARTS: u64 = 16;
 
-/// Whether next to nothing of a file or block device is in the page cache. False where the kernel does not say
-/// (before 6.5).
+/// Returns true if next to nothing of a file or block device is in the page cache. Returns false if
+/// the kernel does not report this (before 6.5).
 ///
-/// Source: the manual page cachestat(2): arguments, structures, and that a length of 0 means up to the end.
+/// Source: the manual page cachestat(2): arguments, structures, and that a length of 0 means up to
+/// the end.
 pub(super) fn is_cold(file: &File) -> bool {
-    /// The same on all architectures but Alpha.
+    /// The number is the same on all architectures except Alpha.
     const CACHESTAT: libc::c_long = 451;
     let range: [u64; 2] = [0, 0];
-    // Pages that are cached, dirty, under write-back, evicted, recently evicted.
+    // The counts of pages that are cached, dirty, under write-back, evicted, recently evicted.
     let mut counts = [0_u64; 5];
     // SAFETY: the kernel reads two u64 at the second address and writes five at the third; both are live local
     // variables of that size. The file descriptor is open for as long as `file` is borrowed.
@@ -115,7 +117,7 @@ pub(super) fn is_cold(file: &File) -> bool {
     let bytes = if metadata.rdev() == 0 {
         metadata.blocks().exact_mul(512)
     } else {
-        // Clamp: a device that does not tell its size is not cold.
+        // Clamp: a device that does not report its size is not cold.
         block_device_bytes(file).unwrap_or(0)
     };
     let page_bytes = byte_length(rustix::param::page_size());
@@ -124,8 +126,9 @@ pub(super) fn is_cold(file: &File) -> bool {
     answer == 0 && cached.exact_mul(COLD_PARTS) < bytes
 }
 
-/// Whether the kernel says of the block device, or of the one that the file lies on, that its medium turns. Virtual
-/// disks often say so too; files whose file system has no one block device never do.
+/// Returns true if the kernel reports the block device as rotational. For a file, the block device
+/// below counts. Virtual disks are often reported as rotational. Files on a file system without a
+/// single block device never are.
 ///
 /// Source: the kernel's documentation "Queue sysfs files", `rotational`.
 pub(super) fn is_rotational(file: &File, is_block_device: bool) -> bool {
@@ -145,7 +148,7 @@ pub(super) fn is_rotational(file: &File, is_block_device: bool) -> bool {
     })
 }
 
-/// Fills all buffers from `offset` on; goes on after short reads.
+/// Fills all buffers from `offset` on; continues after short reads.
 pub(super) fn read_all_vectored(
     file: BorrowedFd<'_>,
     offset: u64,
@@ -170,7 +173,7 @@ pub(super) fn read_all_vectored(
     Ok(())
 }
 
-/// Writes all parts from `offset` on; goes on after short writes.
+/// Writes all parts from `offset` on; continues after short writes.
 pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
     let mut offset = offset;
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -190,8 +193,9 @@ pub(super) fn write_all_vectored(file: BorrowedFd<'_>, offset: u64, parts: &[&[u
     Ok(())
 }
 
-/// Fills the buffers as far as that needs no waiting for the medium, and says how far: not at all where the first bytes are
-/// not cached, or the file system cannot tell, or fails; the ordinary way then finds out.
+/// Fills the buffers as far as the page cache holds the bytes, and returns the number of bytes.
+/// Returns zero if the first bytes are not cached, or if the file system cannot tell or fails. The
+/// ordinary read then finds the cause.
 pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &mut [&mut [u8]]) -> usize {
     let answer = match buffers {
         [buffer] => rustix::io::preadv2(
@@ -206,11 +210,11 @@ pub(super) fn read_cached_vectored(file: BorrowedFd<'_>, offset: u64, buffers: &
             rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
         }
     };
-    // Clamp: what fails was not in memory.
+    // Clamp: a failed read counts as not cached.
     answer.unwrap_or(0)
 }
 
-/// Frees a range of a file, which then reads as zeros. `false` where its file system cannot.
+/// Frees a range of a file, which then reads as zeros. Returns false if the file system cannot.
 pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bool> {
     if length == 0 {
         return Ok(true);
@@ -223,7 +227,8 @@ pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<bo
     }
 }
 
-/// Makes a range of `target` the same blocks as one of `source`. Ranges are whole blocks of their file system.
+/// Shares the blocks of a range of `source` with a range of `target`. Ranges are whole blocks of
+/// their file system.
 ///
 /// Source: the manual FICLONERANGE(2const): request, structure, errors.
 pub(super) fn share(
@@ -242,7 +247,7 @@ pub(super) fn share(
     }
     const FICLONERANGE: libc::Ioctl = 0x4020_940d;
     if length == 0 {
-        // To the system that means up to the end.
+        // A length of zero would mean up to the end of the file.
         return Ok(());
     }
     let range = Range {
@@ -260,7 +265,7 @@ pub(super) fn share(
     }
 }
 
-/// Discards the whole sectors of a range; does nothing where the device has no discard.
+/// Discards the whole sectors of a range. Does nothing if the device has no discard.
 pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<()> {
     let unit = u64::from(sector_bytes).max(1);
     let end = offset.exact_add(length);
@@ -273,7 +278,7 @@ pub(super) fn discard_blocks(file: &File, offset: u64, length: u64, sector_bytes
     }
 }
 
-/// Zeroes a range of whole sectors. `false` where that needs writing after all.
+/// Zeroes a range of whole sectors. Returns false if the caller must write zeros instead.
 pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u32) -> io::Result<bool> {
     let unit = u64::from(sector_bytes);
     if offset.checked_rem(unit) != Some(0) || length.checked_rem(unit) != Some(0) {
@@ -285,7 +290,7 @@ pub(super) fn zero_blocks(file: &File, offset: u64, length: u64, sector_bytes: u
     range_request(file, BLKZEROOUT, offset, length)
 }
 
-/// `false` when the device does not know the request.
+/// Sends a request for a range. Returns false if the device does not support the request.
 fn range_request(file: &File, request: libc::Ioctl, offset: u64, length: u64) -> io::Result<bool> {
     let range: [u64; 2] = [offset, length];
     // SAFETY: both requests read two u64 (start and length in bytes) from the address they are given, which is

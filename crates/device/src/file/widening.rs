@@ -16,17 +16,17 @@ use crate::buffer::Buffer;
 use crate::error::{byte_length, out_of_range};
 
 impl FileBackend {
-    /// Whether a request can go to a file opened with `O_DIRECT` as it is.
+    /// Returns true if a request can go unchanged to a file opened with `O_DIRECT`.
     pub(super) fn is_aligned(&self, offset: u64, mut parts: impl Iterator<Item = (u64, u64)>) -> bool {
         let unit = u64::from(self.sector_bytes);
         let aligned = |value: u64| value.checked_rem(unit) == Some(0);
         aligned(offset) && parts.all(|(address, length)| aligned(address) && aligned(length))
     }
 
-    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also returns the index of `start` in
-    /// the buffer.
+    /// Reads `[start, end)`, widened to whole sectors, into a buffer of its own. Also returns the
+    /// index of `start` in the buffer.
     ///
-    /// The last sector may extend past the end of the file; those bytes read as zeros.
+    /// The last sector may extend beyond the end of the file. Those bytes read as zeros.
     pub(super) fn read_widened(&self, start: u64, end: u64) -> io::Result<(Buffer, usize)> {
         let unit = u64::from(self.sector_bytes).max(1);
         let lead = start.remainder(unit);
@@ -46,7 +46,7 @@ impl FileBackend {
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => return Err(cause),
             }
-            // A count that is no whole sector only occurs at the end of a file.
+            // Only at the end of a file does a read return a partial sector.
             if self.size_bytes <= first.exact_add(byte_length(filled)) {
                 break;
             }
@@ -54,8 +54,8 @@ impl FileBackend {
         Ok((buffer, usize::try_from(lead).map_err(too_long)?))
     }
 
-    /// Writes bytes that are not aligned, by reading the sectors at both ends first. The lock `widening` lets one
-    /// thread in: two such writes may share a sector.
+    /// Writes unaligned bytes, after reading the sectors at both ends. The lock `widening` excludes
+    /// other threads, because two such writes may share a sector.
     pub(super) fn write_widened(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _alone = self.widening.lock();
         let end = offset.exact_add(byte_length(bytes.len()));
@@ -72,7 +72,7 @@ impl FileBackend {
         let start = offset.exact_sub(byte_length(lead));
         self.file.write_all_at(&buffer, start)?;
         if !self.is_block_device && start.exact_add(byte_length(buffer.len())) > self.size_bytes {
-            // Widening made the file longer than it was.
+            // Widening made the file longer than before.
             self.file.set_len(self.size_bytes)?;
         }
         Ok(())

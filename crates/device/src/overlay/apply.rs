@@ -1,4 +1,4 @@
-//! Putting an overlay into its base.
+//! Applying an overlay: writing its blocks into its base.
 
 use buttress_exact::Exact as _;
 use std::path::Path;
@@ -11,26 +11,26 @@ use crate::device::{Device, OpenOptions};
 use crate::error::{IoError, Operation, byte_length, out_of_range};
 use crate::partition::Offset;
 
-/// Blocks that are copied at once: 1 MiB.
+/// The number of blocks that are copied at once: 1 MiB.
 const RUN_BLOCKS: u64 = 256;
 
-/// What was put into a base.
+/// The result of applying an overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// How many bytes of it were written.
+    /// The number of bytes that were written.
     pub bytes: u64,
 }
 
 /// Writes all blocks of the side file at `side` into the image file or block device at `base`, makes them durable, and
 /// deletes the side file.
 ///
-/// Interrupted, it can be begun again; until it is done, base and overlay are neither the old state nor the new one, and
-/// the side file cannot be used for anything else. `options` say how the base is opened; `partition` and `overlay` of them
-/// do not matter.
+/// An interrupted apply can be repeated. Until it is done, base and overlay have neither the old
+/// state nor the new one, and the side file cannot be used for anything else. `options` describe
+/// how to open the base; its fields `partition` and `overlay` have no effect.
 ///
 /// # Errors
-/// When `side` is no overlay, the base is in use or not the one that the overlay was made over, and what reading or
-/// writing fails with.
+/// Fails if `side` is no overlay, if the base is in use, or if the overlay was made over another
+/// base. Also fails if a read or write fails.
 pub fn apply(
     side: impl AsRef<Path>,
     base: impl AsRef<Path>,
@@ -62,7 +62,7 @@ pub fn apply(
     for run in map.runs(RUN_BLOCKS) {
         let start = run.start.exact_mul(BLOCK_BYTES);
         let end = run.end.exact_mul(BLOCK_BYTES).min(device.size_bytes());
-        // A side file that says otherwise is damaged, or of another base.
+        // A side file with such a block is damaged, or belongs to another base.
         let length = end
             .checked_sub(start)
             .and_then(|length| usize::try_from(length).ok());
@@ -77,7 +77,8 @@ pub fn apply(
     Ok(applied)
 }
 
-/// Refuses a base that the overlay was not made over. One that was begun with has changed meanwhile: its size remains.
+/// Refuses a base that the overlay was not made over. An apply that has begun has changed the base,
+/// so only its size is compared.
 fn require_base(side: &SideFile, device: &Device) -> std::io::Result<()> {
     let known = side.base();
     let same = match (device.base_state(), side.state) {

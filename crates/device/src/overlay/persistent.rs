@@ -23,13 +23,13 @@ pub(crate) struct Overlay {
     base: Arc<dyn Backend>,
     side: SideFile,
     writable: bool,
-    /// Which blocks the side file has.
+    /// The blocks that the side file holds.
     map: RwLock<Map, MapLock>,
-    /// One flush at a time; and copying up a part of a block, which reads before it writes.
+    /// Serialises flushes, and copies of partial blocks, which read before they write.
     order: Mutex<(), OrderLock>,
 }
 
-/// A run of bytes that lie in one place.
+/// A run of bytes in either the base or the side file.
 struct Run {
     start: u64,
     length: usize,
@@ -37,7 +37,8 @@ struct Run {
 }
 
 impl Overlay {
-    /// Opens the side file at `path` over `base`, whose state is `state`; makes it where there is none and `writable`.
+    /// Opens the side file at `path` over `base`, whose state is `state`. Creates the file if it
+    /// does not exist and `writable` is set.
     pub(crate) fn open(
         base: Arc<dyn Backend>,
         state: &BaseState,
@@ -56,7 +57,7 @@ impl Overlay {
         })
     }
 
-    /// Splits `[start, start + length)` where it changes hands between base and side file.
+    /// Splits `[start, start + length)` at changes between base and side file.
     fn runs(&self, start: u64, length: usize) -> Vec<Run> {
         let map = self.map.read();
         let end = start.exact_add(byte_length(length));
@@ -103,7 +104,7 @@ impl Overlay {
         check_range(self.size_bytes(), offset, length)
     }
 
-    /// Brings the blocks into the side file that `[start, end)` covers in part only: those at its ends.
+    /// Copies the partially covered blocks at the ends of `[start, end)` into the side file.
     fn copy_up_ends(&self, start: u64, end: u64) -> io::Result<()> {
         for at in [start, end] {
             let block = at.quotient(BLOCK_BYTES);
@@ -120,7 +121,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The blocks that `[start, end)` touches.
+    /// Returns the blocks that `[start, end)` touches.
     fn blocks(start: u64, end: u64) -> std::ops::Range<u64> {
         start.quotient(BLOCK_BYTES)..end.div_ceil(BLOCK_BYTES)
     }
@@ -183,7 +184,7 @@ impl Backend for Overlay {
         self.change(offset_bytes, length, || self.side.write(offset_bytes, bytes))
     }
 
-    /// The blocks first, then the map that makes them count.
+    /// Writes the blocks first, then the map that makes them valid.
     fn flush(&self) -> io::Result<()> {
         if !self.writable {
             return Ok(());
@@ -196,7 +197,8 @@ impl Backend for Overlay {
             .and_then(|()| self.side.write_map(&dirty))
             .and_then(|()| self.side.sync());
         if flushed.is_err() {
-            // The map on disk is older than the one in memory: a later flush has to write these parts again.
+            // The map on disk is older than the map in memory, so a later flush must write these
+            // parts again.
             self.map.write().give_back(dirty);
         }
         flushed
@@ -204,12 +206,12 @@ impl Backend for Overlay {
 
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_write(offset_bytes, length_bytes)?;
-        // Whole blocks that the side file has need not be kept there; what the base has stays.
+        // Whole blocks of the side file need not be kept. Bytes of the base stay.
         let end = offset_bytes.exact_add(length_bytes);
         let first = offset_bytes.div_ceil(BLOCK_BYTES);
         let last = end.quotient(BLOCK_BYTES);
         let start = first.exact_mul(BLOCK_BYTES);
-        // Clamp: a range inside one block covers none.
+        // Clamp: a range inside one block covers no whole block.
         let length = last.exact_mul(BLOCK_BYTES).saturating_sub(start);
         for run in self.runs(start, length.narrow()) {
             if run.changed {

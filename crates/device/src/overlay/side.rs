@@ -16,7 +16,7 @@
 //! | 36 | state (4 bytes): 0 in use, 1 being applied to the base |
 //! | 4092 | CRC-32C of all before it (4 bytes), as btrfs computes it |
 //!
-//! Holes in the file read as zeros, so that an overlay takes as much space as was changed.
+//! Holes in the file read as zeros, so an overlay takes as much space as its changes.
 
 use buttress_exact::{Exact as _, at_most};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,18 +30,18 @@ use rustix::fs::FlockOperation;
 
 use crate::error::byte_length;
 
-/// The unit in which an overlay keeps what was changed.
+/// The unit in which an overlay keeps changes.
 pub const BLOCK_BYTES: u64 = 4096;
 
 const HEADER_BYTES: usize = 4096;
 const MAP_START: u64 = 4096;
-/// Bytes of the map that are written at once, and the blocks that they stand for.
+/// The number of map bytes that are written at once, and the blocks that they represent.
 const MAP_PAGE: usize = 4096;
 const BLOCKS_PER_PAGE: u64 = 8 * 4096;
 const MAGIC: &[u8; 8] = b"BUTTROVL";
 const VERSION: u32 = 1;
 
-/// What an overlay remembers of its base, to know it again.
+/// The facts that an overlay records about its base, to recognise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BaseState {
     pub(crate) size_bytes: u64,
@@ -50,7 +50,7 @@ pub(crate) struct BaseState {
 }
 
 impl BaseState {
-    /// That of an open file or block device.
+    /// Returns the state of an open file or block device.
     pub(crate) fn of(file: &File, size_bytes: u64) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let is_file = metadata.is_file();
@@ -58,7 +58,7 @@ impl BaseState {
             size_bytes,
             changed_seconds: if is_file { metadata.mtime() } else { 0 },
             changed_nanoseconds: if is_file {
-                // Clamp: a number from the system.
+                // Clamp: the number comes from the system.
                 u32::try_from(metadata.mtime_nsec()).unwrap_or(0)
             } else {
                 0
@@ -67,14 +67,14 @@ impl BaseState {
     }
 }
 
-/// Whether a side file may be used, or is on its way into the base.
+/// The state of a side file: usable, or being applied to the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     InUse,
     BeingApplied,
 }
 
-/// The file.
+/// An open side file.
 #[derive(Debug)]
 pub(super) struct SideFile {
     file: File,
@@ -90,7 +90,7 @@ fn invalid(what: impl Into<String>) -> io::Error {
 
 fn number<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let bytes = header.get(at..at.exact_add(N));
-    // Clamp: a header is that long.
+    // Clamp: a header is long enough.
     bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
 }
 
@@ -101,13 +101,13 @@ fn put(header: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 fn checksum(header: &[u8]) -> u32 {
-    // Clamp: a header is that long, and the function gives 32 bits.
+    // Clamp: a header is long enough, and the function returns 32 bits.
     let covered = header.get(..HEADER_BYTES - 4).unwrap_or_default();
     u32::try_from(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, covered)).unwrap_or(0)
 }
 
 impl SideFile {
-    /// Opens the side file of a base; makes it where there is none and `writable`.
+    /// Opens the side file of a base. Creates it if it does not exist and `writable` is set.
     pub(super) fn open(path: &Path, base: &BaseState, writable: bool) -> io::Result<Self> {
         let opened = File::options()
             .read(true)
@@ -143,7 +143,7 @@ impl SideFile {
         Ok(side)
     }
 
-    /// Opens the side file to put it into a base of this size.
+    /// Opens the side file to apply it to a base of this size.
     pub(super) fn open_to_apply(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         lock(&file, path, true)?;
@@ -230,7 +230,7 @@ impl SideFile {
         self.file.write_all_at(&header, 0)
     }
 
-    /// Says in the file that it is on its way into the base.
+    /// Marks the file as being applied to the base.
     pub(super) fn begin_to_apply(&mut self) -> io::Result<()> {
         self.state = State::BeingApplied;
         self.write_header()?;
@@ -269,7 +269,7 @@ impl SideFile {
         self.file.sync_data()
     }
 
-    /// The map as it is in the file. Only what was ever written of it is read.
+    /// Reads the map from the file. Reads only the parts that were ever written.
     pub(super) fn load_map(&self) -> io::Result<Map> {
         let mut map = Map::default();
         let end = MAP_START.exact_add(map_bytes(self.base.size_bytes));
@@ -277,7 +277,8 @@ impl SideFile {
         while position < end {
             position = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(position)) {
                 Ok(data) => data,
-                // No more data; or a file system that does not tell, where all of it is read.
+                // No more data follows, or the file system does not report holes, so that all of
+                // the map is read.
                 Err(rustix::io::Errno::NXIO) => break,
                 Err(_) => position,
             };
@@ -312,7 +313,7 @@ impl Drop for SideFile {
     }
 }
 
-/// Exclusive for who writes, shared for who reads.
+/// Acquires the lock: exclusive for a writer, shared for a reader.
 fn lock(file: &File, path: &Path, writable: bool) -> io::Result<()> {
     let operation = if writable {
         FlockOperation::NonBlockingLockExclusive
@@ -341,7 +342,8 @@ fn data_start(base_bytes: u64) -> u64 {
     end.div_ceil(1 << 20).exact_mul(1 << 20)
 }
 
-/// Which blocks a side file has, and which parts of that are not in the file yet. Memory goes with what was changed.
+/// The blocks that a side file holds, and the changes of the map that are not in the file yet. Its
+/// memory is proportional to the changes.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     pages: BTreeMap<u64, Vec<u8>>,
@@ -374,19 +376,19 @@ impl Map {
         }
     }
 
-    /// The parts that changed since the last time.
+    /// Returns and clears the parts that changed since the last call.
     pub(super) fn take_dirty(&mut self) -> BTreeMap<u64, Vec<u8>> {
         let dirty = std::mem::take(&mut self.dirty);
         let page = |number| Some((number, self.pages.get(&number)?.clone()));
         dirty.into_iter().filter_map(page).collect()
     }
 
-    /// Takes parts back that could not be written.
+    /// Restores parts that could not be written.
     pub(super) fn give_back(&mut self, pages: BTreeMap<u64, Vec<u8>>) {
         self.dirty.extend(pages.into_keys());
     }
 
-    /// The blocks in the file, in ascending runs of at most `most` blocks.
+    /// Returns the blocks in the file, in ascending runs of at most `most` blocks.
     pub(super) fn runs(&self, most: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for (page, bytes) in &self.pages {

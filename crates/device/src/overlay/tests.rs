@@ -1,4 +1,4 @@
-//! Overlays against a byte vector, over bases that must not change.
+//! Tests of overlays against a byte vector, over bases that must not change.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -171,7 +171,7 @@ fn applying_that_was_interrupted_is_finished_and_nothing_else_allowed() {
     let mut side = SideFile::open_to_apply(&folder.path().join("side")).unwrap();
     side.begin_to_apply().unwrap();
     drop(side);
-    // A part of it has arrived.
+    // A part of the overlay has reached the base.
     let file = std::fs::File::options()
         .write(true)
         .open(folder.path().join("base"))

@@ -1,7 +1,8 @@
-//! An overlay whose changes stay in memory, and go with it: for looking at a volume as it would be after a change.
+//! An overlay that keeps its changes in memory until it is dropped. It shows a volume in its state
+//! after a change.
 //!
-//! What is written lands in blocks in memory; what is read comes from there where it was written, and from the base
-//! elsewhere. The base may be open for reading only: it is never written to. Flushes have nothing to do.
+//! Writes go to blocks in memory. Reads of written bytes come from there, and all other reads from
+//! the base. The base is never written, so it may be open for reading only. Flushes do nothing.
 
 use buttress_exact::{Exact as _, at_most};
 use std::collections::BTreeMap;
@@ -21,14 +22,14 @@ const BLOCK_BYTES: usize = 4096;
 
 type Blocks = BTreeMap<u64, Box<[u8]>>;
 
-/// A base and what was changed over it. See the module.
+/// A base and the changes over it; see the module's documentation.
 #[derive(Debug)]
 pub struct VolatileOverlay {
     base: Arc<dyn Backend>,
     changed: RwLock<Blocks, ChangedLock>,
 }
 
-/// A part of a block: the block's number, where in it, and how much.
+/// A part of a block: the block's number, the offset in it, and the length.
 struct Part {
     block: u64,
     inside: usize,
@@ -54,7 +55,7 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = Part> {
 }
 
 impl VolatileOverlay {
-    /// An overlay over `base`, without changes yet.
+    /// Makes an overlay over `base`, without changes yet.
     #[must_use]
     pub fn new(base: Arc<dyn Backend>) -> Self {
         Self {
@@ -70,7 +71,7 @@ impl VolatileOverlay {
         first < end && changed.range(first..end).next().is_some()
     }
 
-    /// Reads what was not changed by `read`, and puts what was over it.
+    /// Reads the base by `read`, and replaces the changed bytes.
     fn read_with<T>(
         &self,
         offset: u64,
@@ -106,7 +107,7 @@ impl VolatileOverlay {
         Ok(result)
     }
 
-    /// The block as the base has it; one that reaches past the base's end is filled up with zeros.
+    /// Returns the block of the base. Zeros fill a block that extends beyond the base's end.
     fn of_base(&self, block: u64) -> io::Result<Box<[u8]>> {
         let at = block.exact_mul(byte_length(BLOCK_BYTES));
         let length = at_most(self.size_bytes().exact_sub(at), BLOCK_BYTES);
@@ -191,7 +192,7 @@ impl Backend for VolatileOverlay {
         Ok(())
     }
 
-    /// What is no longer needed may stay as it is.
+    /// Discarded bytes may keep their content.
     fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         check_range(self.size_bytes(), offset_bytes, length_bytes)
     }

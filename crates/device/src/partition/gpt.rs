@@ -1,13 +1,14 @@
 //! GUID partition tables.
 //!
-//! A header lies in the second sector, its backup in the last; each has a checksum over itself and one over its
-//! array of entries. The backup is used when the primary fails its checks. An image does not say how large its
-//! sectors were: the header's place does, so 512 and 4096 bytes are tried.
+//! A header lies in the second sector, its backup in the last. Each has a checksum over itself, and
+//! one over its array of entries. The backup is used if the primary fails its checks. An image does
+//! not state its sector size, but the header's position reveals it, so 512 and 4096 bytes are
+//! tried.
 //!
-//! Source: UEFI specification, section 5.3 "GUID Partition Table (GPT) Disk Layout". Checksums are CRC-32 as in
-//! zlib, over the header with its own field as zero.
+//! Source: UEFI specification, section 5.3 "GUID Partition Table (GPT) Disk Layout". Checksums are
+//! CRC-32 as in zlib, over the header with its own field as zero.
 //!
-//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
+//! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
 
 use std::io;
 use std::ops::Range;
@@ -17,13 +18,13 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::{Partition, Table, invalid, le_u32, le_u64, read_at};
 use crate::backend::Backend;
 
-/// The largest array of entries that is read. The usual one has 16 KiB.
+/// The size of the largest array of entries that is read. The usual array has 16 KiB.
 pub(crate) const TABLE_BYTES: u64 = 4 << 20;
 
 const SIGNATURE: &[u8; 8] = b"EFI PART";
 const HEADER_BYTES_MIN: usize = 92;
 const ENTRY_BYTES_MIN: usize = 128;
-/// The type that a master boot record gives to the space that a GUID table rules.
+/// The partition type in a master boot record that covers the space of a GUID table.
 const PROTECTIVE_TYPE: u8 = 0xee;
 
 struct Header {
@@ -33,10 +34,10 @@ struct Header {
     entries_checksum: u32,
 }
 
-/// The table, or `None` if the device has none (and does not claim to).
+/// Returns the table, or `None` if the device has no table and does not claim to have one.
 ///
 /// # Errors
-/// When there is one, but both it and its backup are damaged, or reading fails.
+/// Fails if both the table and its backup are damaged, or if a read fails.
 pub(crate) fn read(device: &dyn Backend, sector_bytes: Option<u32>) -> io::Result<Option<Table>> {
     let sizes: &[u64] = match sector_bytes {
         Some(4096) => &[4096, 512],
@@ -65,7 +66,7 @@ pub(crate) fn read(device: &dyn Backend, sector_bytes: Option<u32>) -> io::Resul
     }
 }
 
-/// The table whose header lies in sector `lba`; `None` if there is no header at all.
+/// Returns the table whose header lies in sector `lba`; `None` if there is no header.
 fn read_copy(device: &dyn Backend, sector: u64, lba: u64) -> io::Result<Option<Table>> {
     let Ok(length) = usize::try_from(sector) else {
         return Ok(None);
@@ -159,8 +160,8 @@ fn read_entries(device: &dyn Backend, header: &Header, sector: u64) -> io::Resul
     Ok(entries)
 }
 
-/// The bytes of one entry's partition; `None` for an unused entry. A range that overflows is given as empty, so
-/// that asking for it says what is wrong.
+/// Returns the bytes of one entry's partition; `None` for an unused entry. Returns an empty range
+/// if the range overflows, so that its use reports the error.
 fn entry_range(entry: &[u8], sector: u64) -> Option<Range<u64>> {
     if entry.get(..16)?.iter().all(|byte| *byte == 0) {
         return None;
@@ -189,7 +190,8 @@ pub(super) mod tests {
     use super::*;
     use crate::memory::MemoryBackend;
 
-    /// A device of `sectors` sectors with a table of 4 entries; `parts` gives number, first and last sector.
+    /// Returns a device of `sectors` sectors with a table of 4 entries. `parts` gives number, first
+    /// and last sector.
     pub(in super::super) fn build(sector: usize, sectors: u64, parts: &[(usize, u64, u64)]) -> Vec<u8> {
         let mut bytes = vec![0; sector * sectors as usize];
         let mut entries = vec![0; 4 * 128];
@@ -273,7 +275,7 @@ pub(super) mod tests {
     #[test]
     fn hostile_counts_and_places_are_refused_with_valid_checksums() {
         let table = build(512, 64, &[]);
-        // (field offset in the header, value as 8 bytes, width)
+        // The columns are field offset in the header, value as 8 bytes, width.
         for (at, value, width) in [
             (80, u64::from(u32::MAX), 4),
             (84, 0, 4),

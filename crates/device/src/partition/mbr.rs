@@ -6,19 +6,20 @@
 //! record; its second leads to the next record, relative to the extended partition. Logical partitions are
 //! numbered from 5 in the order of the chain.
 //!
-//! The chain comes from disk: it is followed for at most [`MAX_LOGICAL`] links, so that a circle ends.
+//! The chain comes from disk, so at most [`MAX_LOGICAL`] links are followed. A cycle therefore
+//! ends.
 //!
-//! Source: the description of the MBR in the UEFI specification, section 5.2.1, and the behaviour of fdisk and
-//! the kernel for extended partitions (they are no part of any standard).
+//! Source: the description of the MBR in the UEFI specification, section 5.2.1, and the behaviour
+//! of fdisk and the kernel for extended partitions, which are part of no standard.
 //!
-//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
+//! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
 
 use std::io;
 
 use super::{Partition, Table, le_u32, read_at};
 use crate::backend::Backend;
 
-/// The most logical partitions that are looked at.
+/// The maximum number of logical partitions that are read.
 pub(crate) const MAX_LOGICAL: u32 = 128;
 
 const EXTENDED_TYPES: [u8; 3] = [0x05, 0x0f, 0x85];
@@ -39,8 +40,8 @@ impl Entry {
         self.kind != 0 && self.sectors > 0
     }
 
-    /// The partition it describes, counted from sector `base`. All values are sums and products of 32-bit
-    /// numbers and a sector size, so they fit.
+    /// Returns the partition that an entry describes, counted from sector `base`. All values are
+    /// sums and products of 32-bit numbers and a sector size, so they fit.
     fn partition(&self, number: u32, base: u64, sector_bytes: u32) -> Partition {
         let start = base.saturating_add(self.first_sector);
         let unit = u64::from(sector_bytes);
@@ -52,7 +53,7 @@ impl Entry {
     }
 }
 
-/// The table, or `None` if sector 0 has no signature, or no entry.
+/// Returns the table, or `None` if sector 0 has no signature or no entry.
 pub(crate) fn read(device: &dyn Backend, sector_bytes: u32) -> io::Result<Option<Table>> {
     let Some(entries) = read_record(device, 0)? else {
         return Ok(None);
@@ -85,7 +86,8 @@ fn read_chain(
     let mut number = FIRST_LOGICAL;
     for _ in 0..MAX_LOGICAL {
         let Some(entries) = read_record(device, record_at.saturating_mul(u64::from(sector_bytes)))? else {
-            // A chain that leaves the device or leads to something else: what was found so far stands.
+            // If the chain leaves the device or leads to something else, the partitions found so
+            // far remain valid.
             return Ok(());
         };
         let [logical, next, _, _] = entries;

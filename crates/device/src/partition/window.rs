@@ -1,6 +1,6 @@
-//! A backend that is a part of another one.
+//! A backend that is a part of another backend.
 //!
-//! Clamps: numbers of a partition table, which can be anything; what they reach past the device is refused.
+//! Clamps: the numbers of a partition table can be anything; ranges beyond the device are refused.
 
 use std::io;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::backend::RingTarget;
 use crate::backend::{Backend, Source};
 use crate::error::check_range;
 
-/// The bytes `range` of `whole`. Invariant: `range` lies within `whole`, so that an offset that was checked
-/// against the window's size can be added to its start.
+/// The bytes `range` of `whole`. Invariant: `range` lies within `whole`, so an offset that is
+/// within the window's size can be added to its start.
 #[derive(Debug)]
 pub(crate) struct Window {
     whole: Arc<dyn Backend>,
@@ -29,7 +29,7 @@ impl Window {
         Self { whole, name, range }
     }
 
-    /// Where in the whole an access lies; an error if it leaves the window.
+    /// Returns the offset in the whole of an access. Fails if the access leaves the window.
     fn place(&self, offset: u64, length: u64) -> io::Result<u64> {
         check_range(self.size_bytes(), offset, length)?;
         Ok(self.range.start.saturating_add(offset))

@@ -1,7 +1,8 @@
-//! Image files on systems other than Linux: positioned reads and writes, and nothing else.
+//! Image files on systems other than Linux, with positioned reads and writes only.
 //!
-//! This backend has no `O_DIRECT`, block devices, side files, holes or knowledge of the page cache. It refuses options that need
-//! one of them, except those that only make a job faster. To zero a range it writes zeros. A discarded range keeps its bytes.
+//! This backend has no `O_DIRECT`, block devices, side files, holes or access to the page cache's
+//! state. It refuses options that need one of them, except options that only make a job faster. It
+//! zeroes a range by writing zeros. A discarded range keeps its bytes.
 //!
 //! Linux compiles this module for its tests.
 
@@ -85,7 +86,7 @@ impl FileBackend {
     }
 }
 
-/// Takes the lock. A file system without locks has none.
+/// Acquires the lock. On a file system without locks, the file stays unlocked.
 fn lock(file: &File, write: bool) -> io::Result<()> {
     let locked = match write {
         true => file.try_lock(),

@@ -1,6 +1,7 @@
-//! Takes the place of the io_uring engine on systems without io_uring, and on processors that the crate `io-uring` does not know.
+//! A replacement for the io_uring engine on systems without io_uring, and on processors that the
+//! crate `io-uring` does not support.
 //!
-//! It refuses to start, as a kernel without io_uring does. The thread engine then serves the device.
+//! It refuses to start, like a kernel without io_uring. The thread engine then serves the device.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A file that threads read and write at positions of their own.
+//! A file that several threads read and write at positions of their own.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ lock_class!(PositionLock, "position", Rank::new(94).over_device());
 #[derive(Debug)]
 pub(super) struct PositionedFile {
     file: File,
-    /// The file's own position, on systems without positioned reads and writes.
+    /// Protects the file's own position, on systems without positioned reads and writes.
     #[cfg(not(any(unix, windows)))]
     position: Mutex<(), PositionLock>,
 }
@@ -33,7 +33,8 @@ impl PositionedFile {
         self.file.sync_data()
     }
 
-    /// Gives the lock back. A file that cannot be unlocked was not locked, and closing does the rest.
+    /// Releases the lock. A file that cannot be unlocked was not locked, and closing it does the
+    /// rest.
     pub(super) fn unlock(&self) {
         let _unlocked = self.file.unlock();
     }

@@ -1,4 +1,4 @@
-//! The portable backend, on the system that runs the tests.
+//! Tests of the portable backend, on the system that runs the tests.
 
 use std::io::ErrorKind;
 
@@ -40,7 +40,7 @@ fn writes_and_zeros_reach_the_file() {
     let (_folder, path, mut bytes) = image();
     let image = open(&path, &writable()).unwrap().backend;
     image.write_at(10, b"written").unwrap();
-    // More zeros than one write has.
+    // The range needs more zeros than one write has.
     image.zero(50, 3 * byte_length(ZEROS.len()) - 50).unwrap();
     image.discard(0, 5).unwrap();
     image.flush().unwrap();
@@ -83,7 +83,7 @@ fn options_that_need_linux_are_refused_by_name() {
         assert_eq!(refused.kind, ErrorKind::Unsupported, "{refused}");
         assert!(refused.to_string().contains(named), "{refused}");
     }
-    // Faster only where the page cache holds nothing of it.
+    // The option makes reads faster only if the page cache holds nothing of the file.
     let faster = OpenOptions {
         direct_when_cold: true,
         ..OpenOptions::default()

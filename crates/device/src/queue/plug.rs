@@ -1,9 +1,9 @@
-//! The plug: a batch of requests is held back, sorted by offset, and neighbours are merged before any goes down.
+//! The plug: a batch of requests is held back, sorted by offset, and merged before it is submitted.
 //!
-//! Requests that lie end to end become one [`Dispatch`] of at most `max_bytes` (a single request larger than
-//! that stays whole) and at most [`MAX_SEGMENTS`] requests. Requests that overlap are not merged: each has its
-//! own buffer to fill, and reading shared bytes twice is rare and harmless. Of writes that overlap, which comes last is
-//! not said.
+//! Adjacent requests become one [`Dispatch`] of at most `max_bytes` and at most [`MAX_SEGMENTS`]
+//! requests. A single larger request stays whole. Overlapping requests are not merged: each has its
+//! own buffer to fill, and reading shared bytes twice is rare and harmless. The order of
+//! overlapping writes is unspecified.
 
 use buttress_exact::Exact as _;
 use std::sync::Arc;
@@ -12,19 +12,21 @@ use std::time::Duration;
 use crate::error::byte_length;
 use crate::queue::request::{Dispatch, ReadRequest, WriteRequest};
 
-/// The most requests in one dispatch: each takes one entry of the operating system's vector, which holds 1024.
+/// The maximum number of requests in one dispatch. Each takes one entry of the operating system's
+/// vector, which holds 1024.
 pub(crate) const MAX_SEGMENTS: usize = 256;
 
 /// A sorted and merged batch.
 pub(crate) struct Plug {
-    /// What goes down, in ascending order of offset.
+    /// The dispatches in ascending order of offset.
     pub(crate) dispatches: Vec<Arc<Dispatch>>,
-    /// For each request, in the order asked: its dispatch, and its place in it.
+    /// For each request, in the caller's order: the index of its dispatch, and its index in the
+    /// dispatch.
     pub(crate) places: Vec<(usize, usize)>,
 }
 
 impl Plug {
-    /// A batch of reads.
+    /// Makes a plug of a batch of reads.
     pub(crate) fn reads(requests: &[ReadRequest], max_bytes: u64, now: Duration) -> Self {
         let ranges = requests
             .iter()
@@ -34,7 +36,7 @@ impl Plug {
         })
     }
 
-    /// A batch of writes.
+    /// Makes a plug of a batch of writes.
     pub(crate) fn writes(requests: &[WriteRequest], max_bytes: u64, now: Duration) -> Self {
         let ranges = requests
             .iter()
@@ -66,15 +68,15 @@ impl Plug {
     }
 }
 
-/// A request on its way through the plug.
+/// A request in the plug.
 pub(crate) struct Item {
-    /// Its number in the order asked.
+    /// The index of the request in the caller's order.
     pub(crate) asked: usize,
     pub(crate) offset_bytes: u64,
     pub(crate) length: usize,
 }
 
-/// Requests by offset. Of those for the same bytes, the one asked first goes first.
+/// Returns the requests ordered by offset. Requests for the same bytes keep the caller's order.
 pub(crate) fn in_order(ranges: impl Iterator<Item = (u64, usize)>) -> Vec<Item> {
     let mut order: Vec<Item> = ranges
         .enumerate()
@@ -88,7 +90,7 @@ pub(crate) fn in_order(ranges: impl Iterator<Item = (u64, usize)>) -> Vec<Item> 
     order
 }
 
-/// Requests in order, in runs that are merged.
+/// Splits ordered requests into runs that are merged.
 pub(crate) fn runs(order: &[Item], max_bytes: u64) -> impl Iterator<Item = &[Item]> {
     let mut rest = order;
     core::iter::from_fn(move || {
@@ -99,7 +101,8 @@ pub(crate) fn runs(order: &[Item], max_bytes: u64) -> impl Iterator<Item = &[Ite
     })
 }
 
-/// The longest prefix of `items` that may be merged; at least one, unless there are none.
+/// Returns the longest prefix of `items` that may be merged: at least one item, unless `items` is
+/// empty.
 fn first_run(items: &[Item], max_bytes: u64) -> Option<&[Item]> {
     let first = items.first()?;
     let mut end = first.offset_bytes.checked_add(byte_length(first.length));
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_sorted_and_merged_up_to_the_limit() {
-        // Asked out of order; 0..40 lies end to end, 50 stands apart.
+        // The requests are out of order. Bytes 0 to 40 are adjacent, and 50 is separate.
         let asked = [(30, 10), (50, 5), (0, 10), (20, 10), (10, 10)];
         assert_eq!(
             plug(&asked, 100),

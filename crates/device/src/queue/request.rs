@@ -1,13 +1,13 @@
-//! One request's way through the queue: asked, queued (perhaps merged with neighbours), started, completed.
+//! The life of one request in the queue: requested, queued and possibly merged, started, completed.
 //!
-//! A [`Dispatch`] is what goes down to the device: one run of bytes that serves one or more requests lying end
-//! to end, all reads or all writes. Each request has a [`Completion`], which its [`PendingRead`](crate::PendingRead)
-//! or [`PendingWrite`](crate::PendingWrite) waits on.
+//! A [`Dispatch`] is submitted to the device. It is one run of bytes for one or more adjacent
+//! requests, all reads or all writes. Each request has a [`Completion`], for which its
+//! [`PendingRead`](crate::PendingRead) or [`PendingWrite`](crate::PendingWrite) waits.
 //!
 //! Invariants:
-//! - a dispatch is started at most once ([`Dispatch::start`] answers `true` to one caller only), and a started
-//!   one always completes: every completion gets exactly one result;
-//! - a dispatch whose requests are all cancelled before it is started is never started.
+//! - a dispatch is started at most once, because [`Dispatch::start`] returns true to one caller
+//!   only. A started dispatch always completes: every completion receives exactly one result;
+//! - a dispatch whose requests are all cancelled before the start is never started.
 
 use buttress_exact::Exact as _;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -23,28 +23,28 @@ use crate::queue::statistics::Direction;
 
 lock_class!(ResultLock, "result", Rank::LEAF);
 
-/// What a caller asks for: the bytes `[offset_bytes, offset_bytes + length)`.
+/// A request to read the bytes `[offset_bytes, offset_bytes + length)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// First byte.
+    /// The offset of the first byte.
     pub offset_bytes: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: usize,
 }
 
-/// Bytes to be written from `offset_bytes` on.
+/// A request to write bytes from `offset_bytes` on.
 ///
-/// They are counted, not copied, on their way to the device: a slice of a larger [`Bytes`] costs nothing. Memory
-/// from a [`Buffer`] suits `O_DIRECT`; other memory is copied there.
+/// The bytes are reference-counted and not copied on the path to the device, so a slice of a larger
+/// [`Bytes`] costs nothing. Memory from a [`Buffer`] suits `O_DIRECT`; other memory is copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteRequest {
-    /// Where the first byte goes.
+    /// The offset of the first byte.
     pub offset_bytes: u64,
-    /// What is written.
+    /// The bytes to write.
     pub bytes: Bytes,
 }
 
-/// Where the result of one request arrives.
+/// The place at which the result of one request arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
     result: Mutex<Arrival, ResultLock>,
@@ -69,12 +69,12 @@ impl Completion {
         !matches!(*self.result.lock(), Arrival::Awaited)
     }
 
-    /// The result, if it is there and was not taken before.
+    /// Returns the result, if it has arrived and was not taken before.
     pub(crate) fn take(&self) -> Option<Result<Buffer, IoError>> {
         Self::take_from(&mut self.result.lock())
     }
 
-    /// Blocks until the result is there. `None` only when it was taken before.
+    /// Waits for the result. Returns `None` only if it was taken before.
     pub(crate) fn wait(&self) -> Option<Result<Buffer, IoError>> {
         let mut result = self.result.lock();
         while matches!(*result, Arrival::Awaited) {
@@ -99,7 +99,7 @@ impl Completion {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) length: usize,
-    /// What a write brings; empty for a read. A write completes with an empty buffer.
+    /// The payload of a write; empty for a read. A write completes with an empty buffer.
     pub(crate) payload: Bytes,
     pub(crate) completion: Completion,
 }
@@ -108,24 +108,26 @@ const QUEUED: u8 = 0;
 const STARTED: u8 = 1;
 const CANCELLED: u8 = 2;
 
-/// A run of bytes to read or write at once, and the requests that it serves, in order of their offsets.
+/// A run of bytes to read or write at once, and the requests that it serves, in order of their
+/// offsets.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     pub(crate) direction: Direction,
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
     pub(crate) segments: Vec<Segment>,
-    /// When it was queued, on the device's clock.
+    /// The time at which it was queued, on the device's clock.
     pub(crate) queued: Duration,
     state: AtomicU8,
-    /// Requests that somebody still waits for.
+    /// The number of requests that are still wanted.
     wanted: AtomicUsize,
-    /// It was tried from memory in vain. That attempt may have made the kernel ask the medium.
+    /// True if an attempt to read it from memory failed. The attempt may have made the kernel read
+    /// the medium.
     missed: AtomicBool,
 }
 
 impl Dispatch {
-    /// Not all of its bytes were in memory when somebody looked.
+    /// Records that not all of the bytes were in memory at an attempt.
     pub(crate) fn note_missed(&self) {
         self.missed.store(true, Ordering::Relaxed);
     }
@@ -169,25 +171,25 @@ impl Dispatch {
         }
     }
 
-    /// Whether it writes.
+    /// Returns true if the dispatch writes.
     pub(crate) fn is_write(&self) -> bool {
         self.direction == Direction::Write
     }
 
-    /// How many requests were saved by merging.
+    /// Returns the number of requests that merging saved.
     pub(crate) fn merged(&self) -> usize {
         self.segments.len().exact_sub(1)
     }
 
-    /// Claims the dispatch: `true` for exactly one caller, who must then complete it.
+    /// Claims the dispatch. Returns true to exactly one caller, which must then complete it.
     pub(crate) fn start(&self) -> bool {
         self.state
             .compare_exchange(QUEUED, STARTED, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
-    /// One of its requests is no longer wanted. `true` if that was the last one and the dispatch had not been
-    /// started: the caller must take it out of its queue.
+    /// Records that one of the requests is no longer wanted. Returns true if it was the last one
+    /// and the dispatch was not started. The caller must then remove the dispatch from its queue.
     pub(crate) fn unwant(&self) -> bool {
         let last = self.wanted.fetch_sub(1, Ordering::AcqRel) == 1;
         last && self

@@ -1,9 +1,10 @@
-//! What the request queue counts, and the figures that iostat makes of it.
+//! The counters of the request queue, and the figures that iostat derives from them.
 //!
-//! Source: the manual page iostat(1), "Device Utilization Report", for the meaning of each column; a request is
-//! counted when it completes, after merging, and its waiting time runs from the moment it was queued.
+//! Source: the manual page iostat(1), "Device Utilization Report", for the meaning of each column.
+//! A request is counted when it completes, after merging. Its waiting time runs from the moment it
+//! was queued.
 //!
-//! Clamps: counters and times of statistics may stop at their largest number; a clock may stand still.
+//! Clamps: statistics may stop at their largest number; a clock may stand still.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,16 +14,16 @@ use buttress_locks::{Rank, lock_class};
 
 lock_class!(StatisticsLock, "state", Rank::LEAF);
 
-/// Raw counters of one direction.
+/// The raw counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests completed, after merging.
+    /// The number of completed requests, after merging.
     pub requests: u64,
-    /// Requests that were merged into a neighbour and so not counted in `requests`.
+    /// The number of requests that were merged into a neighbour, and are not counted in `requests`.
     pub merged: u64,
-    /// Bytes moved by completed requests.
+    /// The bytes of completed requests.
     pub bytes: u64,
-    /// Sum over completed requests of the time from being queued to completion.
+    /// The sum of the times from queueing to completion of all completed requests.
     pub waited: Duration,
 }
 
@@ -59,12 +60,12 @@ impl Counters {
     }
 }
 
-/// Reads that reached no device, because the page cache had all of their bytes.
+/// Reads that reached no device, because the page cache held all their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
-    /// How many, after merging.
+    /// The number of reads, after merging.
     pub reads: u64,
-    /// Their bytes.
+    /// The bytes of these reads.
     pub bytes: u64,
 }
 
@@ -77,31 +78,34 @@ impl Copies {
     }
 }
 
-/// What a device did in a span of time. Printed (`{}`) as a row of `iostat -x`, under [`Self::HEADER`].
+/// A device's activity in a span of time. Prints (`{}`) as a row of `iostat -x`, under
+/// [`Self::HEADER`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueStatistics {
     /// The device's name.
     pub device: String,
     /// The span of time: real for real devices, virtual for simulated ones.
     pub elapsed: Duration,
-    /// Reads.
+    /// The counters of reads.
     pub reads: Counters,
-    /// Writes.
+    /// The counters of writes.
     pub writes: Counters,
-    /// How long at least one request was queued or in service.
+    /// The time during which at least one request was queued or in service.
     pub busy: Duration,
-    /// Requests that were cancelled before they were started (in no other counter).
+    /// The number of requests that were cancelled before they were started. No other counter
+    /// includes them.
     pub cancelled: u64,
-    /// Reads that the page cache served (in no other counter, as iostat does not see them). Large ones that the io_uring
-    /// engine hands to the kernel are counted as reads wherever they come from: the kernel does not tell.
+    /// Reads that the page cache served. No other counter includes them, because iostat does not
+    /// see them. Large reads through io_uring count as device reads, because the kernel does not
+    /// report their source.
     pub copies: Copies,
 }
 
 impl QueueStatistics {
-    /// The column heads that belong to the printed row.
+    /// The column heads of the printed row.
     pub const HEADER: &str = "Device               r/s      rkB/s   rrqm/s  %rrqm r_await rareq-sz      w/s      wkB/s   wrqm/s  %wrqm w_await wareq-sz aqu-sz  %util";
 
-    /// The difference to an earlier reading of the same device's counters.
+    /// Returns the difference to an earlier reading of the same device's counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -185,14 +189,14 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { real(part) / real(whole) }
 }
 
-/// Which way bytes go.
+/// The direction of the bytes: read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
-/// The counters of a running queue. Times are given by the caller, as spans since the device was opened: the
+/// The counters of a running queue. Callers pass times as spans since the device was opened, so the
 /// recorder serves real and virtual clocks alike.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
@@ -211,7 +215,7 @@ struct State {
 }
 
 impl Recorder {
-    /// `count` requests (after merging) were queued at `now`.
+    /// Records that `count` requests (after merging) were queued at `now`.
     pub(crate) fn queued(&self, count: usize, now: Duration) {
         let mut state = self.state.lock();
         if state.in_flight == 0 {
@@ -220,7 +224,8 @@ impl Recorder {
         state.in_flight = state.in_flight.saturating_add(crate::error::byte_length(count));
     }
 
-    /// A request of `bytes`, which `merged` others were merged into, was queued at `queued` and completed at `now`.
+    /// Records that a request of `bytes`, into which `merged` others were merged, was queued at
+    /// `queued` and completed at `now`.
     pub(crate) fn completed(
         &self,
         direction: Direction,
@@ -241,19 +246,19 @@ impl Recorder {
         state.left_the_queue(now);
     }
 
-    /// What was asked for was copied out of memory, without being queued.
+    /// Records bytes that were copied from memory without being queued.
     pub(crate) fn copied(&self, bytes: u64) {
         self.state.lock().count_copy(bytes);
     }
 
-    /// The same of a request that was queued.
+    /// Records bytes of a queued request that were copied from memory.
     pub(crate) fn copied_from_queue(&self, bytes: u64, now: Duration) {
         let mut state = self.state.lock();
         state.count_copy(bytes);
         state.left_the_queue(now);
     }
 
-    /// A queued request was cancelled before it was started.
+    /// Records that a queued request was cancelled before it was started.
     pub(crate) fn cancelled(&self, now: Duration) {
         let mut state = self.state.lock();
         state.cancelled = state.cancelled.saturating_add(1);
@@ -304,8 +309,9 @@ mod tests {
         );
     }
 
-    /// One second of the drive of the v6.3 row in the kernel's commit ae76d8e3e135: 9731 reads a second, 17237
-    /// merges, 3425544 KiB, 2.18 ms each. iostat printed the other columns: we must come to the same ones.
+    /// The numbers are one second of a drive, in the v6.3 row of the kernel's commit ae76d8e3e135.
+    /// They are 9731 reads a second, 17237 merges, 3425544 KiB, and 2.18 ms each. The other columns
+    /// must equal those that iostat printed.
     #[test]
     fn a_published_row_of_iostat_is_reproduced() {
         let statistics = QueueStatistics {
@@ -323,7 +329,7 @@ mod tests {
         near(statistics.reads.merged_percent(), 63.92, 0.005);
         near(statistics.reads.request_kibibytes(), 352.02, 0.01);
         near(statistics.reads.await_milliseconds(), 2.18, 0.001);
-        // 2.18 is itself rounded to 0.01: 9731 x 0.005 ms is the difference it can make.
+        // 2.18 is rounded to 0.01, which allows a difference of 9731 x 0.005 ms.
         near(statistics.mean_queue_depth(), 21.18, 0.05);
         let row = statistics.to_string();
         assert!(row.starts_with("nvme0n1p3"), "{row}");
@@ -347,8 +353,9 @@ mod tests {
         );
     }
 
-    /// By hand: A [0, 10) ms and B [5, 20) ms overlap, then nothing until C [30, 40): busy 20 + 10 ms; waited
-    /// 10 + 15 + 10 = 35 ms in 50 ms, a mean depth of 0.7.
+    /// Computed by hand: A [0, 10) ms and B [5, 20) ms overlap, then nothing runs until C [30, 40).
+    /// The device is busy for 20 + 10 ms. The requests wait 10 + 15 + 10 = 35 ms in 50 ms, a mean
+    /// depth of 0.7.
     #[test]
     fn overlapping_requests_are_busy_once_and_waited_twice() {
         let ms = Duration::from_millis;

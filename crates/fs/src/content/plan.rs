@@ -1,4 +1,4 @@
-//! Cutting ranges of files into pieces to read.
+//! Planning: splitting ranges of files into pieces to read.
 
 use super::{Chunk, Content, PIECE_BYTES, Piece, Planned, Slice};
 use crate::extents::{DiskExtent, FileRange, InlineContent, RangeKind};
@@ -9,12 +9,12 @@ use buttress_volume::ExtentRead;
 use smallvec::smallvec;
 use std::ops::Range;
 
-/// How many ranges share the reading of one compressed extent. More of them are read in several pieces, so that
-/// a file of nothing but such ranges is planned in bounded memory.
+/// The maximum number of ranges that share one read of a compressed extent. More ranges are read in
+/// several pieces, so that a file of only such ranges is planned in bounded memory.
 const SLICES_MAX: usize = 64;
 
-/// Plans the part of `range` that lies in `wanted`, appending to `planned`. Neighbouring ranges of the same
-/// compressed extent share one piece.
+/// Plans the part of `range` that lies in `wanted`, and appends to `planned`. Adjacent ranges of
+/// the same compressed extent share one piece.
 pub fn plan(
     location: Location,
     sector_bytes: u32,
@@ -40,7 +40,8 @@ pub fn plan(
         }
         RangeKind::Inline(inline) => plan_inline(location, range, from, length, inline, planned),
         RangeKind::Data(extent) => {
-            // The range was checked to lie inside its extent, and addresses not to overflow.
+            // A check ensured that the range lies inside its extent, and that addresses do not
+            // overflow.
             let skipped = from.distance_from(range.offset);
             let inside = extent.offset.exact_add(skipped).get();
             if extent.compression == Compression::None {
@@ -64,7 +65,7 @@ fn plan_inline(
         planned.push(Planned::Inline(location, from, inline.clone(), length));
         return;
     }
-    // The item can hold fewer bytes than the range has: the rest is zeros.
+    // The item can hold fewer bytes than the range. The rest reads as zeros.
     let stored = inline.stored.len();
     let start = from.distance_from(range.offset).at_most(stored);
     let end = start.exact_add(length.at_most(stored.exact_sub(start)));
@@ -79,7 +80,8 @@ fn plan_inline(
     }
 }
 
-/// Plain data: pieces of whole sectors that end at multiples of [`PIECE_BYTES`] of the extent.
+/// Plans plain data: pieces of whole sectors that end at multiples of [`PIECE_BYTES`] of the
+/// extent.
 fn plan_plain(
     location: Location,
     sector_bytes: u32,
@@ -117,7 +119,7 @@ fn plan_plain(
     }
 }
 
-/// Compressed data: the whole extent, whatever part of it is wanted.
+/// Plans compressed data: the whole extent, whichever part of it is needed.
 fn plan_compressed(
     location: Location,
     extent: &DiskExtent,
@@ -126,7 +128,7 @@ fn plan_compressed(
     length: ByteCount,
     planned: &mut Vec<Planned>,
 ) {
-    // Sizes of compressed extents were checked against their limit, 128 KiB.
+    // The sizes of compressed extents were checked against their limit of 128 KiB.
     let start: usize = inside.narrow();
     let slice = Slice {
         offset,

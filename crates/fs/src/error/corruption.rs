@@ -1,4 +1,4 @@
-//! What can be wrong with a volume above the level of single items: one variant per check.
+//! The errors of a volume above the level of single items: one variant for each check.
 
 use super::Name;
 use crate::location::Location;
@@ -7,37 +7,37 @@ use buttress_format::{
     TreeId,
 };
 
-/// A rule of the format that the volume breaks above the level of single items.
+/// A violated rule of the format above the level of single items.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// An item fails its checks although its block passed them.
+    /// An item fails its checks, although its block passed them.
     #[error("tree {tree}: {error}")]
     Item {
         /// The tree that holds the item.
         tree: TreeId,
-        /// The check.
+        /// The failed check.
         error: ItemError,
     },
-    /// An item that must exist does not.
+    /// A mandatory item does not exist.
     #[error("tree {tree}: item {key} is missing ({what})")]
     ItemMissing {
-        /// The tree.
+        /// The tree that lacks the item.
         tree: TreeId,
-        /// The key.
+        /// The key of the item.
         key: Key,
-        /// What the item would say.
+        /// The content that the item should have.
         what: &'static str,
     },
-    /// An extent that is referred to has no item in the extent tree, or one without references.
+    /// A referenced extent has no item in the extent tree, or an item without references.
     #[error("extent [{logical}, +{length}) has no item in the extent tree, or no references left")]
     ExtentMissing {
-        /// Where the extent begins.
+        /// The first byte of the extent.
         logical: Logical,
-        /// How long it is.
+        /// The length of the extent.
         length: ByteCount,
     },
-    /// A reference that is to be dropped is not there.
+    /// A reference to drop does not exist.
     #[error("extent {logical} has no reference {reference}")]
     ReferenceMissing {
         /// The extent.
@@ -48,44 +48,44 @@ pub enum Corruption {
     /// The log refers to data that is no extent, in a range that is not free.
     #[error("the log refers to data at [{logical}, +{length}), which is no extent and is not free")]
     LoggedRangeInUse {
-        /// Where the data begins.
+        /// The first byte of the data.
         logical: Logical,
-        /// How long it is.
+        /// The length of the data.
         length: ByteCount,
     },
-    /// The free-space tree says something else of a range than the extent tree.
+    /// The free-space tree and the extent tree contradict each other on a range.
     #[error("the free-space tree disagrees with the extent tree at [{logical}, +{length})")]
     FreeSpaceDisagrees {
-        /// Where the range begins.
+        /// The first byte of the range.
         logical: Logical,
-        /// How long it is.
+        /// The length of the range.
         length: ByteCount,
     },
-    /// The log tree says what no log can say.
+    /// The log tree holds an item that no log can hold.
     #[error("log tree, at {key}: {what}")]
     Log {
-        /// Where in the log.
+        /// The key of the item.
         key: Key,
-        /// What is wrong.
+        /// The error of the item.
         what: &'static str,
     },
-    /// A tree that the volume needs has no root item, or one that cannot be used.
+    /// A mandatory tree has no root item, or an unusable one.
     #[error("tree {tree} has no root item")]
     TreeMissing {
         /// The tree.
         tree: TreeId,
     },
-    /// The name of an entry could not be a name.
+    /// The name of an entry is invalid.
     #[error("{directory}, index {index}: the entry's name \"{name}\" is not a valid name")]
     NameInvalid {
         /// The directory that holds it.
         directory: Location,
-        /// The index of the entry, 0 where it was found by hash.
+        /// The index of the entry; 0 if it was found by hash.
         index: u64,
         /// The name.
         name: Name,
     },
-    /// An entry of a directory points at something that no entry can point at.
+    /// The target of a directory entry is invalid.
     #[error(
         "{directory}: the entry \"{name}\" points at {target}, which is neither an inode nor a subvolume"
     )]
@@ -94,7 +94,7 @@ pub enum Corruption {
         directory: Location,
         /// The name of the entry.
         name: Name,
-        /// The key that it points at.
+        /// The key of the target.
         target: Key,
     },
     /// An entry's file type differs from the mode of its inode.
@@ -108,22 +108,22 @@ pub enum Corruption {
         name: Name,
         /// The type that the entry holds.
         entry_kind: &'static str,
-        /// The inode that it points at.
+        /// The inode of the entry.
         inode: InodeNumber,
         /// The mode of the inode.
         mode: u32,
     },
-    /// An entry is in the index of a directory but cannot be found by name.
+    /// The index of a directory holds an entry that cannot be found by name.
     #[error("{directory}: \"{name}\" has index {index} but no entry by name (DIR_ITEM is missing)")]
     DirItemMissing {
         /// The directory.
         directory: Location,
         /// The name.
         name: Name,
-        /// Its index.
+        /// The index of the entry.
         index: u64,
     },
-    /// An entry can be found by name but is not in the index of the directory.
+    /// An entry can be found by name, but the index of the directory lacks it.
     #[error("{directory}: \"{name}\" is not in the index of the directory (DIR_INDEX is missing)")]
     DirIndexMissing {
         /// The directory.
@@ -131,8 +131,8 @@ pub enum Corruption {
         /// The name.
         name: Name,
     },
-    /// A directory is entered by an entry that is not the one that the directory itself names: following
-    /// such entries could lead in circles.
+    /// The entry that leads to a directory is not the one that the directory itself names.
+    /// Following such entries could lead in circles.
     #[error("{directory}: \"{name}\" points to directory {target}, which has another parent")]
     DirectoryLinkedTwice {
         /// The directory that holds the entry.
@@ -142,7 +142,7 @@ pub enum Corruption {
         /// The directory that it leads to.
         target: Location,
     },
-    /// Directories that do not name their own place are so many that circles cannot be told.
+    /// Too many directories do not name their own place for cycles to be detected.
     #[error("{directory}: more than {limit} directories without an INODE_REF; skipped")]
     DirectoriesUnverified {
         /// The first directory over the limit.
@@ -150,14 +150,14 @@ pub enum Corruption {
         /// The limit.
         limit: usize,
     },
-    /// A directory lies deeper than any path can reach.
+    /// A directory is nested deeper than any path can reach.
     #[error("{directory}: nested too deeply ({depth} levels, {path_bytes} bytes of path); skipped")]
     DirectoryTooDeep {
         /// The directory.
         directory: Location,
-        /// How many levels lie above it.
+        /// The number of levels above the directory.
         depth: usize,
-        /// The length of its path.
+        /// The length of the directory's path.
         path_bytes: usize,
     },
     /// Two extents of a file overlap, or an extent ends beyond 2^64.
@@ -167,11 +167,11 @@ pub enum Corruption {
     ExtentOverlap {
         /// The file.
         location: Location,
-        /// Where the extent begins.
+        /// The file offset of the extent.
         offset: FileOffset,
-        /// Its length.
+        /// The length of the extent.
         length: ByteCount,
-        /// Where the extent before it ends.
+        /// The end of the previous extent.
         previous_end: FileOffset,
     },
     /// A compressed extent is larger than any that btrfs makes.
@@ -181,27 +181,27 @@ pub enum Corruption {
     CompressedTooLarge {
         /// The file.
         location: Location,
-        /// Where the extent begins.
+        /// The file offset of the extent.
         offset: FileOffset,
-        /// Its size on disk.
+        /// The extent's size on disk.
         disk_bytes: ByteCount,
-        /// Its size in memory.
+        /// The extent's size in memory.
         ram_bytes: ByteCount,
         /// The limit for both.
         limit: ByteCount,
     },
-    /// A file range points outside its extent.
+    /// A file range lies outside its extent.
     #[error(
         "{location}, offset {offset}: [{extent_offset}, +{length}) is outside of the extent's {ram_bytes} bytes"
     )]
     ExtentOutOfBounds {
         /// The file.
         location: Location,
-        /// Where the range begins in the file.
+        /// The file offset of the range.
         offset: FileOffset,
-        /// Where it begins in the extent.
+        /// The offset of the range in the extent.
         extent_offset: ByteCount,
-        /// Its length.
+        /// The length of the range.
         length: ByteCount,
         /// The size of the extent in memory.
         ram_bytes: ByteCount,
@@ -211,28 +211,28 @@ pub enum Corruption {
     Decompression {
         /// The file.
         location: Location,
-        /// Where the extent begins in the file.
+        /// The file offset of the extent.
         offset: FileOffset,
-        /// Where it lies, 0 for inline.
+        /// The address of the extent; 0 for inline content.
         logical: Logical,
-        /// What is wrong with it.
+        /// The error of decompression.
         error: CompressionError,
     },
-    /// Data of a file for which no copy has the right checksum.
+    /// No copy of a file's data has the correct checksum.
     #[error(
         "{location}, offset {offset}: {length} bytes at logical {logical} fail their checksum in every copy"
     )]
     DataChecksum {
         /// The file.
         location: Location,
-        /// Where in the file the loss begins.
+        /// The file offset of the lost bytes.
         offset: FileOffset,
-        /// How many bytes are lost.
+        /// The number of lost bytes.
         length: ByteCount,
-        /// Where they lie.
+        /// The address of the lost bytes.
         logical: Logical,
     },
-    /// Data of a file that should have checksums and has none.
+    /// A file's data lacks checksums that it should have.
     #[error(
         "{location}, offset {offset}: no checksums for {length} bytes at logical {logical} \
          (rescue=ignoredatacsums reads them unverified)"
@@ -240,14 +240,14 @@ pub enum Corruption {
     DataChecksumMissing {
         /// The file.
         location: Location,
-        /// Where in the file.
+        /// The file offset of the data.
         offset: FileOffset,
-        /// How many bytes.
+        /// The number of bytes.
         length: ByteCount,
-        /// Where they lie.
+        /// The address of the data.
         logical: Logical,
     },
-    /// A symlink without a target, or with one that is longer than a path can be.
+    /// A symlink has no target, or one that is longer than a path can be.
     #[error(
         "{location}: the target of the symbolic link has an invalid length (found {length} bytes, expected 1 to {limit})"
     )]
@@ -259,7 +259,7 @@ pub enum Corruption {
         /// The limit.
         limit: ByteCount,
     },
-    /// A subvolume is found at a second place, or contains itself.
+    /// A subvolume appears at a second place, or contains itself.
     #[error("subvolume {subvolume} is in several directories, the second one {directory}; skipped")]
     SubvolumeLinkedTwice {
         /// The subvolume.
@@ -267,75 +267,76 @@ pub enum Corruption {
         /// The directory that leads to it.
         directory: Location,
     },
-    /// Climbing from an inode or a subvolume to the top does not end.
+    /// The ascent from an inode or a subvolume to the top does not end.
     #[error("{location}: the path to the top level has more than {limit} components")]
     ParentLoop {
-        /// Where the climb began.
+        /// The start of the ascent.
         location: Location,
-        /// After how many steps it was given up.
+        /// The number of steps after which the ascent stopped.
         limit: usize,
     },
-    /// More of a block group is free and used than it is long: what is free would be overwritten.
+    /// The free and used bytes of a block group exceed its length. Allocating the free bytes would
+    /// overwrite data.
     #[error(
         "block group {group}: free and used bytes do not fit its length (found {free} free and {used} used or pending bytes, expected {length} in total); run `buttress check`"
     )]
     FreeSpaceInUse {
-        /// Its address.
+        /// The block group's address.
         group: Logical,
-        /// Its length.
+        /// The block group's length.
         length: ByteCount,
-        /// What its item says, and what waits for a commit.
+        /// The used bytes by its item, plus the bytes pending for a commit.
         used: ByteCount,
-        /// What the free-space tree, or the extent tree, leaves.
+        /// The free bytes by the free-space tree or the extent tree.
         free: ByteCount,
     },
-    /// More of a block group is freed than its item says is used.
+    /// More bytes of a block group are freed than its item counts as used.
     #[error(
         "block group {group}: {freed} bytes are freed, but only {used} are recorded as used; run `buttress check`"
     )]
     GroupUsedTooLow {
-        /// Its address.
+        /// The block group's address.
         group: Logical,
-        /// What its item says, less what was freed.
+        /// The used bytes by its item, minus the bytes freed so far.
         used: ByteCount,
-        /// What is freed.
+        /// The number of bytes to free.
         freed: ByteCount,
     },
-    /// An extent that no block group holds as a whole.
+    /// No block group contains the whole extent.
     #[error("extent {logical}: no block group has its {length} bytes")]
     OutsideGroups {
         /// The extent.
         logical: Logical,
-        /// Its length.
+        /// The length of the extent.
         length: ByteCount,
     },
-    /// An extent has fewer references than go.
+    /// An extent has fewer references than are dropped.
     #[error(
         "extent {logical}: its reference count is {references}, and a change by {change} is impossible; run `buttress check`"
     )]
     ReferencesTooFew {
         /// The extent.
         logical: Logical,
-        /// What is recorded.
+        /// The recorded number of references.
         references: u64,
-        /// The change.
+        /// The change of the number.
         change: i64,
     },
-    /// A device's item counts fewer bytes than go.
+    /// A device's item counts fewer bytes than are freed.
     #[error(
         "device {device}: its item has {used} used bytes of {total}, and a change by {change} is impossible"
     )]
     DeviceUsedWrong {
         /// The device.
         device: DeviceId,
-        /// What is recorded.
+        /// The recorded number of bytes.
         used: ByteCount,
         /// The device's size.
         total: ByteCount,
-        /// The change.
+        /// The change of the number.
         change: i64,
     },
-    /// References from the extent tree do not lead to what they say.
+    /// The target of a back reference does not refer to the extent.
     #[error("extent {logical}: the reference {reference} points to nothing")]
     BackReferenceDangling {
         /// The extent.
@@ -343,7 +344,7 @@ pub enum Corruption {
         /// The reference, as text.
         reference: String,
     },
-    /// An extent has more sharers than are followed.
+    /// An extent has more references than the limit that is followed.
     #[error("extent {logical}: more than {limit} blocks refer to it; further references are ignored")]
     BackReferencesTooMany {
         /// The extent.

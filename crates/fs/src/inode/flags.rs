@@ -1,40 +1,41 @@
-//! Inode flags as the rest of the system knows them.
+//! Inode flags in the form of the rest of the system.
 //!
-//! The flags of an inode item have numbers of their own; `lsattr`, `chattr` and the `FS_IOC_GETFLAGS` ioctl
-//! use another set, common to all file systems. [`FileAttributes`] is that set, as far as btrfs shows it.
+//! The flags of an inode item have numbers of their own. `lsattr`, `chattr` and the
+//! `FS_IOC_GETFLAGS` ioctl use another set, which all file systems share. [`FileAttributes`] is the
+//! part of that set that btrfs shows.
 //!
 //! Source: on-disk format documentation, section "INODE_ITEM", and the manual page `ioctl_iflags(2)`.
 
 use buttress_format::InodeFlags;
 
 bitflags::bitflags! {
-    /// Attributes as `lsattr` shows them; the values are those of the ioctl.
+    /// Attributes as `lsattr` shows them, with the numbers of the ioctl.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FileAttributes: u32 {
-        /// `c`: content is compressed.
+        /// `c`: the content is compressed.
         const COMPRESS = 0x0000_0004;
-        /// `S`: written synchronously.
+        /// `S`: writes are synchronous.
         const SYNC = 0x0000_0008;
-        /// `i`: cannot be changed.
+        /// `i`: the inode is immutable.
         const IMMUTABLE = 0x0000_0010;
-        /// `a`: can only be appended to.
+        /// `a`: the file can only be appended to.
         const APPEND = 0x0000_0020;
-        /// `d`: left out by dump(8).
+        /// `d`: dump(8) skips the file.
         const NODUMP = 0x0000_0040;
         /// `A`: access times are not recorded.
         const NOATIME = 0x0000_0080;
-        /// `m`: content is never compressed.
+        /// `m`: the content is never compressed.
         const NOCOMPRESS = 0x0000_0400;
-        /// `D`: the directory is changed synchronously.
+        /// `D`: changes of the directory are synchronous.
         const DIRSYNC = 0x0001_0000;
-        /// `V`: protected by fs-verity.
+        /// `V`: fs-verity protects the file.
         const VERITY = 0x0010_0000;
-        /// `C`: overwritten in place, without checksums.
+        /// `C`: the content is overwritten in place, without checksums.
         const NOCOW = 0x0080_0000;
     }
 }
 
-/// The letters of `lsattr` in its order of columns.
+/// The letters of `lsattr`, in its order of columns.
 const LETTERS: [(FileAttributes, char); 10] = [
     (FileAttributes::SYNC, 'S'),
     (FileAttributes::DIRSYNC, 'D'),
@@ -49,7 +50,8 @@ const LETTERS: [(FileAttributes, char); 10] = [
 ];
 
 impl FileAttributes {
-    /// What the kernel makes of stored flags. An inode marked both ways counts as never to be compressed.
+    /// Converts stored flags like the kernel. An inode with both compression flags counts as never
+    /// compressed.
     #[must_use]
     pub fn from_inode_flags(flags: InodeFlags) -> Self {
         let mut attributes = Self::empty();
@@ -73,7 +75,7 @@ impl FileAttributes {
         attributes
     }
 
-    /// The letters of `lsattr` without the dashes between them.
+    /// Returns the letters of `lsattr` without the dashes between them.
     #[must_use]
     pub fn letters(self) -> String {
         LETTERS

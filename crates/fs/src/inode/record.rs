@@ -1,9 +1,9 @@
-//! Everything that the items of one inode say, read in one pass.
+//! Records: all items of one inode, read in one pass.
 //!
-//! The pass starts at the inode item and ends with the inode's last item or at the first that a record does
-//! not hold: entries of directories. Two kinds of content are not bounded by nature. Attributes are refused
-//! above [`ATTRIBUTES_LIMIT`]. Extents beyond [`EXTENTS_LIMIT`] end the pass: the record then says so by
-//! [`InodeRecord::extents`] being `None`, and a reader walks the extents itself.
+//! The pass starts at the inode item. It ends with the inode's last item, or at the first directory
+//! entry, which a record does not hold. Two kinds of content have no natural bound. Attributes are
+//! refused above [`ATTRIBUTES_LIMIT`]. More than [`EXTENTS_LIMIT`] extents end the pass:
+//! [`InodeRecord::extents`] is then `None`, and a reader walks the extents itself.
 
 use crate::error::{Corruption, Error, Result};
 use crate::extents::{FileRange, FileRangeBuilder};
@@ -15,10 +15,10 @@ use buttress_exact::Exact as _;
 use buttress_format::{FileKind, InodeExtrefs, InodeItem, InodeNumber, InodeRefs, Item, ItemType, Key};
 use buttress_tree::Cursor;
 
-/// How many extent items a record holds at most.
+/// The maximum number of extent items in a record.
 const EXTENTS_LIMIT: usize = 256;
 
-/// How many names a record holds at most; the rest is only counted.
+/// The maximum number of names in a record. Further names are only counted.
 const LINKS_LIMIT: usize = 16;
 
 /// One name of an inode.
@@ -26,30 +26,31 @@ const LINKS_LIMIT: usize = 16;
 pub struct InodeLink {
     /// The directory that holds the entry.
     pub directory: InodeNumber,
-    /// The index of the entry in it.
+    /// The index of the entry in the directory.
     pub index: u64,
     /// The name.
     pub name: Vec<u8>,
 }
 
-/// Everything that the items of one inode say.
+/// All items of one inode.
 #[derive(Clone, Debug)]
 pub struct InodeRecord {
-    /// What `stat(2)` shows.
+    /// The attributes that `stat(2)` shows.
     pub metadata: Metadata,
-    /// Its names, the first few of them.
+    /// The inode's first names.
     pub links: Vec<InodeLink>,
-    /// How many names were met: all of them, or one more than `links` can hold and not all.
+    /// The number of names found. If `links` cannot hold all names, the number may be only one more
+    /// than `links` holds.
     pub link_count: u64,
-    /// Its extended attributes, in the order of their items, which is that of `listxattr(2)`.
+    /// The extended attributes, in the order of their items and of `listxattr(2)`.
     pub xattrs: Vec<Xattr>,
-    /// Of regular files and symlinks, the ranges that are not holes for want of an item, in order; `None`
-    /// when there are too many to hold.
+    /// The ranges of a regular file or symlink, in order, without holes that have no item. `None`
+    /// if they are too many to hold.
     pub extents: Option<Vec<FileRange>>,
 }
 
 impl InodeRecord {
-    /// The record of the empty directory that stands for a subvolume which is not there.
+    /// Returns the record of the placeholder for an absent subvolume.
     pub fn of_placeholder(metadata: Metadata) -> Self {
         Self {
             metadata,
@@ -60,7 +61,7 @@ impl InodeRecord {
         }
     }
 
-    /// How much memory the record takes, roughly.
+    /// Returns the approximate memory of the record.
     pub fn memory_bytes(&self) -> usize {
         let links: usize = self.links.iter().map(|link| link.name.len()).sum();
         let xattrs: usize = self
@@ -75,7 +76,8 @@ impl InodeRecord {
             .exact_add(extents)
     }
 
-    /// Reads the items of `location` with `cursor`, which is left somewhere after its inode item.
+    /// Reads the items of `location` with `cursor`, and leaves the cursor at some position after
+    /// the inode item.
     pub fn load(filesystem: &Filesystem, cursor: &mut Cursor, location: Location) -> Result<Self> {
         let key = Key::new(location.inode.object_id(), ItemType::INODE_ITEM, 0);
         if !cursor.seek(&key)? {
@@ -103,7 +105,8 @@ impl InodeRecord {
         while more {
             let Some(item) = cursor.current() else { break };
             if item.key.objectid == key.objectid && record.has_names_enough(item.key.item_type) {
-                // An inode can have 65,536 names in as many items, and be met once for each of them.
+                // An inode can have 65,536 names in as many items, and a walk meets it once for
+                // each of them.
                 cursor.seek(&Key::new(key.objectid, ItemType::XATTR_ITEM, 0))?;
                 more = cursor.current().is_some();
                 continue;
@@ -118,12 +121,12 @@ impl InodeRecord {
         Ok(record)
     }
 
-    /// Whether an item of this type would only add names beyond those that are held.
+    /// Returns true if an item of this type would only add names beyond the limit.
     fn has_names_enough(&self, item_type: ItemType) -> bool {
         self.links.len() >= LINKS_LIMIT && matches!(item_type, ItemType::INODE_REF | ItemType::INODE_EXTREF)
     }
 
-    /// Adds what one item says. Returns whether the pass goes on.
+    /// Adds the content of one item. Returns true if the pass continues.
     fn take(
         &mut self,
         item: &Item<'_>,

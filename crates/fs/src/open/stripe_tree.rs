@@ -1,4 +1,4 @@
-//! The RAID stripe tree, as the volume asks for it.
+//! The RAID stripe tree, in the form that the volume queries.
 
 use buttress_format::raid_stripe::RaidStripeExtent;
 use buttress_format::{ErrorKind, ItemType, Key, Logical, ObjectId};

@@ -1,8 +1,9 @@
 //! Volumes of several devices with a RAID stripe tree, made in memory.
 //!
-//! Beside the chunk of [`World`], which has the metadata on device 1, there is one data chunk. Its data is put
-//! into its stripes from their ends downwards, as a device that chooses the places itself might: never where the
-//! chunk's layout would have it. The stripe tree says where; the rest of the devices is noise.
+//! The chunk of [`World`] holds the metadata on device 1. A separate data chunk holds the data,
+//! from the ends of its stripes downwards, as a device that chooses the places might do. The data
+//! never lies where the chunk's layout would place it. The stripe tree holds the places, and the
+//! rest of the devices is noise.
 
 use super::{World, edit_superblock, key};
 use crate::open::OpenOptions;
@@ -16,16 +17,16 @@ use buttress_format::{
 };
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Where the data chunk begins in the logical address space.
+/// The logical address of the data chunk.
 pub(crate) const DATA_LOGICAL: u64 = 1 << 30;
 
 /// The unit of striping.
 pub(crate) const UNIT: u64 = 64 << 10;
 
-/// How large every device is.
+/// The size of every device.
 pub(crate) const DEVICE_BYTES: u64 = 16 << 20;
 
-/// The file that has all of the chunk's data.
+/// The file that holds all of the chunk's data.
 pub(crate) const FILE: u64 = 257;
 
 const SECTOR: usize = 4096;
@@ -33,7 +34,7 @@ const STRIPE_BYTES: u64 = 2 << 20;
 const FIRST_STRIPE: u64 = 10 << 20;
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A profile on as many devices as it is given, one stripe on each; DUP has both on device 1.
+/// A profile and its number of devices, with one stripe on each. DUP has both stripes on device 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) profile: BlockGroupFlags,
@@ -55,7 +56,7 @@ impl Shape {
         Self::RAID0,
         Self::RAID10,
     ];
-    /// Those with more than one copy.
+    /// The profiles with more than one copy.
     pub(crate) const MIRRORED: [Self; 5] =
         [Self::DUP, Self::RAID1, Self::RAID1C3, Self::RAID1C4, Self::RAID10];
 
@@ -75,7 +76,7 @@ impl Shape {
         if self == Self::DUP { 1 } else { stripe + 1 }
     }
 
-    /// The stripes that hold the byte at `offset` of the chunk.
+    /// Returns the stripes that hold the byte at `offset` of the chunk.
     pub(crate) fn stripes_at(self, offset: u64) -> Vec<u64> {
         match (offset / UNIT, self) {
             (unit, Self::RAID0) => vec![unit % self.stripes],
@@ -88,7 +89,7 @@ impl Shape {
     }
 }
 
-/// One entry of the stripe tree and where its copies lie: `(stripe, physical)` each.
+/// One entry of the stripe tree and the places of its copies: `(stripe, physical)` each.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) offset: u64,
@@ -96,19 +97,19 @@ pub(crate) struct Entry {
     pub(crate) copies: Vec<(u64, u64)>,
 }
 
-/// A volume that is being made.
+/// A volume under construction.
 pub(crate) struct Striped {
     pub(crate) shape: Shape,
     pub(crate) world: World,
     pub(crate) content: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
-    /// Device 1 first. The metadata is put in when the volume is finished.
+    /// The devices, device 1 first. The metadata is added when the volume is finished.
     pub(crate) devices: Vec<Vec<u8>>,
 }
 
 impl Striped {
-    /// A volume whose file [`FILE`] is one extent of `content`, stored in runs of these many sectors, over and
-    /// over. Striped profiles end runs at the units too.
+    /// Makes a volume whose file [`FILE`] is one extent of `content`. The extent is stored in runs
+    /// of these numbers of sectors, repeated. Striped profiles also end runs at the units.
     pub(crate) fn new(shape: Shape, content: Vec<u8>, runs: &[u64]) -> Self {
         let mut world = World::new();
         let size = content.len() as u64;
@@ -141,7 +142,7 @@ impl Striped {
 
     fn store(&mut self, runs: &[u64]) {
         let size = self.content.len() as u64;
-        // Not all alike, so that one copy's place does not do for another.
+        // The tops differ, so that one copy's place is wrong for another copy.
         let mut tops: Vec<u64> = (0..self.shape.stripes)
             .map(|stripe| self.stripe_start(stripe) + STRIPE_BYTES - stripe * 12_288)
             .collect();
@@ -168,7 +169,7 @@ impl Striped {
         }
     }
 
-    /// Stores an entry and the bytes that it is for. Where order does not count, copies are listed backwards.
+    /// Stores an entry and its bytes. If the order of copies has no meaning, lists them in reverse.
     pub(crate) fn put(&mut self, entry: Entry) {
         let from = usize::try_from(entry.offset).unwrap();
         let length = usize::try_from(entry.length).unwrap();
@@ -189,7 +190,7 @@ impl Striped {
         self.entries.push(entry);
     }
 
-    /// Puts an item into the stripe tree, in place of the one that is there: `(device, physical)` each.
+    /// Replaces an item of the stripe tree. The strides are `(device, physical)` each.
     pub(crate) fn list(&mut self, offset: u64, length: u64, strides: &[(u64, u64)]) {
         let bytes = strides
             .iter()
@@ -206,7 +207,7 @@ impl Striped {
         key(DATA_LOGICAL + offset, ItemType::RAID_STRIPE, length)
     }
 
-    /// The volume's devices, device 1 first.
+    /// Returns the volume's devices, device 1 first.
     pub(crate) fn finish(mut self) -> Vec<Vec<u8>> {
         let shape = self.shape;
         let count = shape.devices();
@@ -263,7 +264,7 @@ impl Striped {
 }
 
 fn device_uuid(id: u64) -> [u8; 16] {
-    // The first device is that of the metadata, which the image's builder made.
+    // The first device holds the metadata, which the image's builder made.
     if id == 1 {
         *b"test-device-uuid"
     } else {
@@ -284,7 +285,7 @@ fn device_item(id: u64) -> RawDeviceItem {
     item
 }
 
-/// How to open devices that were made so.
+/// Returns the options for opening such devices.
 pub(crate) fn opening(devices: Vec<Vec<u8>>) -> OpenOptions {
     let devices = devices.into_iter().map(Device::memory).collect();
     OpenOptions::new(devices).cache(ByteCount::new(4 << 20))

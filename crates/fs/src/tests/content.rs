@@ -1,4 +1,4 @@
-//! Reading files: checksums, damage, holes of any size, extents that break the rules.
+//! Tests of reading files: checksums, damage, holes of any size, extents that violate the rules.
 
 use crate::content::Content;
 use crate::error::{Corruption, Error};
@@ -17,7 +17,8 @@ fn pattern(sectors: usize) -> Vec<u8> {
         .collect()
 }
 
-/// `(offset, length, kind)` of all chunks, where kind is `d`ata, `h`ole or `x` for damage.
+/// Returns `(offset, length, kind)` of all chunks. `kind` is `d` for data, `h` for a hole, or `x`
+/// for damage.
 fn chunks(filesystem: &crate::Filesystem, inode: u64) -> Vec<(u64, u64, char)> {
     let mut reader = filesystem.open_file(at(inode)).unwrap().reader();
     let mut found = Vec::new();
@@ -47,7 +48,7 @@ fn plain_data_is_read_at_any_offset() {
     let mut world = World::new();
     world.file(256, b"file", 257, 300 * 4096 - 1000);
     let extent = world.data(&content, 300);
-    // The middle of the extent first, then its start.
+    // The first range is the middle of the extent, the second is its start.
     world.range(257, 0, extent, 100 * 4096, 200 * 4096);
     world.range(257, 200 * 4096, extent, 0, 100 * 4096);
     let expected = [&content[100 * 4096..], &content[..100 * 4096]].concat();
@@ -145,7 +146,8 @@ fn fs_verity_items_do_not_disturb_reading() {
         let extent = world.data(&content, 8);
         world.range(inode, 0, extent, 0, 8 * 4096);
     }
-    // A head that tells of 300 bytes, the descriptor, and a Merkle tree of 5000 bytes in three items.
+    // The items are a head that states 300 bytes, the descriptor, and a Merkle tree of 5000 bytes
+    // in three items.
     let head = [&300_u64.to_le_bytes()[..], &[0; 17]].concat();
     let verity = [
         (ItemType::VERITY_DESC_ITEM, 0, head),
@@ -159,7 +161,7 @@ fn fs_verity_items_do_not_disturb_reading() {
             .items(5)
             .insert(crate::testing::key(257, item_type, offset), bytes);
     }
-    // VERITY is the first of the flags in the upper half.
+    // VERITY is the lowest flag in the upper half.
     let place = crate::testing::key(257, ItemType::INODE_ITEM, 0);
     world.items(5).get_mut(&place).unwrap()[68] |= 1;
     let mut image = world.image();
@@ -200,7 +202,8 @@ fn holes_of_exabytes_take_no_memory() {
 
 #[test]
 fn ranges_that_break_the_rules_are_damage_and_the_rest_is_read() {
-    // Inside one leaf the tree checker sees such ranges; the first of the second leaf is number 34.
+    // Inside one leaf, the tree checker rejects such ranges. Range number 34 is the first of the
+    // second leaf.
     let mut world = World::new();
     world.file(256, b"file", 257, 60 * 8192);
     let extent = world.data(&pattern(4), 4);
@@ -251,7 +254,8 @@ fn the_map_of_a_file_has_no_gaps() {
     assert_eq!(from, [8192, 16_384]);
 }
 
-/// A run of a random file, in sectors: a gap before it, then `length` sectors from `inside` of an extent of eight.
+/// A run of a random file, in sectors: a gap, then `length` sectors from `inside` of an extent of
+/// eight.
 #[derive(Clone, Debug)]
 struct Run {
     gap: u64,
@@ -275,7 +279,8 @@ fn runs() -> impl Strategy<Value = Vec<Run>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the layout, reading at any offset, as a stream and by a walk gives what a byte vector holds.
+    /// For any layout, reads at any offset, as a stream and by a walk return the bytes of a byte
+    /// vector.
     #[test]
     fn files_of_any_layout_read_as_their_model(
         runs in runs(),
@@ -292,7 +297,7 @@ proptest! {
             let at = model.len() as u64;
             world.range(257, at, extent, run.inside * 4096, run.length * 4096);
             if run.preallocated {
-                // The form is the byte behind generation, size and three encodings.
+                // The form is the byte after generation, size and three encodings.
                 let item = world.items(5).get_mut(&crate::testing::key(257, ItemType::EXTENT_DATA, at)).unwrap();
                 item[20] = 2;
                 model.resize(model.len() + usize::try_from(run.length * 4096).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Paths, listings and walks, sound and hostile.
+//! Tests of paths, listings and walks, on valid and hostile volumes.
 
 use crate::error::{Corruption, Error};
 use crate::location::Location;
@@ -8,7 +8,7 @@ use crate::walk::{WalkItem, WalkOptions, WalkOrder};
 use buttress_format::{FileKind, ItemType, SubvolumeId, name_hash};
 use std::collections::HashMap;
 
-/// Paths of all entries, and what failed, of a walk that must end.
+/// Returns the paths of all entries and the failures of a walk, which must end.
 fn walk(
     filesystem: &crate::Filesystem,
     start: Location,
@@ -74,7 +74,7 @@ fn symlinks_stay_inside_and_are_limited() {
     let filesystem = world.open();
     let resolve = |root: u64, path: &str, follow| filesystem.resolve(at(root), path.as_bytes(), follow);
     assert_eq!(resolve(256, "a/b/up", Follow::All).unwrap(), at(259));
-    // From another root, an absolute target and dots begin there.
+    // With another root, absolute targets and dots begin at that root.
     assert_eq!(resolve(257, "/b/absolute", Follow::All).unwrap(), at(259));
     assert!(matches!(
         resolve(256, "a/b/absolute", Follow::All),
@@ -208,7 +208,7 @@ fn missing_halves_of_entries_are_reported_and_listed() {
         errors[1]
     );
     assert_eq!(errors.len(), 2);
-    // The kernel cannot find it by name either.
+    // The kernel cannot find the entry by name either.
     assert!(filesystem.lookup(at(256), b"without-item").unwrap().is_none());
     let (paths, failures) = walk(&filesystem, at(256), WalkOrder::Depth);
     assert_eq!((paths.len(), failures.len()), (4, 2));
@@ -249,7 +249,7 @@ fn nested_subvolumes_are_entered_in_their_own_place_only() {
     let mut world = World::new();
     world.directory(256, b"a", 257);
     world.subvolume(300, 257, b"nested");
-    // What a snapshot of the parent would hold: the entry without the reference.
+    // A snapshot of the parent would hold the entry without the reference.
     let root = key(300, ItemType::ROOT_ITEM, u64::MAX);
     world.half_entry(256, b"copy", root, FileKind::Directory);
     let filesystem = world.open();

@@ -1,4 +1,4 @@
-//! Volumes with broken items whose checksums are right: nothing panics, everything ends.
+//! Tests of broken items with correct checksums: nothing panics, and every operation ends.
 
 use crate::location::Location;
 use crate::lookup::Follow;
@@ -9,7 +9,7 @@ use buttress_device::Device;
 use buttress_format::{ByteCount, FileKind, ItemType, Key, ObjectId, SubvolumeId, TreeId};
 use proptest::prelude::*;
 
-/// A volume with some of everything.
+/// Returns a volume with some items of every type.
 fn world() -> World {
     let mut world = World::new();
     world.directory(256, b"a", 257);
@@ -29,7 +29,7 @@ fn world() -> World {
         key(300, ItemType::ROOT_ITEM, u64::MAX),
         FileKind::Directory,
     );
-    // An extent item with one reference by tree: count, generation, data; then its type and fields.
+    // The extent item has one reference by tree: count, generation, data; then its type and fields.
     let mut item = [1, 7, 1_u64].map(u64::to_le_bytes).concat();
     item.push(178);
     item.extend([5, 261, 0_u64].map(u64::to_le_bytes).concat());
@@ -40,7 +40,7 @@ fn world() -> World {
     world
 }
 
-/// One change: which item of which tree, which byte of it, and what it becomes.
+/// One change: the index of the tree, of the item, and of the byte, and the new byte.
 type Change = (usize, usize, usize, u8);
 
 fn apply(world: &mut World, changes: &[Change]) {
@@ -57,7 +57,7 @@ fn apply(world: &mut World, changes: &[Change]) {
     }
 }
 
-/// Asks for everything there is. Returns how many entries were seen.
+/// Calls all readers. Returns the number of entries.
 fn exercise(image: Vec<u8>) -> usize {
     let Ok(filesystem) = OpenOptions::new(vec![Device::memory(image)])
         .cache(ByteCount::new(4 << 20))

@@ -1,4 +1,4 @@
-//! A log tree that waits for replay, opened as a tree.
+//! Tests of a pending log tree that is opened as a tree.
 
 use crate::error::Error;
 use crate::testing::{World, edit_superblock, key, open_image};
@@ -8,14 +8,15 @@ use buttress_tree::ReadAhead;
 use buttress_tree::testing::{CHUNK_LOGICAL, ImageBuilder, ImageOptions, Written};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// How many blocks of the volume are left alone: more than its trees and data take.
+/// The number of blocks of the volume that stay unused by the log: more than its trees and data
+/// take.
 const BLOCKS_BEFORE_LOG: usize = 1500;
 
-/// Where the chunk begins on the device.
+/// The physical address of the chunk on the device.
 const CHUNK_PHYSICAL: u64 = 1 << 20;
 
-/// A volume whose superblock names a log with one subvolume's log in it, both written after generation 7 in
-/// `generation`. Returns it with the roots of the log and of the subvolume's log.
+/// Makes a volume whose superblock names a log with one subvolume's log. Both are written after
+/// generation 7, in `generation`. Returns it with the roots of the log and of the subvolume's log.
 fn volume_with_log(generation: u64) -> (Vec<u8>, Written, Written) {
     let mut image = World::new().image();
     let mut builder = ImageBuilder::new(ImageOptions {
@@ -25,7 +26,7 @@ fn volume_with_log(generation: u64) -> (Vec<u8>, Written, Written) {
     for _ in 0..BLOCKS_BEFORE_LOG {
         builder.leaf(TreeId::FS, &[]);
     }
-    // A log names files without their inode's item leading, as a subvolume may not.
+    // Items of files in a log need not follow their inode item, unlike in a subvolume.
     let logged = (
         key(257, ItemType::XATTR_ITEM, name_hash(b"user.a")),
         xattr(b"user.a", b"1"),
@@ -82,7 +83,7 @@ fn a_pending_log_is_opened_by_its_tree_id() {
     let logged = filesystem.forest().tree(subvolume_log.root(TreeId::TREE_LOG));
     let first = logged.range(Key::MIN..=Key::MAX, ReadAhead::None).next();
     assert_eq!(first.unwrap().unwrap().key().objectid, ObjectId::new(257));
-    // The volume itself is that of the last commit.
+    // The volume itself has the state of the last commit.
     assert!(filesystem.metadata(crate::testing::at(257)).is_err());
     assert_eq!(filesystem.notices().len(), 1);
 }

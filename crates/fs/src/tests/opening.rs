@@ -1,4 +1,4 @@
-//! Opening volumes: pending logs, backup roots, trees that are missing, the default subvolume.
+//! Tests of opening volumes: pending logs, backup roots, missing trees, the default subvolume.
 
 use crate::notice::Notice;
 use crate::open::OpenOptions;

@@ -1,4 +1,5 @@
-//! On simulated devices everything runs on the caller's thread, and two runs give the same figures.
+//! Tests that on simulated devices all work runs on the caller's thread, and two runs yield the
+//! same numbers.
 
 use crate::open::OpenOptions;
 use crate::testing::{World, at};

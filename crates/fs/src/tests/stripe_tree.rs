@@ -1,6 +1,6 @@
-//! The RAID stripe tree: data that lies where its items say, and items that are missing or wrong.
+//! Tests of the RAID stripe tree: data at the places of its items, and missing or wrong items.
 //!
-//! No tool at hand makes such volumes, so these are made by hand ([`crate::testing::striped`]).
+//! No available tool makes such volumes, so these are hand-made ([`crate::testing::striped`]).
 
 use crate::content::Content;
 use crate::filesystem::Filesystem;
@@ -13,7 +13,7 @@ use std::io::Read;
 const SECTOR: usize = 4096;
 const SECTORS: usize = 100;
 
-/// Sectors of items; with striped profiles they end at the units too.
+/// The numbers of sectors of the items. With striped profiles, items also end at the units.
 const RUNS: [u64; 6] = [1, 7, 30, 2, 16, 5];
 
 fn content() -> Vec<u8> {
@@ -37,7 +37,8 @@ fn read_all(filesystem: &Filesystem) -> Vec<u8> {
     bytes
 }
 
-/// `(offset, length)` of what is damaged, with the errors. All else must be what was written.
+/// Returns `(offset, length)` of the damage, with the errors. All other bytes must equal the
+/// written bytes.
 fn damage(filesystem: &Filesystem) -> Vec<(u64, u64, crate::Error)> {
     let content = content();
     let mut reader = filesystem.open_file(at(FILE)).unwrap().reader();
@@ -53,7 +54,7 @@ fn damage(filesystem: &Filesystem) -> Vec<(u64, u64, crate::Error)> {
     damaged
 }
 
-/// The item that covers a byte of the file.
+/// Returns the item that covers a byte of the file.
 fn entry_at(striped: &Striped, offset: u64) -> Entry {
     let covers = |entry: &&Entry| (entry.offset..entry.offset + entry.length).contains(&offset);
     striped.entries.iter().find(covers).unwrap().clone()
@@ -62,7 +63,8 @@ fn entry_at(striped: &Striped, offset: u64) -> Entry {
 #[test]
 fn data_is_read_from_where_the_items_say() {
     let content = content();
-    // One sector an item makes a tree of several leaves; one item of everything is larger than most reads.
+    // One sector for each item makes a tree of several leaves. One item for everything is larger
+    // than most reads.
     for runs in [&RUNS[..], &[1], &[SECTORS as u64]] {
         for shape in Shape::ALL {
             let filesystem = open(Striped::new(shape, content.clone(), runs));
@@ -126,7 +128,7 @@ fn a_place_past_the_end_of_a_device_is_passed_over() {
     for shape in Shape::ALL {
         let mut striped = striped(shape);
         let entry = entry_at(&striped, 20 * SECTOR as u64);
-        // Of every copy but the last; RAID0 has no other.
+        // The change affects every copy except the last; RAID0 has no other copy.
         let mut places: Vec<(u64, u64)> = entry
             .copies
             .iter()
@@ -229,7 +231,7 @@ fn missing_devices_are_made_up_for_when_opened_degraded() {
             assert_eq!(start / UNIT % shape.stripes, 1);
             assert!(error.to_string().contains("device missing"), "{error}");
         }
-        // A copy out of reach is still where the stripe tree says.
+        // An unavailable copy is still at the place in the stripe tree.
         for entry in lost {
             let logical = Logical::new(DATA_LOGICAL + entry.offset);
             let found = filesystem
@@ -288,7 +290,7 @@ fn an_item_without_a_place_on_the_chunks_device_is_named() {
     }
 }
 
-/// Somewhere in every device's stripe.
+/// The offset lies in every device's stripe.
 const FAR: u64 = 11 << 20;
 
 #[test]

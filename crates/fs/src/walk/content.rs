@@ -1,8 +1,8 @@
-//! Reading the content of many small files in one go.
+//! Reading the content of many small files together.
 //!
-//! What a batch of files needs is planned first, then looked up in the checksum tree and read in the order of
-//! addresses, so that the device merges what lies side by side. Verifying and decompressing are jobs for the
-//! worker threads, one for each piece.
+//! The reads of a batch of files are planned first. Their checksums are then looked up, and the
+//! reads start in address order, so that the device merges neighbours. The worker threads verify
+//! and decompress, with one job for each piece.
 
 use super::WalkEntry;
 use super::WalkItem;
@@ -16,24 +16,24 @@ use crate::reader::{FileReader, Prefetched};
 use buttress_exact::{Defect, Exact as _};
 use buttress_format::{ByteCount, FileOffset};
 
-/// A file that takes more than this is not read ahead, however small it is: its ranges may be small parts of
-/// large compressed extents.
+/// The memory limit of a file that is read ahead. Even a small file can exceed it, because its
+/// ranges may be small parts of large compressed extents.
 const FILE_MEMORY_MAX: usize = 4 << 20;
 
-/// The content of some files, planned and not yet read.
+/// The content of a batch of files, planned and not yet read.
 pub(super) struct ContentBatch {
     filesystem: Filesystem,
     files: Vec<Planning>,
 }
 
 struct Planning {
-    /// The number of the file's entry among the items of the batch.
+    /// The index of the file's entry among the items of the batch.
     item: usize,
     file: File,
     planned: Vec<Planned>,
 }
 
-/// A piece, and where its chunks belong.
+/// A piece, and the destination of its chunks.
 struct Wanted {
     file: usize,
     place: usize,
@@ -48,15 +48,15 @@ impl ContentBatch {
         }
     }
 
-    /// Plans the content of an entry that will be item number `item`. Returns how much memory it will take; a
-    /// file that cannot be planned is left to be read by whoever wants it, and told the error.
+    /// Plans the content of an entry that will be item number `item`. Returns its memory. A file
+    /// that cannot be planned is left to its caller's own reads, which return the error.
     pub(super) fn plan(&mut self, item: usize, entry: &WalkEntry) -> usize {
         let Ok(file) = self.filesystem.open_record(&entry.record) else {
             return 0;
         };
         let location = entry.location();
         let sector_bytes = self.filesystem.sector_bytes();
-        // Clamp: a record without extents is that of a file without any, or of no file.
+        // Clamp: a record without extents belongs to a file without any, or to no file.
         let ranges = entry.record.extents.clone().unwrap_or_default();
         let whole = FileOffset::MIN..FileOffset::new(file.size().get());
         let mut planned = Vec::new();
@@ -79,7 +79,7 @@ impl ContentBatch {
         bytes
     }
 
-    /// Starts all reads and gives each entry among `items` its reader.
+    /// Starts all reads, and gives each entry among `items` its reader.
     pub(super) fn start(self, items: &mut [WalkItem]) {
         let Self { filesystem, files } = self;
         if files.is_empty() {
@@ -113,7 +113,7 @@ impl ContentBatch {
         wanted.sort_by_key(|wanted| wanted.piece.read().logical);
         read(&filesystem, wanted, &opened, &mut contents);
         for ((item, file), content) in opened.into_iter().zip(contents) {
-            // Without its content a piece would read as a hole.
+            // Without its content, a piece would read as a hole.
             let lost = || {
                 let defect = Defect::new("a piece of a file was planned and not read");
                 Prefetched::Chunk(Chunk::damaged(FileOffset::MIN, ByteCount::ZERO, defect))
@@ -126,7 +126,7 @@ impl ContentBatch {
     }
 }
 
-/// Starts reading `wanted`, which is in the order of addresses.
+/// Starts reading `wanted`, which is in address order.
 fn read(
     filesystem: &Filesystem,
     mut wanted: Vec<Wanted>,

@@ -1,8 +1,8 @@
-//! Which names of a walk are further names of a file that came already.
+//! Hard links of a walk: further names of a file that was already returned.
 //!
-//! Only inodes that say to have several names are remembered, and only until all of them have come. What is
-//! remembered is bounded: a volume that claims millions of names that never come makes later files count as
-//! files of their own, which loses nothing but the link.
+//! Only inodes with a link count above one are stored, and only until all their names were found.
+//! The memory is bounded. If a volume claims millions of names that never appear, later files count
+//! as separate files, and only the link is lost.
 
 use super::WalkEntry;
 use crate::location::Location;
@@ -10,13 +10,13 @@ use buttress_exact::Exact as _;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many bytes of paths are remembered.
+/// The maximum number of stored bytes of paths.
 const PATHS_MAX_BYTES: usize = 64 << 20;
 
-/// What one remembered inode takes beside its path.
+/// The memory of a stored inode in addition to its path.
 const ENTRY_BYTES: usize = 128;
 
-/// The files that wait for further names.
+/// The files whose further names are expected.
 #[derive(Debug, Default)]
 pub(super) struct HardLinks {
     waiting: HashMap<Location, Waiting>,
@@ -30,7 +30,7 @@ struct Waiting {
 }
 
 impl HardLinks {
-    /// The path under which the file of `entry` came first, if it came.
+    /// Returns the first path of the file of `entry`, if it was already returned.
     pub(super) fn first_name(&mut self, entry: &WalkEntry) -> Option<Arc<[u8]>> {
         let metadata = entry.metadata();
         if metadata.nlink < 2 || metadata.is_directory() {

@@ -1,15 +1,16 @@
-//! Finding what comes next in a walk: the stack of directories.
+//! The order of a walk: the stack of directories.
 //!
-//! Only names and the kinds that entries state are looked at here; inodes are loaded later, except those of
-//! directories, which must be known to be entered.
+//! This module reads only names and the kinds that entries state. Inodes are loaded later, except
+//! those of directories to enter.
 //!
-//! A directory is entered if its own record of its place names the entry that leads to it. Each directory has
-//! one such record, so no directory is entered twice; only the one where the walk began could be met again, on
-//! a circle of directories that hold each other, and is looked out for. A directory without such a record is
-//! damaged but may be whole otherwise: those are remembered, up to [`UNVERIFIED_MAX`], and entered once.
+//! A directory is entered if its own record of its place names the entry that leads to it. Each
+//! directory has one such record, so no directory is entered twice. The only exception is the start
+//! of the walk, which a cycle of directories could reach again; the walk checks for it. A directory
+//! without such a record is damaged, but its content may be valid. Such directories are stored, up
+//! to [`UNVERIFIED_MAX`], and entered once.
 //!
 //! Bounds: open listings only for the [`OPEN_LEVELS`] innermost directories; [`DEPTH_MAX`] levels;
-//! [`CHILDREN_MAX`] directories that wait for their turn.
+//! [`CHILDREN_MAX`] directories in the queue.
 
 use super::{WalkError, WalkOptions, WalkOrder, join};
 use crate::directory::{DirEntry, ReadDir, Suspended};
@@ -22,22 +23,22 @@ use buttress_format::FileKind;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// How many listings are kept open.
+/// The number of listings that stay open.
 const OPEN_LEVELS: usize = 32;
 
-/// How deep a walk goes.
+/// The maximum depth of a walk.
 const DEPTH_MAX: usize = 4096;
 
-/// How long a path becomes.
+/// The maximum length of a path.
 const PATH_MAX_BYTES: usize = 256 << 10;
 
-/// How many directories without a record of their place are entered.
+/// The maximum number of entered directories without a record of their place.
 const UNVERIFIED_MAX: usize = 65_536;
 
-/// How many directories wait for their turn, over all levels.
+/// The maximum number of queued directories, over all levels.
 const CHILDREN_MAX: usize = 1 << 20;
 
-/// What comes next.
+/// The next item of the walk.
 #[derive(Debug)]
 pub(super) enum Found {
     Entry {
@@ -51,15 +52,15 @@ pub(super) enum Found {
     Failed(WalkError),
 }
 
-/// One directory on the way down.
+/// One directory on the path down.
 #[derive(Debug)]
 struct Level {
     location: Location,
     path: Arc<[u8]>,
     listing: Listing,
-    /// Directories to be entered when all entries have come; not used in depth order.
+    /// Directories to enter after all entries were returned; unused in depth order.
     children: VecDeque<DirEntry>,
-    /// The entries have come.
+    /// True if all entries were returned.
     listed: bool,
 }
 
@@ -71,7 +72,7 @@ enum Listing {
     Done,
 }
 
-/// The walk's way through the directories.
+/// The walk's path through the directories.
 #[derive(Debug)]
 pub(super) struct Order {
     filesystem: Filesystem,
@@ -109,7 +110,7 @@ impl Order {
         matches!(self.options.order, WalkOrder::ByDirectory { .. })
     }
 
-    /// The place where the walk begins, and its first level.
+    /// Returns the start of the walk, as its first level.
     fn begin(&mut self) {
         self.begun = true;
         let record = match self.filesystem.inode_record(self.start) {
@@ -144,7 +145,7 @@ impl Order {
             Err(error) => return self.fail(path.to_vec(), error),
         };
         self.ready.push_back(Found::Enter(Arc::clone(&path)));
-        // The listing that falls out of the innermost ones gives its memory back.
+        // The listing that leaves the innermost levels frees its memory.
         if let Some(outer) = self
             .stack
             .len()
@@ -168,7 +169,7 @@ impl Order {
         });
     }
 
-    /// The next entry of the innermost directory.
+    /// Returns the next entry of the innermost directory.
     fn next_entry(&mut self) -> Option<Result<DirEntry>> {
         let filesystem = &self.filesystem;
         let level = self.stack.last_mut()?;
@@ -193,7 +194,7 @@ impl Order {
         }
     }
 
-    /// One step: an entry, or the end of a directory. Returns false at the end of the walk.
+    /// Advances by an entry, or by the end of a directory. Returns false at the end of the walk.
     fn advance(&mut self) -> bool {
         if !self.begun {
             self.begin();
@@ -287,7 +288,8 @@ impl Order {
         }
     }
 
-    /// The record of a directory that may be entered by `entry`; otherwise says why not.
+    /// Returns the record of a directory that may be entered by `entry`. Otherwise reports the
+    /// reason.
     fn enter(&mut self, parent: Location, path: &Arc<[u8]>, entry: &DirEntry) -> Option<InodeRecord> {
         let full = join(path, &entry.name);
         if self.stack.len() >= DEPTH_MAX || full.len() > PATH_MAX_BYTES {
@@ -316,7 +318,7 @@ impl Order {
         }
     }
 
-    /// Whether `entry` of `parent` is the one place of the directory that it leads to.
+    /// Checks that `entry` of `parent` is the only valid place of its directory.
     fn check_place(&mut self, parent: Location, entry: &DirEntry, record: &InodeRecord) -> Result<()> {
         let target = entry.target;
         if record.metadata.kind != FileKind::Directory {
@@ -340,7 +342,7 @@ impl Order {
                     && place.directory == parent.inode
                     && place.name == entry.name
             });
-            // The walk may have begun inside a subvolume that it now comes back to from above.
+            // The walk may have begun inside a subvolume that it now reaches from above.
             let on_the_way = self
                 .stack
                 .iter()
@@ -374,7 +376,7 @@ impl Order {
     }
 }
 
-/// The error of an entry whose inode is of another kind.
+/// Returns the error of an entry whose inode is of another kind.
 pub(super) fn kind_wrong(parent: Location, entry: &DirEntry, record: &InodeRecord) -> Error {
     Corruption::EntryKindWrong {
         directory: parent,
@@ -386,7 +388,7 @@ pub(super) fn kind_wrong(parent: Location, entry: &DirEntry, record: &InodeRecor
     .into()
 }
 
-/// The entries of a directory by name, unless there are too many.
+/// Returns the entries of a directory by name, unless they are too many.
 fn sorted(mut listing: ReadDir) -> Listing {
     let mut entries = Vec::new();
     while entries.len() < super::SORTED_MAX {
@@ -405,7 +407,7 @@ fn sorted(mut listing: ReadDir) -> Listing {
     }
 }
 
-/// Errors come last.
+/// Errors are sorted last.
 fn name_of(entry: &Result<DirEntry>) -> (bool, &[u8]) {
     match entry {
         Ok(entry) => (false, &entry.name),

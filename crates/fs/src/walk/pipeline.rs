@@ -1,9 +1,10 @@
-//! The stages of a walk and the batches between them.
+//! The stages of a walk, and the batches between them.
 //!
-//! The first stage takes up to [`BATCH_ENTRIES`] from the order and lets the inodes be loaded, [`LOAD_INODES`] a
-//! job, in the order of their numbers. The second waits for them, reads ahead what is small, and hands on
-//! batches of at most [`BATCH_BYTES`] (or one entry). Between two stages waits one batch; so at any time at most
-//! four batches of each kind exist, whatever the sizes on disk.
+//! The first stage takes up to [`BATCH_ENTRIES`] from the order, and loads their inodes in jobs of
+//! [`LOAD_INODES`], in the order of their numbers. The second stage waits for the jobs, reads small
+//! content ahead, and passes on batches of at most [`BATCH_BYTES`] (or one entry). One batch is
+//! queued between two stages. At most four batches of each kind exist at any time, whatever the
+//! sizes on disk.
 
 use super::content::ContentBatch;
 use super::order::{Found, Order, kind_wrong};
@@ -22,25 +23,26 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// How many entries the first stage hands on at once.
+/// The maximum number of entries in a batch of the first stage.
 const BATCH_ENTRIES: usize = 512;
 
-/// How many bytes of paths the first stage hands on at once.
+/// The maximum number of path bytes in a batch of the first stage.
 const BATCH_PATH_BYTES: usize = 1 << 20;
 
-/// How many inodes one job loads.
+/// The number of inodes that one job loads.
 const LOAD_INODES: usize = 64;
 
-/// How much one job loads before it leaves the rest to be loaded one by one.
+/// The number of bytes that one job loads. The remaining inodes are then loaded one by one.
 const LOAD_BYTES: usize = 2 << 20;
 
-/// How many bytes of content and records the second stage hands on at once.
+/// The maximum number of bytes of content and records in a batch of the second stage.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// Inodes loaded by one job, with their numbers in the batch. What a job left out is missing.
+/// The inodes that one job loaded, with their numbers in the batch. Inodes that the job skipped are
+/// missing.
 type Loaded = Vec<(usize, Result<InodeRecord>)>;
 
-/// What the first stage hands on.
+/// A batch of the first stage.
 struct NamesBatch {
     found: Vec<Found>,
     loads: Vec<Task<Loaded>>,
@@ -55,7 +57,7 @@ pub(super) struct Pipeline {
 
 #[derive(Debug)]
 enum Source {
-    /// The batches that the threads find, and the threads.
+    /// The batches from the threads, and the threads.
     Threads(Receiver<Vec<WalkItem>>, Vec<JoinHandle<()>>),
     Inline {
         order: Box<Order>,
@@ -96,7 +98,7 @@ impl Pipeline {
                 Source::Threads(items, threads) => match items.recv() {
                     Ok(items) => self.current.extend(items),
                     Err(_) => {
-                        // A thread that panicked has not come to the end of the walk.
+                        // The thread panicked before the end of the walk.
                         for thread in threads.drain(..) {
                             if let Err(panic) = thread.join() {
                                 std::panic::resume_unwind(panic);
@@ -118,8 +120,8 @@ impl Pipeline {
     }
 }
 
-/// Starts both stages. They end when the walk is dropped, at their next batch. `None` when no threads can be
-/// had.
+/// Starts both stages. They end at their next batch after the walk is dropped. Returns `None` if no
+/// threads can be started.
 fn start_threads(
     filesystem: &Filesystem,
     start: Location,
@@ -154,7 +156,8 @@ fn start_threads(
     Some(Source::Threads(items_receiver, vec![names, content]))
 }
 
-/// The first stage: what comes next, and jobs that load its inodes. `None` at the end of the walk.
+/// Runs the first stage: finds entries, and starts the jobs that load their inodes. Returns `None`
+/// at the end of the walk.
 fn next_batch(order: &mut Order, filesystem: &Filesystem) -> Option<NamesBatch> {
     let mut found = Vec::new();
     let mut entries = 0_usize;
@@ -192,7 +195,7 @@ fn next_batch(order: &mut Order, filesystem: &Filesystem) -> Option<NamesBatch> 
     Some(NamesBatch { found, loads })
 }
 
-/// Loads inodes in the order of their numbers with one cursor for each subvolume.
+/// Loads inodes in the order of their numbers, with one cursor for each subvolume.
 fn load(filesystem: &Filesystem, wanted: &[(Location, usize)]) -> Loaded {
     let mut loaded = Vec::with_capacity(wanted.len());
     let mut cursor: Option<(SubvolumeId, buttress_tree::Cursor)> = None;
@@ -226,7 +229,7 @@ fn load(filesystem: &Filesystem, wanted: &[(Location, usize)]) -> Loaded {
     loaded
 }
 
-/// The second stage: inodes become entries, and small files get their content.
+/// The second stage: it turns inodes into entries, and reads the content of small files.
 #[derive(Debug)]
 struct SecondStage {
     filesystem: Filesystem,
@@ -234,12 +237,12 @@ struct SecondStage {
 }
 
 impl SecondStage {
-    /// Hands on everything of `batch`. Returns false when nobody wants it any more.
+    /// Passes on all of `batch`. Returns false if the receiver is gone.
     fn handle(&self, batch: NamesBatch, emit: &mut dyn FnMut(Vec<WalkItem>) -> bool) -> bool {
         let NamesBatch { found, loads } = batch;
         let mut records: Vec<Option<Result<InodeRecord>>> = Vec::new();
         records.resize_with(found.len(), || None);
-        // What is missing is loaded below.
+        // Missing inodes are loaded below.
         for (number, record) in loads.into_iter().filter_map(|load| load.take().ok()).flatten() {
             if let Some(slot) = records.get_mut(number) {
                 *slot = Some(record);

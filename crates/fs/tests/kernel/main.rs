@@ -1,6 +1,7 @@
-//! What the kernel's mount shows of a volume, against what this crate reads from its image.
+//! Tests that compare the kernel's mount of a volume with this crate's reads of its image.
 //!
-//! Needs root, loop devices and a kernel with btrfs; elsewhere each test says that it was skipped, and why.
+//! Needs root, loop devices and a kernel with btrfs. Elsewhere each test reports that it was
+//! skipped, and why.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -23,7 +24,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-/// Runs `test` where the machine can make volumes.
+/// Runs `test` if the machine can make volumes.
 fn with_kernel(test: impl FnOnce() -> Result<()>) {
     match kernel_missing() {
         Some(missing) => skip(&missing),
@@ -44,7 +45,7 @@ fn time(time: Timestamp) -> (i64, u32) {
     (time.seconds, time.nanoseconds)
 }
 
-/// The data of a file, as a mount's SEEK_DATA shows it: neighbouring runs are one.
+/// Returns the data of a file as a mount's SEEK_DATA reports it, with adjacent runs merged.
 fn data_of(entry: &mut WalkEntry) -> Result<Vec<DataRange>> {
     let sector_bytes = u64::from(entry.metadata().block_bytes);
     let size = entry.metadata().size.get();
@@ -73,7 +74,7 @@ fn data_of(entry: &mut WalkEntry) -> Result<Vec<DataRange>> {
         }
     }
     assert_eq!(position, size, "chunks end at the end of the file");
-    // Inline content takes up a sector as far as seeking is concerned, with zeros behind it.
+    // Seeking treats inline content as a whole sector with zeros at its end.
     if let Some(last) = ranges.last_mut()
         && last.end % sector_bytes != 0
         && last.end < size
@@ -125,7 +126,7 @@ fn entry_of(found: &mut WalkEntry) -> Result<Entry> {
     })
 }
 
-/// The same manifest that the kernel's mount gives, by one walk.
+/// Returns the manifest from one walk, in the same form as from the kernel's mount.
 fn manifest_of(filesystem: &Filesystem, options: WalkOptions) -> Result<Manifest> {
     let root = Location::root_of(filesystem.default_subvolume()?);
     let mut manifest = Manifest::new();
@@ -155,7 +156,7 @@ fn manifest_of(filesystem: &Filesystem, options: WalkOptions) -> Result<Manifest
     Ok(manifest)
 }
 
-/// The kernel gives the empty directory in place of a nested subvolume the time of the look-up.
+/// For a nested subvolume's empty directory, the kernel reports the time of the lookup.
 fn without_placeholder_times(manifest: &Manifest) -> Manifest {
     let mut manifest = manifest.clone();
     for entry in manifest.values_mut() {
@@ -239,7 +240,7 @@ fn a_volume_with_a_log_is_read_as_of_its_last_commit() {
                 let mut synced = File::create(mount.path().join("synced"))?;
                 synced.write_all(b"after")?;
                 synced.sync_all()?;
-                // The loop device shows what its backing file holds.
+                // The loop device has the content of its backing file.
                 std::io::copy(&mut File::open(mount.devices()[0].path())?, &mut copy.as_file())?;
                 Ok(())
             },

@@ -13,7 +13,7 @@ use buttress_format::{
 use core::ops::Range;
 
 impl Plan {
-    /// The items of a tree, with blocks as they are now, in the order of their keys.
+    /// Returns the items of a tree with the blocks' current addresses, in key order.
     pub(super) fn items(&self, tree: TreeId) -> Result<Vec<Item>, Error> {
         let inode =
             |generation| directory_inode(&self.settings, self.identity.time, Generation::new(generation));
@@ -49,8 +49,8 @@ impl Plan {
         Ok(in_order(items))
     }
 
-    /// The root items of all trees but the two that the superblock leads to, and the directory that names the default
-    /// subvolume.
+    /// Returns the root items of all trees, except the two that the superblock leads to, and the
+    /// directory that names the default subvolume.
     fn root_items(&self) -> Result<Vec<Item>, Error> {
         let generation = Generation::new(3);
         let inode = directory_inode(&self.settings, self.identity.time, generation);
@@ -71,7 +71,7 @@ impl Plan {
         Ok(items)
     }
 
-    /// One item for each block and, without a tree of their own, the block groups.
+    /// Returns an item for each block and, without a block group tree, the block groups.
     fn extent_items(&self) -> Result<Vec<Item>, Error> {
         let mut all = Vec::new();
         for (logical, shape, tree) in self.blocks_in_order() {
@@ -94,7 +94,7 @@ impl Plan {
         self.chunks.iter().map(item)
     }
 
-    /// What of a chunk no block covers.
+    /// Returns the ranges of a chunk that no block covers.
     fn free_ranges(&self, chunk: &PlannedChunk) -> Vec<Range<Logical>> {
         let node_bytes = ByteCount::new(u64::from(self.settings.node_bytes));
         let end = chunk.logical.saturating_add(chunk.length);
@@ -112,7 +112,7 @@ impl Plan {
     }
 }
 
-/// A tree as the items say it that lead to it.
+/// Returns a tree in the form of the items that lead to it.
 pub(super) fn tree_root(tree: &Tree) -> TreeRoot {
     let (logical, level) = tree.root();
     TreeRoot {

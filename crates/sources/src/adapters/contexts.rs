@@ -1,8 +1,10 @@
-//! Contexts of SELinux from a policy's `file_contexts`: what `setfiles` and `mkfs --file-contexts` would set.
+//! SELinux contexts from a policy's `file_contexts`: the contexts that `setfiles` and `mkfs
+//! --file-contexts` would set.
 //!
-//! A line is `REGEX [TYPE] CONTEXT`. The expression is for the whole path, from the image's root. Of several that fit, one
-//! without metacharacters is taken before one with, and the later line before the earlier. `<<none>>` leaves the file as it
-//! is. What is set is the attribute `security.selinux`, with the zero byte that the kernel's own tools end it with.
+//! A line is `REGEX [TYPE] CONTEXT`. The expression matches the whole path from the image's root.
+//! Among several matches, a line without metacharacters precedes one with metacharacters, and a
+//! later line precedes an earlier one. `<<none>>` leaves the file unchanged. The attribute is
+//! `security.selinux`, with the terminating zero byte that the kernel's own tools write.
 //!
 //! Source: selinux file_contexts(5); selabel_file(5) for the order.
 
@@ -14,14 +16,14 @@ use buttress_fs::Xattr;
 use regex::bytes::{Regex, RegexBuilder};
 
 const ATTRIBUTE: &[u8] = b"security.selinux";
-/// How large one expression may become.
+/// The maximum compiled size of one expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// The lines of a file.
 #[derive(Debug, Default)]
 pub struct FileContexts {
     specs: Vec<Spec>,
-    /// By the first name of the path, where it is the same for all that fits.
+    /// The lines by the first name of the path, if it is the same for all matches.
     by_stem: HashMap<Vec<u8>, Vec<usize>>,
     others: Vec<usize>,
 }
@@ -29,28 +31,28 @@ pub struct FileContexts {
 #[derive(Debug)]
 struct Spec {
     regex: Regex,
-    /// All that fits begins so.
+    /// The common prefix of all matches.
     prefix: Vec<u8>,
     is_literal: bool,
     kind: Option<u8>,
     context: Option<Vec<u8>>,
 }
 
-/// A line that is none.
+/// The error of an invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ContextError {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 
 impl FileContexts {
-    /// Reads the lines of a file.
+    /// Parses the lines of a file.
     ///
     /// # Errors
-    /// A line that is none.
+    /// Fails if a line is invalid.
     pub fn parse(text: &str) -> Result<Self, ContextError> {
         let mut contexts = Self::default();
         for (number, line) in text.lines().enumerate() {
@@ -99,7 +101,7 @@ impl FileContexts {
 
     fn add(&mut self, spec: Spec) {
         let place = self.specs.len();
-        // `/usr/…`: a first name that ends within the prefix.
+        // In `/usr/…`, the first name ends within the prefix.
         let stem = spec.prefix.strip_prefix(b"/").and_then(|rest| {
             let end = rest.iter().position(|byte| *byte == b'/')?;
             rest.get(..end)
@@ -111,7 +113,7 @@ impl FileContexts {
         self.specs.push(spec);
     }
 
-    /// Gives the entry its context.
+    /// Sets the context of the entry.
     pub fn apply(&self, entry: &mut Entry) -> Verdict {
         let Some(kind) = letter(&entry.kind) else {
             return Verdict::Keep;
@@ -153,7 +155,7 @@ impl Spec {
     }
 }
 
-/// How the type is written; `None` for what has no attributes.
+/// Returns the letter of the entry's type; `None` for entries without attributes.
 fn letter(kind: &EntryKind) -> Option<u8> {
     Some(match kind {
         EntryKind::Directory(_) => b'd',
@@ -167,14 +169,14 @@ fn letter(kind: &EntryKind) -> Option<u8> {
     })
 }
 
-/// What all that fits begins with, and whether that is all there is.
+/// Returns the common prefix of all matches, and true if it is the whole expression.
 fn literal_prefix(pattern: &str) -> (Vec<u8>, bool) {
     const META: &[u8] = b".^$?*+|[({";
     let mut prefix: Vec<u8> = Vec::new();
     let mut bytes = pattern.bytes().peekable();
     while let Some(byte) = bytes.next() {
         if META.contains(&byte) {
-            // What is repeated may come never, and of what is chosen among nothing is certain.
+            // A repeated element may occur zero times, and an alternative proves nothing.
             if matches!(byte, b'?' | b'*' | b'{') {
                 prefix.pop();
             }

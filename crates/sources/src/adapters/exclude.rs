@@ -1,12 +1,14 @@
-//! Patterns of paths that are left out, as GNU tar's and rsync's users write them.
+//! Patterns of excluded paths, as in GNU tar and rsync.
 //!
-//! `*` is any bytes but `/`, `**` any bytes, `?` one byte but `/`, `[a-z]` one of them, `[!a-z]` none of them, `\` takes
-//! the next byte as it is. A pattern with a slash at its beginning or inside is one of paths from the image's root; one
-//! without is one of names anywhere. A slash at the end is for directories alone. What is left out takes all below with it.
+//! `*` matches any bytes except `/`, `**` any bytes, and `?` one byte except `/`. `[a-z]` matches
+//! one of its bytes, and `[!a-z]` any other byte except `/`. `\` quotes the next byte. A pattern
+//! with a slash at its beginning or inside matches paths from the image's root. A pattern without a
+//! slash matches names anywhere. A slash at the end restricts it to directories. An excluded
+//! directory excludes everything below it.
 
 use buttress_build::{Entry, EntryKind, Verdict};
 
-/// Patterns.
+/// A list of patterns.
 #[derive(Clone, Debug, Default)]
 pub struct Exclude(Vec<Pattern>);
 
@@ -21,20 +23,20 @@ struct Pattern {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Byte(u8),
-    /// Any one byte but `/`.
+    /// Any single byte except `/`.
     One,
-    /// One of ranges, or none of them.
+    /// A byte of these ranges, or any other byte.
     Set {
         ranges: Vec<(u8, u8)>,
         negated: bool,
     },
-    /// Any bytes but `/`.
+    /// Any bytes except `/`.
     Many,
     /// Any bytes.
     All,
 }
 
-/// Why text is no pattern.
+/// The reason why text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid pattern: {1}")]
 pub struct PatternError(pub String, pub &'static str);
@@ -43,19 +45,19 @@ impl Exclude {
     /// Adds a pattern.
     ///
     /// # Errors
-    /// What is none.
+    /// Fails if the text is no pattern.
     pub fn add(&mut self, text: &[u8]) -> Result<(), PatternError> {
         self.0.push(Pattern::parse(text)?);
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Returns true if the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Says whether the entry stays.
+    /// Decides if the entry stays.
     #[must_use]
     pub fn verdict(&self, entry: &Entry) -> Verdict {
         let is_directory = matches!(entry.kind, EntryKind::Directory(_) | EntryKind::Snapshot { .. });
@@ -63,7 +65,7 @@ impl Exclude {
         if path.is_empty() {
             return Verdict::Keep;
         }
-        // Also what lies below something that is left out, whatever order entries come in.
+        // Entries below an excluded entry are also excluded, whatever the order of entries.
         let ends = path
             .iter()
             .enumerate()
@@ -129,7 +131,7 @@ impl Pattern {
         } else {
             path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
         };
-        // All prefixes of the pattern at once: no text makes it slow.
+        // The matcher follows all prefixes of the pattern at once, so no text makes it slow.
         let mut reached = vec![false; self.parts.len().saturating_add(1)];
         if let Some(first) = reached.first_mut() {
             *first = true;
@@ -157,7 +159,7 @@ impl Pattern {
         reached.last().copied().unwrap_or(false)
     }
 
-    /// Stars may stand for nothing.
+    /// Stars may match nothing.
     fn pass_stars(&self, reached: &mut [bool]) {
         for (at, part) in self.parts.iter().enumerate() {
             let here = reached.get(at).copied().unwrap_or(false);
@@ -187,7 +189,7 @@ impl Part {
     }
 }
 
-/// What stands between `[` and `]`, and what follows.
+/// Returns the set between `[` and `]`, and the following text.
 fn set(text: &[u8]) -> Option<(Part, &[u8])> {
     let negated = matches!(text.first(), Some(b'!' | b'^'));
     let mut rest = if negated { text.get(1..)? } else { text };

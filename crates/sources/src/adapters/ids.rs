@@ -1,8 +1,9 @@
-//! Maps of owners: `--uid-map INSIDE:OUTSIDE:COUNT`, as user namespaces have them, turned around.
+//! Owner maps: `--uid-map INSIDE:OUTSIDE:COUNT`, the inverse of the maps of user namespaces.
 //!
-//! A tree that was made in a user namespace has owners as the host numbers them, 100000 for root and so on. A map says
-//! which numbers of the source become which of the image: `0:100000:65536` makes 100000 to 165535 into 0 to 65535. A number
-//! that no range has is an error where it comes up: it would be somebody else's in the image.
+//! A tree that was made in a user namespace has owners with the host's numbers, such as 100000 for
+//! root. A map assigns numbers of the image to numbers of the source: `0:100000:65536` maps 100000
+//! to 165535 to 0 to 65535. A number outside all ranges is an error when an entry has it, because
+//! it would belong to another user in the image.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -22,14 +23,14 @@ struct IdRange {
     count: u32,
 }
 
-/// Why text is no map.
+/// The reason why text is no map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdMapError {
-    /// A range that is none.
+    /// A range is not valid.
     #[error("{0:?} is not a valid range (expected IMAGE:SOURCE:COUNT, with numbers up to 4294967295)")]
     Range(String),
-    /// Two ranges of one number.
+    /// Two ranges hold the same number.
     #[error("{0:?} overlaps an earlier range")]
     Overlap(String),
 }
@@ -37,7 +38,7 @@ pub enum IdMapError {
 impl FromStr for IdMap {
     type Err = IdMapError;
 
-    /// Reads `IMAGE:SOURCE:COUNT`, several of them apart by commas.
+    /// Parses `IMAGE:SOURCE:COUNT`, or several of them separated by commas.
     fn from_str(text: &str) -> Result<Self, IdMapError> {
         let mut ranges: Vec<IdRange> = Vec::new();
         for part in text.split(',') {
@@ -71,7 +72,7 @@ impl IdRange {
 }
 
 impl IdMap {
-    /// What a number of the source is in the image; `None` where no range has it.
+    /// Returns the number in the image of a number of the source; `None` if no range holds it.
     #[must_use]
     pub fn image_id(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|range| {
@@ -83,14 +84,14 @@ impl IdMap {
     }
 }
 
-/// A source whose owners are mapped.
+/// A source with mapped owners.
 pub struct Mapped {
     inner: Box<dyn Source>,
     users: IdMap,
     groups: IdMap,
 }
 
-/// An owner that no range has.
+/// The error of an owner outside all ranges.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no range of the map contains {what} {id} of \"{}\"", Printable(.path))]
 struct Unmapped {

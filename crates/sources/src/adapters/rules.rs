@@ -6,12 +6,12 @@ use buttress_build::{Compress, Entry, EntryKind, EntryPath, Verdict};
 use buttress_format::{InodeFlags, Timestamp};
 use buttress_fs::Xattr;
 
-/// What holds for a path.
+/// The attributes for a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The path.
     pub path: EntryPath,
-    /// Whether it holds for all that lies below, too.
+    /// True if the rule also applies to everything below the path.
     pub below: bool,
     /// Permission bits.
     pub permissions: Option<u32>,
@@ -21,24 +21,24 @@ pub struct Rule {
     pub gid: Option<u32>,
     /// The time of the last change of content.
     pub mtime: Option<Timestamp>,
-    /// Flags that are added. Those that concern content go to files and directories only.
+    /// The flags to add. Flags of content apply only to files and directories.
     pub flags: InodeFlags,
-    /// How files are compressed.
+    /// The compression of files.
     pub compression: Option<Compress>,
-    /// Extended attributes that are added, or replaced.
+    /// The extended attributes to add or replace.
     pub xattrs: Vec<Xattr>,
 }
 
-/// Rules, of which a later one decides over an earlier one, whatever their paths.
+/// A list of rules. A later rule overrides an earlier one, whatever their paths.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
-    /// The rules of a path, by their places.
+    /// The indexes of each path's rules.
     by_path: HashMap<Vec<u8>, Vec<usize>>,
 }
 
 impl Rules {
-    /// Whether there are none.
+    /// Returns true if the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -53,7 +53,7 @@ impl Rules {
         self.rules.push(rule);
     }
 
-    /// Applies what holds for the entry.
+    /// Applies all matching rules to the entry.
     pub fn apply(&self, entry: &mut Entry) -> Verdict {
         let path = entry.path.as_bytes().to_vec();
         let ends = path

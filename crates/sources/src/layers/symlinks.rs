@@ -1,9 +1,10 @@
-//! Members of archives that lie below a symbolic link, which led somewhere when they were unpacked.
+//! Members of archives below a symbolic link, which had a target when they were unpacked.
 //!
-//! Whoever unpacks an archive into an empty root makes `lib -> usr/lib` and then, for `lib/x`, the file `usr/lib/x`. So paths
-//! are led along the links that came before them, in this archive or in a lower layer, with the root of the tree as the root
-//! of absolute targets; `..` does not lead out of it. The last component of a path is never followed: a member takes the place
-//! of what has its name. Memory grows with the number of symbolic links.
+//! A program that unpacks an archive into an empty root makes `lib -> usr/lib` and then, for
+//! `lib/x`, the file `usr/lib/x`. Paths therefore follow earlier links of this archive or of a
+//! lower layer. The root of the tree is the root of absolute targets, and `..` never leaves it. The
+//! last component of a path is never followed: a member replaces the entry with its name. Memory
+//! grows with the number of symbolic links.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,10 +13,10 @@ use buttress_build::EntryPath;
 
 use crate::tar::Problem;
 
-/// How many links one path may lead along, as in the kernel.
+/// The maximum number of links that one path may follow, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Symbolic links that are there, by their paths.
+/// The existing symbolic links, by their paths.
 #[derive(Debug, Default)]
 pub(super) struct Symlinks(BTreeMap<Vec<u8>, Link>);
 
@@ -26,7 +27,7 @@ struct Link {
 }
 
 impl Symlinks {
-    /// Where a path leads to.
+    /// Returns the target of a path.
     pub(super) fn follow(&self, path: EntryPath) -> Result<EntryPath, Problem> {
         if self.0.is_empty() || !path.as_bytes().contains(&b'/') {
             return Ok(path);
@@ -69,7 +70,8 @@ impl Symlinks {
         })
     }
 
-    /// A member takes the place of what had its path: a symbolic link to `target`, a directory, or something else.
+    /// Records that a member replaces the entry at its path with a symbolic link to `target`, a
+    /// directory, or another file.
     pub(super) fn put(&mut self, path: &EntryPath, is_directory: bool, target: Option<&[u8]>, layer: usize) {
         if self.0.is_empty() && target.is_none() {
             return;
@@ -84,7 +86,7 @@ impl Symlinks {
         }
     }
 
-    /// What layers below this one have at a path is gone.
+    /// Records that the entry of lower layers at a path is gone.
     pub(super) fn remove(&mut self, path: &EntryPath, layer: usize) {
         if self.0.get(path.as_bytes()).is_some_and(|link| link.layer < layer) {
             self.0.remove(path.as_bytes());
@@ -92,7 +94,7 @@ impl Symlinks {
         self.clear_below(path, layer);
     }
 
-    /// What layers below this one have below a path is gone.
+    /// Records that the entries of lower layers below a path are gone.
     pub(super) fn clear_below(&mut self, path: &EntryPath, layer: usize) {
         if self.0.is_empty() {
             return;
@@ -111,7 +113,7 @@ impl Symlinks {
     }
 }
 
-/// Components that mean something, the first at the end.
+/// Returns the meaningful components in reverse order.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|byte| *byte == b'/').rev();
     parts

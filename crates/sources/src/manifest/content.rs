@@ -1,4 +1,5 @@
-//! The contents of a manifest's files: text in it, files of the host, files of another image.
+//! The contents of a manifest's files: text in the manifest, files of the host, files of another
+//! image.
 
 use core::ops::Range;
 use std::fs::File;
@@ -15,16 +16,16 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 
 use super::error::Problem;
 
-/// The content is in the locator.
+/// The locator holds the content.
 const INLINE: u8 = 0;
-/// The locator is a path of the host, after what its file was like.
+/// The locator holds the state of a host file, followed by its path.
 const HOST: u8 = 1;
-/// The content is in the image, at the path of the entry.
+/// The image holds the content, at the path of the entry.
 const IMAGE: u8 = 2;
-/// Seconds, nanoseconds, inode.
+/// The stamp holds seconds, nanoseconds and inode.
 const STAMP_BYTES: usize = 24;
 
-/// Where contents are that no table names a place for.
+/// The place of contents that no table names.
 #[derive(Debug)]
 pub(super) enum Base {
     None,
@@ -38,7 +39,7 @@ pub(super) struct ManifestContents {
     base: Base,
 }
 
-/// Content that is kept with the entry.
+/// Makes a locator that holds the content.
 pub(super) fn inline(bytes: Vec<u8>) -> (Vec<u8>, u64) {
     let size = bytes.len() as u64;
     ([vec![INLINE], bytes].concat(), size)
@@ -53,7 +54,7 @@ impl ManifestContents {
         Self { folder, base }
     }
 
-    /// A file of the host, relative to the manifest: its locator and its size.
+    /// Returns the locator and the size of a host file, whose path is relative to the manifest.
     pub(super) fn of_host(&self, path: &Path) -> Result<(Vec<u8>, u64), Problem> {
         let path = self.folder.join(path);
         let failed = |cause: io::Error| Problem::Content {
@@ -68,7 +69,8 @@ impl ManifestContents {
         Ok((locator, metadata.len()))
     }
 
-    /// Returns how much of a file is data: of the host, or of the base's image at this path. `None` where it has no holes.
+    /// Returns the data extent of a file: of the host, or of the base's image at this path. Returns
+    /// `None` for a file without holes.
     pub(super) fn data_of(&self, locator: &[u8], path: &[u8]) -> Option<DataExtent> {
         let (kind, rest) = locator.split_first()?;
         match (*kind, &self.base) {
@@ -82,7 +84,8 @@ impl ManifestContents {
         }
     }
 
-    /// What the base has at this path; `size` is believed for now, if it is given.
+    /// Returns the locator and the size of the base's file at this path. If `size` is given, it is
+    /// not checked yet.
     pub(super) fn of_base(&self, path: &[u8], size: Option<u64>) -> Result<(Vec<u8>, u64), Problem> {
         match &self.base {
             Base::None if size == Some(0) => Ok(inline(Vec::new())),
@@ -103,7 +106,7 @@ impl ManifestContents {
     }
 }
 
-/// What tells one state of a file from another, besides its size.
+/// Returns the state of a file besides its size, which detects changes.
 fn stamp(metadata: &std::fs::Metadata) -> [u8; STAMP_BYTES] {
     let mut stamp = [0; STAMP_BYTES];
     let numbers = [
@@ -130,8 +133,8 @@ fn file_of(
     Ok(filesystem.open_file(location)?)
 }
 
-/// Returns how much of an image's file is data. `None` where it has no holes, or where it cannot be read: the error is reported when
-/// its content is read.
+/// Returns the data extent of an image's file. Returns `None` if it has no holes, or if it cannot
+/// be read: the read of its content reports the error.
 fn data_of_image_file(filesystem: &Filesystem, path: &[u8]) -> Option<DataExtent> {
     let file = file_of(filesystem, path).ok()?;
     let size = file.size();
@@ -194,7 +197,7 @@ impl Contents for ManifestContents {
     }
 }
 
-/// A file of the host.
+/// A reader of a host file.
 struct HostReader {
     path: PathBuf,
     file: File,
@@ -253,7 +256,7 @@ impl ContentReader for HostReader {
         let start = match rustix::fs::seek(self.file.as_fd(), SeekFrom::Data(from.get())) {
             Ok(start) => start,
             Err(rustix::io::Errno::NXIO) => return Ok(None),
-            // A file system that does not tell holes.
+            // The file system does not report holes.
             Err(_) => from.get(),
         };
         let end = rustix::fs::seek(self.file.as_fd(), SeekFrom::Hole(start)).unwrap_or(self.size);
@@ -281,7 +284,7 @@ impl ContentReader for HostReader {
     }
 }
 
-/// A file of an image, which is read as it is committed and does not change.
+/// A reader of an image's file, in its committed state, which does not change.
 struct ImageReader {
     place: String,
     file: buttress_fs::File,
@@ -311,7 +314,7 @@ impl ContentReader for ImageReader {
             found = match found {
                 None if is_hole => continue,
                 None => Some((start, end)),
-                // Extents that follow each other are one range of data.
+                // Adjacent extents form one range of data.
                 Some((first, known)) if !is_hole && known == start => Some((first, end)),
                 Some(_) => break,
             };

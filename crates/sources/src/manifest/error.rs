@@ -1,46 +1,46 @@
-//! What can be wrong with a manifest, and where.
+//! The errors of manifests, with their lines.
 
 use std::io;
 
 use buttress_build::PathProblem;
 
-/// Something is wrong at a line of a manifest.
+/// A problem at a line of a manifest.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct ManifestError {
-    /// The line, counted from 1: of the value where that can be told, else of the table.
+    /// The line, counted from 1. It is the line of the value if known, otherwise that of the table.
     pub line: u64,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong.
+/// The problem of a manifest.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It breaks a rule of TOML, or has keys or values that there are not.
+    /// The text violates TOML, or has unknown keys or values.
     #[error("{0}")]
     Toml(String),
     /// A line is not UTF-8.
     #[error("not UTF-8; write names that are not UTF-8 in base64, with the key path-base64")]
     NotText,
-    /// A table is larger than is taken.
+    /// A table exceeds the size limit.
     #[error(
         "the table is too long (expected at most {0} bytes); put large content into a separate file (key source)"
     )]
     Large(usize),
-    /// The head does not say which version this is.
+    /// The head does not state its version.
     #[error("the manifest does not begin with \"manifest = 1\"")]
     NoVersion,
-    /// A version that is not known.
+    /// The version is unknown.
     #[error("unknown version of the format (found {0}, expected 1)")]
     Version(i64),
-    /// A table that there is not.
+    /// The table's name is unknown.
     #[error(
         "unknown table [[{0}]] (expected rule, directory, subvolume, snapshot, file, symlink, hard-link, device, fifo, socket or remove)"
     )]
     NoTable(String),
-    /// A key that the table does not have.
+    /// The table cannot have this key.
     #[error("[[{table}]]: unknown key {key}")]
     NoKey {
         /// The table.
@@ -48,7 +48,7 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
-    /// A key is missing.
+    /// A required key is missing.
     #[error("[[{table}]]: the key {key} is missing")]
     Missing {
         /// The table.
@@ -56,62 +56,62 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
-    /// Two keys that do not go together.
+    /// Two keys exclude each other.
     #[error("{0} and {1} cannot be combined")]
     Both(&'static str, &'static str),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("{key}: invalid value (found {found}, {wanted})")]
     Value {
         /// The key.
         key: &'static str,
-        /// Its value.
+        /// The value of the key.
         found: String,
-        /// What it could be.
+        /// The valid values.
         wanted: &'static str,
     },
-    /// A path.
+    /// A path is invalid.
     #[error("{key} {path:?}: {problem}")]
     Path {
         /// The key.
         key: &'static str,
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The problem of the path.
         problem: PathProblem,
     },
-    /// Something is described twice.
+    /// A path is described twice.
     #[error("{path:?} is already in line {line}")]
     Twice {
-        /// Its path.
+        /// The path.
         path: String,
-        /// Where first.
+        /// The line of the first description.
         line: u64,
     },
-    /// A rule after what it should apply to.
+    /// A rule follows a table to which it should apply.
     #[error("a rule must come before all other tables")]
     LateRule,
-    /// A file without content.
+    /// A file has no content.
     #[error("the file has no content; add source, text or base64, or a table [contents] at the beginning")]
     NoContent,
-    /// A file of the host, or of an image that contents are taken from.
+    /// The content of a file of the host or of an image cannot be used.
     #[error("{place}: {cause}")]
     Content {
         /// The file.
         place: String,
-        /// Why it cannot be used.
+        /// The reason.
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A file is not as long as the manifest says.
+    /// The length of a file differs from the manifest.
     #[error("{place}: wrong length (found {found} bytes, expected {wanted} by the key size)")]
     Size {
         /// The file.
         place: String,
-        /// How long it is.
+        /// The length of the file.
         found: u64,
-        /// How long it should be.
+        /// The length in the manifest.
         wanted: u64,
     },
-    /// Reading.
+    /// The manifest cannot be read.
     #[error("reading: {0}")]
     Io(#[source] io::Error),
 }

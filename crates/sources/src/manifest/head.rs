@@ -1,4 +1,4 @@
-//! The head of a manifest: the version, the volume, where contents are.
+//! The head of a manifest: the version, the volume, and the place of contents.
 
 use buttress_format::printable::Printable;
 use serde::Deserialize;
@@ -7,7 +7,8 @@ use super::error::{ManifestError, Problem};
 use super::tables::Table;
 use super::{at, toml_error};
 
-/// What a manifest says of the volume, for what the command line leaves unsaid. Words are those of the flags of mkfs.
+/// The volume options of a manifest, which apply if the command line does not set them. Values are
+/// those of the flags of mkfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct VolumeWishes {
@@ -21,18 +22,18 @@ pub struct VolumeWishes {
     pub node_size: Option<u64>,
     /// The unit of data.
     pub sector_size: Option<u64>,
-    /// How much of each device is used.
+    /// The number of bytes to use of each device.
     pub size: Option<u64>,
-    /// How data is replicated.
+    /// The profile of data.
     pub data: Option<String>,
-    /// How metadata is replicated.
+    /// The profile of metadata.
     pub metadata: Option<String>,
-    /// Data and metadata share block groups.
+    /// True if data and metadata share block groups.
     pub mixed: Option<bool>,
-    /// Features, `^` before one that is not wanted.
+    /// The features to set, or to clear after `^`.
     #[serde(default)]
     pub features: Vec<String>,
-    /// `none`, `full` or `simple`.
+    /// The quotas: `none`, `full` or `simple`.
     pub quotas: Option<String>,
 }
 
@@ -52,7 +53,7 @@ struct ContentsTable {
     directory: Option<String>,
 }
 
-/// Where contents are that no table names a place for.
+/// The place of contents that no table names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
     Image(String),

@@ -1,4 +1,4 @@
-//! One table of a manifest: its keys, and what they mean together.
+//! One table of a manifest: its keys, and their joint meaning.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::adapters::Rule;
 use crate::base64;
 use crate::member::is_xattr_name;
 
-/// The names of flags, and the flags.
+/// The flags and their names.
 pub(super) const FLAGS: [(&str, InodeFlags); 10] = [
     ("nodatacow", InodeFlags::NODATACOW),
     ("nodatasum", InodeFlags::NODATASUM),
@@ -29,7 +29,7 @@ pub(super) const FLAGS: [(&str, InodeFlags); 10] = [
     ("nodump", InodeFlags::NODUMP),
 ];
 
-/// All keys that any table has.
+/// The keys of all tables.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Item {
@@ -118,7 +118,7 @@ impl Kind {
         found.map_or("", |(name, _)| name)
     }
 
-    /// Whether a table of this kind is of an inode of its own.
+    /// Returns true if a table of this kind describes an inode of its own.
     const fn has_attributes(self) -> bool {
         !matches!(self, Self::HardLink | Self::Snapshot | Self::Remove)
     }
@@ -133,7 +133,7 @@ impl Kind {
 }
 
 impl Item {
-    /// Refuses keys that a table of this kind does not have.
+    /// Refuses keys that a table of this kind cannot have.
     fn check_keys(&self, kind: Kind) -> Result<(), Problem> {
         let attributes = kind.has_attributes();
         let is_rule = kind == Kind::Rule;
@@ -186,7 +186,7 @@ impl Item {
         }
     }
 
-    /// The path of the table.
+    /// Returns the path of the table.
     pub(super) fn path(&self, kind: Kind) -> Result<EntryPath, Problem> {
         let bytes = bytes(
             kind,
@@ -197,7 +197,8 @@ impl Item {
         path("path", &bytes)
     }
 
-    /// A rule. Without `below = false` it is for all that lies below its path, too.
+    /// Converts the table to a rule. Without `below = false`, the rule also applies to everything
+    /// below its path.
     pub(super) fn rule(self) -> Result<Rule, Problem> {
         self.check_keys(Kind::Rule)?;
         Ok(Rule {
@@ -213,7 +214,7 @@ impl Item {
         })
     }
 
-    /// An entry without its content, which only files have.
+    /// Converts the table to an entry without its content, which only files have.
     pub(super) fn entry(&self, kind: Kind, default_time: Timestamp) -> Result<Entry, Problem> {
         self.check_keys(kind)?;
         let mark = SubvolumeMark {
@@ -253,13 +254,13 @@ impl Item {
         };
         let mut flags = self.flags()?;
         if kind != Kind::File && flags.contains(InodeFlags::NODATACOW) && self.nodatacow == Some(true) {
-            // Of a directory it is what its files inherit; sums are a matter of files.
+            // A directory passes its flags on to its files, but checksums belong to files.
             flags.remove(InodeFlags::NODATASUM);
         }
         let mtime = time_of("time", self.time.as_ref())?.unwrap_or(default_time);
         Ok(Entry {
             path: self.path(kind)?,
-            // What is removed is what other sources have; what is here stays.
+            // A removal affects the entries of other sources, not those of this manifest.
             precedence: Precedence(u64::from(kind != Kind::Remove)),
             kind: entry_kind,
             attributes: Attributes {
@@ -399,7 +400,7 @@ impl Item {
     }
 }
 
-/// Bytes that are given as text or as base64.
+/// Returns bytes that are given as text or as base64.
 fn bytes(
     kind: Kind,
     keys: (&'static str, &'static str),
@@ -421,7 +422,7 @@ fn bytes(
     }
 }
 
-/// A path of the image.
+/// Parses a path of the image.
 pub(super) fn path(key: &'static str, bytes: &[u8]) -> Result<EntryPath, Problem> {
     EntryPath::new(bytes).map_err(|problem| Problem::Path {
         key,

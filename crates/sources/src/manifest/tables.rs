@@ -1,31 +1,32 @@
-//! A manifest as one table after the other, so that it never is in memory as a whole.
+//! A manifest as a sequence of tables, so that it is never in memory as a whole.
 //!
-//! A table begins with a line `[[NAME]]` and goes up to the next such line; what comes before the first is the head. Each is
-//! given to the TOML parser alone. That is the same as parsing all of it, with one exception: a line of a text over several
-//! lines may not look like such a line. Then the text has no end, which is an error, and never another meaning.
+//! A table begins with a line `[[NAME]]` and ends before the next such line. The lines before the
+//! first table are the head. The TOML parser receives each table alone. The result equals a parse
+//! of the whole manifest, with one exception: a line of a multi-line text must not have the form of
+//! such a line. That text would have no end, which is an error, and never another meaning.
 
 use std::io::BufRead;
 
 use super::error::{ManifestError, Problem};
 
-/// The largest table that is taken.
+/// The size of the largest accepted table.
 const TABLE_BYTES_MAX: usize = 16 << 20;
 
 /// A table, or the head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
-    /// Its name; `None` for the head.
+    /// The table's name; `None` for the head.
     pub(super) name: Option<String>,
-    /// The line that it begins with, counted from 1.
+    /// The number of its first line, counted from 1.
     pub(super) line: u64,
-    /// All of it.
+    /// The text of the table.
     pub(super) text: String,
 }
 
-/// Takes a manifest apart.
+/// Splits a manifest into tables.
 pub(super) struct Tables {
     input: Box<dyn BufRead + Send>,
-    /// The line that was read last.
+    /// The number of the last line that was read.
     line: u64,
     /// The first line of the next table.
     next: Option<(String, String)>,
@@ -42,7 +43,7 @@ impl Tables {
         }
     }
 
-    /// The next table; the head first, even where it is empty.
+    /// Returns the next table. The head comes first, even if it is empty.
     pub(super) fn next_table(&mut self) -> Result<Option<Table>, ManifestError> {
         if self.ended {
             return Ok(None);
@@ -70,7 +71,7 @@ impl Tables {
         }))
     }
 
-    /// The next line, with what ends it.
+    /// Returns the next line, with its line end.
     fn read_line(&mut self, before: usize) -> Result<Option<String>, ManifestError> {
         let room = TABLE_BYTES_MAX.saturating_sub(before);
         let mut bytes = Vec::new();
@@ -103,7 +104,7 @@ impl Tables {
     }
 }
 
-/// The name in `[[NAME]]`.
+/// Returns the name in `[[NAME]]`.
 fn name_of(line: &str) -> Option<&str> {
     let (name, rest) = line.trim_start().strip_prefix("[[")?.split_once("]]")?;
     let name = name.trim();

@@ -1,4 +1,4 @@
-//! Manifests made by hand; those of images are compared in the tests of the command.
+//! Tests of hand-made manifests. The command's tests compare manifests of images.
 
 use super::*;
 use buttress_build::{Compress, EntryPath, Precedence, SubvolumeMark, Verdict};
@@ -154,7 +154,7 @@ fn every_table_and_key() {
     assert_eq!(entries[5].attributes.permissions, 0o777);
 }
 
-/// What is wrong, in which line, and a word of what is said. What begins with a table gets a head before it.
+/// Invalid text, its line, and a word of the error. A head precedes text that begins with a table.
 const WRONG: &[(&str, u64, &str)] = &[
     ("", 1, "manifest = 1"),
     ("manifest = 2\n", 1, "version 2"),

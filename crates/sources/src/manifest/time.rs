@@ -1,16 +1,17 @@
-//! Times as manifests have them: `2024-02-29T12:00:00.5Z`, or `"@1709208000.5"` for what has no date of four digits.
+//! Times in manifests: `2024-02-29T12:00:00.5Z`, or `"@1709208000.5"` if the year does not have
+//! four digits.
 
 use std::fmt::Write as _;
 
 use buttress_format::Timestamp;
 
-/// Reads a time. `None` for what is none.
+/// Parses a time; `None` if it is none.
 pub(super) fn parse(value: &toml::Value) -> Option<Timestamp> {
     match value {
         toml::Value::Datetime(date) => {
             let time: jiff::Timestamp = date.to_string().parse().ok()?;
             let nanoseconds = i64::from(time.subsec_nanosecond());
-            // Before 1970 fractions count backwards there.
+            // Before 1970, fractions count backwards in this form.
             let (seconds, nanoseconds) = if nanoseconds < 0 {
                 (
                     time.as_second().checked_sub(1)?,
@@ -44,10 +45,10 @@ pub(super) fn parse(value: &toml::Value) -> Option<Timestamp> {
     }
 }
 
-/// Writes a time. `@` and a fraction count from the second below, also before 1970.
+/// Formats a time. `@` and a fraction count from the second below, also before 1970.
 pub(super) fn write(time: Timestamp) -> String {
     let mut text = match jiff::Timestamp::from_second(time.seconds) {
-        // 0001 to 9999: what TOML's dates hold.
+        // TOML's dates hold the years 0001 to 9999.
         Ok(date)
             if (-62_135_596_800..=253_402_300_799).contains(&time.seconds)
                 && time.nanoseconds < 1_000_000_000 =>

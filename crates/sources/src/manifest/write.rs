@@ -1,15 +1,17 @@
-//! The manifest of an image that is there: what makes the same image again.
+//! Writing the manifest of an existing image, from which the same image can be built.
 //!
-//! Contents stay where they are: the head names the image, and files say only how long they are. Of compressed files the
-//! method is written; a level is kept nowhere on disk, so whoever made the image with another than the default says it
-//! ([`Options::levels`]). Times of access, of change and of birth are written where they are not the time of the content.
+//! Contents stay in the image: the head names the image, and files state only their length. For
+//! compressed files, the method is written. No level is stored on disk, so a user who made the
+//! image with a level other than the default must name it ([`Options::levels`]). Times of access,
+//! change and birth are written if they differ from the time of the content.
 //!
-//! A snapshot that still is what it was made from is written as one; any other subvolume with all that is in it.
+//! A snapshot that equals its source is written as a snapshot. Any other subvolume is written with
+//! its whole content.
 //!
-//! What it leaves out: preallocated ranges (they become holes), contents that cannot be read, groups of quotas and limits, fs-verity. What is
-//! left out is told.
+//! Left out: preallocated ranges (they become holes), contents that cannot be read, quota groups
+//! and limits, fs-verity. The caller receives a report of everything that was left out.
 //!
-//! The same image gives the same text.
+//! The same image yields the same text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -30,50 +32,51 @@ use super::item::FLAGS;
 use super::time;
 use crate::base64;
 
-/// What is to be written.
+/// The options of writing a manifest.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What the head calls the image.
+    /// The name of the image in the head.
     pub image: String,
-    /// Levels of compression, instead of the default ones.
+    /// Levels of compression, instead of the defaults.
     pub levels: Vec<CompressionMethod>,
-    /// For watching and stopping it.
+    /// The progress of the job, to watch and cancel it.
     pub progress: Progress,
 }
 
-/// Why a manifest could not be written.
+/// The reason why a manifest could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The image cannot be read.
     #[error(transparent)]
     Image(#[from] buttress_fs::Error),
-    /// Writing.
+    /// The text could not be written.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Something that is not in the manifest.
+/// A part of the image that is not in the manifest.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// It cannot be read.
+    /// An entry that cannot be read.
     #[error(transparent)]
     Failed(#[from] WalkError),
-    /// It is read, but has no form in a manifest.
+    /// An entry that can be read, but has no form in a manifest.
     #[error("{path}: {what}")]
     LeftOut {
         /// Where.
         path: String,
-        /// What.
+        /// The part that was left out.
         what: &'static str,
     },
 }
 
-/// Writes the manifest of a volume, from its top level on. What is not in it goes to `lost`.
+/// Writes the manifest of a volume, from its top level on. Passes everything that was left out to
+/// `lost`.
 ///
 /// # Errors
-/// That the volume's own trees cannot be read, or that writing fails.
+/// Fails if the volume's own trees cannot be read, or if writing fails.
 pub fn write(
     filesystem: &Filesystem,
     options: &Options,
@@ -98,7 +101,7 @@ pub fn write(
         progress: options.progress.clone(),
         ..WalkOptions::without_content()
     };
-    // Below this directory all is in a snapshot that is written as one.
+    // All entries below this directory belong to a snapshot that is written as one.
     let mut inside: Option<Vec<u8>> = None;
     let mut text = String::new();
     for item in filesystem.walk(start, walk) {
@@ -130,7 +133,8 @@ pub fn write(
     Ok(())
 }
 
-/// Snapshots that share all with what they were made from, by their id; that comes earlier in the walk.
+/// Returns the snapshots, by their id, that share everything with their source, which precedes them
+/// in the walk.
 fn unchanged_snapshots(
     filesystem: &Filesystem,
     all: &[SubvolumeInfo],
@@ -158,7 +162,7 @@ fn unchanged_snapshots(
     Ok(found)
 }
 
-/// What a volume is like.
+/// Returns the head, which describes the volume.
 fn head(filesystem: &Filesystem, options: &Options) -> String {
     let superblock = filesystem.superblock();
     let mut text = String::from("manifest = 1\n\n[volume]\n");
@@ -194,7 +198,7 @@ fn head(filesystem: &Filesystem, options: &Options) -> String {
             Feature::NoHoles => superblock.incompat.contains(Incompat::NO_HOLES),
             Feature::FreeSpaceTree => superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
             Feature::BlockGroupTree => superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE),
-            // Profiles and `mixed` say these.
+            // The keys of profiles and `mixed` express these features.
             _ => return None,
         };
         match (has, feature.is_default()) {
@@ -215,7 +219,7 @@ fn head(filesystem: &Filesystem, options: &Options) -> String {
     text
 }
 
-/// The quotas that are on.
+/// Returns the enabled quotas.
 fn quotas(filesystem: &Filesystem) -> Option<&'static str> {
     let tree = filesystem.tree(TreeId::QUOTA).ok()?;
     let item = tree.get(&QgroupStatus::KEY).ok()??;
@@ -245,7 +249,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes a table. True where what is below is in it already.
+    /// Writes a table. Returns true if it already covers everything below.
     fn entry(
         &self,
         text: &mut String,
@@ -352,7 +356,7 @@ impl Writer<'_> {
     }
 }
 
-/// The method of the first range that is compressed.
+/// Returns the method of the first compressed range.
 fn compression(ranges: &[FileRange]) -> Option<Compression> {
     ranges.iter().find_map(|range| {
         let compression = match &range.kind {
@@ -433,7 +437,7 @@ fn key(text: &mut String, name: &str, value: &str) {
     let _ = writeln!(text, "{name} = {}", quoted(value));
 }
 
-/// A key with bytes: as text, or as base64 where they are none.
+/// Writes a key with bytes: as text, or as base64 if they are no text.
 fn bytes_key(text: &mut String, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(value) => key(text, name, value),
@@ -443,7 +447,7 @@ fn bytes_key(text: &mut String, name: &str, bytes: &[u8]) {
     }
 }
 
-/// A basic string of TOML. What could drive a terminal is escaped, too.
+/// Returns a basic string of TOML. Escapes also the characters that could control a terminal.
 fn quoted(value: &str) -> String {
     let mut text = String::with_capacity(value.len().saturating_add(2));
     text.push('"');
@@ -468,7 +472,7 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        /// Whatever a name is, TOML reads what was written.
+        /// TOML reads back the written text, whatever a name is.
         #[test]
         fn text_comes_back(value in proptest::prelude::any::<String>()) {
             let table: toml::Table = toml::from_str(&format!("a = {}", quoted(&value))).unwrap();

@@ -1,4 +1,4 @@
-//! Layouts made by hand, and broken in one place each.
+//! Tests of hand-made layouts, each broken in one place.
 
 use super::*;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What can be wrong with an archive, and where.
+//! The errors of archives, with their places.
 
 use std::io;
 
@@ -7,138 +7,138 @@ use buttress_format::printable::Printable;
 
 use crate::acl::AclError;
 
-/// Something is wrong at a place in an archive.
+/// A problem at a place in an archive.
 #[derive(Debug, thiserror::Error)]
 #[error("byte {offset} of the archive: {problem}")]
 pub struct TarError {
-    /// Where the member's header lies, in the archive as it is without compression.
+    /// The offset of the member's header, in the uncompressed archive.
     pub offset: u64,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong.
+/// The problem of an archive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The header's checksum.
+    /// The checksum of the header is wrong.
     #[error("not a tar header: wrong checksum (found {stored}, computed {computed})")]
     Checksum {
-        /// As the header has it.
+        /// The checksum in the header.
         stored: i64,
-        /// As it should be.
+        /// The computed checksum.
         computed: i64,
     },
-    /// A field that should be a number.
+    /// A field holds no number.
     #[error("{field} is not a number: \"{}\"", Printable(.text))]
     Number {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// The content of the field.
         text: Vec<u8>,
     },
-    /// A number below zero where there is none.
+    /// A number is negative.
     #[error("{field} is {number}")]
     Negative {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// The number in the field.
         number: i64,
     },
-    /// A number that is too large.
+    /// A number is too large.
     #[error("{field} is too large (found {number}, expected at most {most})")]
     Large {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// The number in the field.
         number: u64,
-        /// The largest.
+        /// The largest valid number.
         most: u64,
     },
-    /// The archive ends in the middle of a member.
+    /// The archive ends inside a member.
     #[error(
         "incomplete: {what} (found {left} bytes, expected {needed}); the archive is truncated, or the size is wrong"
     )]
     Ends {
-        /// What does not fit.
+        /// The part that does not fit.
         what: &'static str,
-        /// So many it needs.
+        /// The number of bytes that the part needs.
         needed: u64,
-        /// So many there are.
+        /// The number of bytes left.
         left: u64,
     },
-    /// A name or an extended header larger than is taken.
+    /// A name or an extended header exceeds the size limit.
     #[error("too long: {what} (found {bytes} bytes, expected at most {most})")]
     TooLong {
-        /// What it is.
+        /// The kind of the part.
         what: &'static str,
         /// Its size.
         bytes: u64,
         /// The limit.
         most: u64,
     },
-    /// A record of an extended header.
+    /// A record of an extended header is invalid.
     #[error("byte {at} of the extended header: {what}")]
     Record {
-        /// Where in the extended header's body.
+        /// The offset in the extended header's body.
         at: usize,
-        /// What is wrong.
+        /// The problem of the record.
         what: String,
     },
-    /// A map of a sparse file.
+    /// The map of a sparse file is invalid.
     #[error("the map of a sparse file: {0}")]
     Sparse(String),
-    /// A kind of member that is not known.
+    /// The kind of a member is unknown.
     #[error("a member of unknown kind {letter:?}{hint}")]
     Kind {
-        /// Its letter.
+        /// The letter of the kind.
         letter: char,
-        /// What it may be.
+        /// The probable meaning of the letter.
         hint: &'static str,
     },
-    /// A path.
+    /// A path is invalid.
     #[error("{field} \"{}\": {problem}", shown(.path))]
     Path {
-        /// Which field.
+        /// The field with the path.
         field: &'static str,
         /// The path.
         path: Vec<u8>,
-        /// What is wrong with it.
+        /// The problem of the path.
         problem: PathProblem,
     },
-    /// An access list.
+    /// An access list is invalid.
     #[error(transparent)]
     Acl(#[from] AclError),
-    /// A link that leads nowhere.
+    /// A link has no target.
     #[error("a {0} link without a target")]
     NoTarget(&'static str),
-    /// A name of an extended attribute.
+    /// The name of an extended attribute is invalid.
     #[error("invalid name \"{}\" of an extended attribute (expected 1 to 255 bytes, without zero bytes)", shown(.0))]
     XattrName(Vec<u8>),
-    /// A hard link to what is not there.
+    /// The target of a hard link does not exist.
     #[error("a hard link to \"{}\", which is not an earlier member", shown(.0))]
     LinkedToNothing(Vec<u8>),
-    /// A hard link to a directory.
+    /// The target of a hard link is a directory.
     #[error("a hard link to \"{}\", which is a directory", shown(.0))]
     LinkedToDirectory(Vec<u8>),
-    /// Symbolic links that lead in a circle.
+    /// Symbolic links form a cycle.
     #[error("\"{}\" is below a loop of symbolic links", shown(.0))]
     LinkLoop(Vec<u8>),
-    /// A name that marks what a lower layer has, but names nothing.
+    /// A whiteout mark names no entry.
     #[error("\"{}\" marks nothing as deleted", shown(.0))]
     Whiteout(Vec<u8>),
-    /// A member where snapshots of layers are to be.
+    /// A member lies in the directory of the layers' snapshots.
     #[error("\"{}\" is in the directory of layer snapshots", shown(.0))]
     AmongSnapshots(Vec<u8>),
-    /// Extended headers that belong to no member.
+    /// Extended headers belong to no member.
     #[error("an extended header without a member after it")]
     NoMember,
-    /// Reading.
+    /// The archive cannot be read.
     #[error("reading: {0}")]
     Io(#[from] io::Error),
 }
 
-/// The beginning of a path, as people read it.
+/// Returns the beginning of a path in the form for messages.
 fn shown(path: &[u8]) -> String {
     let (head, more) = path.split_at_checked(200).unwrap_or((path, &[]));
     format!("{}{}", Printable(head), if more.is_empty() { "" } else { "…" })

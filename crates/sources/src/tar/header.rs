@@ -1,7 +1,8 @@
 //! One header block: 512 bytes, checked once.
 //!
-//! Three dialects share it: v7 (no magic), ustar (`ustar\0`), GNU (`ustar  \0`). Numbers are octal text, or binary in base
-//! 256 where the first byte has its high bit set, as GNU tar and star write what does not fit.
+//! Three dialects share the header: v7 (no magic), ustar (`ustar\0`), GNU (`ustar  \0`). Numbers
+//! are octal text. If the high bit of the first byte is set, they are binary in base 256. GNU tar
+//! and star use this form for large numbers.
 //!
 //! Source: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
 
@@ -10,18 +11,18 @@ use super::error::Problem;
 /// The unit of an archive.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
-/// Which fields behind the magic mean what.
+/// The meaning of the fields after the magic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Nothing behind the link name.
+    /// No field follows the link name.
     V7,
-    /// A prefix of the name.
+    /// The fields hold a prefix of the name.
     Ustar,
-    /// Times, and the map of a sparse file.
+    /// The fields hold times, and the map of a sparse file.
     Gnu,
 }
 
-/// A header whose checksum is right.
+/// A header with a correct checksum.
 #[derive(Debug)]
 pub(super) struct Header {
     block: [u8; 512],
@@ -29,7 +30,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Checks a block. `None` for one of zeros, which marks the end.
+    /// Checks a block. Returns `None` for a block of zeros, which marks the end.
     pub(super) fn check(block: &[u8; 512]) -> Result<Option<Self>, Problem> {
         if block.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -47,7 +48,7 @@ impl Header {
         for (at, byte) in block.iter().enumerate() {
             let byte = if (148..156).contains(&at) { b' ' } else { *byte };
             unsigned = unsigned.wrapping_add(i64::from(byte));
-            // Some old programs took bytes for signed.
+            // Some old programs summed signed bytes.
             signed = signed.wrapping_add(i64::from(byte.cast_signed()));
         }
         if stored != unsigned && stored != signed {
@@ -59,23 +60,23 @@ impl Header {
         Ok(Some(header))
     }
 
-    /// Bytes of a field.
+    /// Returns the bytes of a field.
     pub(super) fn field(&self, at: usize, length: usize) -> &[u8] {
         self.block.get(at..at.saturating_add(length)).unwrap_or_default()
     }
 
-    /// A field that is text up to its first zero byte.
+    /// Returns the text of a field, up to its first zero byte.
     pub(super) fn text(&self, at: usize, length: usize) -> &[u8] {
         let field = self.field(at, length);
         field.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// What kind of member follows.
+    /// Returns the letter of the member's kind.
     pub(super) fn letter(&self) -> u8 {
         self.block.get(156).copied().unwrap_or(0)
     }
 
-    /// The name, with its prefix.
+    /// Returns the name with its prefix.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = self.text(0, 100);
         let prefix = match self.dialect {
@@ -89,19 +90,19 @@ impl Header {
         }
     }
 
-    /// A number that may be negative.
+    /// Returns a number that may be negative.
     pub(super) fn number(&self, at: usize, length: usize, field: &'static str) -> Result<i64, Problem> {
         number(self.field(at, length), field)
     }
 
-    /// A number that is none of time.
+    /// Returns a number that must not be negative.
     pub(super) fn count(&self, at: usize, length: usize, field: &'static str) -> Result<u64, Problem> {
         let number = self.number(at, length, field)?;
         u64::try_from(number).map_err(|_| Problem::Negative { field, number })
     }
 }
 
-/// A number as headers hold it: octal digits between spaces and zero bytes, or base 256.
+/// Parses a number in the form of headers: octal digits between spaces and zero bytes, or base 256.
 pub(super) fn number(bytes: &[u8], field: &'static str) -> Result<i64, Problem> {
     let wrong = || Problem::Number {
         field,
@@ -111,7 +112,7 @@ pub(super) fn number(bytes: &[u8], field: &'static str) -> Result<i64, Problem> 
         return Ok(0);
     };
     if first & 0x80 != 0 {
-        // Base 256, in two's complement; the top bit only marks it.
+        // Base 256 is in two's complement. The top bit is only a mark.
         let negative = first & 0x40 != 0;
         let mut number: i128 = if negative { -1 } else { 0 };
         for (at, byte) in bytes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The records of extended headers: `LENGTH KEY=VALUE\n`, of which LENGTH counts itself.
+//! The records of extended headers: `LENGTH KEY=VALUE\n`. LENGTH includes its own digits.
 //!
 //! Source: POSIX.1-2017, pax, "pax Extended Header"; GNU tar manual, "Storing Sparse Files"; star(5) for `SCHILY.*`;
 //! libarchive-formats(5) for `LIBARCHIVE.*`.
@@ -13,10 +13,10 @@ use crate::acl;
 /// An extended attribute.
 pub(super) type Xattr = (Vec<u8>, Vec<u8>);
 
-/// The most extended attributes of one member.
+/// The maximum number of extended attributes of one member.
 const XATTRS_MAX: usize = 4096;
 
-/// What extended headers say of a member.
+/// The fields of a member in extended headers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extended {
     pub(super) path: Option<Vec<u8>>,
@@ -32,13 +32,13 @@ pub(super) struct Extended {
 }
 
 impl Extended {
-    /// Takes the records of one extended header on top of what there is.
+    /// Adds the records of one extended header to the existing fields.
     pub(super) fn add(&mut self, body: &[u8]) -> Result<(), Problem> {
         let mut rest = body;
         while !rest.is_empty() {
             let at = body.len().saturating_sub(rest.len());
             let wrong = |what: String| Problem::Record { at, what };
-            // Some programs fill up with zeros.
+            // Some programs pad with zeros.
             if rest.iter().all(|byte| *byte == 0) {
                 return Ok(());
             }
@@ -96,12 +96,13 @@ impl Extended {
             b"SCHILY.acl.access" => self.access_list(b"system.posix_acl_access", value)?,
             b"SCHILY.acl.default" => self.access_list(b"system.posix_acl_default", value)?,
             b"RHT.security.selinux" => {
-                // Stored with the zero byte that ends it, as the kernel does.
+                // The attribute includes the terminating zero byte, as in the kernel.
                 let mut label = value.to_vec();
                 label.push(0);
                 self.xattr(b"security.selinux".to_vec(), label)?;
             }
-            // Comments, names of owners, times of access, character sets, what other programs keep for themselves.
+            // The ignored keys are comments, names of owners, times of access, character sets, and
+            // private keys of other programs.
             _ => {}
         }
         Ok(())
@@ -131,7 +132,7 @@ impl Extended {
     }
 }
 
-/// A value that is text; an empty one takes back what was said before.
+/// Returns a text value. An empty value removes an earlier one.
 fn text(value: &[u8]) -> Option<Vec<u8>> {
     (!value.is_empty()).then(|| value.to_vec())
 }
@@ -154,7 +155,7 @@ pub(super) fn wrong_value(key: &[u8], value: &[u8]) -> Problem {
     }
 }
 
-/// A decimal number without a sign.
+/// Parses a decimal number without a sign.
 pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 20 {
         return None;
@@ -167,7 +168,8 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// A time: seconds, maybe below zero, maybe with a fraction, of which nine digits count.
+/// Parses a time: seconds, possibly negative, with an optional fraction, of which nine digits
+/// count.
 fn time(key: &[u8], value: &[u8]) -> Result<Option<Timestamp>, Problem> {
     if value.is_empty() {
         return Ok(None);
@@ -197,7 +199,7 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
     if !negative {
         return Some(Timestamp { seconds, nanoseconds });
     }
-    // -1.25 is two seconds before 1970 and three quarters of one after that.
+    // The time -1.25 is two seconds before 1970 plus three quarters of a second.
     let seconds = seconds.checked_neg()?;
     Some(if nanoseconds == 0 {
         Timestamp { seconds, nanoseconds }
@@ -209,7 +211,7 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
     })
 }
 
-/// `%41` for `A`, as libarchive writes names of attributes.
+/// Decodes `%41` to `A`, as in libarchive's names of attributes.
 fn percent_decoded(name: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
     let mut decoded = Vec::with_capacity(name.len());

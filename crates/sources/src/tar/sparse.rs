@@ -5,8 +5,8 @@
 //! - 0.1: a record `GNU.sparse.map` with all of them, `GNU.sparse.name` with the name;
 //! - 1.0: decimal lines at the beginning of the content, padded to a block.
 //!
-//! Whatever the form, what comes out is checked: ranges rise, do not overlap, end within the file, and are as long together
-//! as the content that is stored.
+//! In every form, the result is checked: ranges ascend, do not overlap, and end within the file.
+//! Their total length equals the length of the stored content.
 //!
 //! Source: GNU tar manual, appendix "Tar Internals", "Storing Sparse Files".
 
@@ -16,23 +16,23 @@ use super::header::{BLOCK_BYTES, Header, number};
 use super::pax::{decimal, wrong_value};
 use buttress_exact::Exact as _;
 
-/// The most ranges that are taken of one file.
+/// The maximum number of ranges of one file.
 pub(super) const RANGES_MAX: usize = 1 << 20;
 
-/// What records say of a sparse file.
+/// The fields of a sparse file in records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sparse {
     pub(super) major: Option<u64>,
     pub(super) name: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
     ranges: Vec<(u64, u64)>,
-    /// The offset of a range whose length has not come yet.
+    /// The offset of a range whose length has not been read yet.
     offset: Option<u64>,
     has_map: bool,
 }
 
 impl Sparse {
-    /// Takes a record `GNU.sparse.KEY`.
+    /// Adds a record `GNU.sparse.KEY`.
     pub(super) fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Problem> {
         let number = || decimal(value).ok_or_else(|| wrong_value(&[b"GNU.sparse.", key].concat(), value));
         match key {
@@ -74,12 +74,12 @@ impl Sparse {
         Ok(())
     }
 
-    /// Whether the ranges are in the records, not in the content.
+    /// Returns true if the records hold the ranges, and the content does not.
     pub(super) fn is_in_records(&self) -> bool {
         self.has_map && !self.is_in_content()
     }
 
-    /// Whether the content begins with the map.
+    /// Returns true if the content begins with the map.
     pub(super) fn is_in_content(&self) -> bool {
         self.major == Some(1)
     }
@@ -107,7 +107,7 @@ fn push(ranges: &mut Vec<(u64, u64)>, offset: u64, length: u64) -> Result<(), Pr
     Ok(())
 }
 
-/// The ranges of a table of 24-byte entries in a header or an extension block.
+/// Adds the ranges of a table of 24-byte entries in a header or an extension block.
 pub(super) fn add_old_entries(ranges: &mut Vec<(u64, u64)>, table: &[u8]) -> Result<(), Problem> {
     for entry in table.chunks_exact(24) {
         let (offset, length) = entry.split_at_checked(12).unwrap_or_default();
@@ -127,15 +127,15 @@ pub(super) fn add_old_entries(ranges: &mut Vec<(u64, u64)>, table: &[u8]) -> Res
     Ok(())
 }
 
-/// The ranges in an old header.
+/// Returns the ranges in an old header.
 pub(super) fn old_ranges(header: &Header) -> Result<Vec<(u64, u64)>, Problem> {
     let mut ranges = Vec::new();
     add_old_entries(&mut ranges, header.field(386, 4 * 24))?;
     Ok(ranges)
 }
 
-/// Reads the map at the beginning of content, asking for one block after the other. Returns the ranges and how many bytes
-/// of the content the map takes up.
+/// Reads the map at the beginning of the content, one block after another. Returns the ranges and
+/// the number of content bytes that the map takes up.
 pub(super) fn ranges_in_content(
     mut block: impl FnMut(u64) -> Result<[u8; 512], Problem>,
 ) -> Result<(Vec<(u64, u64)>, u64), Problem> {
@@ -154,7 +154,7 @@ pub(super) fn ranges_in_content(
             if rest.len() > 32 {
                 return Err(Problem::Sparse(format!("{what} is not a number")));
             }
-            // What was taken need not be kept.
+            // The parsed text is dropped.
             text.drain(..start.min(text.len()));
             taken = 0;
             text.extend_from_slice(&block(blocks.saturating_mul(BLOCK_BYTES))?);
@@ -174,7 +174,7 @@ pub(super) fn ranges_in_content(
     Ok((ranges, blocks.saturating_mul(BLOCK_BYTES)))
 }
 
-/// Puts ranges to the content that is stored from `at` on, `stored` bytes of it, of a file of `size` bytes.
+/// Assigns ranges to the `stored` bytes of content from `at` on, of a file of `size` bytes.
 pub(super) fn segments(
     ranges: &[(u64, u64)],
     at: u64,

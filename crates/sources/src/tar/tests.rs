@@ -1,8 +1,9 @@
-//! Archives made by hand, for what no program writes; what programs write is in `tests/archives.rs`.
+//! Tests of hand-made archives that no program writes. `tests/archives.rs` covers the archives of
+//! programs.
 
 use super::*;
 
-/// A header with a right checksum.
+/// Returns a header with a correct checksum.
 fn header(name: &[u8], letter: u8, size: u64) -> [u8; 512] {
     let mut block = [0; 512];
     block[..name.len()].copy_from_slice(name);
@@ -83,7 +84,7 @@ fn an_extended_header_is_for_one_member_a_global_one_for_all_that_follow() {
     assert_eq!(members[3].modified.nanoseconds, 500_000_000);
     assert_eq!(members[0].gid, 100);
     assert_eq!(members[0].permissions, 0o644);
-    // Its first header is where it begins.
+    // The member's first header is its beginning.
     assert_eq!(members[2].offset, 512 * 4);
 }
 
@@ -155,7 +156,7 @@ fn sizes_that_lie_are_told_at_the_header_that_lies() {
 #[test]
 fn archives_that_are_cut_off_are_told() {
     let whole = [header(b"file", b'0', 600).to_vec(), padded(&[1; 600])].concat();
-    // The padding of the last member may be missing, as may the two blocks of zeros.
+    // The padding of the last member and the two blocks of zeros may be missing.
     assert_eq!(read(&whole).unwrap().len(), 1);
     assert_eq!(read(&whole[..512 + 600]).unwrap().len(), 1);
     for length in [1, 511, 512 + 1, 512 + 599] {
@@ -165,7 +166,7 @@ fn archives_that_are_cut_off_are_told() {
     }
     let dangling = extended(b'x', &[("path", "nothing")]);
     assert!(matches!(problem(&dangling), (1024, Problem::NoMember)));
-    // Nothing behind the end is looked at.
+    // Bytes after the end are ignored.
     let ended = [whole.as_slice(), &[0; 512], b"anything"].concat();
     assert_eq!(read(&ended).unwrap().len(), 1);
 }
@@ -176,7 +177,7 @@ fn one_wrong_bit_in_a_header_is_found() {
     for at in 0..512 * 8 {
         let mut bad = good;
         bad[at / 8] ^= 1 << (at % 8);
-        // The checksum's own digits can be written in more ways than one.
+        // The checksum's own digits have several valid forms.
         if !(148 * 8..156 * 8).contains(&at) {
             assert!(read(&bad).is_err(), "bit {at}");
         }
@@ -272,13 +273,14 @@ fn maps_of_sparse_files_that_lie_are_refused() {
     ] {
         let (offset, problem) = problem(&file(records, 1024));
         assert!(matches!(problem, Problem::Sparse(_)), "{records:?}: {problem}");
-        // Records are told where they are, what they mean where it is used.
+        // A record's error names the record's place, and the error of its meaning names the place
+        // of its use.
         assert!(offset == 0 || offset == 1024);
     }
 }
 
 proptest::proptest! {
-    /// Whatever an archive is damaged to, there is an answer, and members lie within it.
+    /// For any damage, the reader returns an error or members that lie within the archive.
     #[test]
     fn damaged_archives_give_members_or_an_error(
         changes in proptest::collection::vec((0..5120_usize, proptest::num::u8::ANY), 0..20),
@@ -298,7 +300,7 @@ proptest::proptest! {
             archive[at] = byte;
         }
         for at in (0..archive.len()).step_by(512) {
-            // Half of the changes must get past checksums.
+            // Half of the changes must have correct checksums.
             if archive[at] % 2 == 0 {
                 let block: &mut [u8; 512] = (&mut archive[at..at + 512]).try_into().unwrap();
                 if block[257] == b'u' {

@@ -147,7 +147,8 @@ impl ReadAheadPool {
             .exact_sub(bytes);
         let claimed_bytes = self.claimed_bytes.load(Ordering::Relaxed);
         // The pool returns bytes only beyond two unused steps, so that small changes do not move
-        // shares back and forth. Clamp: other threads take and claim bytes concurrently.
+        // shares back and forth.
+        // Clamp: other threads take and claim bytes concurrently.
         if claimed_bytes.saturating_sub(used_bytes) > self.step_bytes().exact_mul(2) {
             self.claim();
         }

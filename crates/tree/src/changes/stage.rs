@@ -9,7 +9,6 @@
 //! Blocks of one tree and level have disjoint ranges of keys, and a checked block has no key
 //! outside its range. If the next block of either tree begins no later than all available children,
 //! the previous block of the same tree has no children left, and is released.
-//! was merged before has no children left, and is let go.
 
 use super::{is_one_volume, smallest};
 use crate::edit::Node;

@@ -1,9 +1,10 @@
-//! The layout against a naive model: stripes filled by dealing the chunk out byte by byte.
+//! Tests of the layout against a naive model, which deals the chunk's bytes out to the stripes one
+//! by one.
 
 use super::*;
 use proptest::prelude::*;
 
-/// What each byte of each stripe holds, by dealing units out one after another, as a person would.
+/// Returns the content of each byte of each stripe, found by dealing units out one after another.
 fn deal(profile: Profile, length: u64, stripes: usize, stripe_bytes: u64) -> Vec<Vec<Content>> {
     let mut dealt = vec![Vec::new(); stripes];
     let unit = |start: u64, dealt: &mut Vec<Content>| {

@@ -1,4 +1,4 @@
-//! Reads of file data: each sector is taken from wherever it is good.
+//! Reads of file data: each sector comes from any good copy.
 
 use super::{PendingExtent, PendingSegment, VerifySectors};
 use crate::Volume;
@@ -10,20 +10,20 @@ use buttress_device::Buffer;
 use buttress_exact::{Defect, Exact as _, copy_into, u64_of, usize_of};
 use std::ops::Range;
 
-/// Bytes of an extent that no copy gives.
+/// Bytes of an extent that no copy provides.
 #[derive(Clone, Debug)]
 pub struct LostRange {
-    /// Which bytes of the extent, half-open. They hold what the last copy had, or zeros where nothing could be
-    /// read.
+    /// The half-open range of the extent. Its bytes are those of the last copy, or zeros if no copy
+    /// could be read.
     pub range: Range<usize>,
-    /// Every attempt to get them.
+    /// Every attempt to read the bytes.
     pub error: Error,
 }
 
-/// One segment while its data is put together.
+/// The state of one segment while its data is assembled.
 struct Work {
     segment: Segment,
-    /// The way that the bytes came from, as an index; `None` when none could be read whole.
+    /// The index of the way that provided the bytes; `None` if no way read the whole segment.
     used: Option<usize>,
     attempts: Vec<Attempt>,
     /// Ranges of the extent that could not be read at all.
@@ -31,13 +31,15 @@ struct Work {
 }
 
 impl PendingExtent {
-    /// Waits for file data. `verify` pushes the ranges of the extent that do not match their checksums, in
-    /// order; those are fetched from the other copies, and what nothing gives is listed as lost. A caller
-    /// without checksums pushes nothing: then only read failures make another copy be used.
+    /// Waits for file data. `verify` appends the ranges of the extent that do not match their
+    /// checksums, in order. These ranges are read from other copies, and returned as lost if no
+    /// copy is good. A caller without checksums appends nothing: then only read failures cause
+    /// reads of other copies.
     ///
     /// # Errors
     /// The error of planning the extent, or a [`Defect`] if bytes do not fit their place. Lost
-    /// ranges are not an error of the call. Ranges that the RAID stripe tree does not map are lost ranges, too.
+    /// ranges are not an error of the call. Ranges that the RAID stripe tree does not map are also
+    /// lost ranges.
     pub fn wait_data(
         self,
         volume: &Volume,
@@ -66,7 +68,8 @@ impl PendingExtent {
     }
 }
 
-/// Copies what was read of `range` to its place. Bytes that do not fit it would leave zeros there.
+/// Copies the bytes read for `range` to their place. Fails if their length differs, because zeros
+/// would be left there.
 fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error> {
     let copied = copy_into(data, range, bytes, "a part of an extent does not fit its place");
     match buttress_faults::on("volume-misfit-part-dropped") {
@@ -75,7 +78,7 @@ fn patch(data: &mut [u8], range: Range<usize>, bytes: &[u8]) -> Result<(), Error
     }
 }
 
-/// Returns the bytes of an extent, which must be as many as it is long.
+/// Returns the bytes of an extent. Fails if their length differs from the extent's.
 fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
     let found_bytes = read.as_ref().map_or(0, |read| read.len());
     match read {
@@ -87,7 +90,7 @@ fn whole(read: Option<Buffer>, length: usize) -> Result<Buffer, Error> {
     }
 }
 
-/// The segment by the first way that reads it whole, or else piece by piece.
+/// Returns the segment as read by the first way that reads it completely, or else piece by piece.
 fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buffer), Error> {
     let locks = volume.row_locks();
     let first = pending.first(locks);
@@ -126,7 +129,7 @@ fn first_read(volume: &Volume, mut pending: PendingSegment) -> Result<(Work, Buf
     Ok((work, buffer))
 }
 
-/// Reads what can be read of a segment that no way reads whole: each sector by the first way that gives it.
+/// Reads a segment that no way reads completely: each sector by the first way that provides it.
 fn read_by_sectors(volume: &Volume, segment: &Segment) -> Result<(Buffer, Vec<Range<usize>>), Error> {
     let length = segment.length();
     let step = usize_of(volume.superblock().sector_bytes);
@@ -156,14 +159,14 @@ fn push_merged(ranges: &mut Vec<Range<usize>>, range: Range<usize>) {
     }
 }
 
-/// What two ranges have in common, unless that is nothing.
+/// Returns the intersection of two ranges, unless it is empty.
 fn common(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
     let both = a.start.max(b.start)..a.end.min(b.end);
     (!both.is_empty()).then_some(both)
 }
 
-/// Fetches bad ranges from the other ways, one way a round, until all is good or no way is left. Returns what
-/// is still bad.
+/// Reads bad ranges by the other ways, one way in each round, until all are good or no way is left.
+/// Returns the ranges that are still bad.
 fn refetch(
     volume: &Volume,
     works: &mut [Work],
@@ -174,7 +177,7 @@ fn refetch(
     for work in &mut *works {
         blame(volume, work, &bad);
     }
-    // Clamp: without segments there is nothing to fetch.
+    // Clamp: without segments, nothing is read.
     let rounds = works
         .iter()
         .map(|work| work.segment.ways.len())
@@ -196,7 +199,7 @@ fn refetch(
     Ok(bad)
 }
 
-/// Logs the bad sectors of the way that a segment was first read by.
+/// Logs the bad sectors of the way by which a segment was first read.
 fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
     let segment = &work.segment;
     let Some(way) = work.used.and_then(|index| segment.ways.get(index)) else {
@@ -220,12 +223,13 @@ fn blame(volume: &Volume, work: &mut Work, bad: &[Range<usize>]) {
     }
 }
 
-/// A range of the extent as one of the segment.
+/// Converts a range of the extent to one of the segment.
 fn within(segment: &Segment, range: &Range<usize>) -> Range<usize> {
     range.start.exact_sub(segment.range.start)..range.end.exact_sub(segment.range.start)
 }
 
-/// Replaces the bad parts of one segment by those of another way. Returns whether anything was replaced.
+/// Replaces the bad parts of one segment by those of another way. Returns true if any part was
+/// replaced.
 fn fetch_round(
     volume: &Volume,
     work: &mut Work,
@@ -243,7 +247,8 @@ fn fetch_round(
     let index = match *used {
         Some(used) if round < ways => used.exact_add(round).checked_rem(ways),
         Some(_) => None,
-        // Read sector by sector: no way was used for all of it, so each has its turn.
+        // The segment was read sector by sector. No way was used for all of it, so each way gets a
+        // round.
         None => round.checked_sub(1),
     };
     let Some(way) = index.and_then(|index| segment.ways.get(index)).copied() else {
@@ -265,14 +270,15 @@ fn fetch_round(
         }
     }
     if changed {
-        // Whether they were good shows when they are verified; if so, nobody looks at the attempts.
+        // The next verification shows if these bytes are good. If so, the attempts are never
+        // reported.
         let reason = FaultReason::BadSectors { bytes };
         attempts.push(segment.attempt(way, segment.stripe_of(way), reason));
     }
     Ok(changed)
 }
 
-/// What of a segment is lost: bad to the end, or never read.
+/// Returns the lost parts of a segment: those that stayed bad, and those that were never read.
 fn lost_ranges(work: &Work, bad: &[Range<usize>]) -> Vec<LostRange> {
     let mut ranges: Vec<Range<usize>> = bad
         .iter()

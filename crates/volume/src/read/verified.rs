@@ -1,4 +1,4 @@
-//! All-or-nothing reads: the verifier decides about the whole extent.
+//! All-or-nothing reads: the verifier decides on the whole extent.
 
 use super::{PendingExtent, PendingSegment};
 use crate::Volume;
@@ -12,17 +12,20 @@ use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
 use bytes::Bytes;
 
-/// How many combinations of ways are tried for an extent of several segments. Tree blocks rarely cross a
-/// stripe's end; two segments of a four-copy profile have 16.
+/// The maximum number of combinations of ways that are tried for an extent of several segments.
+/// Tree blocks rarely cross a stripe's end. Two segments of a four-copy profile have 16
+/// combinations.
 const MAXIMUM_COMBINATIONS: usize = 64;
 
 type Verify<'a, T> = &'a mut dyn FnMut(Bytes) -> Result<T, Rejection>;
 
 impl PendingExtent {
-    /// Waits and shows the bytes to `verify`, copy after copy, until it accepts; returns what it made of them.
+    /// Waits, and passes the bytes of one copy after another to `verify` until it accepts. Returns
+    /// the verifier's result.
     ///
     /// # Errors
-    /// What planning failed with, or [`Error::Unreadable`] with every attempt when no copy is accepted.
+    /// Fails if planning failed. Returns [`Error::Unreadable`] with every attempt if the verifier
+    /// accepts no copy.
     pub fn wait_verified<T>(self, volume: &Volume, verify: Verify<'_, T>) -> Result<T, Error> {
         let mut plan = self.plan?;
         match plan.as_mut_slice() {
@@ -76,8 +79,8 @@ fn wait_single<T>(volume: &Volume, pending: &mut PendingSegment, verify: Verify<
     Err(segment.unreadable(attempts))
 }
 
-/// Logs what was passed over. A rejected rebuild says that some column is bad, not which: it is laid to a
-/// device only when a later way, which leaves that device out, was accepted.
+/// Logs the skipped ways. A rejected rebuild proves that some column is bad, but not which. It is
+/// attributed to a device only if a later way without that device was accepted.
 fn record(volume: &Volume, segment: &Segment, attempts: &[Attempt], accepted: Option<Way>) {
     let whole = 0..segment.length();
     let is_rebuild = |attempt: &Attempt| segment.place.parity.is_some() && attempt.copy > 1;
@@ -111,13 +114,13 @@ fn record(volume: &Volume, segment: &Segment, attempts: &[Attempt], accepted: Op
     }
 }
 
-/// The way in use for one segment of several.
+/// The chosen way of one of several segments.
 struct Choice {
     index: usize,
     bytes: Buffer,
 }
 
-/// Tries combinations of ways, the last segment's fastest, as an odometer counts.
+/// Tries combinations of ways, with the last segment changing fastest, like an odometer.
 fn wait_several<T>(
     volume: &Volume,
     plan: &mut [PendingSegment],
@@ -179,7 +182,8 @@ fn accuse(volume: &Volume, segment: &Segment, index: usize, reason: FaultReason)
     }
 }
 
-/// The first way from `from` on that can be read; `started` is the result for `from` itself, if it is there.
+/// Returns the first readable way from `from` on. `started` is the result for `from`, if it was
+/// started.
 fn advance(
     volume: &Volume,
     segment: &Segment,

@@ -1,11 +1,13 @@
-//! File data that shares rows of RAID5 and RAID6 with what is written.
+//! File data that shares rows of RAID5 and RAID6 with written extents.
 //!
-//! New parity over damaged data fits the damage, and the old parity, which could still give the data back, is gone. The
-//! volume does not know the checksums of data: they are in a tree above. So the writer asks which data it is about
-//! ([`Volume::data_beside`]) before it writes, and passes a judge to [`Volume::write_data`]. What does not pass is replaced by
-//! what the old parity gives, if that passes, and written with the row: the new parity counts on it.
+//! New parity over damaged data matches the damage, and overwrites the old parity, which could
+//! still restore the data. The volume does not know the checksums of data, which are in a tree
+//! above. The writer therefore asks for the affected data ([`Volume::data_beside`]) before it
+//! writes, and passes a judge to [`Volume::write_data`]. Data that fails is replaced by the data
+//! that the old parity yields, if that passes. It is written with the row, because the new parity
+//! depends on it.
 //!
-//! Left out: data without checksums, and what is written to block groups that hold data and metadata by a commit.
+//! Left out: data without checksums, and extents that a commit writes to mixed block groups.
 
 use super::rows::Rows;
 use super::{Batch, ExtentWrite};
@@ -19,15 +21,16 @@ use buttress_format::block_group::BlockGroupFlags;
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 
-/// Finds the sectors of a range of [`Volume::data_beside`] that do not match their checksums: pushes their ranges, in order.
+/// A verifier for ranges of [`Volume::data_beside`]. It appends the ranges of sectors that do not
+/// match their checksums, in order.
 pub type VerifyBeside<'a> = dyn Fn(ExtentRead, &[u8], &mut Vec<Range<usize>>) + 'a;
 
 impl Volume {
-    /// The file data that writing some extents reads to compute parity. Empty if no extent is in a chunk with parity, or all
-    /// rows are written whole.
+    /// Returns the file data that a write of these extents reads to compute parity. It is empty if
+    /// no extent is in a chunk with parity, or if all rows are written completely.
     ///
     /// # Errors
-    /// As for [`Volume::write`].
+    /// Fails as [`Volume::write`] does.
     pub fn data_beside(&self, extents: &[ExtentWrite]) -> Result<Vec<ExtentRead>, Error> {
         let map = self.chunk_map();
         let mut rows = Rows::default();
@@ -44,7 +47,7 @@ impl Volume {
     }
 }
 
-/// `bytes`, which were read from `read`, with the sectors that only the old parity still has.
+/// Returns `bytes`, which were read from `read`, with bad sectors restored from the old parity.
 pub(super) fn restore(
     volume: &Volume,
     chunk: &MappedChunk,
@@ -99,7 +102,7 @@ fn put(bytes: &mut [u8], range: &Range<usize>, copy: &[u8]) -> Result<(), Defect
     )
 }
 
-/// A range of whole sectors, sector by sector.
+/// Splits a range of whole sectors into its sectors.
 fn sectors(range: &Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range

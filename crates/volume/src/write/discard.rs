@@ -1,7 +1,8 @@
-//! Telling devices which bytes are no longer needed.
+//! Discards: telling devices which bytes are no longer needed.
 //!
-//! Only ranges that nothing uses, and that no durable superblock leads to any more, may be discarded. Of RAID5 and RAID6
-//! only whole rows are, parity included: half a row without its data would not fit its parity.
+//! Only unused ranges that no durable superblock leads to may be discarded. With RAID5 and RAID6,
+//! only whole rows are discarded, parity included, because a partial row would not match its
+//! parity.
 
 use super::parts::Rows;
 use crate::Volume;
@@ -11,11 +12,12 @@ use crate::error::Error;
 use buttress_format::{ByteCount, Logical};
 
 impl Volume {
-    /// Discards `[logical, logical + length)` on all devices that hold it. Devices without discard do nothing.
+    /// Discards `[logical, logical + length)` on all devices that hold it. Devices without discard
+    /// support do nothing.
     ///
     /// # Errors
-    /// [`Corruption::Unmapped`] when no chunk maps the range; what a device fails with. That does not stop writing: the
-    /// bytes are not needed.
+    /// Returns [`Corruption::Unmapped`] if no chunk maps the range. Also fails if a device fails. A
+    /// failure does not stop writing, because the bytes are not needed.
     pub fn discard(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
         self.each_part(logical, length, Rows::Whole, |device, part| {

@@ -1,19 +1,23 @@
-//! A device that fails a write or a flush: the volume goes on without it, or stops.
+//! Devices that fail a write or a flush: the volume continues without them, or stops.
 //!
-//! Which of the bytes since the last good flush the device holds is not known any more, and nothing that it will say later
-//! tells. So it is *left out*: nothing is written to it, its superblocks among that, and nothing is read from it, for as
-//! long as the volume is open. Opened again it is behind in generation, and thus known for what it is
-//! ([`crate::open`]). What it should have got is on the other stripes of its chunks, copies or parity.
+//! After the failure, it is unknown which of the bytes since the last good flush the device holds.
+//! No later result of the device can tell. The device is therefore *left out*: it is neither
+//! written, including its superblocks, nor read while the volume is open. At the next open, its
+//! older generation identifies it ([`crate::open`]). The other stripes of its chunks hold the bytes
+//! that it missed, as copies or parity.
 //!
-//! Whether the volume can do without it is asked of all chunks, not only of those that the failed batch wrote: in each that
-//! has a stripe on the device, no more stripes may be lost than the profile tolerates, those on missing and stale devices
-//! counted. That is the condition under which the kernel mounts a volume degraded and for writing. Where it does not hold,
-//! the failure stops writing ([`Volume::stop_writing`]), and the device stays in use for reading: what was committed before
-//! may lie nowhere else. A chunk that came since, on a device that was left out meanwhile, is found at the next commit.
+//! All chunks determine if the volume can do without the device, not only those of the failed
+//! batch. In each chunk with a stripe on the device, the lost stripes must not exceed the profile's
+//! tolerance. Stripes on missing and stale devices count as lost. The kernel uses the same
+//! condition for degraded writable mounts. Otherwise the failure stops writing
+//! ([`Volume::stop_writing`]). The device stays in use for reading, because it may hold the only
+//! copy of committed data. The next commit finds a chunk that was added since on a device that was
+//! left out.
 //!
-//! A volume that is being made ([`Volume::create`]) tolerates nothing.
+//! A volume that is being made ([`Volume::create`]) tolerates no failure.
 //!
-//! Decision 10 says why this differs from the kernel, which goes on to write to a device that fails.
+//! Decision 10 explains the difference from the kernel, which continues to write to a device that
+//! fails.
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
@@ -25,38 +29,39 @@ use buttress_device::IoError;
 use buttress_format::{ByteCount, DeviceId, Logical};
 use std::sync::Arc;
 
-/// What the devices of one step failed with: of each its first failure.
+/// The failures of one step: for each device, its first failure.
 pub(super) type Failures = Vec<(Arc<DeviceSlot>, IoError)>;
 
-/// A device that failed, and that the volume cannot do without.
+/// A failed device that the volume needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{failure}; without device {device}, the {profile} chunk [{logical}, +{length}) lacks too many stripes (found {lost} missing, expected at most {tolerated})"
 )]
 pub struct NeededDevice {
-    /// Its id.
+    /// The device's id.
     pub device: DeviceId,
-    /// What it failed with.
+    /// The failure of the device.
     pub failure: IoError,
-    /// Start of a chunk that needs it.
+    /// The start of a chunk that needs the device.
     pub logical: Logical,
     /// The chunk's length.
     pub length: ByteCount,
-    /// The name of its profile.
+    /// The name of the chunk's profile.
     pub profile: &'static str,
-    /// How many of its stripes would be lost.
+    /// The number of the chunk's stripes that would be lost.
     pub lost: usize,
-    /// How many may be.
+    /// The number of stripes that the profile tolerates to lose.
     pub tolerated: usize,
 }
 
 impl Volume {
-    /// Leaves devices out that failed, or stops writing with the first that the volume cannot do without.
+    /// Leaves failed devices out, or stops writing with the first failure of a device that the
+    /// volume needs.
     pub(super) fn go_on_without(&self, failures: Failures) -> Result<(), Error> {
         if failures.is_empty() {
             return Ok(());
         }
-        // Two devices that fail at once are each asked about with the other known to be lost.
+        // If two devices fail at the same time, each is checked with the other known to be lost.
         let _one_at_a_time = self.failing().lock();
         let result = failures
             .into_iter()
@@ -66,7 +71,7 @@ impl Volume {
 
     fn leave_out(&self, slot: &Arc<DeviceSlot>, failure: IoError) -> Result<(), Error> {
         if slot.failure().is_some() {
-            // A request that was under way when another one failed.
+            // This request was in flight when another request failed.
             return Ok(());
         }
         if !self.tolerates_failures() {
@@ -105,7 +110,7 @@ fn is_on(chunk: &MappedChunk, slot: &Arc<DeviceSlot>) -> bool {
     chunk.devices().iter().any(|other| Arc::ptr_eq(other, slot))
 }
 
-/// The chunk and how many of its stripes are lost, if that is more than its profile tolerates.
+/// Returns a chunk and the number of its lost stripes, if it exceeds the profile's tolerance.
 fn beyond_tolerance<'a>(
     chunk: &'a Arc<MappedChunk>,
     without: Option<&Arc<DeviceSlot>>,

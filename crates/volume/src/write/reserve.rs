@@ -1,8 +1,9 @@
-//! Space of the host that is reserved ahead, so that what is written later cannot fail for want of it.
+//! Reservation of the host's space, so that later writes cannot fail for lack of it.
 //!
-//! A commit writes tree blocks to addresses that were free. On an image file with holes, the file system that holds the
-//! image may lack space for such an address. A commit that cannot write its blocks stops writing for good. The
-//! allocator above therefore reserves addresses of metadata here before it hands them out.
+//! A commit writes tree blocks to addresses that were free. On a sparse image file, the file system
+//! that holds the image may lack space for such an address. A commit that cannot write its blocks
+//! stops writing for good. The allocator above therefore reserves addresses of metadata with this
+//! module before it allocates them.
 
 use super::parts::Rows;
 use crate::Volume;
@@ -12,7 +13,7 @@ use crate::error::Error;
 use buttress_format::{ByteCount, Logical};
 
 impl Volume {
-    /// Returns whether a write to a device can fail for want of space, as on an image file with holes.
+    /// Returns true if a write to a device can fail for lack of space, as on a sparse image file.
     #[must_use]
     pub fn may_run_out(&self) -> bool {
         let slots = self.devices();
@@ -23,13 +24,15 @@ impl Volume {
         })
     }
 
-    /// Reserves the space that writes to `[logical, logical + length)` need, on all devices that hold the range. On
-    /// RAID5 and RAID6 whole rows get space, parity included. Changes no byte, and does nothing where devices cannot
-    /// reserve.
+    /// Reserves the space that writes to `[logical, logical + length)` need, on all devices that
+    /// hold the range. On RAID5 and RAID6, whole rows get space, parity included. Changes no byte.
+    /// Does nothing on devices that cannot reserve.
     ///
     /// # Errors
-    /// [`Error::Io`] that [is for want of space](buttress_device::IoError::is_out_of_space); a part of the range may
-    /// then have space. [`Corruption::Unmapped`] when no chunk maps the range. None of these stops writing.
+    /// Returns [`Error::Io`] that [is for lack of
+    /// space](buttress_device::IoError::is_out_of_space); a part of the range may then have space.
+    /// Returns [`Corruption::Unmapped`] if no chunk maps the range. None of these errors stops
+    /// writing.
     pub fn reserve(&self, logical: Logical, length: ByteCount) -> Result<(), Error> {
         self.require_writing()?;
         self.each_part(logical, length, Rows::Touched, |device, part| {

@@ -1,18 +1,21 @@
-//! Rows of RAID5 and RAID6: new data and the parity over it.
+//! Writes to rows of RAID5 and RAID6: new data and the parity over it.
 //!
-//! A row is one unit of each stripe at the same offset. What a batch writes of a row spans some range of offsets in the
-//! units; over that range, and no further, the data of all columns must be known for the parity:
+//! A row is one unit of each stripe at the same offset. A batch's writes to a row span a range of
+//! offsets in the units. The parity of this range needs the data of all columns in this range:
 //!
-//! - where the batch brings all columns, as it does for whole rows, nothing is read;
-//! - what it does not bring is read first, by the ordinary way of reading: a column on a missing device is rebuilt from
-//!   the row as it is, and so is a tree block that was damaged ([`restore`]). Then data and parity are written.
+//! - if the batch provides all columns, as for whole rows, nothing is read;
+//! - missing data is read first, in the ordinary way. A column on a missing device is rebuilt from
+//!   the current row, and so is a damaged tree block ([`restore`]). Then data and parity are
+//!   written.
 //!
-//! Between reading a row and writing it nobody else may write other parts of it: [`RowLocks`]. Who rebuilds a column without
-//! writing reads the row again, locked, if it was written meanwhile. The new parity is that of
-//! what the columns hold, so that rows of a chunk that was never written become right as they are used.
+//! Between the read and the write of a row, no other thread may write other parts of it:
+//! [`RowLocks`]. A reader that rebuilds a column without a lock reads the row again, locked, if it
+//! was written during the read. The new parity is that of the columns' content, so the rows of a
+//! chunk that was never written become valid as they are used.
 //!
-//! A crash between the writes of one row leaves parity that does not fit its data: the write hole that these profiles
-//! have. It loses nothing as long as no device is missing, and new blocks should be given whole rows where possible.
+//! A crash between the writes of one row leaves parity that does not match its data: the write hole
+//! of these profiles. It loses no data while no device is missing. Whole rows should be allocated
+//! for new blocks if possible.
 
 mod restore;
 
@@ -39,31 +42,33 @@ use std::sync::Arc;
 lock_class!(pub(super) RowLock, "locks", Rank::new(60).over_device().several());
 lock_class!(pub(super) EndedLock, "ended", Rank::LEAF);
 
-/// How many rows can be locked without meeting another by chance.
+/// The number of row locks. Two rows may share a lock by chance.
 const LOCKS: u64 = 64;
 
-/// How often a row is read that is written again and again, before it is locked.
+/// The number of unlocked reads of a row that other threads keep writing. After them, the row is
+/// locked.
 const STEADY_TRIES: usize = 8;
 
 std::thread_local! {
-    /// How many batches of rows this thread is writing: what it reads for them, it reads under their locks.
+    /// The number of batches of rows that this thread is writing. Its own reads for them already
+    /// run under their locks.
     static WRITING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Locks for rows: one of a fixed number each, by the row's address.
+/// Row locks: a fixed number, selected by the row's address.
 ///
-/// Each counts the writes under it, at their beginning and at their end: who has read rows without their locks knows by it
-/// whether they were written meanwhile.
+/// Each lock counts the writes under it, at their beginning and at their end. A reader that read
+/// rows without their locks can thus detect writes during the read.
 #[derive(Debug)]
 pub(crate) struct RowLocks {
     locks: Vec<Mutex<(), RowLock>>,
     writes: Vec<AtomicU64>,
-    /// Told when rows were written.
+    /// Signalled when rows were written.
     has_ended: Condvar,
     ended: Mutex<(), EndedLock>,
 }
 
-/// Rows that nobody else writes, until this is dropped.
+/// A set of locked rows. No other thread writes them until this value is dropped.
 #[derive(Debug)]
 pub struct RowsLocked<'a> {
     _locked: Vec<MutexGuard<'a, (), RowLock>>,
@@ -89,26 +94,28 @@ impl Drop for RowsWritten<'_> {
     fn drop(&mut self) {
         WRITING.set(WRITING.get().exact_sub(1));
         self.count();
-        // Nobody can have looked at the count and not wait yet.
+        // A waiter that has read the count already waits, because the lock was acquired and
+        // released here.
         drop(self.locks.ended.lock());
         self.locks.has_ended.notify_all();
     }
 }
 
-/// The number of the lock of a row.
+/// Returns the index of a row's lock.
 fn lock_number(chunk: Logical, row: u64) -> u64 {
     chunk.get().wrapping_add(row).remainder(LOCKS)
 }
 
-/// The numbers of the locks of rows, each once.
+/// Returns the indexes of the locks of rows, each once.
 fn lock_numbers(chunk: Logical, rows: Range<u64>) -> BTreeSet<u64> {
-    // Clamp: rows of chunk items, which can be at any number; more than there are locks take all of them.
+    // Clamp: chunk items from disk can have any row numbers. A range of more rows than locks takes
+    // all locks.
     let rows = rows.start..rows.end.min(rows.start.saturating_add(LOCKS));
     rows.map(|row| lock_number(chunk, row)).collect()
 }
 
 impl RowLocks {
-    /// Takes locks in an order that all callers keep to.
+    /// Acquires locks in an order that all callers use.
     fn take(&self, numbers: &BTreeSet<u64>) -> Vec<MutexGuard<'_, (), RowLock>> {
         let mut numbers: Vec<u64> = numbers.iter().copied().collect();
         if buttress_faults::on("lock-rows-unordered") {
@@ -129,20 +136,20 @@ impl RowLocks {
         numbers.iter().filter_map(number)
     }
 
-    /// Keeps others from writing to rows of a chunk.
+    /// Locks rows of a chunk against writers.
     pub(crate) fn lock(&self, chunk: Logical, rows: Range<u64>) -> RowsLocked<'_> {
         RowsLocked {
             _locked: self.take(&lock_numbers(chunk, rows)),
         }
     }
 
-    /// Reads columns of a row of which none may be older than another: again where the row was written meanwhile, and locked
-    /// where that goes on and on. Who writes the row has it locked.
+    /// Reads columns of a row in one state. Retries if the row was written during the read, and
+    /// locks the row if the retries do not end. Writers lock the row that they write.
     pub(crate) fn read_steadily<T>(&self, chunk: Logical, row: u64, read: impl Fn() -> T) -> T {
         if WRITING.get() > 0 || buttress_faults::on("volume-rebuild-unsteady") {
             return read();
         }
-        // Clamp: see `lock_numbers`.
+        // Clamp: chunk items from disk can have any row numbers.
         let rows = row..row.saturating_add(1);
         for _ in 0..STEADY_TRIES {
             let before = self.wait_until_unwritten(chunk, &rows);
@@ -155,7 +162,7 @@ impl RowLocks {
         read()
     }
 
-    /// How often rows were written, once nobody writes them.
+    /// Waits until no thread writes the rows, and returns the number of their writes.
     fn wait_until_unwritten(&self, chunk: Logical, rows: &Range<u64>) -> u64 {
         if let Some(count) = self.writes_to(chunk, rows.clone()) {
             return count;
@@ -169,7 +176,8 @@ impl RowLocks {
         }
     }
 
-    /// How often rows of a chunk, and those that share their locks, were written; `None` while one is.
+    /// Returns the number of writes to rows of a chunk and to rows that share their locks. Returns
+    /// `None` during a write.
     pub(crate) fn writes_to(&self, chunk: Logical, rows: Range<u64>) -> Option<u64> {
         let mut sum = 0_u64;
         for counter in self.counters(&lock_numbers(chunk, rows)) {
@@ -200,11 +208,11 @@ impl Default for RowLocks {
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     rows: BTreeMap<(Logical, u64), Row>,
-    /// Locks of rows of profiles without parity, where those are wanted too.
+    /// The locks of rows without parity, if they are needed too.
     others: Option<BTreeSet<u64>>,
 }
 
-/// What a batch writes of one row.
+/// A batch's writes to one row.
 #[derive(Debug)]
 struct Row {
     chunk: Arc<MappedChunk>,
@@ -212,7 +220,7 @@ struct Row {
     pieces: Vec<Piece>,
 }
 
-/// New data in one column, from `start` in its unit on.
+/// New data in one column, from the offset `start` in its unit on.
 #[derive(Debug)]
 struct Piece {
     column: usize,
@@ -226,7 +234,7 @@ impl Piece {
     }
 }
 
-/// A part of a column that has to be read.
+/// A part of a column that must be read.
 struct Gap {
     column: usize,
     range: Range<usize>,
@@ -234,17 +242,17 @@ struct Gap {
 }
 
 impl Rows {
-    /// Whether no row of a profile with parity is written.
+    /// Returns true if the batch writes no row with parity.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// From here on rows without parity are locked, too.
+    /// Makes this set lock rows without parity too.
     pub(super) fn lock_all(&mut self) {
         self.others = Some(BTreeSet::new());
     }
 
-    /// Bytes of a stripe of a profile without parity are written.
+    /// Adds a write to a stripe of a profile without parity.
     pub(super) fn touch(&mut self, chunk: &MappedChunk, offset: StripeOffset, length: usize) {
         let Some(others) = &mut self.others else {
             return;
@@ -280,7 +288,7 @@ impl Rows {
         });
     }
 
-    /// Locks all rows, in an order that all callers keep to.
+    /// Locks all rows, in an order that all callers use.
     pub(super) fn lock<'a>(&self, locks: &'a RowLocks) -> RowsWritten<'a> {
         let own = self.rows.keys().map(|(start, row)| lock_number(*start, *row));
         let mut numbers: BTreeSet<u64> = own.chain(self.others.iter().flatten().copied()).collect();
@@ -297,13 +305,13 @@ impl Rows {
         written
     }
 
-    /// The data that the rows lack, which must be read for their parity.
+    /// Returns the missing data of the rows, which must be read for their parity.
     pub(super) fn reads(&mut self) -> Vec<ExtentRead> {
         let gaps = self.rows.values_mut().flat_map(Row::sorted_gaps);
         gaps.map(|gap| gap.read()).collect()
     }
 
-    /// Reads what is missing in the rows, and adds their data and parity to the batch.
+    /// Reads the missing data of the rows, and adds their data and parity to the batch.
     pub(super) fn add_to(
         self,
         volume: &Volume,
@@ -317,7 +325,7 @@ impl Rows {
             gaps.push(row.sorted_gaps());
         }
         let wanted: Vec<ExtentRead> = gaps.iter().flatten().map(Gap::read).collect();
-        // One plug for all rows.
+        // All rows share one plug.
         let mut pending = volume.start_reads(&wanted).into_iter();
         for (row, gaps) in rows.iter().zip(gaps) {
             let old = gaps.into_iter().zip(pending.by_ref());
@@ -352,7 +360,7 @@ impl Row {
                 .first()
                 .and_then(|piece| self.logical(piece.column, piece.start));
             return Err(WriteRefusal::OutOfReach {
-                // Clamp: a place in a message.
+                // Clamp: the address only appears in a message.
                 logical: logical.unwrap_or(self.chunk.start()),
                 length: ByteCount::of(self.pieces.iter().map(|piece| piece.bytes.len()).sum()),
             }
@@ -361,7 +369,7 @@ impl Row {
         Ok(())
     }
 
-    /// The range of offsets in the units that the row's parity has to cover.
+    /// Returns the range of offsets in the units that the row's parity must cover.
     fn span(&self) -> Range<usize> {
         let start = self.pieces.iter().map(|piece| piece.start).min();
         let end = self.pieces.iter().map(|piece| piece.range().end).max();
@@ -369,7 +377,7 @@ impl Row {
         start.unwrap_or(0)..end.unwrap_or(0)
     }
 
-    /// The chunk's offset of a byte of a column, whether or not the chunk is that long.
+    /// Returns the chunk's offset of a byte of a column, which may lie beyond the chunk's end.
     fn chunk_offset(&self, column: usize, within: usize) -> Option<ChunkOffset> {
         let layout = self.chunk.layout();
         let columns = ByteCount::of(layout.data_columns()).get();
@@ -384,22 +392,23 @@ impl Row {
         self.chunk.start().checked_add(ByteCount::new(offset.get()))
     }
 
-    /// How many bytes of a column's unit the chunk has, or more: 0 for a column past its end.
+    /// Returns the number of bytes of a column's unit inside the chunk. It may exceed the unit, and
+    /// is 0 beyond the chunk's end.
     fn used_bytes(&self, column: usize) -> usize {
         let offset = self.chunk_offset(column, 0);
         let left = offset.and_then(|offset| self.chunk.length().checked_sub(ByteCount::new(offset.get())));
-        // Clamp: a column past the chunk's end has no bytes.
+        // Clamp: a column beyond the chunk's end has no bytes.
         left.map_or(0, |left| left.at_most(usize::MAX))
     }
 
-    /// Sorts the pieces, and gives the parts of the span that they do not bring.
+    /// Sorts the pieces, and returns the parts of the span that they do not cover.
     fn sorted_gaps(&mut self) -> Vec<Gap> {
         self.pieces.sort_by_key(|piece| (piece.column, piece.start));
         self.gaps()
     }
 
-    /// The parts of the span that the pieces, which are sorted, do not bring. What lies past the chunk's end is not among
-    /// them: it counts as zeros.
+    /// Returns the parts of the span that the sorted pieces do not cover. Skips the part beyond the
+    /// chunk's end, which counts as zeros.
     fn gaps(&self) -> Vec<Gap> {
         let span = self.span();
         let mut gaps = Vec::new();
@@ -424,7 +433,7 @@ impl Row {
         gaps
     }
 
-    /// Puts the columns together, computes the parity over them, and adds all of it to the batch.
+    /// Assembles the columns, computes their parity, and adds both to the batch.
     fn add_to(
         &self,
         volume: &Volume,
@@ -446,14 +455,15 @@ impl Row {
             let is_damaged = restored != bytes;
             let bytes = restored;
             match is_damaged && !buttress_faults::on("volume-restored-column-unwritten") {
-                // The parity counts on it: without it no other column can be rebuilt.
+                // The parity depends on this data: without the data, no other column can be
+                // rebuilt.
                 true => self.add_write(volume, batch, gap.column, gap.range.start, &bytes)?,
-                // The target of a replacement may not have it yet.
+                // The target of a replacement may not have this data yet.
                 false => self.add_write_to_target(batch, gap.column, gap.range.start, &bytes)?,
             }
             put(&mut columns, &span, gap.column, &gap.range, &bytes)?;
         }
-        // A column that one piece brings in full is used as it is.
+        // A column that one piece covers completely is used without a copy.
         let whole = |column: usize| {
             let mut own = self.pieces.iter().filter(|piece| piece.column == column);
             own.next().filter(|piece| piece.range() == span)
@@ -492,7 +502,8 @@ impl Row {
         Ok(())
     }
 
-    /// Makes what lies past the chunk's end zero on the devices, since the parity takes it for zero.
+    /// Zeroes the bytes beyond the chunk's end on the devices, because the parity assumes zeros
+    /// there.
     fn add_unused(&self, volume: &Volume, batch: &mut Batch, span: &Range<usize>) -> Result<(), Error> {
         for column in 0..self.chunk.layout().data_columns() {
             let start = span.start.max(self.used_bytes(column));
@@ -504,7 +515,7 @@ impl Row {
         Ok(())
     }
 
-    /// Adds a write of what a column holds already to the target that is to take its device's place.
+    /// Writes a column's existing bytes to the target that will replace the column's device.
     fn add_write_to_target(
         &self,
         batch: &mut Batch,
@@ -520,7 +531,7 @@ impl Row {
         Ok(())
     }
 
-    /// The stripe of a column, and the place in it of a byte of the row's unit.
+    /// Returns the stripe of a column, and the offset in the stripe of a byte of the row's unit.
     fn place(&self, column: usize, start: usize) -> Result<(usize, StripeOffset), Defect> {
         let layout = self.chunk.layout();
         let offset = self.number.checked_mul(layout.stripe_bytes());
@@ -536,8 +547,8 @@ impl Row {
         })
     }
 
-    /// Adds a write to a column, data or parity. What would go to a device out of reach is left out: that the row can do
-    /// without was checked.
+    /// Adds a write to a column of data or parity. Skips a device out of reach: an earlier check
+    /// proved that the row can do without it.
     fn add_write(
         &self,
         volume: &Volume,
@@ -553,7 +564,8 @@ impl Row {
     }
 }
 
-/// Puts bytes into a column's block, which begins as zeros. Parity over bytes that are not there would fit no column.
+/// Copies bytes into a column's block, which begins as zeros. Fails if they do not fit, because the
+/// parity would then match no column.
 fn put(
     columns: &mut [Option<Buffer>],
     span: &Range<usize>,
@@ -580,7 +592,7 @@ fn put(
 mod tests {
     use super::*;
 
-    /// Puts two bytes into a row of two columns of eight bytes.
+    /// Copies two bytes into a row of two columns of eight bytes.
     fn put_two(column: usize, range: Range<usize>) -> Result<Vec<u8>, Defect> {
         let mut columns = [None, None];
         put(&mut columns, &(4096..4104), column, &range, b"ab")?;

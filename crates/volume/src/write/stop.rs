@@ -1,9 +1,9 @@
-//! When writing is refused, and the latch that stops it for good.
+//! Refusals of writes, and the error state that stops writing for good.
 //!
-//! A device that fails a write or a flush leaves unknown which of the bytes since the last good flush it holds. A later
-//! flush that succeeds says nothing about them, so nothing may be built on them. Where the volume cannot do without the
-//! device ([`failures`](super::failures)), the failure is kept, and whatever wants to write afterwards gets it as the
-//! reason. Reading goes on.
+//! After a failed write or flush, it is unknown which of the bytes since the last good flush the
+//! device holds. A later successful flush proves nothing about them, so nothing may depend on them.
+//! If the volume cannot do without the device ([`failures`](super::failures)), the failure is kept,
+//! and every later write fails with it as its reason. Reading continues.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -14,87 +14,87 @@ use buttress_format::superblock::SuperblockError;
 use buttress_format::{ByteCount, DeviceId, Logical};
 use std::sync::{Arc, OnceLock};
 
-/// Why something is not written.
+/// The reason why a write is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteRefusal {
-    /// A write or a flush failed before.
+    /// A write or a flush has failed before.
     #[error("writing has stopped: {cause}; close the volume, and run `buttress check` before the next write")]
     Stopped {
-        /// What failed first.
+        /// The first failure.
         cause: Arc<str>,
     },
-    /// A device failed that the volume cannot do without.
+    /// A device failed that the volume needs.
     #[error(transparent)]
     Needed(Box<NeededDevice>),
-    /// So many of the devices are missing, left out, or behind, that the bytes could not be read back.
+    /// Too many devices are missing, left out or behind, so the bytes could not be read back.
     #[error(
         "logical range [{logical}, +{length}) cannot be written: too many of its devices are missing, were left out or \
          missed commits"
     )]
     OutOfReach {
-        /// First address.
+        /// The first address of the write.
         logical: Logical,
-        /// How many bytes.
+        /// The number of bytes.
         length: ByteCount,
     },
     /// A device was opened for reading only.
     #[error("{device} was opened read-only; open it for writing")]
     ReadOnlyDevice {
-        /// Its name.
+        /// The device's name.
         device: Arc<str>,
     },
     /// The device belongs to the seed that the volume sprouted from.
     #[error("{device} belongs to the volume's seed, which is never written to")]
     Seed {
-        /// Its name.
+        /// The device's name.
         device: Arc<str>,
     },
-    /// The chunk's bytes lie where the RAID stripe tree says, which cannot be written yet.
+    /// The RAID stripe tree locates the chunk's bytes, and this version cannot write that tree.
     #[error("logical {logical}: writing to chunks of the RAID stripe tree is not supported")]
     StripeTree {
-        /// The address.
+        /// The logical address of the write.
         logical: Logical,
     },
-    /// A chunk is to be taken away that is not there.
+    /// The chunk to remove does not exist.
     #[error("no chunk begins at logical {logical}")]
     NoSuchChunk {
-        /// The address.
+        /// The logical address of the chunk.
         logical: Logical,
     },
-    /// There is no device with this id, or it is a seed's.
+    /// No device has this id, or the device belongs to a seed.
     #[error("the volume has no device {device}")]
     NoSuchDevice {
-        /// The id.
+        /// The id of the device.
         device: DeviceId,
     },
-    /// A device is being replaced already.
+    /// Another replacement is in progress.
     #[error("a device of the volume is already being replaced")]
     Replacing,
-    /// No device can take the place of another: none was given, or it failed.
+    /// No device can replace another: no target was given, or it failed.
     #[error("no target device for the replacement: it failed, or none is given")]
     NoTarget,
-    /// A device was to be brought up to date that missed no commit, or is missing.
+    /// The device to bring up to date missed no commit, or is missing.
     #[error("the volume has no device with uuid {uuid} that missed commits")]
     NotBehind {
-        /// Its uuid.
+        /// The device's uuid.
         uuid: uuid::Uuid,
     },
-    /// Superblocks were to be written without the item of one of the devices.
+    /// The new superblocks lack the item of a device.
     #[error("no device item for {device}: its superblock cannot be written")]
     NoDeviceItem {
-        /// Its name.
+        /// The device's name.
         device: Arc<str>,
     },
-    /// A superblock that could not be opened again.
+    /// The new superblock could not be opened again.
     #[error("the superblock was not written, because it could not be opened again: {0}")]
     Superblock(SuperblockError),
-    /// Not one device can take a superblock.
+    /// No device can be written a superblock.
     #[error("no device of the volume can be written to")]
     NoDevice,
 }
 
 impl WriteRefusal {
-    /// The kind of the refusal.
+    /// Returns the kind of the refusal.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -113,20 +113,20 @@ impl WriteRefusal {
     }
 }
 
-/// The first failure, once there is one.
+/// The first failure, once one has occurred.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorState {
     cause: OnceLock<Arc<str>>,
 }
 
 impl Volume {
-    /// Stops writing for good. Only the first cause is kept. Layers above call this when they cannot vouch for what was
-    /// written.
+    /// Stops writing for good. Keeps only the first cause. Layers above call this if they cannot
+    /// guarantee the correctness of written data.
     pub fn stop_writing(&self, cause: &dyn core::fmt::Display) {
         let _ = self.latch().cause.set(cause.to_string().into());
     }
 
-    /// Why writing has stopped, if it has.
+    /// Returns the reason why writing has stopped, if it has.
     #[must_use]
     pub fn stopped(&self) -> Option<Arc<str>> {
         self.latch().cause.get().cloned()
@@ -148,7 +148,7 @@ impl Volume {
         result
     }
 
-    /// Refuses devices of a seed, and those that were opened read-only.
+    /// Refuses devices of a seed, and devices that were opened read-only.
     pub(crate) fn require_own(&self, slot: &DeviceSlot) -> Result<(), Error> {
         let device = || Arc::clone(slot.name());
         if slot.fsid() != self.superblock().fsid {
@@ -160,7 +160,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether every device that is there and belongs to the volume itself was opened for writing.
+    /// Returns true if every present device of the volume itself was opened for writing.
     #[must_use]
     pub fn is_open_for_writing(&self) -> bool {
         let fsid = self.superblock().fsid;

@@ -1,14 +1,15 @@
-//! Flushes, and the superblocks that make a commit one.
+//! Flushes, and the superblock writes that complete a commit.
 //!
-//! The order (design: "Nothing live is overwritten") is kept here: whoever calls [`Volume::write_superblocks`] has
-//! flushed all blocks; then all primaries are written; a flush; their copies; a flush; only then it returns. A crash in
-//! between leaves each device with one valid superblock at least, the old or the new one: the first flush ends before any
-//! copy is touched. Where the superblock in use names a log, which its copies do not, the order is the other one: copies,
-//! flush, primaries, flush. A device that fails on the way is left out of the rest, if the volume can do without it: what counts is
-//! that each step ended on all devices that stay.
+//! This module ensures the order of writes (design: "Nothing live is overwritten"). The caller of
+//! [`Volume::write_superblocks`] has flushed all blocks. The steps are then: write all primaries,
+//! flush, write their copies, flush. A crash in between leaves each device with at least one valid
+//! superblock, the old or the new one, because the first flush ends before any copy is written. If
+//! the superblock in use names a log, which its copies do not, the steps are: write copies, flush,
+//! write primaries, flush. A device that fails is left out of the remaining steps, if the volume
+//! can do without it. Each step must end on all devices that stay.
 //!
-//! Source: on-disk format documentation, section "Superblock", for the places of the copies: those that end within the
-//! device.
+//! Source: on-disk format documentation, section "Superblock", for the addresses of the copies:
+//! those that end within the device.
 
 use crate::Volume;
 use crate::devices::DeviceSlot;
@@ -23,11 +24,11 @@ use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
 
 impl Volume {
-    /// Returns once everything written before is durable on all devices that are written to.
+    /// Waits until all earlier writes are durable on all written devices.
     ///
     /// # Errors
-    /// [`WriteRefusal::Needed`] when a device cannot promise that and the volume cannot do without it: that stops writing for
-    /// good. That writing has stopped.
+    /// Returns [`WriteRefusal::Needed`] if a device fails that the volume needs; this stops writing
+    /// for good. Also fails if writing has stopped before.
     pub fn flush(&self) -> Result<(), Error> {
         self.require_writing()?;
         let _writes = self.writes().read();
@@ -41,21 +42,24 @@ impl Volume {
         self.go_on_without(flush_all(&slots))
     }
 
-    /// Writes the superblock to all devices and makes it the one in use. All blocks that it leads to must be durable.
+    /// Writes the superblock to all devices, and makes it the one in use. All blocks that it leads
+    /// to must be durable.
     ///
-    /// `superblock` holds what all devices have in common; its `physical`, `device_item` and checksum are set for each
-    /// device and place. `items` are the device items of this commit, one for each device that is there at least.
+    /// `superblock` holds the fields that all devices share. `physical`, `device_item` and the
+    /// checksum are set for each device and address. `items` are the device items of this commit,
+    /// at least one for each present device.
     ///
     /// # Errors
-    /// [`WriteRefusal::Superblock`] for one that could not be opened again, which is not written; when a device fails that the
-    /// volume cannot do without, or writing has stopped. A failure stops writing for good: the commit may or may not be seen
-    /// when the volume is opened again.
+    /// Returns [`WriteRefusal::Superblock`], and writes nothing, if the superblock could not be
+    /// opened again. Also fails if a device fails that the volume needs, or if writing has stopped.
+    /// A failure stops writing for good. The next open may or may not see the commit.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         let _writes = self.writes().read();
         self.write_all_superblocks(superblock, items, None)
     }
 
-    /// The same, with the target of `replaces` as the device that it replaces. Whoever calls holds the lock `writes`.
+    /// Writes superblocks like [`Volume::write_superblocks`], with the target of `replaces` in
+    /// place of the replaced device. The caller holds the lock `writes`.
     pub(crate) fn write_all_superblocks(
         &self,
         superblock: &Superblock,
@@ -86,7 +90,7 @@ impl Volume {
         if buttress_faults::on("volume-superblock-copies-unwritten") {
             targets.iter_mut().for_each(|target| target.then.clear());
         }
-        // A log is named by primaries alone: what is torn among them must not lead back to before it.
+        // Only primaries name a log. A torn primary must not lead back to the state before the log.
         let has_log =
             self.superblock().log_root != Logical::MIN && !buttress_faults::on("volume-primaries-over-log");
         if has_log {
@@ -113,7 +117,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What a device's superblocks say of it.
+    /// Returns the device item in a device's superblocks.
     fn item_for(
         &self,
         slot: &Arc<DeviceSlot>,
@@ -133,19 +137,19 @@ impl Volume {
         }
     }
 
-    /// How many devices are written to.
+    /// Returns the number of written devices.
     #[must_use]
     pub fn written_devices(&self) -> usize {
         let devices = self.devices();
         devices.iter().filter(|slot| is_target(slot)).count()
     }
 
-    /// Names a log in the superblock in use: primaries, flush. All blocks of the log, and the data that it refers to, must be
-    /// durable. The copies stay as the last commit wrote them: all that changes lies in the first 512 bytes, which no
-    /// device tears.
+    /// Names a log in the superblock in use: writes the primaries and flushes. All blocks of the
+    /// log, and the data that it refers to, must be durable. The copies keep the last commit's
+    /// state. All changes lie in the first 512 bytes, which no device tears.
     ///
     /// # Errors
-    /// As for [`Volume::write_superblocks`].
+    /// Fails as [`Volume::write_superblocks`] does.
     pub fn write_log_root(&self, root: Logical, level: u8) -> Result<(), Error> {
         self.require_writing()?;
         let _writes = self.writes().read();
@@ -178,7 +182,8 @@ impl Volume {
         Ok(())
     }
 
-    /// One step of writing superblocks. Devices that fail in it take no part in the next ones; `needed` may not fail.
+    /// Performs one step of a superblock write. Devices that fail in it take no part in later
+    /// steps. `needed` may not fail.
     fn step(
         &self,
         targets: &mut Vec<Target>,
@@ -188,7 +193,8 @@ impl Volume {
         let failures = step(targets);
         let is_needed = |slot: &Arc<DeviceSlot>| needed.is_some_and(|needed| Arc::ptr_eq(needed, slot));
         if let Some((_, failure)) = failures.iter().find(|(slot, _)| is_needed(slot)) {
-            // The others may name it by now, and the one that it replaces is whole still.
+            // Other devices may name the target by now, and the device that it replaces is still
+            // complete.
             return self.stop_if_failed(Err(failure.clone().into()));
         }
         self.go_on_without(failures)?;
@@ -199,7 +205,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The device that is being brought up to date, which is flushed and gets no superblocks.
+    /// Returns the device that is being brought up to date, which is flushed and gets no
+    /// superblocks.
     fn returning_slot(&self) -> Option<Arc<DeviceSlot>> {
         let replacement = self.replacement()?;
         replacement.returning()?;
@@ -239,7 +246,7 @@ impl Volume {
         end(flush_targets(&targets))
     }
 
-    /// The devices that are written to: all that are there, belong to the volume itself, did not miss commits and were not
+    /// Returns the written devices: present, of the volume itself, with no missed commit, and not
     /// left out.
     fn slots_to_write(&self) -> Result<Vec<Arc<DeviceSlot>>, Error> {
         let fsid = self.superblock().fsid;
@@ -260,16 +267,16 @@ impl Volume {
     }
 }
 
-/// What superblocks are written to, in two steps.
+/// The superblock writes to one device, in two steps.
 struct Target {
     slot: Arc<DeviceSlot>,
-    /// First, with a flush after them: the primary, unless a log is pending.
+    /// The first step, followed by a flush: the primary, or the copies if a log is pending.
     first: Vec<WriteRequest>,
-    /// Then.
+    /// The second step.
     then: Vec<WriteRequest>,
 }
 
-/// Whether a device gets superblocks and is flushed.
+/// Returns true if a device gets superblocks and is flushed.
 fn is_target(slot: &DeviceSlot) -> bool {
     if buttress_faults::on("volume-superblocks-on-failed-device") {
         return slot.device().is_some() && slot.stale().is_none();
@@ -289,7 +296,8 @@ fn flush_targets(targets: &[Target]) -> Failures {
     flush_all(&slots)
 }
 
-/// The primary and the copies of a device, in this order, as far as the device has room: at most so many of them.
+/// Returns the writes of a device's primary and copies, in this order. Limited to the copies that
+/// fit the device, and to a maximum number.
 fn requests_for(
     slot: &DeviceSlot,
     superblock: &Superblock,
@@ -301,7 +309,7 @@ fn requests_for(
     let fits = |at: &&Physical| at.exact_add(ByteCount::of(SUPERBLOCK_BYTES)).get() <= end.get();
     let request = |at: &Physical| {
         let bytes = superblock.encode_for(item, *at)?;
-        // What cannot be opened again is not written.
+        // A superblock that could not be opened again is not written.
         Superblock::check(&bytes, *at)?;
         Ok(WriteRequest {
             offset_bytes: at.get(),
@@ -312,7 +320,8 @@ fn requests_for(
     places.map(request).collect()
 }
 
-/// Flushes all devices: at once, unless they are simulated, whose time is one. Gives what failed.
+/// Flushes all devices and returns the failures. Real devices are flushed in parallel. Simulated
+/// devices share one clock, so they are flushed one after another.
 fn flush_all(slots: &[Arc<DeviceSlot>]) -> Failures {
     let devices: Vec<(&Arc<DeviceSlot>, &Device)> = slots
         .iter()
@@ -337,7 +346,7 @@ fn flush_all(slots: &[Arc<DeviceSlot>]) -> Failures {
             for (slot, device, spawned) in running {
                 let flushed = match spawned {
                     Ok(thread) => thread.join().unwrap_or_else(|_| lost(device)),
-                    // Where no thread can be had, it is done here.
+                    // If no thread can be started, this thread flushes the device.
                     Err(_) => device.flush(),
                 };
                 outcomes.push((slot, flushed));
@@ -356,7 +365,7 @@ fn flush_all(slots: &[Arc<DeviceSlot>]) -> Failures {
     failures
 }
 
-/// A flush whose thread did not come back is a failed one.
+/// A flush whose thread panicked counts as failed.
 fn lost(device: &Device) -> Result<(), IoError> {
     let cause = std::io::Error::other("the flush did not return");
     let name: Arc<str> = device.name().into();

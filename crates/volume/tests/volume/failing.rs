@@ -1,8 +1,9 @@
-//! Devices that begin to fail while the volume is written: the volume goes on without them as far as every chunk can, and
-//! what was written is on those that stay; beyond that writing stops.
+//! Tests of devices that begin to fail while the volume is written. The volume continues without
+//! them while every chunk can, and the remaining devices hold the written data. Beyond that,
+//! writing stops.
 //!
-//! The image's one system chunk is single on the first device, and nothing here writes to it: the first device is one that
-//! another chunk needs.
+//! The image's only system chunk is single on the first device, and no test writes to it. The first
+//! device is therefore one that another chunk needs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use support::lab::{DATA_BYTES, Lab, extent, items, read_all, subsets};
 use support::{CHUNK_AT, Image, UNIT, noise};
 
-/// Shapes that can do without a device.
+/// Profiles that can do without a device, with their numbers of stripes.
 const TOLERANT: [(Profile, usize); 8] = [
     (Profile::Raid1, 2),
     (Profile::Raid1C3, 3),
@@ -36,7 +37,7 @@ const TOLERANT: [(Profile, usize); 8] = [
     (Profile::Raid6, 5),
 ];
 
-/// Batches of writes: whole rows, parts of rows, and what was written before once more.
+/// Returns batches of writes: whole rows, parts of rows, and rewrites of earlier ranges.
 fn batches() -> Vec<Vec<(usize, usize)>> {
     vec![
         vec![(0, DATA_BYTES)],
@@ -59,7 +60,7 @@ fn write(volume: &Volume, model: &mut [u8], number: usize, batch: &[(usize, usiz
     volume.write(&writes)
 }
 
-/// Flushes and commits, as far as this layer knows commits.
+/// Flushes and commits, within the means of this layer.
 fn commit(lab: &Lab, generation: u64) -> Result<(), Error> {
     lab.volume.flush()?;
     let mut superblock = (*lab.volume.superblock()).clone();
@@ -67,7 +68,7 @@ fn commit(lab: &Lab, generation: u64) -> Result<(), Error> {
     lab.volume.write_superblocks(&superblock, &items(&lab.image))
 }
 
-/// The generation of a device's primary superblock.
+/// Returns the generation of a device's primary superblock.
 fn generation_on(bytes: &[u8]) -> u64 {
     let at = Physical::new(65536);
     Superblock::check(&bytes[65536..65536 + 4096], at)
@@ -83,13 +84,13 @@ fn is_stale(volume: &Volume, device: u64) -> bool {
         .any(|slot| slot.id().get() == device && slot.stale().is_some())
 }
 
-/// Everything reads back without the device that failed, without that and as many others as the profile tolerates, and with
-/// it: it is behind, and read last.
+/// Asserts that all data reads back without the failed device, also without further devices that
+/// the profile tolerates. With the failed device, its older generation makes reads use it last.
 fn require_readable(lab: &Lab, model: &[u8], failed: usize, all: bool, what: &str) {
     let image = lab.snapshot();
     let tolerated = usize::from(image.profile.tolerated_failures());
     for missing in subsets(image.devices.len(), if all { tolerated } else { 1 }) {
-        // One that is there and lost, as the device that failed, counts.
+        // A failed device that is present counts as lost.
         if missing.contains(&failed) || missing.len() < tolerated && (all || missing.is_empty()) {
             let found = read_all(&image.open(&missing));
             assert!(found == model, "{what}: read without {missing:?}");
@@ -97,7 +98,7 @@ fn require_readable(lab: &Lab, model: &[u8], failed: usize, all: bool, what: &st
     }
 }
 
-/// How many writes the batches are for a device, and the commit's.
+/// Returns the number of writes of the batches and the commit to a device.
 fn writes_of(profile: Profile, stripes: usize, device: usize) -> u64 {
     let lab = Lab::new(profile, stripes);
     let mut model = vec![0; DATA_BYTES];
@@ -108,8 +109,8 @@ fn writes_of(profile: Profile, stripes: usize, device: usize) -> u64 {
     lab.backends[device].request_counts().1
 }
 
-/// The device fails from its write `first` on, and works again as soon as the volume noticed: nothing may go there any more,
-/// and nothing come from there.
+/// Makes the device fail from its write `first` on, and work again once the volume has noticed.
+/// From then on, no write and no read may use the device.
 fn fail_from(profile: Profile, stripes: usize, device: usize, first: u64) {
     let what = format!("{profile:?} on {stripes}, device {device} from write {first} on");
     let lab = Lab::new(profile, stripes);
@@ -170,13 +171,14 @@ fn a_device_that_fails_from_any_write_on_is_done_without() {
     }
 }
 
-/// As many devices as the profile tolerates fail, one after the other, and then one more.
+/// As many devices as the profile tolerates fail one after the other, then one more.
 #[test]
 fn one_failure_more_than_is_tolerated_stops_writing_and_says_which_chunk_needs_the_device() {
     for (profile, stripes) in TOLERANT {
         let tolerated = usize::from(profile.tolerated_failures());
         let what = format!("{profile:?} on {stripes}");
-        // The first device is needed by the system chunk: shapes without as many others have it missing from the start.
+        // The system chunk needs the first device. Profiles that tolerate fewer devices have it
+        // missing from the start.
         let lab = Lab::without(profile, stripes, &[0]);
         let mut model = lab.image.data.clone();
         let batches = batches();
@@ -263,7 +265,8 @@ fn a_device_that_fails_a_flush_gets_no_superblock() {
         };
         assert_eq!(slot.errors(), expected, "flush {flush}");
         assert!(slot.failure().is_some(), "flush {flush}");
-        // Of the commit that it failed in, it may have the superblock: all of its blocks were durable before that.
+        // The device may hold the superblock of the commit in which it failed, because all its
+        // blocks were durable before.
         let image = lab.snapshot();
         let own = generation_on(&image.devices[1]);
         assert_eq!(own, if flush == 0 { 10 } else { 11 }, "flush {flush}");
@@ -276,7 +279,7 @@ fn a_device_that_fails_a_flush_gets_no_superblock() {
             (generation_on(&image.devices[0]), generation_on(&image.devices[1])),
             (12, own)
         );
-        // Opened again it is known for what it is.
+        // The next open identifies the device by its generation.
         let again = image.open(&[]);
         assert!(is_stale(&again, 2), "flush {flush}");
         assert!(read_all(&again)[..4096] == [8; 4096], "flush {flush}");
@@ -303,8 +306,8 @@ fn a_device_that_refuses_its_superblock_is_done_without() {
     }
 }
 
-/// Content without checksums, overwritten in place: only what the volume knows of the device keeps the old bytes from coming
-/// back.
+/// Content without checksums is overwritten in place. Only the volume's knowledge of the device
+/// prevents the return of the old bytes.
 #[test]
 fn what_a_device_missed_never_comes_back_from_it() {
     for (profile, stripes) in TOLERANT {

@@ -1,4 +1,5 @@
-//! Volumes on devices in memory: opening, every profile, writes, rows of parity, devices that fail and are replaced.
+//! Tests of volumes on devices in memory: opening, every profile, writes, rows of parity, failing
+//! and replaced devices.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

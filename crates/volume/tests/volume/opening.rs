@@ -1,4 +1,4 @@
-//! Which superblock and which devices a volume is opened by, and what is refused.
+//! Tests of the choice of superblock and devices when a volume is opened, and of refusals.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 const SECOND_COPY: usize = 64 << 20;
 
-/// A device with room for two superblocks.
+/// Returns a device with space for two superblocks.
 fn device(primary: &Super, copy: Option<&Super>) -> Vec<u8> {
     let mut image = vec![0; SECOND_COPY + 65536];
     put(&mut image, 65536, &primary.bytes(65536));
@@ -61,7 +61,7 @@ fn a_bad_primary_is_replaced_by_its_copy_and_that_is_said() {
         generation: 9,
         ..primary.clone()
     };
-    // A flipped bit; a wiped magic; all zeros.
+    // The damages are a flipped bit, a wiped magic, and all zeros.
     for damage in [
         65536 + 0x100..65536 + 0x101,
         65536 + 0x40..65536 + 0x48,
@@ -88,8 +88,9 @@ fn copies_of_another_volume_do_not_stand_in() {
         ..primary.clone()
     };
     let mut image = device(&primary, Some(&other));
-    // Three superblocks would need 256 GiB; with two, one stranger alone is taken when nothing contradicts,
-    // but a damaged primary that still names its volume does not make it preferred.
+    // Three superblocks would need 256 GiB. With two, a single foreign copy is used if nothing
+    // contradicts it. A damaged primary that still names its volume does not get the copy
+    // preferred.
     image[65536 + 0x100] ^= 1;
     let volume = open(vec![image]).unwrap();
     assert_eq!(volume.superblock().fsid, Uuid::from_u128(5));
@@ -200,7 +201,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
             };
             put(&mut image.devices[id - 1], 65536, &newer.bytes(65536));
         }
-        // What the stale device has is old everywhere.
+        // The stale device holds old bytes everywhere.
         image.spoil(0);
         let volume = image.open(&[]);
         assert_eq!(volume.superblock().generation.get(), 12);
@@ -208,7 +209,7 @@ fn the_newest_device_leads_and_a_stale_one_is_read_last() {
             matches!(notice, Notice::StaleDevice { id, generations, .. }
                 if id.get() == 1 && generations.generation.get() == 10)
         }));
-        // Without a verifier: the order alone must keep the old bytes out.
+        // The read has no verifier, so only the order of copies keeps the old bytes out.
         let read = buttress_volume::ExtentRead {
             logical: Logical::new(CHUNK_AT),
             length: 4 << 20,
@@ -286,7 +287,7 @@ fn zoned_superblocks_are_found_in_their_log() {
         ..Super::new(1, 1)
     };
     let mut image = vec![0; 3 * zone_bytes];
-    // The first zone is full, the second has just been begun; at 64 KiB lies an old entry.
+    // The first zone is full, the second has one entry, and an old entry lies at 64 KiB.
     for index in 0..zone_bytes / 4096 {
         put(&mut image, index * 4096, &entry(100 + index as u64).bytes(65536));
     }
@@ -355,7 +356,8 @@ fn a_crash_between_superblocks_leaves_no_device_stale() {
         generation,
         ..Super::new(device, 2)
     };
-    // Generations of the first device's primary and copy, and whether the second, whose own are 10, missed something.
+    // The columns are the generations of the first device's primary and copy, and whether the
+    // second device missed a commit. The generations of the second device are 10.
     for (primary, copy, is_stale) in [
         (11, Some(10), false),
         (11, Some(11), true),

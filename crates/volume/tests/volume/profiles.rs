@@ -1,5 +1,5 @@
-//! Every profile, written in memory by an independent writer, read with every allowed set of devices missing
-//! and with noise in place of copies.
+//! Tests of every profile, written in memory by an independent writer. They read it with every
+//! allowed set of devices missing, and with noise in place of copies.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use support::{CHUNK_AT, Image, STRIPE_TREE, Super, UNIT, put};
 
-/// Profile and stripes, and enough data for several rows and a last one that is not full.
+/// Profiles and stripes. The data fills several rows, and the last row partially.
 const SHAPES: [(Profile, usize); 14] = [
     (Profile::Single, 1),
     (Profile::Dup, 2),
@@ -45,7 +45,7 @@ const SHAPES: [(Profile, usize); 14] = [
 const DATA_BYTES: usize = 9 * UNIT + 8192;
 const SECTOR: usize = 4096;
 
-/// Each shape is written once and copied.
+/// Returns the image of a profile. Each image is written once and copied.
 fn image(profile: Profile, stripes: usize) -> Image {
     static MADE: Mutex<BTreeMap<String, Image>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();
@@ -62,7 +62,7 @@ fn read(logical: usize, length: usize) -> ExtentRead {
     }
 }
 
-/// Names the sectors of `data` that differ from what was written at `start`.
+/// Collects the sectors of `data` that differ from the data written at `start`.
 fn compare(image: &Image, start: usize, data: &[u8], bad: &mut Vec<Range<usize>>) {
     for (index, sector) in data.chunks(SECTOR).enumerate() {
         let at = index * SECTOR;
@@ -106,7 +106,7 @@ fn read_all(image: &Image, volume: &Volume) {
     }
 }
 
-/// All sets of at most `size` of the numbers below `count`.
+/// Returns all sets of at most `size` of the numbers below `count`.
 fn subsets(count: usize, size: usize) -> Vec<Vec<usize>> {
     (0u32..1 << count)
         .map(|bits| {
@@ -162,7 +162,8 @@ fn noise_in_as_many_stripes_as_the_profile_tolerates_is_passed_over_and_reported
                     .any(|stripe| image.stripe_range(*stripe).contains(&at));
                 assert!(inside, "{profile:?} with noise in {spoiled:?}: {fault}");
             }
-            // A mirror may never touch the bad copy, and parity alone is not read. Data with one copy is.
+            // A mirror may never read the bad copy, and parity is only read for rebuilds. Data with
+            // one copy is always read.
             let mappings = volume
                 .map(Logical::new(CHUNK_AT), ByteCount::of(DATA_BYTES))
                 .unwrap();
@@ -384,7 +385,7 @@ fn too_many_missing_devices_are_said_and_the_rest_still_reads() {
     assert!(data[..UNIT] == image.data[..UNIT] && data[2 * UNIT..] == image.data[2 * UNIT..3 * UNIT]);
 }
 
-/// A stripe tree that has moved everything by a fixed distance, in extents of 48 KiB.
+/// A stripe tree in which all data is moved by a fixed distance, in extents of 48 KiB.
 #[derive(Debug)]
 struct Moved {
     image_stripes: Vec<(DeviceId, u64)>,
@@ -425,7 +426,7 @@ fn the_stripe_tree_says_where_mirrored_data_lies() {
                 (DeviceId::new(device as u64 + 1), range.start as u64)
             })
             .collect();
-        // The copy that comes first is bad at one place: the others are found through the tree too.
+        // The preferred copy has one bad place. The stripe tree also locates the other copies.
         let first = if profile == Profile::Dup {
             0
         } else {
@@ -444,7 +445,7 @@ fn the_stripe_tree_says_where_mirrored_data_lies() {
             put(device, 65536, &superblock.bytes(65536));
         }
         let volume = image.open(&[]);
-        // Not connected yet, nothing is mapped: all of the read is lost, as one range, and nothing is guessed.
+        // Without a connected stripe tree, nothing is mapped. The whole read is lost as one range.
         let (_, lost) = volume.read_data(read(0, 3 * SECTOR), &|_, _| ()).unwrap();
         assert!(
             matches!(&lost[..], [lost] if lost.range == (0..3 * SECTOR)
@@ -478,7 +479,7 @@ fn the_stripe_tree_says_where_mirrored_data_lies() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any read of any profile, with noise in one stripe at random, gives the bytes that were written.
+    /// Any read of any profile, with noise in one random stripe, returns the written bytes.
     #[test]
     fn any_read_gives_what_was_written(
         shape in prop::sample::select(SHAPES.to_vec()),
@@ -498,7 +499,8 @@ proptest! {
         prop_assert!(*data == image.data[start..start + length]);
         let wanted = &image.data[start..start + length];
         let mut verify = |bytes: bytes::Bytes| if bytes == wanted { Ok(()) } else { Err(Rejection::new("differs")) };
-        // As one block: combinations of copies are bounded, so only short runs are promised to verify.
+        // The number of tried combinations of copies is limited, so only short runs must verify as
+        // one block.
         if length <= UNIT {
             prop_assert!(volume.read_verified(read(start, length), &mut verify).is_ok());
         }
@@ -508,7 +510,8 @@ proptest! {
 #[test]
 fn failing_reads_are_faults_of_their_device() {
     let mut image = image(Profile::Raid1, 2);
-    // The second stripe's device ends in the middle: reads there fail, the mirror stands in.
+    // The second stripe's device ends in the middle. Reads beyond it fail, and the mirror provides
+    // the bytes.
     let end = image.stripe_range(1).start + UNIT;
     image.devices[1].truncate(end);
     let volume = image.open(&[]);

@@ -1,4 +1,4 @@
-//! A device is put in another's place while chunks come and go.
+//! Tests of a device replacement while chunks are added and removed.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -18,7 +18,8 @@ use support::lab::{Lab, items};
 use support::{CHUNK_AT, Image};
 use uuid::Uuid;
 
-/// So many that the two meet: with a map that is read, changed and put back unlocked, chunks were lost in each run of many.
+/// The number of exchanges. With an unlocked read-modify-write of the map, this number lost chunks
+/// in every run.
 const EXCHANGES: u64 = 200;
 
 fn exchange(lab: &Lab, number: u64) {
@@ -35,7 +36,7 @@ fn exchange(lab: &Lab, number: u64) {
         .unwrap();
 }
 
-/// Adds chunks behind the first one, and takes every other one away; those that are left.
+/// Adds chunks after the first chunk, and removes every second one. Returns the remaining chunks.
 fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical> {
     let mut left = Vec::new();
     for number in 1.. {
@@ -49,7 +50,7 @@ fn add_chunks(volume: &Volume, image: &Image, stop: &AtomicBool) -> Vec<Logical>
         if stop.load(Ordering::SeqCst) {
             break;
         }
-        // The map is copied for each: it must not grow beyond all bounds.
+        // Each change copies the map, so its size must stay bounded.
         if left.len() > 40 {
             volume.remove_chunk(left.remove(0)).unwrap();
         }
@@ -72,7 +73,7 @@ fn chunks_that_come_while_a_slot_is_exchanged_stay_and_are_on_the_new_one() {
     let map = lab.volume.chunk_map();
     let slots = lab.volume.devices();
     let found: Vec<Logical> = map.chunks().iter().map(|chunk| chunk.start()).collect();
-    // The image's own: its system chunk, and the one that holds its data.
+    // These chunks belong to the image: its system chunk, and the chunk that holds its data.
     let own = found.iter().filter(|start| start.get() <= CHUNK_AT);
     let expected: Vec<Logical> = own.copied().chain(left).collect();
     assert_eq!(found, expected);

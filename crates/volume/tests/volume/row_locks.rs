@@ -1,5 +1,5 @@
-//! Two writers of one row of RAID5 and RAID6: the second waits for the first, since the parity of each is over what the
-//! other writes.
+//! Tests of two writers of one row of RAID5 and RAID6. The second waits for the first, because the
+//! parity of each covers the other's data.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -25,7 +25,7 @@ fn write(volume: &Volume, at: usize, bytes: Vec<u8>) {
     volume.write(&[ExtentWrite { logical, bytes }]).unwrap();
 }
 
-/// Opens what is there of the volume, degraded.
+/// Opens the volume degraded, with the given devices.
 fn volume_on(devices: impl Iterator<Item = Arc<dyn Backend>>, image: &Image) -> Volume {
     let devices = devices.map(|backend| Device::with_backend(backend, Engine::Inline));
     let options = OpenOptions {
@@ -42,8 +42,9 @@ fn volume_on(devices: impl Iterator<Item = Arc<dyn Backend>>, image: &Image) -> 
     volume
 }
 
-/// The first writer has read what it lacks of the row and is kept from going on; the second comes, for another column of
-/// the same row. Afterwards both columns must come back from the rest of the row, whichever device is not there.
+/// A gate stops the first writer after it has read the missing part of the row. The second writer
+/// writes another column of the row. Afterwards, both columns must be rebuilt from the rest of the
+/// row, whichever device is missing.
 fn two_writers(profile: Profile, stripes: usize) {
     let columns = stripes - usize::from(profile.parity_stripes());
     let image = Image::new(profile, stripes, 2 * columns * UNIT);
@@ -60,7 +61,7 @@ fn two_writers(profile: Profile, stripes: usize) {
         WatchedThread::start(move || write(&volume, column * UNIT, bytes)).unwrap()
     };
 
-    // The first column lies on the first device; the first writer reads the second column.
+    // The first column lies on the first device, and the first writer reads the second column.
     let gate = &gated[1];
     gate.close(|request| matches!(request, Request::Read { .. }));
     let first = writer(0);
@@ -92,7 +93,8 @@ fn two_writers(profile: Profile, stripes: usize) {
     }
 }
 
-/// One column is written and its parity not yet when another, whose device is missing, is rebuilt from the two: the reader waits.
+/// A column is written, but its parity is not. A reader that rebuilds a missing column from the two
+/// must wait.
 fn reader_beside_writer(profile: Profile, stripes: usize) {
     let columns = stripes - usize::from(profile.parity_stripes());
     let image = Image::new(profile, stripes, 2 * columns * UNIT);
@@ -106,7 +108,7 @@ fn reader_beside_writer(profile: Profile, stripes: usize) {
         .skip(1)
         .map(|gate| Arc::clone(gate) as Arc<dyn Backend>);
     let volume = Arc::new(volume_on(there, &image));
-    // In the first row: data on the first devices, then P.
+    // In the first row, the data is on the first devices, and P follows.
     let gate = &gated[columns];
     gate.close(|request| matches!(request, Request::Write { .. }));
     let to_write = Arc::clone(&volume);

@@ -1,4 +1,4 @@
-//! Rows that are written in part while another part of them is damaged.
+//! Tests of partial writes to rows while another part of the row is damaged.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -57,7 +57,8 @@ fn a_damaged_tree_block_beside_a_write_is_restored() {
         };
         let volume = Volume::open(memories.iter().map(device).collect(), OpenOptions::default()).unwrap();
         volume.add_chunk(Logical::new(CHUNK_AT), image.chunk()).unwrap();
-        // In the second column of the first row, at the offset where the first column will be written.
+        // The damaged block is in the second column of the first row, at the offset of the write to
+        // the first column.
         let (damaged, written) = (UNIT + 2 * NODE, 2 * NODE);
         write(&volume, damaged, block(damaged, 7));
         let place = image.stripe_range(1).start + 2 * NODE;
@@ -79,7 +80,7 @@ fn a_damaged_tree_block_beside_a_write_is_restored() {
             };
             let wanted = block(at, generation);
             volume.read_verified(read, &mut verify(wanted.clone())).unwrap();
-            // Each can be rebuilt from the rest of its row.
+            // Each block can be rebuilt from the rest of its row.
             for copy in 2..=volume.copies(read.logical).unwrap() {
                 let rebuilt = volume.read_copy(read, copy).unwrap();
                 assert!(rebuilt[..] == wanted[..], "{profile:?}: copy {copy} of {at}");
@@ -89,8 +90,8 @@ fn a_damaged_tree_block_beside_a_write_is_restored() {
     }
 }
 
-/// A device that missed commits holds older parity. Beside the other columns it gives an older block, which is as whole as the
-/// one that should be there.
+/// A device that missed commits holds older parity. Together with the other columns, it yields an
+/// older block that passes the same checks as the current block.
 #[test]
 fn a_damaged_tree_block_is_not_restored_from_stale_parity() {
     let (profile, stripes) = (Profile::Raid6, 4);
@@ -119,7 +120,7 @@ fn a_damaged_tree_block_is_not_restored_from_stale_parity() {
         .unwrap();
     write(&volume, damaged, block(damaged, 8));
     drop(volume);
-    // The third device was away for the last write.
+    // The third device was away during the last write.
     memories[2].write_at(parity_at, &parity).unwrap();
     for id in [1, 2, 4] {
         let newer = Super {

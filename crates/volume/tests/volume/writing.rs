@@ -1,5 +1,5 @@
-//! Every profile written through the library and read back: against a byte vector, with devices missing, and compared
-//! stripe by stripe with what an independent writer makes of the same bytes.
+//! Tests of every profile, written through the library and read back. They compare with a byte
+//! vector, read with devices missing, and compare each stripe with that of an independent writer.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -65,7 +65,7 @@ fn whole_rows_are_written_without_a_read() {
             .map(|backend| backend.request_counts().0)
             .sum();
         assert_eq!(before, after, "{profile:?}");
-        // The rows' units on each device lie end to end: one request each.
+        // The row's units on each device are adjacent, so each device receives one request.
         for backend in &lab.backends {
             assert_eq!(
                 backend.request_counts().1,
@@ -76,7 +76,7 @@ fn whole_rows_are_written_without_a_read() {
     }
 }
 
-/// Some writes, each of a few extents, whole sectors and crooked ones.
+/// Generates writes of a few extents each, with aligned and unaligned ranges.
 fn batches() -> impl Strategy<Value = Vec<Vec<(usize, usize, u64)>>> {
     let extent = (0..DATA_BYTES, 1..3 * UNIT, any::<u64>());
     proptest::collection::vec(proptest::collection::vec(extent, 1..4), 1..6)
@@ -173,7 +173,7 @@ fn one_loss_too_many_is_refused_and_nothing_is_written() {
         };
         let lab = Lab::without(profile, stripes, &missing);
         if profile == Profile::Raid1 {
-            // One of two is enough.
+            // One of two devices is enough for this write.
             lab.volume.write(&[extent(0, &[1; 4096])]).unwrap();
             continue;
         }
@@ -223,7 +223,7 @@ fn a_failed_write_or_flush_stops_writing_for_good_and_says_why() {
             let error = lab.volume.write(&[extent(0, &vec![7; UNIT * 3])]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io);
         }
-        // The device works again; what it lost stays lost.
+        // The device works again, but its lost writes stay lost.
         lab.backends[1].heal();
         let refused = [
             lab.volume.write(&[extent(0, &[8; 4096])]).unwrap_err(),
@@ -267,7 +267,7 @@ fn superblocks_go_to_all_devices_and_open_there() {
         }
         assert_eq!(copies, 2, "the primary and a copy");
     }
-    // What no volume can be opened by is not written.
+    // A superblock that cannot open a volume is not written.
     superblock.root = Logical::new(1);
     let error = lab.volume.write_superblocks(&superblock, &items).unwrap_err();
     assert!(
@@ -301,7 +301,7 @@ fn copies_are_written_after_the_primaries_are_durable() {
     let lab = Lab::with_room_for_copies(Profile::Raid0, 2);
     let mut superblock = (*lab.volume.superblock()).clone();
     superblock.generation = Generation::new(11);
-    // The first flush fails on one device: no copy may have been touched.
+    // The first flush fails on one device, so no copy may have been written.
     lab.backends[0].inject(Fault::FailFlushNumber(0));
     lab.volume
         .write_superblocks(&superblock, &items(&lab.image))
@@ -344,7 +344,8 @@ fn discards_reach_all_copies_and_leave_the_rest() {
         let logical = Logical::new(CHUNK_AT + at as u64);
         lab.volume.discard(logical, ByteCount::of(length)).unwrap();
         let found = read_all(&lab.volume);
-        // Memory fills what is discarded with a pattern; parity profiles give up whole rows only.
+        // Memory devices fill discarded bytes with a pattern. Profiles with parity discard whole
+        // rows only.
         let changed: Vec<usize> = (0..DATA_BYTES)
             .filter(|byte| found[*byte] != model[*byte])
             .collect();

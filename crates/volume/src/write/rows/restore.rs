@@ -1,13 +1,14 @@
-//! Damage in the parts of a row that are read to compute its new parity.
+//! Damaged blocks in the parts of a row that are read to compute its new parity.
 //!
-//! New parity over a damaged block would fit the damage, and the block, which the old parity could still give back, would
-//! be lost. So what is read is inspected first. Tree blocks tell by themselves whether they are whole: in chunks of
-//! metadata, a block that is not is asked of the old parity. If that gives a whole one, the new parity is computed over
-//! it, and it is written with the row: the new parity gives back other columns only beside it. What is no tree block
-//! either way was never written, or is free: it counts as it is.
+//! New parity over a damaged block would match the damage, and the old parity, which can still
+//! restore the block, would be lost. The bytes that were read are therefore checked first. A tree
+//! block in a metadata chunk proves its own validity. A bad block is rebuilt from the old parity.
+//! If the result is valid, the new parity is computed over it. The block is written with the row,
+//! because the new parity restores other columns only together with it. Bytes that are no tree
+//! block in either form were never written, or are free, so they are used unchanged.
 //!
-//! Left out: file data, whose checksums are in a tree above this layer. The writer passes them for the data that
-//! shares a row with what is written ([`super::super::beside`]).
+//! Left out: file data, whose checksums are in a tree above this layer. The writer passes them for
+//! the data that shares a row with its extents ([`super::super::beside`]).
 
 use crate::Volume;
 use crate::chunk_map::MappedChunk;
@@ -20,7 +21,7 @@ use buttress_format::{BlockFormat, ByteCount, Logical};
 use bytes::{Bytes, BytesMut};
 use zerocopy::FromBytes;
 
-/// `bytes`, which were read from `logical` on, with the tree blocks among them that only parity still has.
+/// Returns `bytes`, which were read from `logical` on, with bad tree blocks restored from parity.
 pub(super) fn restore(
     volume: &Volume,
     chunk: &MappedChunk,
@@ -41,7 +42,7 @@ pub(super) fn restore(
         return Ok(bytes);
     };
     let mut restored: Option<BytesMut> = None;
-    // Clamp: what was read may hold no whole block.
+    // Clamp: the bytes may hold no whole block.
     let blocks = bytes.get(first..).unwrap_or_default().chunks_exact(node_bytes);
     for (number, block) in blocks.enumerate() {
         let start = first.exact_add(number.exact_mul(node_bytes));
@@ -64,7 +65,7 @@ pub(super) fn restore(
     Ok(restored.map_or(bytes, BytesMut::freeze))
 }
 
-/// The tree block at `at` as one of the ways over parity gives it.
+/// Returns the tree block at `at` as rebuilt by one of the ways over parity.
 fn from_parity(volume: &Volume, chunk: &MappedChunk, at: Logical, format: &BlockFormat) -> Option<Bytes> {
     let read = ExtentRead {
         logical: at,
@@ -76,7 +77,7 @@ fn from_parity(volume: &Volume, chunk: &MappedChunk, at: Logical, format: &Block
         .map(buttress_device::Buffer::into_bytes)
 }
 
-/// Whether these bytes are a whole tree block of this volume and this address.
+/// Returns true if these bytes are a valid tree block of this volume and address.
 fn is_block(block: &[u8], at: Logical, format: &BlockFormat) -> bool {
     let Ok((header, _)) = RawHeader::ref_from_prefix(block) else {
         return false;

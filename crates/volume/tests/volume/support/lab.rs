@@ -1,4 +1,4 @@
-//! A volume of one chunk, whose devices stay at hand and can be made to fail.
+//! A volume of one chunk, whose devices stay accessible and can be made to fail.
 
 use super::{CHUNK_AT, Image, UNIT, stripes_of, superblock_offset};
 use buttress_device::{Backend, Device, Engine, MemoryBackend};
@@ -11,10 +11,10 @@ use buttress_volume::{ExtentRead, ExtentWrite, OpenOptions, Volume};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Several rows of each shape; the last one is not full.
+/// The data length: several rows of each profile, and a last row that is not full.
 pub const DATA_BYTES: usize = 9 * UNIT + 8192;
 
-/// A volume of one chunk whose devices stay at hand.
+/// A volume of one chunk whose devices stay accessible.
 pub struct Lab {
     pub image: Image,
     pub backends: Vec<Arc<FaultyBackend>>,
@@ -23,12 +23,12 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// All devices there, every stripe full of noise at first.
+    /// Makes a volume with all devices present and every stripe full of noise.
     pub fn new(profile: Profile, stripes: usize) -> Self {
         Self::without(profile, stripes, &[])
     }
 
-    /// On devices that have room for a copy of the superblock.
+    /// Makes a volume on devices that have space for a copy of the superblock.
     pub fn with_room_for_copies(profile: Profile, stripes: usize) -> Self {
         let mut image = Image::new(profile, stripes, DATA_BYTES);
         let bytes = superblock_offset(1) + (1 << 20);
@@ -90,8 +90,8 @@ impl Lab {
         image
     }
 
-    /// Compares data and parity on all stripes with what an independent writer makes of `model`. Where the last row has no
-    /// data at all, nothing is written.
+    /// Compares data and parity on all stripes with those of an independent writer of `model`. In a
+    /// last row without data, nothing is written.
     pub fn require_stripes(&self, model: &[u8]) {
         let image = self.snapshot();
         let layout = *self

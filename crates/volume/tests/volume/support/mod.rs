@@ -1,5 +1,5 @@
-//! Volumes in memory, written chunk by chunk without the library's own layout: units are dealt out to stripes
-//! one after another, and parity is summed byte by byte by schoolbook multiplication.
+//! Volumes in memory, written chunk by chunk without the library's own layout. Units are dealt out
+//! to stripes one after another, and parity is summed byte by byte by long multiplication.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of this")]
 #![allow(
@@ -28,9 +28,9 @@ use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
 pub const UNIT: usize = STRIPE_BYTES as usize;
-/// Where stripes start on every test device.
+/// The offset of the stripes on every test device.
 pub const STRIPE_AT: usize = 1 << 20;
-/// Where the chunk under test starts.
+/// The address of the chunk under test.
 pub const CHUNK_AT: u64 = 64 << 20;
 pub const FSID: Uuid = Uuid::from_bytes([0xf5; 16]);
 
@@ -38,7 +38,7 @@ pub fn device_uuid(id: u64) -> Uuid {
     Uuid::from_u128(0xd0_0000 + u128::from(id))
 }
 
-/// A superblock, by its fields.
+/// The fields of a superblock.
 #[derive(Clone)]
 pub struct Super {
     pub fsid: Uuid,
@@ -67,7 +67,7 @@ impl Super {
         }
     }
 
-    /// The 4096 bytes as they lie at `at`, checksum included.
+    /// Returns the superblock's 4096 bytes for the address `at`, including the checksum.
     pub fn bytes(&self, at: u64) -> Vec<u8> {
         let mut raw = RawSuperblock::new_zeroed();
         raw.fsid = self.fsid.into_bytes();
@@ -95,7 +95,7 @@ impl Super {
         raw.dev_item.io_width = 4096.into();
         raw.dev_item.uuid = self.device_uuid.into_bytes();
         raw.dev_item.fsid = self.fsid.into_bytes();
-        // One system chunk, single on device 1, that nothing here reads: key and item.
+        // The array holds one system chunk, single on device 1, which no test reads.
         let mut array = Vec::new();
         array.extend_from_slice(&256u64.to_le_bytes());
         array.push(228);
@@ -133,12 +133,12 @@ impl Super {
     }
 }
 
-/// Puts `bytes` into a device's image.
+/// Copies `bytes` into a device's image.
 pub fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
     image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Noise that is the same in every run.
+/// Returns noise that is the same in every run.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -150,7 +150,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     core::iter::repeat_with(next).take(length).collect()
 }
 
-/// Schoolbook multiplication in GF(2^8) modulo 0x11d.
+/// Multiplies by long multiplication in GF(2^8) modulo 0x11d.
 fn times(a: u8, b: u8) -> u8 {
     let mut product = (0..8)
         .filter(|bit| b >> bit & 1 == 1)
@@ -167,7 +167,7 @@ fn power(exponent: usize) -> u8 {
     (0..exponent).fold(1, |value, _| times(value, 2))
 }
 
-/// The contents of a chunk's stripes.
+/// Returns the contents of a chunk's stripes.
 pub fn stripes_of(profile: Profile, count: usize, data: &[u8]) -> Vec<Vec<u8>> {
     let mut stripes = vec![Vec::new(); count];
     let units: Vec<Vec<u8>> = data
@@ -230,7 +230,7 @@ pub struct Image {
     pub profile: Profile,
     pub data: Vec<u8>,
     pub stripes: usize,
-    /// One per device; DUP has both stripes on one.
+    /// The images, one for each device. DUP has both stripes on one device.
     pub devices: Vec<Vec<u8>>,
     pub stripe_bytes: usize,
     pub flags: BlockGroupFlags,
@@ -281,7 +281,8 @@ impl Image {
         if self.devices.len() == 1 { 0 } else { stripe }
     }
 
-    /// Where on its device a stripe lies: at different places, so that mixing stripes up shows.
+    /// Returns the range of a stripe on its device. Each stripe is at a different place, so that
+    /// confused stripes are detected.
     pub fn stripe_range(&self, stripe: usize) -> Range<usize> {
         let room = self.stripe_bytes.next_multiple_of(1 << 20);
         let start =
@@ -289,7 +290,7 @@ impl Image {
         start..start + self.stripe_bytes
     }
 
-    /// Overwrites a stripe by noise, wholly.
+    /// Overwrites a whole stripe with noise.
     pub fn spoil(&mut self, stripe: usize) {
         let range = self.stripe_range(stripe);
         let device = self.device_of(stripe);
@@ -326,7 +327,7 @@ impl Image {
             .iter()
             .enumerate()
             .filter(|(index, _)| !missing.contains(index));
-        // Backwards: the order must not matter.
+        // The devices are passed in reverse, because their order must not matter.
         let devices = given
             .map(|(_, bytes)| Device::memory(bytes.clone()))
             .rev()
