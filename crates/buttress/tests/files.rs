@@ -1,4 +1,5 @@
-//! What `std::fs` does to a directory of the host and what this crate does to a volume come to the same.
+//! Compares operations of `std::fs` on a directory of the host with operations of this crate on a
+//! volume.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
