@@ -1,4 +1,4 @@
-//! What findings say beside their codes: the numbers, the names, the files that they touch.
+//! Tests of the fields of findings: numbers, names, affected files.
 
 use crate::{check_it, text};
 use buttress_check::Finding;
@@ -9,7 +9,7 @@ use buttress_hostile::plants::{self, named};
 const NBYTES: usize = 24;
 const NLINK: usize = 40;
 
-/// What is found in a broken volume.
+/// Returns the findings of a damaged volume.
 fn found(plant: &str) -> Vec<Finding> {
     let plant = named(plant);
     let report = check_it(&plant.make(), plant.reads_data);
@@ -17,7 +17,7 @@ fn found(plant: &str) -> Vec<Finding> {
     findings.map(|reported| reported.finding).collect()
 }
 
-/// Which files the first finding touches.
+/// Returns the files that the first finding affects.
 fn affected(plant: &str) -> Vec<Vec<u8>> {
     let plant = named(plant);
     let report = check_it(&plant.make(), plant.reads_data);
