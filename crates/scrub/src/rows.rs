@@ -407,7 +407,7 @@ impl<'a> Span<'a> {
             errors: 1,
         };
         let is_unreadable = unreadable.is_some() || !state.is_trusted(column, range);
-        // Clamp: readable parity that was rewritten did not match.
+        // Clamp: parity that could be read does not match the data.
         let cause = unreadable.unwrap_or(Cause::Parity);
         if is_doubtful && !is_unreadable {
             self.job.note(&site, Cause::Differs, Outcome::Unverified);
