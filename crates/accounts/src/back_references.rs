@@ -13,7 +13,7 @@
 //! reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for a
 //! batch at a time.
 //!
-//! Bounds: [`BLOCKS_MAX`] blocks on the way up, [`REFERENCES_MAX`] results. Above these, the call
+//! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these, the call
 //! returns an error. References on disk that lead nowhere are listed as failures beside the
 //! results, at most 1,024 of them.
 //!
@@ -99,7 +99,7 @@ impl<'a> IntoIterator for &'a DataReferences {
     }
 }
 
-/// The extent that a search of leaves looks for.
+/// The extent that is searched for in leaves.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     extent: Logical,

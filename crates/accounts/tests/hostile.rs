@@ -49,7 +49,7 @@ fn world() -> World {
     world
 }
 
-/// One change: the tree, the item, the byte, and its new value.
+/// A change: the tree, the item, the byte, and its new value.
 type Change = (usize, usize, usize, u8);
 
 fn apply(world: &mut World, changes: &[Change]) {

@@ -130,7 +130,7 @@
 //! # }
 //! ```
 //!
-//! # What is stable
+//! # Stability
 //!
 //! All names outside of the module `unstable` are stable. The feature `unstable` adds that module
 //! with the layers below: trees, addresses, devices, the bytes on disk as types. These layers can

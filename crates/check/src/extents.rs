@@ -3,8 +3,8 @@
 //!
 //! Extents, free space and checksums are all in order of address, so the check of a block group is
 //! one merge of three lists. It keeps only an extent's sum in the ledger, and two sets of tree
-//! blocks. One contains blocks with full back references, whose children are recorded under their
-//! address. The other contains blocks with several parents.
+//! blocks. The first set contains blocks with full back references, whose children are recorded
+//! under their address. The second contains blocks with several parents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -288,7 +288,7 @@ struct Open {
     counted: u64,
 }
 
-/// One part of the extent tree while it is read.
+/// A part of the extent tree while it is read.
 struct Scan<'a> {
     check: &'a Check<'a>,
     part: &'a Part<'a>,

@@ -6,7 +6,7 @@
 //! | added by | subtracted by |
 //! |---|---|
 //! | each name in `INODE_REF` and `INODE_EXTREF`: a link | the inode's link count, as many times |
-//! | the same: directory, index, inode, name | the `DIR_INDEX` |
+//! | each such name: directory, index, inode, name | the `DIR_INDEX` |
 //! | each `DIR_INDEX`: directory, location, type, name | the `DIR_ITEM` |
 //! | each `DIR_INDEX`: the file type of its inode | the inode, once for each link |
 //! | the length of each name in `DIR_ITEM` and `DIR_INDEX` | the directory's size |

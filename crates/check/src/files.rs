@@ -1,8 +1,8 @@
 //! Checks one subvolume item by item, to find the errors behind a sum of facts that is not zero.
 //!
 //! Leaves are read in order, so the items of an inode are adjacent and are added up. The other item
-//! of each name is looked up. That costs one descent for each name, but no memory, and only for
-//! subvolumes with a known error.
+//! of each name is looked up. The lookups cost one descent for each name, but no memory, and run
+//! only for subvolumes with a known error.
 
 use crate::context::Check;
 use crate::facts;

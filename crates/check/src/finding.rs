@@ -48,7 +48,7 @@ impl fmt::Display for Level {
 /// The grade of a finding, by its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grade {
-    /// One copy is bad or missing; another copy has its content.
+    /// A copy is bad or missing; another copy has its content.
     Redundancy,
     /// Two records contradict each other. Nothing is lost, and writes do not make the error worse.
     Inconsistent,

@@ -32,14 +32,14 @@
 //!
 //! # Bounds
 //!
-//! Besides the cache's budget, a check needs memory for one bit for each sector of tree blocks,
-//! some 100 bytes for each tree block with several references, and 8 bytes for each pointer to such
-//! a block. Each core holds the free and the covered ranges of one block group.
+//! Besides the cache's budget, a check needs one bit for each sector of tree blocks. It needs some
+//! 100 bytes for each tree block with several references, and 8 bytes for each pointer to such a
+//! block. Each core holds the free and the covered ranges of one block group.
 //!
 //! # Not checked
 //!
-//! Not checked are the content of the v1 space cache, RAID stripe and remap trees beyond the
-//! structure of their blocks, and the parity of RAID5 and RAID6 (scrub checks it).
+//! A check skips the content of the v1 space cache, and the parity of RAID5 and RAID6, which scrub
+//! checks. Of RAID stripe and remap trees it checks only the structure of their blocks.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

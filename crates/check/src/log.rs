@@ -153,7 +153,7 @@ fn subvolumes(check: &Check<'_>, root: RootPointer) -> Result<BTreeMap<TreeId, R
 }
 
 impl Log {
-    /// Sorts ranges. The same data may occur several times; nothing else may overlap.
+    /// Sorts ranges. Equal data ranges may repeat; other ranges must not overlap.
     fn settle(&mut self, check: &Check<'_>, mut places: Vec<Place>) {
         places.sort_unstable();
         places.dedup();

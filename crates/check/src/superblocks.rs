@@ -200,7 +200,7 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
 }
 
 /// The kernel writes the current use of a device into its superblocks, which may exceed the use in
-/// the commit's device item. That field is not compared.
+/// the commit's device item. The check does not compare that field.
 fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
     let fields = |item: &DeviceItem| {
         [

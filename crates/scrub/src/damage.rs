@@ -1,8 +1,8 @@
 //! Damage at one place of one device: its cause, and the outcome of repair.
 //!
-//! Causes: the device did not return the bytes; the bytes do not match their checksum; they match
-//! it but belong elsewhere (a misdirected write); they are an older state (a lost write); parity
-//! does not match its data.
+//! The device may not return the bytes, or the bytes may not match their checksum. They may match
+//! it but belong elsewhere (a misdirected write), or be an older state (a lost write). Parity may
+//! not match its data.
 
 use buttress_format::{BlockProblem, ByteCount, DeviceId, Generation, Logical, Physical};
 use core::fmt;

@@ -52,7 +52,7 @@ pub(crate) struct Groups<'a> {
     has_gap: bool,
 }
 
-/// One item of the walk.
+/// An item of the walk.
 #[derive(Debug)]
 pub(crate) enum Filled {
     /// A group with all pieces in use.

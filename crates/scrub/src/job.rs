@@ -30,7 +30,7 @@ pub type Views<'a> = dyn Fn() -> Filesystem + Sync + 'a;
 /// volume.
 pub type IsWritten<'a> = dyn Fn(&Filesystem, Logical, ByteCount) -> Vec<Range<Logical>> + Sync + 'a;
 
-/// One device, and its counters.
+/// A device, and its counters.
 #[derive(Debug)]
 pub(crate) struct DeviceState {
     pub(crate) slot: Arc<DeviceSlot>,

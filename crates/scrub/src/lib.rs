@@ -27,7 +27,7 @@
 //! | `reading` | submitting the reads of a group, and waiting for them |
 //! | `judging` | the handling of a group that has arrived |
 //! | `fetched` | the result of reading one stripe, sector by sector after a failure |
-//! | `verify` | one copy of one piece against its checksum or header |
+//! | `verify` | a copy of a piece against its checksum or header |
 //! | `mirrors` | profiles with copies: repair of bad copies from good ones |
 //! | `rows` | RAID5 and RAID6: columns from parity, parity from columns |
 //! | `superblocks` | all superblocks of all devices |
@@ -37,7 +37,7 @@
 //! | `limit` | a limit of bytes per second for each device |
 //! | `copying`, `filling_target` | the bytes for the target of a replacement; their order, and the progress |
 //! | [`healing`] | background repair of bad copies that reads pass over |
-//! | [`replace`] | replacing a device: copy, commits on the way, check through the target, end |
+//! | [`replace`] | replacing a device: copy with commits, check through the target, end |
 //! | [`resync`] | bringing a device that missed commits up to date |
 //!
 //! # Bounds

@@ -14,7 +14,7 @@ use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
 use std::borrow::Cow;
 
-/// One copy of a piece.
+/// A copy of a piece.
 struct Copy<'a> {
     stripe: usize,
     /// The bytes; `None` if the device is missing.

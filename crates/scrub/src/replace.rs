@@ -4,8 +4,8 @@
 //! [`Replace::run`] visits the chunks with a stripe on the source, in order of their offsets there.
 //! It checks each piece as a scrub does, and writes valid bytes to the target at the same offset,
 //! from the source or from another device. Meanwhile every write to the source also goes to the
-//! target ([`buttress_volume::replacement`]). The run commits the cursor, below which the target
-//! has everything, on the way. An interrupted run continues there.
+//! target ([`buttress_volume::replacement`]). The run regularly commits the cursor, below which the
+//! target has everything. An interrupted run continues there.
 //!
 //! | event | result |
 //! |---|---|

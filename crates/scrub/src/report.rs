@@ -127,7 +127,7 @@ impl Counters {
     }
 }
 
-/// One device of the volume, and its counters.
+/// A device of the volume, and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {
     /// The device's id.

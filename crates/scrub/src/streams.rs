@@ -184,7 +184,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// A group on its way to a checker, with its place in its stream's window.
+/// A submitted group for a checker, with its place in its stream's window.
 struct Ticket {
     submitted: Submitted,
     place: InWindow,
@@ -197,7 +197,7 @@ struct Window {
     left: Condvar,
 }
 
-/// One group in flight, until it is dropped.
+/// A group in flight, until it is dropped.
 #[derive(Debug)]
 struct InWindow(Arc<Window>);
 

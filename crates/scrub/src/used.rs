@@ -1,7 +1,7 @@
 //! The used parts of a chunk: its extents in order of address, with the checksums of their data.
 //!
-//! One cursor for each of both trees moves forward through it once. The content of an unreadable
-//! leaf is unknown. The walk records the error and continues after the leaf.
+//! For each of both trees, a cursor moves forward through the tree once. The content of an
+//! unreadable leaf is unknown. The walk records the error and continues after the leaf.
 //!
 //! Invariant: extents are always in ascending order, do not overlap, and lie in the chunk.
 //! Contradicting items are recorded as errors.
@@ -109,7 +109,7 @@ impl<'a> UsedExtents<'a> {
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) end: Logical,
-    /// One checksum for each sector, packed, and the generation of their leaf.
+    /// The checksums of all sectors, packed, and the generation of their leaf.
     pub(crate) packed: Option<(&'a [u8], Generation)>,
 }
 

@@ -2,10 +2,10 @@
 //! order of address.
 //!
 //! A *referrer* is one reference as the format counts it: a file of a tree at one offset, or a
-//! parent block. One referrer may count for several items, for instance after a write split an
-//! extent in its middle. The addresses of a batch are sorted. The pass skips subtrees of the extent
-//! tree without any of them, and reads leaves ahead. Almost every extent has one reference, which
-//! the first field of its item records. Only extents with more are inspected further.
+//! parent block. A referrer may count for several items, for instance after a write split an extent
+//! in its middle. The addresses of a batch are sorted. The pass skips subtrees of the extent tree
+//! without any of them, and reads leaves ahead. Almost every extent has one reference, which the
+//! first field of its item records. Only extents with more are inspected further.
 //!
 //! In a running transaction, some references are delayed and not yet in the extent tree. The caller
 //! passes them as [`DelayedReferencesOf`], and the pass adds them, so the answer is exact.
@@ -37,9 +37,9 @@ const STEPS_BEFORE_SEARCH: usize = 4;
 pub(super) enum Referrers {
     /// No referrer was found: no extent begins at the address, or all its references are delayed.
     None,
-    /// One referrer with one item; its identity does not matter.
+    /// A single referrer with one item; its identity does not matter.
     One,
-    /// One referrer with several items.
+    /// A single referrer with several items.
     OneOfSeveralItems(InlineReference),
     /// More than one referrer.
     Several,

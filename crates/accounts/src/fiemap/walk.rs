@@ -58,7 +58,7 @@ struct Map {
     location: Location,
     position: FileOffset,
     end: FileOffset,
-    /// Where an earlier walk ended. Parts before this offset were already returned.
+    /// The offset at which an earlier walk ended. Parts before this offset were already returned.
     resumed_at: Option<FileOffset>,
     /// Dirty ranges in order. Ranges after `end` are unknown if `end` is less than requested.
     waiting: Vec<Range<u64>>,

@@ -15,10 +15,10 @@
 //! their owners, and an extent's set is the union over all its references (`leaves`, `gather`). The
 //! extent tree is not read: its content follows from the trees, and `check` compares both.
 //!
-//! All owners that refer to any part of an extent own the whole extent. That includes a part that
+//! All owners that refer to any part of an extent own the whole extent. They also own a part that
 //! is overwritten everywhere else, because no part of an extent is freed while a reference exists.
 //!
-//! # What is not counted
+//! # Not counted
 //!
 //! Not counted are the trees that no subvolume owns (extents, checksums, free space, chunks), a
 //! pending log, and changes of a running transaction: the account is of the last commit. Sizes are

@@ -146,7 +146,7 @@ impl Iterator for Walk {
     }
 }
 
-/// One item of a walk.
+/// An item of a walk.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The path from the start of the walk, without slashes at its ends; empty for the start

@@ -2,14 +2,14 @@
 //! column.
 //!
 //! A sector can be rebuilt if no more columns are untrusted there than the profile has parities. A
-//! range may have several sectors, each with its own set of untrusted columns. One way is tried
+//! range may have several sectors, each with its own set of untrusted columns. Each way is tried
 //! over all of them. A sector that allows only one way uses that way.
 
 use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};
 use core::ops::Range;
 
-/// One column, data or parity.
+/// A column, data or parity.
 #[derive(Debug)]
 struct Column {
     bytes: Vec<u8>,

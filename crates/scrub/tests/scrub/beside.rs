@@ -368,7 +368,7 @@ fn chunks_that_go_and_come_beside_a_scrub_are_no_error() {
     let before = data_chunks(&filesystem);
     let (kept, last) = (before[3].0, before[4]);
     let change = || {
-        // One empty chunk is kept, so two of three are removed.
+        // An empty chunk is kept, so two of three are removed.
         for name in &names {
             let in_kept = |at: &Logical| (kept..last.0).contains(at);
             if !addresses(&filesystem, name).iter().all(in_kept) {

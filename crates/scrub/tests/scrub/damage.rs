@@ -343,7 +343,7 @@ fn superblocks_are_mended_from_each_other() {
         );
         assert_eq!(lab.spies[device].read(at, BLOCK), before[number]);
     }
-    // One superblock of a device that missed commits.
+    // A superblock of a device that missed commits.
     let (device, at) = places[3];
     let good = Superblock::check(&before[3], Physical::new(at)).unwrap();
     let generation = Generation::new(good.generation.get() - 1);
@@ -352,7 +352,7 @@ fn superblocks_are_mended_from_each_other() {
     let report = lab.scrub().unwrap();
     assert_eq!(report.totals().super_errors, 1, "{:#?}", report.damages);
     assert_eq!(lab.spies[device].read(at, BLOCK), before[3]);
-    // One superblock of another device.
+    // A superblock of another device.
     let other = lab.spies[1].read(64 << 20, BLOCK);
     lab.spies[0].put(64 << 20, &other);
     let report = lab.scrub().unwrap();

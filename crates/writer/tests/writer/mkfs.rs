@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// One volume of the test matrix, for both programs.
+/// A volume of the test matrix, for both programs.
 #[derive(Clone, Debug)]
 struct Case {
     mib: u64,

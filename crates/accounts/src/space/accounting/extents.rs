@@ -19,7 +19,7 @@ struct Entry {
     is_shared: bool,
 }
 
-/// One extent.
+/// An extent of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
     /// The position of the extent in the table.

@@ -49,7 +49,7 @@ impl ContentKind {
     }
 }
 
-/// One figure for each kind of content.
+/// Figures for all kinds of content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByKind<T>([T; 5]);
 

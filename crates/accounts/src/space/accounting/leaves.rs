@@ -6,8 +6,8 @@
 //!
 //! A file with several names is several files for callers that count by path: it counts once more
 //! for each further name ([`Counted::further`]). If such a file continues in the next leaf, that
-//! leaf does not show its number of names, so the rest is looked up at the end ([`Split`]). The
-//! same applies to a symlink whose target is in the next leaf, since a target is no file content.
+//! leaf does not show its number of names, so the rest is looked up at the end ([`Split`]). A
+//! symlink whose target is in the next leaf is looked up too, since a target is no file content.
 
 use super::descent::{Failures, RECORDS_AT_ONCE, Visitor};
 use super::figures::{ContentKind, Files, Occupied, References, Sum};

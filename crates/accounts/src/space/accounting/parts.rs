@@ -1,6 +1,6 @@
 //! Files that are counted separately: those below each entry of a directory.
 //!
-//! Inodes record their own names, with the directory of each. One pass over the leaves of the
+//! Inodes record their own names, with the directory of each. A pass over the leaves of the
 //! subvolume gathers these names. A walk down from the directory then uses them, without reading
 //! directory entries.
 //!

@@ -156,7 +156,7 @@ macro_rules! extents {
                 logical: Logical,
                 /// The length of the affected range, in bytes.
                 length: ByteCount,
-                /// One of the references to the extent.
+                /// An example of the references to the extent.
                 user: Reference,
             } "{length} bytes at {logical} are used by {user}, but there is no extent"
 

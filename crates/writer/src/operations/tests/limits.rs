@@ -100,7 +100,7 @@ fn attributes_of_one_hash_until_their_item_is_full() {
         Step::SetXattr("file".to_owned(), name.clone(), vec![5; bytes], how)
     };
     steps.extend(names.iter().map(|name| set(name, 500, SetXattr::Create)));
-    // One attribute grows without space, shrinks, and grows into the space that another left.
+    // An attribute grows without space, shrinks, and grows into the space that another left.
     steps.push(set(&names[0], 1200, SetXattr::Replace));
     steps.push(set(&names[0], 10, SetXattr::Replace));
     steps.push(set(&names[1], 900, SetXattr::Replace));

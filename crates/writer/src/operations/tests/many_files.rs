@@ -153,7 +153,7 @@ fn of_files_that_cannot_all_be_made_none_is() {
         made.unwrap_err()
     };
     for (directories, names) in [
-        // One name already waits, and one name occurs twice.
+        // A name already waits, and another name occurs twice.
         ([below, root], [&b"new"[..], b"there"]),
         ([below, below], [b"new", b"new"]),
     ] {
