@@ -155,7 +155,7 @@ fn own_du(filesystem: &Filesystem) -> Result<Figures> {
 }
 
 #[test]
-fn du_counts_what_the_kernel_counts() {
+fn du_equals_kernel_counts() {
     for options in ["", "compress-force=zstd"] {
         with_kernel(|| {
             let volume = volume(options)?;

@@ -43,7 +43,7 @@ fn sources(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn pack_makes_the_same_bytes_every_time_and_the_others_read_them() {
+fn pack_writes_equal_bytes_that_other_examples_read() {
     let folder = tempfile::tempdir().unwrap();
     let source = sources(folder.path());
     let images = [folder.path().join("one.img"), folder.path().join("two.img")];

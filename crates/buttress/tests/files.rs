@@ -231,7 +231,7 @@ fn directories_go_with_all_that_they_hold_but_subvolumes() {
 }
 
 #[test]
-fn snapshots_keep_what_was_and_cross_no_rename() {
+fn snapshots_keep_content_and_renames_do_not_cross_them() {
     let volume = volume();
     let root = volume.root();
     let home = root.create_subvolume("home").unwrap();

@@ -72,7 +72,7 @@ fn open_writable(devices: &[Device], options: VolumeOptions) -> WritableVolume {
 }
 
 #[test]
-fn what_a_reader_passes_over_is_mended_behind_it() {
+fn bad_copies_that_reads_pass_over_are_repaired() {
     let devices = mirrored();
     let spoilt = rot(&devices);
     let volume = open_writable(&devices, Volume::options());
@@ -88,7 +88,7 @@ fn what_a_reader_passes_over_is_mended_behind_it() {
 }
 
 #[test]
-fn who_does_not_want_it_or_only_reads_heals_nothing() {
+fn volume_without_healing_or_read_only_repairs_nothing() {
     let reading = |devices: &[Device]| open(devices, Volume::options());
     let unhealed = |devices: &[Device]| {
         let volume = open_writable(devices, Volume::options().heal(false));

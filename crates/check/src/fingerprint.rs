@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_balances_in_any_order_and_names_what_does_not() {
+    fn ledger_balances_in_any_order_and_names_differences() {
         let ledger = Ledger::new(1 << 30);
         let facts: Vec<(Logical, u64)> = (0..5000_u64)
             .map(|number| {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_those_of_sets() {
+    fn differences_equal_those_of_sets() {
         let mut state = 1_u32;
         for _ in 0..20_000 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

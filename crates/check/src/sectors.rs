@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in() {
+    fn set_contains_inserted_sectors() {
         let set = Sectors::new(4096);
         let addresses: Vec<Logical> = (0..3000_u64)
             .map(|number| Logical::new(number * 7919 * 4096))

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trees_share_counts_for_each_of_them() {
+    fn shared_segments_count_for_each_tree() {
         let roots = [root(256, 1, 3), root(257, 2, 3), root(258, 3, 0)];
         let segments = Segments::new(&roots);
         let (middle, _) = segments.of_block(&block(100, 2));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tiny_cache_leaves_room_for_some_edits() {
+    fn tiny_cache_allows_some_dirty_memory() {
         assert_eq!(
             DirtyMemory::new(ByteCount::ZERO, None).limit(),
             ByteCount::new(LEAST_BYTES)

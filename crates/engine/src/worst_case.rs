@@ -239,7 +239,7 @@ mod tests {
 
     /// Edits grow with places, levels and trees, and never beyond what the places need on every level.
     #[test]
-    fn needs_grow_with_what_they_are_of() {
+    fn edited_nodes_grow_with_places_levels_and_trees() {
         let shape = |used_nodes, level_max| Shape::new(16384, used_nodes, one_root(level_max, 9));
         for places in 0..200 {
             for level in 0..TREE_LEVELS_MAX {

@@ -37,7 +37,7 @@ pub(crate) fn plant_many(editor: &mut Editor) {
 }
 
 #[test]
-fn counts_are_told_as_they_are_and_as_they_should_be() {
+fn findings_have_recorded_and_expected_counts() {
     let links = found("link-count");
     assert!(
         matches!(&links[..], [Finding::LinkCount { stored, counted, .. }] if u64::from(*stored) == counted + 1),
@@ -62,7 +62,7 @@ fn counts_are_told_as_they_are_and_as_they_should_be() {
 }
 
 #[test]
-fn the_form_of_a_name_that_is_missing_is_told() {
+fn finding_names_missing_form_of_name() {
     for (plant, expected) in [
         ("entry-missing-index", "DIR_INDEX"),
         ("entry-missing-item", "DIR_ITEM"),
@@ -76,7 +76,7 @@ fn the_form_of_a_name_that_is_missing_is_told() {
 }
 
 #[test]
-fn an_owner_that_is_not_there_is_told_from_one_that_does_not_hold_the_block() {
+fn missing_owner_differs_from_owner_without_block() {
     let there = found("owner-without-block");
     let is = |found: &[Finding], expected: &str| matches!(found, [Finding::OwnerWithoutBlock { level: 0, problem, .. }] if *problem == expected);
     assert!(is(&there, "does not hold it"), "{there:?}");

@@ -49,7 +49,7 @@ fn the_kernel_s_volumes_are_clean() {
 }
 
 #[test]
-fn a_check_that_is_cancelled_says_so() {
+fn cancelled_check_returns_cancelled() {
     let progress = Progress::new();
     progress.cancel();
     let result = check(&plants::seed("kinds").open(), &Options::default(), &progress);

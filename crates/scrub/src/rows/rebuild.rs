@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sector_is_rebuilt_from_what_is_trusted_there() {
+    fn each_sector_is_rebuilt_from_trusted_columns() {
         let mut columns = columns(4);
         let all = 0..4 * SECTOR;
         let right = columns.get(1, &all).unwrap().to_vec();

@@ -165,7 +165,7 @@ fn seconds() -> u64 {
 }
 
 #[test]
-fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
+fn scrub_beside_writer_finds_exactly_the_damage() {
     for (profile, devices) in [
         (Profile::Dup, 1),
         (Profile::Raid1, 2),
@@ -360,7 +360,7 @@ fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn()
 /// During a scrub, files are removed together with their chunks. New files get a chunk at other
 /// places, with the addresses of a removed chunk that the scrub has not reached.
 #[test]
-fn chunks_that_go_and_come_beside_a_scrub_are_no_error() {
+fn chunks_removed_and_made_during_scrub_are_no_error() {
     let lab = Lab::new(&Make::new(Profile::Single, 1)).unwrap();
     let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);

@@ -121,7 +121,7 @@ fn a_device_of_noise_is_written_anew() {
 
 /// Damages runs of adjacent blocks on one device, like a scratch or a bad cable.
 #[test]
-fn bursts_are_mended_and_nothing_else_is_touched() {
+fn bursts_are_repaired_and_nothing_else_is_touched() {
     let mut random = support::random(12);
     for (profile, devices) in REDUNDANT {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
@@ -400,7 +400,7 @@ fn what_is_beyond_repair_is_named_with_every_place_tried() {
 }
 
 #[test]
-fn copies_without_checksums_that_differ_are_told_and_left() {
+fn differing_copies_without_checksums_are_reported_only() {
     for (profile, devices) in REDUNDANT {
         let make = Make {
             bare: true,

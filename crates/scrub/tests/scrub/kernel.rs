@@ -97,7 +97,7 @@ fn mended(data: &'static str, metadata: &'static str, devices: u32, checksum: &'
 }
 
 #[test]
-fn the_kernel_finds_nothing_where_all_was_mended() {
+fn kernel_finds_no_error_after_repair() {
     if skips(kernel_missing()) {
         return;
     }

@@ -147,7 +147,7 @@ fn a_device_of_each_profile_is_replaced() {
 /// Parity for the target is computed from verified data: no parity is read, neither the source's
 /// nor the other one.
 #[test]
-fn no_parity_is_read_where_all_data_has_checksums() {
+fn parity_is_not_read_if_all_data_has_checksums() {
     for (profile, devices) in [(Profile::Raid5, 3), (Profile::Raid6, 5)] {
         for lost in 0..devices {
             let lab = Lab::new(&Make::new(profile, devices)).unwrap();

@@ -108,7 +108,7 @@ fn finish(filesystem: WritableFilesystem) -> Result<()> {
 }
 
 #[test]
-fn the_kernel_finds_nothing_where_a_device_was_replaced() {
+fn kernel_finds_no_error_after_replacement() {
     if skips(kernel_missing()) {
         return;
     }
@@ -158,7 +158,7 @@ fn half_way(filesystem: &WritableFilesystem) -> Result<()> {
 }
 
 #[test]
-fn the_kernel_goes_on_with_what_was_begun_here() {
+fn kernel_completes_replacement_begun_here() {
     if skips(kernel_missing()) {
         return;
     }
@@ -283,7 +283,7 @@ const BEGUN_BY_KERNEL: [Shape; 8] = [
 ];
 
 #[test]
-fn what_the_kernel_began_is_brought_to_its_end() {
+fn replacement_begun_by_kernel_is_completed() {
     if skips(kernel_missing()) {
         return;
     }

@@ -64,7 +64,7 @@ fn bare_copy(lab: &Lab) -> Use {
 }
 
 #[test]
-fn what_was_written_is_asked_before_rows_are_locked() {
+fn written_ranges_are_queried_before_rows_are_locked() {
     for (profile, devices) in [(Profile::Raid1, 2), (Profile::Raid5, 3)] {
         let lab = Lab::new(&Make {
             bare: true,

@@ -83,7 +83,7 @@ fn a_scrub_counts_what_a_device_missed_and_leaves_it() {
 
 /// A second run only reads, and writes nothing again.
 #[test]
-fn what_an_interrupted_run_wrote_is_not_written_again() {
+fn writes_of_interrupted_run_are_not_repeated() {
     let volume = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(volume.lab.devices()).unwrap();
     let progress = Progress::new();
@@ -227,7 +227,7 @@ fn single_data_without_checksums_stays_on_its_device() {
 /// A device that is full of chunks has no place for stripes that must move. It stays unchanged and
 /// is named in the error, and the volume continues without it.
 #[test]
-fn a_device_without_unallocated_space_stays_behind_and_is_named() {
+fn device_without_unallocated_space_stays_stale_and_is_named() {
     let volume = Away::with(&Make::new(Profile::Raid1, 2), &[0], 3, &|lab| fill(lab));
     let filesystem = writable(Away::present(&volume.lab, &[0])).unwrap();
     // Deleted extents of the device's own state are reused.

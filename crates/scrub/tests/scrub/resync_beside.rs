@@ -307,7 +307,7 @@ fn check_alone(
 }
 
 #[test]
-fn nothing_synced_beside_a_return_is_lost_at_any_cut() {
+fn syncs_during_return_survive_every_cut() {
     let all = std::env::var_os("BUTTRESS_SOAK").is_some();
     for (profile, devices) in [
         (Profile::Raid1, 2),
@@ -364,7 +364,7 @@ fn nothing_synced_beside_a_return_is_lost_at_any_cut() {
 
 /// In the end all devices together, and the returned one alone, have everything.
 #[test]
-fn a_device_that_returned_beside_writers_has_all_they_wrote() {
+fn device_returned_beside_writers_has_all_writes() {
     for (profile, devices) in support::away::profiles() {
         let volume = volume(profile, devices);
         let crashes = CrashLab::new();

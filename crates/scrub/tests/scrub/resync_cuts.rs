@@ -163,7 +163,7 @@ fn a_degraded_write_that_is_cut_off_leaves_devices_that_return() {
 
 /// Scrubs a volume with one stale device and another that is damaged.
 #[test]
-fn a_scrub_that_is_cut_off_leaves_a_device_that_is_behind() {
+fn interrupted_scrub_does_not_change_stale_device() {
     for (profile, devices) in [(Profile::Raid1C3, 3), (Profile::Raid1C4, 4), (Profile::Raid6, 4)] {
         let mut volume = Away::new(&Make::new(profile, devices), &[0], 2);
         let uses = volume.lab.uses().unwrap();

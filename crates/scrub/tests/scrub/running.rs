@@ -51,7 +51,7 @@ fn a_scrub_that_only_reads_writes_nothing() {
 }
 
 #[test]
-fn only_what_is_in_use_is_read_and_all_of_it_once() {
+fn used_ranges_are_read_exactly_once() {
     for (profile, devices) in REDUNDANT
         .into_iter()
         .chain([(Profile::Single, 2), (Profile::Raid0, 3)])
@@ -93,7 +93,7 @@ fn only_what_is_in_use_is_read_and_all_of_it_once() {
 }
 
 #[test]
-fn a_scrub_that_was_stopped_goes_on_where_it_was() {
+fn stopped_scrub_continues_at_its_position() {
     for (profile, devices) in REDUNDANT {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();
@@ -148,7 +148,7 @@ fn a_scrub_that_was_stopped_goes_on_where_it_was() {
 }
 
 #[test]
-fn degraded_volumes_are_scrubbed_without_what_is_missing() {
+fn degraded_volumes_are_scrubbed_without_missing_devices() {
     for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();

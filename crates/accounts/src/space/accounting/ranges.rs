@@ -80,7 +80,7 @@ mod tests {
     use buttress_format::ByteCount;
 
     #[test]
-    fn sums_are_those_of_adding_one_by_one() {
+    fn sums_equal_adding_one_by_one() {
         let mut state = 5_u32;
         let mut random = |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_those_of_sets_and_equal_sets_are_one() {
+    fn operations_equal_those_of_sets_and_equal_sets_share_id() {
         let mut sets = sets();
         let mut state = 7_u32;
         let mut random = || {

@@ -67,7 +67,7 @@ fn names_of_one_inode_in_one_directory_go_on_in_extended_items() {
 }
 
 #[test]
-fn a_volume_without_extended_items_refuses_the_name_that_does_not_fit() {
+fn volume_without_extended_items_rejects_name_without_space() {
     let mut steps = vec![Step::Create("file".to_owned(), 0o644)];
     steps.extend((0..25).map(|number| Step::Link("file".to_owned(), format!("{number:0200}"))));
     let features = [&SMALL_NODES[..], &["-O", "^extref"]].concat();

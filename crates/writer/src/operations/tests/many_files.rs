@@ -92,7 +92,7 @@ fn all_of(filesystem: &WritableFilesystem, directories: [Location; 2]) -> Vec<St
 }
 
 #[test]
-fn files_that_are_made_together_are_those_that_are_made_one_by_one() {
+fn files_made_together_equal_files_made_one_by_one() {
     let Some(image) = Image::make(&[]) else { return };
     let filesystem = image.open();
     let mut found = Vec::new();

@@ -217,7 +217,7 @@ fn a_name_that_is_renamed_over_is_always_found() {
 /// Names that stay are always found, and listed once, while other names are added, removed and
 /// renamed.
 #[test]
-fn names_that_stay_are_found_beside_those_that_change() {
+fn stable_names_are_found_beside_changing_names() {
     const STAY: usize = 400;
     let (_, filesystem) = new_volume(DataOptions::default());
     let stays = |number: usize| format!("stays-{number}");
