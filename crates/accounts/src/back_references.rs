@@ -1,20 +1,24 @@
-//! Who uses an address: from logical addresses to extents, to files in subvolumes, to paths.
+//! Back references: from logical addresses to extents, to the files in subvolumes that use them,
+//! and to paths.
 //!
-//! The extent tree records for each extent who refers to it, in one of two ways:
+//! The extent tree records each reference to an extent in one of two forms:
 //!
-//! - *by tree*: data by subvolume, inode and offset; a tree block by the tree that owns it. Where exactly the
-//!   reference lies is found by searching that tree;
-//! - *by parent*: the leaf or node that holds the reference, by its address. That is how blocks are referred to
-//!   which several subvolumes share.
+//! - *keyed*: data by subvolume, inode and offset; a tree block by the tree that owns it. A search
+//!   of that tree finds the place of the reference;
+//! - *full*: the address of the leaf or node that holds the reference. References to blocks that
+//!   several subvolumes share have this form.
 //!
-//! Either way leads to a leaf or node, not to subvolumes: a leaf may be reached from many snapshots, of which
-//! only one is recorded. So `climb` goes up from there, over the references of each block in turn, until it
-//! arrives at the roots. `sharing` answers the smaller question whether anybody else uses extents, a batch at a time.
+//! Both forms lead to a leaf or node, not to subvolumes. Many snapshots may reach a leaf of which
+//! only one is recorded. `climb` therefore follows the references of each block upwards until it
+//! reaches roots. `sharing` answers a smaller question: whether any other file uses extents, for a
+//! batch at a time.
 //!
-//! Bounds: [`BLOCKS_MAX`] blocks on the way up, [`REFERENCES_MAX`] answers; above that an error says so. What on
-//! disk leads nowhere is listed as a failure beside the answers, the first 1,024 of it.
+//! Bounds: [`BLOCKS_MAX`] blocks in a climb, [`REFERENCES_MAX`] results. Above these, the call
+//! returns an error. References on disk that lead nowhere are listed as failures beside the
+//! results, at most 1,024 of them.
 //!
-//! Source: on-disk format documentation, section "Extent tree", and the design page "Resolving extent backrefs".
+//! Source: on-disk format documentation, section "Extent tree", and the design page "Resolving
+//! extent backrefs".
 
 mod climb;
 pub(crate) mod extent;
@@ -41,46 +45,46 @@ pub use referrers::DelayedReferencesOf;
 pub(crate) use sharing::LookUpWaiting;
 pub use sharing::{ExtentUse, SHARING_BATCH, Sharing};
 
-/// How many blocks a climb looks at.
+/// The most blocks that one climb visits.
 pub const BLOCKS_MAX: usize = 1 << 20;
 
-/// How many references are collected.
+/// The most references that one call collects.
 pub const REFERENCES_MAX: usize = 1 << 20;
 
-/// How many failures are collected.
+/// The most failures that one call collects.
 const FAILURES_MAX: usize = 1 << 10;
 
-/// Lists a failure, unless there are many.
+/// Adds a failure to the list, unless the list is full.
 fn list(failures: &mut Vec<Error>, error: Error) {
     if failures.len() < FAILURES_MAX {
         failures.push(error);
     }
 }
 
-/// Places in leaves: the inode, and where in it.
+/// Places in leaves: the inode, and the file offset.
 type Leaves = BTreeMap<Logical, Vec<(InodeNumber, FileOffset)>>;
 
 /// A place in a file that uses an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataReference {
-    /// The file.
+    /// The subvolume and the inode of the file.
     pub location: Location,
-    /// Where in the file: of the address itself for plain data, of the file's range for compressed data and
-    /// when all users of the extent were asked for.
+    /// The file offset. For plain data it is the offset of the address itself. For compressed data,
+    /// and for requests about the whole extent, it is the offset of the file's range.
     pub offset: FileOffset,
 }
 
 /// All places in files that use an address.
 #[derive(Clone, Debug, Default)]
 pub struct DataReferences {
-    /// The places, by subvolume, inode and offset, each once.
+    /// The places, ordered by subvolume, inode and offset, each once.
     pub references: Vec<DataReference>,
     /// References on disk that could not be followed.
     pub failures: Vec<Error>,
 }
 
 impl DataReferences {
-    /// The places.
+    /// Iterates over the places.
     pub fn iter(&self) -> core::slice::Iter<'_, DataReference> {
         self.references.iter()
     }
@@ -95,16 +99,16 @@ impl<'a> IntoIterator for &'a DataReferences {
     }
 }
 
-/// What is looked for in leaves.
+/// The extent that is searched for in leaves.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     extent: Logical,
-    /// The distance from the extent's start to the byte that must be used; `None` for any.
+    /// The distance from the extent's start to the byte that must be used; `None` for any byte.
     byte: Option<ByteCount>,
 }
 
 impl Wanted {
-    /// Where the file uses what is wanted by the item, if it does.
+    /// Returns the file offset at which an item uses the wanted bytes, if it does.
     fn offset_in(&self, key: &Key, extent: &FileExtent<'_>) -> Option<FileOffset> {
         let (FileExtentBody::Regular(slice) | FileExtentBody::Preallocated(slice)) = extent.body else {
             return None;
@@ -123,12 +127,12 @@ impl Wanted {
     }
 }
 
-/// Everything in files that uses the byte at `logical`, in all subvolumes and snapshots; with
-/// `ignore_offset` everything that uses any part of the extent that it lies in.
+/// Returns all places in files that use the byte at `logical`, in all subvolumes and snapshots.
+/// With `ignore_offset`, returns all places that use any part of its extent.
 ///
 /// # Errors
-/// [`Error::ExtentNotFound`] when nothing covers the address or what does is a tree block;
-/// [`Corruption::BackReferencesTooMany`]; or that the extent tree cannot be read.
+/// [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does;
+/// [`Corruption::BackReferencesTooMany`]; an error of reading the extent tree.
 pub(crate) fn data_references(
     filesystem: &Filesystem,
     logical: Logical,
@@ -187,18 +191,19 @@ pub(crate) fn data_references(
     })
 }
 
-/// The trees that the tree block at `logical` can be reached from, in order.
+/// Returns the trees from which the tree block at `logical` can be reached, in order.
 ///
 /// # Errors
-/// [`Error::ExtentNotFound`], [`Corruption::BackReferencesTooMany`], or that the extent tree cannot be read.
+/// [`Error::ExtentNotFound`], [`Corruption::BackReferencesTooMany`], or an error of reading the
+/// extent tree.
 pub(crate) fn trees_of_block(filesystem: &Filesystem, logical: Logical) -> Result<(Vec<TreeId>, Vec<Error>)> {
     let mut failures = Vec::new();
     let roots = Climb::new(filesystem).roots_of(logical, &mut failures)?;
     Ok((roots.to_vec(), failures))
 }
 
-/// Adds the leaves that a reference leads to, with the places in them that use what is wanted, and says how many
-/// places were added.
+/// Adds the leaves to which a reference leads, with their places that use the wanted bytes. Returns
+/// the number of added places.
 fn leaves_of(
     filesystem: &Filesystem,
     extent: &Extent,
@@ -238,10 +243,11 @@ fn leaves_of(
     }
 }
 
-/// The leaves of a tree that hold the items that a reference by tree stands for.
+/// Returns the leaves of a tree with the items that a keyed reference counts.
 ///
-/// The reference's offset is the file offset of the extent's first byte, so items lie between it and the
-/// extent's length above it; it wraps below zero when a file begins in the middle of an extent.
+/// The reference's offset is the file offset of the extent's first byte. Its items lie between this
+/// offset and the extent's length above it. The offset wraps below zero if a file begins in the
+/// middle of an extent.
 fn leaves_in_tree(
     filesystem: &Filesystem,
     tree: &Tree,
@@ -256,7 +262,7 @@ fn leaves_in_tree(
     let last_key = Key::new(object_id, ItemType::EXTENT_DATA, u64::MAX);
     let (mut found, mut added) = (0_u32, 0_usize);
     let sector_bytes = filesystem.sector_bytes();
-    // Compressed extents are longer in memory than on disk, by no more than their limit.
+    // A compressed extent is longer in memory than on disk, up to a limit.
     let reach = extent
         .item
         .length

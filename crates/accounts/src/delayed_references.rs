@@ -1,13 +1,15 @@
-//! Delayed references: what the running transaction changed about who refers to which extent.
+//! Delayed references: the running transaction's changes of references to extents.
 //!
-//! Every copy of a tree block and every file extent item changes reference counts in the extent tree. Doing that at
-//! once would make each small edit pay for edits of another large tree, and most of them cancel out. So changes wait
-//! here, merged by extent and by reference, and a commit applies what is left in order of address
-//! (the writer).
+//! Every copy of a tree block and every file extent item changes reference counts in the extent
+//! tree. Applied at once, each small edit would pay for edits of another large tree, and most
+//! changes cancel out. Changes are therefore collected here, merged by extent and by reference. A
+//! commit of the writer applies the remaining ones in order of address.
 //!
-//! Invariants: an extent that this transaction created has [`Pending::created`]; its references are all here. A change
-//! whose sum is zero is forgotten. Whoever asks how many references an extent has must add [`Pending::sum`] to what the
-//! extent tree says.
+//! Invariants:
+//! - An extent that this transaction created has [`Pending::created`], and all its references are
+//!   here.
+//! - A change with sum zero is dropped.
+//! - The number of references of an extent is the extent tree's number plus [`Pending::sum`].
 
 use crate::back_references::DelayedReferencesOf;
 use buttress_exact::Exact as _;
@@ -16,36 +18,36 @@ use buttress_fs::error::Defect;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// Who refers to an extent.
+/// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reference {
-    /// A tree refers to one of its blocks.
+    /// A keyed reference of a tree to one of its blocks.
     TreeBlock {
-        /// The tree.
+        /// The tree that owns the block.
         root: TreeId,
     },
-    /// A block refers to the block below it, by its own address.
+    /// A full back reference of a block to its child, by the block's own address.
     SharedBlock {
-        /// The block above.
+        /// The address of the parent block.
         parent: Logical,
     },
-    /// Items of one file refer to data.
+    /// A keyed reference of one file's items to data.
     Data {
         /// The tree of the file.
         root: TreeId,
-        /// The file.
+        /// The inode number of the file.
         inode: InodeNumber,
-        /// Where in the file the extent's first byte would lie; wraps below zero.
+        /// The file offset at which the extent's first byte would lie; wraps below zero.
         offset: u64,
     },
-    /// Items of one leaf refer to data, by the leaf's address.
+    /// A full back reference of one leaf's items to data, by the leaf's address.
     SharedData {
-        /// The leaf.
+        /// The address of the leaf.
         parent: Logical,
     },
 }
 
-/// What kind of extent it is.
+/// The kind of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentKind {
     /// File content.
@@ -57,84 +59,84 @@ pub enum ExtentKind {
     },
 }
 
-/// What a new extent's item needs to know.
+/// Facts for the item of a new extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
-    /// The tree that allocated it.
+    /// The tree that allocated the extent.
     pub owner: TreeId,
     /// The first key of a tree block.
     pub first_key: Option<Key>,
 }
 
-/// What waits for one extent.
+/// The pending changes of one extent.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// How long the extent is.
+    /// The length of the extent, in bytes.
     pub length: ByteCount,
-    /// What it holds.
+    /// The kind of the extent.
     pub kind: ExtentKind,
-    /// Set for extents that this transaction allocated.
+    /// Set if this transaction allocated the extent.
     pub created: Option<Created>,
-    /// The tree that a tree block was made for, where whoever let go of it knew.
+    /// The tree for which a tree block was made, if the edit that dropped its reference knew it.
     pub owner: Option<TreeId>,
-    /// Changes of counts; never zero.
+    /// Changes of reference counts, never zero.
     pub changes: SmallVec<[(Reference, i64); 2]>,
-    /// The block's own references change to full back references.
+    /// Whether the block's references to its children change to full back references.
     pub full_backref: bool,
 }
 
 impl Pending {
-    /// By how much the number of references changes.
+    /// Returns the change of the number of references.
     pub fn sum(&self) -> i64 {
         self.changes
             .iter()
             .fold(0_i64, |sum, (_, change)| sum.exact_add(*change))
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether no change is pending.
     fn is_void(&self) -> bool {
         self.created.is_none() && self.changes.is_empty() && !self.full_backref
     }
 }
 
-/// All changes that wait.
+/// All delayed references of the running transaction.
 #[derive(Debug, Default)]
 pub struct DelayedReferences {
     pending: BTreeMap<Logical, Pending>,
-    /// The sum of all changes that were queued, and that of those that were applied.
+    /// The sum of all queued changes; `applied` is the sum of the applied ones.
     queued: i128,
     applied: i128,
 }
 
 impl DelayedReferences {
-    /// How many extents have changes that wait.
+    /// Returns the number of extents with pending changes.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no change is pending.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// All extents for which something waits, in order of address.
+    /// Returns all extents with pending changes, in order of address.
     pub fn iter(&self) -> impl Iterator<Item = (&Logical, &Pending)> {
         self.pending.iter()
     }
 
-    /// What waits for the extent at this address.
+    /// Returns the pending changes of the extent at this address.
     pub fn get(&self, logical: Logical) -> Option<&Pending> {
         self.pending.get(&logical)
     }
 
-    /// What waits for these extents.
+    /// Returns the pending changes of these extents.
     #[must_use]
     pub fn of_extents(&self, extents: &[Logical]) -> DelayedReferencesOf {
         let waiting = |extent: &Logical| Some((*extent, self.get(*extent)?.clone()));
         extents.iter().filter_map(waiting).collect()
     }
 
-    /// A new extent with one reference.
+    /// Adds a new extent with one reference.
     pub fn create(
         &mut self,
         logical: Logical,
@@ -174,7 +176,7 @@ impl DelayedReferences {
         }
     }
 
-    /// A tree lets go of a block that was made for `owner`.
+    /// Drops a tree's reference to a block that was made for `owner`.
     pub fn let_go(
         &mut self,
         logical: Logical,
@@ -190,28 +192,28 @@ impl DelayedReferences {
         }
     }
 
-    /// The block's references to what is below it are from now on by its address.
+    /// Records that the block's references to its children become full back references.
     pub fn set_full_backref(&mut self, logical: Logical, length: ByteCount, level: u8) {
         self.entry(logical, length, ExtentKind::TreeBlock { level })
             .full_backref = true;
     }
 
-    /// Takes out those of the first `count` extents, in order of address.
+    /// Removes and returns the changes of the first `count` extents, in order of address.
     pub fn take_first(&mut self, count: usize) -> Vec<(Logical, Pending)> {
         core::iter::from_fn(|| self.pending.pop_first())
             .take(count)
             .collect()
     }
 
-    /// What was taken out is in the extent tree.
+    /// Records that removed changes are now in the extent tree.
     pub fn note_applied(&mut self, pending: &Pending) {
         self.applied = self.applied.exact_add(i128::from(pending.sum()));
     }
 
-    /// Whether all changes that were queued wait or were applied.
+    /// Checks that all queued changes are pending or applied.
     ///
     /// # Errors
-    /// When they do not.
+    /// A [`Defect`] if they are not.
     pub fn balance(&self) -> Result<(), Defect> {
         let waiting = self.pending.values().map(|pending| i128::from(pending.sum()));
         let waiting = waiting.fold(0_i128, i128::exact_add);

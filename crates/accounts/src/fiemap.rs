@@ -1,26 +1,29 @@
-//! The extents of a file as `FIEMAP` reports them, with exact sharedness; and where its data and holes are.
+//! The extents of a file as `FIEMAP` reports them, with exact sharedness, and the ranges of data
+//! and holes.
 //!
-//! [`Maps::fiemap`](crate::Maps::fiemap) and [`Fiemap::of_live`] give a [`Fiemap`]: extents in rising order, one after another, in
-//! the flags of the ioctl. Each leaf of the file is visited once. Whether extents are shared is asked for a batch of them
-//! at a time ([`crate::Sharing`]); batches begin small and grow, so that looking at a few extents costs little, and a
-//! map can be given up and gone on with anywhere. Dirty data in memory is looked for only in holes and preallocated
-//! ranges: it shows as delayed allocation.
+//! [`Maps::fiemap`](crate::Maps::fiemap) and [`Fiemap::of_live`] return a [`Fiemap`]: extents in
+//! ascending order, with the flags of the ioctl. The walk visits each leaf of the file once. It
+//! looks up the sharedness of a batch of extents at a time ([`crate::Sharing`]). Batches begin
+//! small and grow, so a map of a few extents is cheap, and a caller can stop anywhere and continue
+//! later. Dirty data in memory is searched only in holes and preallocated ranges, and appears as
+//! delayed allocation.
 //!
-//! Extents are joined only where they follow each other in the file and on the volume, and have the same flags: so two
-//! extents of which one is shared stay two. Joined extents may belong to different items. Without sharedness
-//! ([`Fiemap::without_sharing`]) there is one flag less to differ in, as for an ioctl that only counts.
+//! Extents are joined only if they follow each other in the file and on the volume and have the
+//! same flags. Two extents of which one is shared therefore stay separate. Joined extents may
+//! belong to different items. Without sharedness ([`Fiemap::without_sharing`]), extents that differ
+//! only in that flag are joined, as for an ioctl that only counts.
 //!
-//! On a writable volume each batch is of one moment: trees, dirty data and delayed references. Between batches
-//! the file may change, as it may between two calls of the ioctl.
+//! On a writable volume each batch shows one moment: trees, dirty data and delayed references. The
+//! file may change between batches, as between two calls of the ioctl.
 //!
-//! Ranges: extents that overlap `[start, end)` come whole; dirty parts are cut off at the range. The last
-//! extent of the file has [`FiemapFlags::LAST`].
+//! Ranges: extents that overlap `[start, end)` are returned whole; dirty parts are cut at the
+//! range. The last extent of the file has [`FiemapFlags::LAST`].
 //!
-//! Bounds: the extents of a batch, [`BATCH_MAX`] of them and those of a leaf. That is little enough for a processor's
-//! cache, and enough for the extent tree to be read in runs.
+//! Bounds: a batch has at most [`BATCH_MAX`] extents and those of one more leaf. A batch fits into
+//! the processor's cache, and is large enough for sequential reads of the extent tree.
 //!
-//! Source: the kernel's documentation of fiemap, `Documentation/filesystems/fiemap.rst`; what the flags mean on btrfs
-//! was taken from the ioctl's answers.
+//! Source: the kernel's documentation of fiemap, `Documentation/filesystems/fiemap.rst`; what the
+//! flags mean on btrfs was taken from the ioctl's answers.
 
 mod join;
 mod live;
@@ -45,60 +48,60 @@ use join::Joiner;
 use std::sync::Arc;
 use walk::{Batch, Walk};
 
-/// How many extents the first batch has, or as many as the first leaf has more.
+/// The number of extents in the first batch; the rest of its last leaf is added.
 const BATCH_FIRST: usize = 128;
 
-/// How many extents a batch has at most, or as many as its last leaf has more.
+/// The most extents in a batch; the rest of its last leaf is added.
 pub const BATCH_MAX: usize = 4 << 10;
 
 bitflags::bitflags! {
-    /// What is said of an extent: the flags of the ioctl.
+    /// The flags of an extent, as in the ioctl.
     ///
     /// Source: `include/uapi/linux/fiemap.h`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FiemapFlags: u32 {
         /// The last extent of the file.
         const LAST = 0x1;
-        /// Nobody knows yet where it will be.
+        /// The address of the extent is not decided yet.
         const UNKNOWN = 0x2;
-        /// Its content is dirty.
+        /// The extent's content is dirty.
         const DELALLOC = 0x4;
-        /// Its bytes are not the file's: they are compressed.
+        /// The stored bytes differ from the content, because they are compressed.
         const ENCODED = 0x8;
-        /// It is not whole blocks.
+        /// The extent does not begin and end at block boundaries.
         const NOT_ALIGNED = 0x100;
-        /// Its content lies inside the tree.
+        /// The extent's content is inline in the tree.
         const INLINE = 0x200;
-        /// It was reserved, and nothing was written there.
+        /// The extent is preallocated, and reads as zeros.
         const UNWRITTEN = 0x800;
-        /// Somebody else uses it too.
+        /// Another file, or another place of the same file, also uses the extent.
         const SHARED = 0x2000;
     }
 }
 
-/// An extent, or several that were joined.
+/// An extent, or several joined extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FiemapExtent {
-    /// Where in the file it begins.
+    /// The file offset of the extent.
     pub offset: FileOffset,
-    /// Its length in the file.
+    /// The length of the extent in the file, in bytes.
     pub length: ByteCount,
-    /// Where it lies, in the addresses of the volume, not of a device: of compressed extents the start of the whole extent.
-    /// `None` where it lies inside the tree or nowhere yet; the ioctl says 0 then.
+    /// The logical address of the extent; for a compressed extent the start of the whole extent.
+    /// `None` for inline and unallocated content, for which the ioctl returns 0.
     pub address: Option<Logical>,
-    /// What is said of it.
+    /// The flags of the extent.
     pub flags: FiemapFlags,
 }
 
 impl FiemapExtent {
-    /// Where in the file it ends (exclusive).
+    /// Returns the file offset at which the extent ends (exclusive).
     #[must_use]
     pub const fn end(&self) -> FileOffset {
         self.offset.saturating_add(self.length) // Clamp: never reached, parsing checked the sum.
     }
 }
 
-/// Where a map comes from.
+/// The source of a map.
 #[derive(Debug)]
 enum Source {
     /// A file that does not change.
@@ -114,42 +117,42 @@ struct Still {
     sharing: Sharing,
 }
 
-/// The extents of a range of a file, in order; see the module. After an error there are no more.
+/// The extents of a range of a file, in order. See the module. After an error, the iterator ends.
 #[derive(Debug)]
 pub struct Fiemap {
     source: Source,
     location: Location,
     range: Range<FileOffset>,
-    /// Up to where the file was mapped.
+    /// The file offset up to which the file was mapped.
     position: FileOffset,
-    /// Whether anything of the range was mapped.
+    /// Whether any part of the range was mapped.
     begun: bool,
     asks_sharing: bool,
     progress: Option<Progress>,
-    /// How many extents the next batch has.
+    /// The number of extents in the next batch.
     batch_size: usize,
-    /// What was mapped last. Its memory serves for the next batch too.
+    /// The last mapped batch. Its memory is reused for the next batch.
     batch: Batch,
-    /// Which of the batch's uses are shared.
+    /// For each use of the batch, whether it is shared.
     shared: Vec<bool>,
-    /// The first part of the batch that was not handed out.
+    /// The first part of the batch that was not yet returned.
     next_part: usize,
     joiner: Joiner,
-    /// Set once nothing is left to be mapped.
+    /// Set once no part is left to map.
     end: Option<End>,
 }
 
-/// What is known when all of the range was mapped.
+/// Facts that are known once the whole range is mapped.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    /// Where the file's last extent ends; `None`: content waits behind it.
+    /// The end of the file's last extent; `None` if dirty data follows the range.
     last_extent_end: Option<FileOffset>,
 }
 
-/// The extents that overlap `range`, with their sharedness. Offsets are rounded to sectors.
+/// Returns the extents that overlap `range`, with their sharedness. Offsets are rounded to sectors.
 ///
 /// # Errors
-/// That the tree cannot be read. Errors on the way come from the iterator.
+/// If the tree cannot be read. Later errors come from the iterator.
 pub(crate) fn of_file(file: &File, range: Range<FileOffset>) -> Result<Fiemap> {
     let filesystem = file.filesystem();
     let range = in_sectors(&range, filesystem.sector_bytes());
@@ -165,13 +168,13 @@ pub(crate) fn of_file(file: &File, range: Range<FileOffset>) -> Result<Fiemap> {
 fn in_sectors(range: &Range<FileOffset>, sector_bytes: u32) -> Range<FileOffset> {
     let sector_bytes = u64::from(sector_bytes);
     let end = range.end.get().checked_next_multiple_of(sector_bytes);
-    // Clamp: a caller's offset; no file reaches the last one.
+    // Clamp: the offset comes from a caller, and no file reaches the largest one.
     range.start.align_down(sector_bytes)..FileOffset::new(end.unwrap_or(u64::MAX))
 }
 
 impl Fiemap {
-    /// The extents of a file that is being written that overlap `range`, rounded to sectors. The caller has looked that
-    /// it is a file.
+    /// Returns the extents that overlap `range`, rounded to sectors, for a file that is being
+    /// written. The caller has checked that the inode is a file.
     #[must_use]
     pub fn of_live(
         writer: Arc<dyn LiveContent>,
@@ -202,7 +205,7 @@ impl Fiemap {
         }
     }
 
-    /// The same without asking whether extents are shared: nothing but the file's own leaves is read.
+    /// Makes the map skip the lookup of sharedness. It then reads only the file's own leaves.
     #[must_use]
     pub fn without_sharing(mut self) -> Self {
         self.asks_sharing = false;
@@ -210,8 +213,8 @@ impl Fiemap {
         self
     }
 
-    /// The same, counting extents and their bytes in `progress`, and ending with [`buttress_fs::Error::Cancelled`] once it was
-    /// cancelled.
+    /// Makes the map count extents and their bytes in `progress`, and end with
+    /// [`buttress_fs::Error::Cancelled`] once `progress` is cancelled.
     #[must_use]
     pub fn with_progress(mut self, progress: &Progress) -> Self {
         if let Source::Still(still) = &mut self.source {
@@ -261,13 +264,13 @@ impl Fiemap {
         Ok(())
     }
 
-    /// The next extent of the batch of which it is known that nothing joins it.
+    /// Returns the next extent of the batch that no later extent can join.
     fn next_of_batch(&mut self) -> Option<FiemapExtent> {
         while let Some(part) = self.batch.parts.get(self.next_part) {
             self.next_part = self.next_part.exact_add(1);
             let mut extent = part.extent;
             let is_shared = part.used.and_then(|used| self.shared.get(used));
-            // Clamp: without an extent nothing is shared.
+            // Clamp: a part without an extent is not shared.
             extent
                 .flags
                 .set(FiemapFlags::SHARED, is_shared.copied().unwrap_or(false));
@@ -278,7 +281,8 @@ impl Fiemap {
         None
     }
 
-    /// The extent that is held back, when nothing is left: marked if it is the file's last.
+    /// Returns the extent that is held back for joining, at the end of the map. Marks it if it is
+    /// the file's last.
     fn last(&mut self, end: End) -> Option<FiemapExtent> {
         let mut last = self.joiner.take()?;
         let is_last = end.last_extent_end.is_some_and(|end| last.end() >= end);
@@ -299,7 +303,7 @@ impl Iterator for Fiemap {
                 return self.last(end).map(Ok);
             }
             if let Err(error) = self.fill() {
-                // After an error there is nothing more.
+                // After an error the iterator ends.
                 self.end = Some(End {
                     last_extent_end: None,
                 });

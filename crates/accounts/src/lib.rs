@@ -1,16 +1,17 @@
-//! The accounts of a btrfs volume: who refers to which extent, exactly what is shared, and who owns which space.
+//! The accounts of a btrfs volume: references to extents, exact sharedness, and the owners of
+//! space.
 //!
-//! Everything here is read from a view of a volume ([`Filesystem`](buttress_fs::Filesystem)); nothing is edited. What a
-//! running transaction has not applied yet is handed in by whoever runs it ([`delayed_references`],
-//! [`fiemap::LiveContent`]), so that answers hold for it, too.
+//! All answers come from a view of a volume ([`Filesystem`](buttress_fs::Filesystem)); this crate
+//! edits nothing. The owner of a running transaction passes its pending changes in
+//! ([`delayed_references`], [`fiemap::LiveContent`]), so that answers include them.
 //!
 //! | to | see |
 //! |---|---|
 //! | ask a volume or a file | [`Accounts`], [`Maps`] |
-//! | find who uses an address, and who shares extents | [`back_references`] |
+//! | find the users of an address, and sharedness of extents | [`back_references`] |
 //! | see extents, data and holes as `FIEMAP` and `lseek` show them | [`fiemap`] |
-//! | see where space went | [`space`] |
-//! | know what waits to be applied to the extent tree | [`delayed_references`] |
+//! | see how space is used | [`space`] |
+//! | get changes not yet applied to the extent tree | [`delayed_references`] |
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

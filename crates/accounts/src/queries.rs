@@ -1,6 +1,6 @@
-//! What the accounts answer about a volume and about a file, as methods of [`Filesystem`] and [`File`].
+//! The queries of this crate about a volume and a file, as methods of [`Filesystem`] and [`File`].
 //!
-//! The work is done in the modules that the answers come from; these traits are how callers reach it.
+//! Other modules do the work; these traits make it callable.
 
 use crate::back_references::{self, DataReferences, Extent, References, Sharing};
 use crate::fiemap::{self, DataRuns, Fiemap};
@@ -16,61 +16,63 @@ use buttress_fs::progress::Progress;
 use buttress_fs::subvolume::SubvolumeInfo;
 use core::ops::Range;
 
-/// Who refers to what on a volume, and who owns its space.
+/// Queries about references to extents, and about owners of space.
 pub trait Accounts {
-    /// Everything in files that uses the byte at `logical`, in all subvolumes and snapshots; with
-    /// `ignore_offset` everything that uses any part of the extent that it lies in.
+    /// Returns all places in files that use the byte at `logical`, in all subvolumes and snapshots.
+    /// With `ignore_offset`, returns all places that use any part of its extent.
     ///
     /// # Errors
-    /// [`Error::ExtentNotFound`] when nothing covers the address or what does is a tree block;
-    /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany); or that the
-    /// extent tree cannot be read.
+    /// [`Error::ExtentNotFound`] if no extent covers the address, or a tree block does;
+    /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany);
+    /// an error of reading the extent tree.
     fn data_references(&self, logical: Logical, ignore_offset: bool) -> Result<DataReferences>;
 
-    /// The trees that the tree block at `logical` can be reached from, in order, and what could not be read on the way.
+    /// Returns the trees from which the tree block at `logical` can be reached, in order, and
+    /// errors of unreadable references.
     ///
     /// # Errors
     /// [`Error::ExtentNotFound`],
-    /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany), or that the
-    /// extent tree cannot be read.
+    /// [`Corruption::BackReferencesTooMany`](buttress_fs::error::Corruption::BackReferencesTooMany),
+    /// or an error of reading the extent tree.
     fn trees_of_block(&self, logical: Logical) -> Result<(Vec<TreeId>, Vec<Error>)>;
 
-    /// The extent that covers `logical`.
+    /// Returns the extent that covers `logical`.
     ///
     /// # Errors
-    /// [`Error::ExtentNotFound`], or that the extent tree cannot be read.
+    /// [`Error::ExtentNotFound`], or an error of reading the extent tree.
     fn extent_at(&self, logical: Logical) -> Result<Extent>;
 
-    /// All references to an extent.
+    /// Returns all references to an extent.
     ///
     /// # Errors
-    /// That there is no extent tree. Errors on the way are items of the iterator.
+    /// If the volume has no extent tree. Later errors are items of the iterator.
     fn extent_references(&self, extent: &Extent) -> Result<References>;
 
-    /// Answers whether extents are shared, for one batch after another.
+    /// Returns an object that finds out whether extents are shared, one batch after another.
     #[must_use]
     fn sharing(&self) -> Sharing;
 
-    /// Where the space went.
+    /// Returns the space of the volume by type and profile, and by device.
     ///
     /// # Errors
-    /// That the tree with the block groups is missing. Single ones that cannot be read are listed.
+    /// If the tree with the block groups is missing. Single unreadable block groups are listed.
     fn space(&self) -> Result<Space>;
 
-    /// Counts who owns what, as of the last commit.
+    /// Counts which owner uses which space, as of the last commit.
     ///
-    /// `progress` counts leaves. What cannot be read is listed in [`Accounting::failures`]; what lies below it is
-    /// missing from all figures.
+    /// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks
+    /// below them are missing from all figures.
     ///
     /// # Errors
-    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of a subvolume that
-    /// is not there, or that the root tree cannot be read.
+    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of
+    /// a missing subvolume, or an error of reading the root tree.
     fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting>;
 
-    /// What a path covers; with `one_file_system`, without the subvolumes below it.
+    /// Returns the place of a path. With `one_file_system`, the place excludes the subvolumes below
+    /// it.
     ///
     /// # Errors
-    /// As [`Parts::below`](crate::space::accounting::Parts::below).
+    /// As for [`Parts::below`](crate::space::accounting::Parts::below).
     fn place_of(
         &self,
         location: Location,
@@ -120,34 +122,36 @@ impl Accounts for Filesystem {
     }
 }
 
-/// Where the content of a file lies.
+/// Queries about the extents of a file.
 pub trait Maps {
-    /// The extents that overlap `range`, with their sharedness. Offsets are rounded to sectors.
+    /// Returns the extents that overlap `range`, with their sharedness. Offsets are rounded to
+    /// sectors.
     ///
     /// # Errors
-    /// That the tree cannot be read. Errors on the way come from the iterator.
+    /// If the tree cannot be read. Later errors come from the iterator.
     fn fiemap(&self, range: Range<FileOffset>) -> Result<Fiemap>;
 
-    /// The runs of data from `start` on.
+    /// Returns the runs of data from `start` on.
     ///
     /// # Errors
-    /// That the tree cannot be read. Errors on the way come from the iterator.
+    /// If the tree cannot be read. Later errors come from the iterator.
     fn data_runs(&self, start: FileOffset) -> Result<DataRuns>;
 
-    /// The first offset from `start` on that has data, as `SEEK_DATA` finds it; `None` where that fails with `ENXIO`:
-    /// at the file's end, and behind the last data.
+    /// Returns the first offset from `start` on that has data, as `SEEK_DATA` finds it. Returns
+    /// `None` where that fails with `ENXIO`: at the file's end, and after the last data.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     fn seek_data(&self, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(start)?.first_data()
     }
 
-    /// The first offset from `start` on without data, as `SEEK_HOLE` finds it: the file's size where all is data. `None`
-    /// where that fails with `ENXIO`: at the file's end and behind it.
+    /// Returns the first offset from `start` on without data, as `SEEK_HOLE` finds it; the file's
+    /// size if there is no hole. Returns `None` where that fails with `ENXIO`: at and after the
+    /// file's end.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     fn seek_hole(&self, start: FileOffset) -> Result<Option<FileOffset>> {
         self.data_runs(start)?.first_hole()
     }

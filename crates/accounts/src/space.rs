@@ -1,16 +1,18 @@
-//! Where the space of a volume went: the figures of `btrfs filesystem df`, `usage` and `show`.
+//! The use of a volume's space: the figures of `btrfs filesystem df`, `usage` and `show`.
 //!
-//! The volume hands out space in chunks; each chunk is a block group whose item counts the bytes in use. Summed
-//! up by type and profile they are what `df` prints; counted on each device, with their copies and parity, what
-//! `usage` prints. Sizes of chunks are logical; *raw* sizes count every copy and parity block.
+//! The volume allocates space in chunks. Each chunk is a block group, whose item counts the bytes
+//! in use. `df` prints these counts by type and profile. `usage` prints them for each device,
+//! including copies and parity. Sizes of chunks are logical; *raw* sizes count every copy and
+//! parity block.
 //!
-//! What a single file takes up and shares is in [`crate::back_references`]; what subvolumes, snapshots and directories
-//! do, in [`accounting`].
+//! [`crate::back_references`] has the space and sharedness of single files. [`accounting`] has
+//! those of subvolumes, snapshots and directories.
 //!
-//! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page btrfs-filesystem(8), `df` and
-//! `usage`, for what the figures mean.
+//! Source: on-disk format documentation, section "BLOCK_GROUP_ITEM"; manual page
+//! btrfs-filesystem(8), `df` and `usage`, for what the figures mean.
 //!
-//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger than a number.
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger
+//! than a number.
 
 pub mod accounting;
 mod available;
@@ -25,40 +27,40 @@ use std::collections::BTreeMap;
 
 pub use totals::Totals;
 
-/// Space of one type and profile.
+/// The space of one type and profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSpace {
-    /// What is stored, and how.
+    /// The type and the profile.
     pub flags: BlockGroupFlags,
-    /// How many block groups there are.
+    /// The number of block groups.
     pub block_groups: u64,
-    /// Their size.
+    /// The size of all these block groups.
     pub total: ByteCount,
-    /// How much of it is in use.
+    /// The bytes in use.
     pub used: ByteCount,
-    /// Their size on the devices, all copies and parity counted.
+    /// The raw size on the devices, including all copies and parity.
     pub raw: ByteCount,
 }
 
-/// Space of one device.
+/// The space of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSpace {
-    /// Its id.
+    /// The device's id.
     pub id: DeviceId,
-    /// Its uuid.
+    /// The device's uuid.
     pub uuid: Uuid,
-    /// Its name, where it is there.
+    /// The device's name, if the device is present.
     pub name: Option<String>,
-    /// How much of it the volume may use, as its item says.
+    /// The bytes that the volume may use, as the device item records.
     pub size: ByteCount,
-    /// How large it is in fact, where it is there.
+    /// The real size of the device, if it is present.
     pub device_bytes: Option<ByteCount>,
-    /// What chunks take up on it, by type and profile.
+    /// The raw bytes of chunks on the device, by type and profile.
     pub allocated: Vec<(BlockGroupFlags, ByteCount)>,
 }
 
 impl DeviceSpace {
-    /// What all chunks take up on it.
+    /// Returns the raw bytes of all chunks on the device.
     #[must_use]
     pub fn allocated_total(&self) -> ByteCount {
         self.allocated
@@ -66,7 +68,7 @@ impl DeviceSpace {
             .fold(ByteCount::ZERO, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// What no chunk takes up.
+    /// Returns the bytes of the device that no chunk uses.
     #[must_use]
     pub fn unallocated(&self) -> ByteCount {
         self.size
@@ -74,7 +76,7 @@ impl DeviceSpace {
             .unwrap_or(ByteCount::ZERO)
     }
 
-    /// What the device is larger than the volume may use.
+    /// Returns by how many bytes the device exceeds the size that the volume may use.
     #[must_use]
     pub fn slack(&self) -> ByteCount {
         self.device_bytes
@@ -82,27 +84,27 @@ impl DeviceSpace {
             .unwrap_or(ByteCount::ZERO)
     }
 
-    /// Whether the device was not given.
+    /// Returns whether the device is missing.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         self.device_bytes.is_none()
     }
 }
 
-/// Where the space of a volume went.
+/// The use of a volume's space.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// By type and profile, in the order of `btrfs filesystem df`.
+    /// The space by type and profile, in the order of `btrfs filesystem df`.
     pub groups: Vec<GroupSpace>,
-    /// By device, in the order of their ids.
+    /// The space by device, in the order of their ids.
     pub devices: Vec<DeviceSpace>,
-    /// What a mount keeps back for its own work, as far as what is on disk tells.
+    /// The global reserve of a mount, estimated from the state on disk.
     pub global_reserve: ByteCount,
-    /// Block groups that could not be read; they count as unused.
+    /// Errors of unreadable block groups, which count as unused.
     pub failures: Vec<Error>,
 }
 
-/// The place of a type and profile in the order of `btrfs filesystem df`.
+/// Returns the position of a type and profile in the order of `btrfs filesystem df`.
 fn order_of(flags: BlockGroupFlags) -> (u8, u8) {
     let kind = match flags.type_name() {
         "Data" => 0,
@@ -125,22 +127,22 @@ fn order_of(flags: BlockGroupFlags) -> (u8, u8) {
     (kind, profile)
 }
 
-/// The bits that tell groups apart.
+/// Returns the flag bits by which `df` groups block groups.
 fn kind_of(flags: BlockGroupFlags) -> BlockGroupFlags {
     flags & (BlockGroupFlags::TYPES | BlockGroupFlags::PROFILES)
 }
 
-/// What a chunk takes up on all devices.
+/// Returns the raw bytes of a chunk on all devices.
 fn raw_bytes(chunk: &MappedChunk) -> ByteCount {
     let stripe = chunk.layout().device_extent_bytes().get();
     let stripes = ByteCount::of(chunk.layout().stripe_count()).get();
     ByteCount::new(stripe.saturating_mul(stripes))
 }
 
-/// Where the space went.
+/// Returns the space of a volume by type and profile, and by device.
 ///
 /// # Errors
-/// That the tree with the block groups is missing. Single ones that cannot be read are listed.
+/// If the tree with the block groups is missing. Single unreadable block groups are listed.
 pub(crate) fn space(filesystem: &Filesystem) -> Result<Space> {
     let block_groups = BlockGroups::of(filesystem)?;
     let mut failures = Vec::new();
@@ -207,8 +209,8 @@ fn devices_space(
     devices
 }
 
-/// What a mount keeps back: as much as the global trees take up, at least enough to delete a file, and at
-/// most 512 MiB. Changing an item is reckoned at two nodes on each of eight levels.
+/// Returns the global reserve of a mount: the size of the global trees, at least enough to delete a
+/// file, and at most 512 MiB. Changing an item is estimated as two nodes on each of eight levels.
 fn global_reserve(filesystem: &Filesystem) -> ByteCount {
     const LIMIT_BYTES: u64 = 512 << 20;
     const NODES_PER_ITEM: u64 = 16;
@@ -229,7 +231,7 @@ fn global_reserve(filesystem: &Filesystem) -> ByteCount {
         .get()
         .saturating_add(1)
         .saturating_add(ITEMS_TO_UNLINK);
-    // References are reckoned twice where the free space has a tree that changes with them.
+    // References count twice if a free-space tree changes with them.
     let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
     let references = ITEMS_TO_UNLINK.saturating_mul(if has_free_space_tree { 2 } else { 1 });
     let item_bytes = u64::from(superblock.node_bytes).saturating_mul(NODES_PER_ITEM);

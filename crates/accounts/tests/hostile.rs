@@ -1,4 +1,4 @@
-//! Accounts of volumes with broken items whose checksums are right: nothing panics, everything ends.
+//! Accounts of volumes with corrupt items and valid checksums: no call panics, and every call ends.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ use buttress_fs::testing::{World, at, key};
 use buttress_fs::walk::{WalkItem, WalkOptions, WalkOrder};
 use proptest::prelude::*;
 
-/// A volume with some of everything.
+/// Makes a volume with items of every kind.
 fn world() -> World {
     let mut world = World::new();
     world.directory(256, b"a", 257);
@@ -38,7 +38,7 @@ fn world() -> World {
         key(300, ItemType::ROOT_ITEM, u64::MAX),
         FileKind::Directory,
     );
-    // An extent item with one reference by tree: count, generation, data; then its type and fields.
+    // An extent item with one keyed reference: count, generation, data; then its type and fields.
     let mut item = [1, 7, 1_u64].map(u64::to_le_bytes).concat();
     item.push(178);
     item.extend([5, 261, 0_u64].map(u64::to_le_bytes).concat());
@@ -49,7 +49,7 @@ fn world() -> World {
     world
 }
 
-/// One change: which item of which tree, which byte of it, and what it becomes.
+/// A change: the tree, the item, the byte, and its new value.
 type Change = (usize, usize, usize, u8);
 
 fn apply(world: &mut World, changes: &[Change]) {
@@ -66,7 +66,7 @@ fn apply(world: &mut World, changes: &[Change]) {
     }
 }
 
-/// Asks for everything there is. Returns how many entries were seen.
+/// Calls every query. Returns the number of visited entries.
 fn exercise(image: Vec<u8>) -> usize {
     let Ok(filesystem) = OpenOptions::new(vec![Device::memory(image)])
         .cache(ByteCount::new(4 << 20))

@@ -1,4 +1,5 @@
-//! Who uses an address, what is shared, and where space went, as btrfs-progs reports it of the mounted volume.
+//! Compares users of addresses, sharedness and space with the reports of btrfs-progs on the mounted
+//! volume.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -21,7 +22,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs `test` where the machine can make these volumes.
+/// Runs `test` if the machine can make these volumes.
 fn with_kernel(test: impl FnOnce() -> Result<()>) {
     if skips(missing("xfs_io")) {
         return;
@@ -46,7 +47,7 @@ fn btrfs(arguments: &[&str], path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Files whose extents are shared in every way there is.
+/// Makes files whose extents are shared in every possible way.
 fn plant(mount: &Mount) -> Result<()> {
     let top = mount.path().join("sharing");
     btrfs(&["-q", "subvolume", "create"], &top)?;
@@ -87,7 +88,7 @@ fn plant(mount: &Mount) -> Result<()> {
             .args(["-q", "subvolume", "snapshot"])
             .arg(&top)
             .arg(&snapshot))?;
-        // Some leaves come apart, others stay shared.
+        // Some leaves become unshared, others stay shared.
         fs::write(snapshot.join("old-5"), b"changed")?;
         fs::write(snapshot.join(format!("new-{name}")), &noise[..300_000])?;
         fs::remove_file(snapshot.join("old-40"))?;
@@ -154,7 +155,7 @@ fn own_du(filesystem: &Filesystem) -> Result<Figures> {
 }
 
 #[test]
-fn du_counts_what_the_kernel_counts() {
+fn du_equals_kernel_counts() {
     for options in ["", "compress-force=zstd"] {
         with_kernel(|| {
             let volume = volume(options)?;
@@ -251,7 +252,7 @@ fn paths_of_inodes_and_subvolumes_lead_back() {
         let top = Location::root_of(SubvolumeId::TOP_LEVEL);
         let mount = Mount::new(&volume.images, "ro")?;
         let listed = btrfs(&["subvolume", "list", "-apuqR"], mount.path())?;
-        // btrfs-progs leaves out what was deleted and is not gone yet.
+        // btrfs-progs leaves out deleted subvolumes that are not yet dropped.
         let mut own = filesystem.subvolumes()?;
         own.retain(|info| !info.is_deleted());
         ensure!(listed.lines().count() + 1 == own.len(), "{listed}");

@@ -1,5 +1,6 @@
-//! Backs up a subvolume of an image that nobody mounted: `backup IMAGE SUBVOLUME NAME STREAM [PARENT]` makes the snapshot
-//! NAME of SUBVOLUME and writes a stream that `btrfs receive` takes; with PARENT, an earlier snapshot, only what changed.
+//! Backs up a subvolume of an unmounted image: `backup IMAGE SUBVOLUME NAME STREAM [PARENT]` makes
+//! the snapshot NAME of SUBVOLUME and writes a stream for `btrfs receive`. With PARENT, an earlier
+//! snapshot, the stream has only changes.
 
 use buttress::{SnapshotMode, Volume};
 
@@ -17,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let [parent, ..] = parent {
         send = send.parent(&root.subvolume(parent)?)?;
     }
-    // A stream that was cut off must not look like one that is whole.
+    // An incomplete stream must not look like a complete one.
     let partial = format!("{stream}.partial");
     let mut output = std::fs::File::create(&partial)?;
     let sent = send.to(&mut output)?;

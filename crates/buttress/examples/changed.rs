@@ -1,5 +1,6 @@
-//! Says which files of a subvolume were changed since a snapshot of it: `changed IMAGE SNAPSHOT SUBVOLUME`. Each inode knows
-//! the transaction that last changed it, so no content is read.
+//! Lists the files of a subvolume that changed since a snapshot of it: `changed IMAGE SNAPSHOT
+//! SUBVOLUME`. Each inode records the transaction that last changed it, so the example reads no
+//! content.
 
 use buttress::Volume;
 

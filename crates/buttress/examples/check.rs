@@ -1,4 +1,4 @@
-//! Checks a volume: `check IMAGE`. Exits 1 when anything is found.
+//! Checks a volume: `check IMAGE`. Exits 1 if the check finds any damage.
 
 use buttress::{CheckOptions, Progress, Volume};
 use std::process::ExitCode;

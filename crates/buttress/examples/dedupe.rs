@@ -1,5 +1,5 @@
-//! Lets equal files of a volume share what they hold: `dedupe IMAGE`. Whether two files are equal is compared again while
-//! nobody can change them.
+//! Makes equal files of a volume share their extents: `dedupe IMAGE`. The call compares two files
+//! again while no other call can change them.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,4 +1,5 @@
-//! Prints the SHA-256 of every file, on all cores: `hashes IMAGE`. One open volume serves all threads.
+//! Prints the SHA-256 of every file, on all cores: `hashes IMAGE`. All threads share an open
+//! volume.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,12 +1,12 @@
-//! Makes a volume from a directory: `pack DIRECTORY IMAGE`. Without root, and with the same bytes every time: the time and
-//! all uuids are given, and entries are taken in the order of their names.
+//! Makes a volume from a directory: `pack DIRECTORY IMAGE`. It needs no root, and writes the same
+//! bytes every time: the time and all uuids are fixed, and entries follow the order of their names.
 
 use buttress::{ByteCount, Environment, Timestamp, Uuid, Volume, WritableSubvolume};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One time, and uuids that are counted.
+/// A fixed time, and uuids from a counter.
 #[derive(Debug, Default)]
 struct Fixed(AtomicU64);
 

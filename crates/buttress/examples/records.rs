@@ -1,5 +1,5 @@
-//! Keeps counters in a file of a volume, as a small database would: `records IMAGE NAME` adds one to the counter NAME. A
-//! counter is a record of 64 bytes; what was synced before a crash is there after it.
+//! Keeps counters in a file of a volume, as a small database would: `records IMAGE NAME` adds one
+//! to the counter NAME. A counter is a record of 64 bytes. A synced record survives a crash.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! Says where the space of a volume went, as `btrfs filesystem df` does: `space IMAGE`.
+//! Prints how a volume uses its space, as `btrfs filesystem df` does: `space IMAGE`.
 
 use buttress::Volume;
 

@@ -1,5 +1,6 @@
-//! Writes a directory of a volume as a tar archive: `tar IMAGE PATH > ARCHIVE`. For attributes, devices and sparse files use
-//! the command `buttress tar`; this shows how content and metadata come together.
+//! Writes a directory of a volume as a tar archive: `tar IMAGE PATH > ARCHIVE`. It shows how to
+//! combine content and metadata. The command `buttress tar` also handles attributes, devices and
+//! sparse files.
 
 use buttress::{FileKind, Volume};
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! The one error of this crate: what was being done, with which path, and why it failed.
+//! The error type of this crate: the operation, the path, and the cause of the failure.
 
 use std::fmt;
 use std::io;
@@ -31,14 +31,15 @@ pub enum ErrorKind {
     Io,
     /// A directory is where a file is needed.
     IsADirectory,
-    /// The caller asked for what cannot be done.
+    /// The caller's request is invalid.
     Invalid,
 }
 
 /// Why a call failed.
 ///
-/// [`Error::kind`] tells kinds apart that callers match on. [`Error::errno`] gives the number that a system call would have
-/// failed with. It turns into [`std::io::Error`], so `?` works in functions that return one.
+/// [`Error::kind`] returns the kind for callers to match on. [`Error::errno`] returns the number
+/// with which a system call would have failed. This error converts to [`std::io::Error`], so `?`
+/// works in functions that return that type.
 #[derive(Debug)]
 pub struct Error {
     path: Option<PathBuf>,
@@ -115,8 +116,8 @@ impl Error {
         matches!(self.filesystem_error(), Some(buttress_fs::Error::Cancelled))
     }
 
-    /// Returns whether a volume cannot be opened because devices of it are missing. More devices, or
-    /// [`VolumeOptions::degraded`](crate::VolumeOptions::degraded), can open it.
+    /// Returns whether a volume cannot be opened because some of its devices are missing. With more
+    /// devices, or with [`VolumeOptions::degraded`](crate::VolumeOptions::degraded), it may open.
     #[must_use]
     pub fn lacks_devices(&self) -> bool {
         use buttress_volume::{DevicesError, Error as VolumeError};
@@ -128,7 +129,7 @@ impl Error {
         }
     }
 
-    /// Returns the error of the file system that is the cause, if that is what it is.
+    /// Returns the file system's error if that error is the cause.
     pub(crate) const fn filesystem_error(&self) -> Option<&buttress_fs::Error> {
         match &self.cause {
             Cause::Filesystem(error) => Some(error),
@@ -142,7 +143,7 @@ impl Error {
         }
     }
 
-    /// The kind as the layers below tell it.
+    /// Returns the error kind that the lower layers report.
     fn layer_kind(&self) -> buttress_format::ErrorKind {
         match &self.cause {
             Cause::Filesystem(error) => error.kind(),
@@ -160,7 +161,7 @@ impl Error {
         }
     }
 
-    /// The number that a system call would have failed with.
+    /// Returns the number with which a system call would have failed.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -198,13 +199,13 @@ impl Error {
         }
     }
 
-    /// The path that the failure is about, where there is one.
+    /// Returns the path that the failure concerns, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<&std::path::Path> {
         self.path.as_deref()
     }
 
-    /// Whether a path leads nowhere.
+    /// Returns whether a path leads nowhere.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -230,7 +231,7 @@ impl Error {
         self
     }
 
-    /// Whether the cause's own words hold the path.
+    /// Returns whether the cause's own message contains the path.
     fn names_its_path(&self) -> bool {
         matches!(
             &self.cause,
@@ -243,7 +244,7 @@ impl Error {
     }
 }
 
-/// The number for an error of a layer that has none.
+/// Returns the number for an error of a layer that defines none.
 #[cfg(feature = "write")]
 const fn errno_of(kind: buttress_format::ErrorKind) -> i32 {
     const EIO: i32 = 5;
@@ -258,7 +259,7 @@ const fn errno_of(kind: buttress_format::ErrorKind) -> i32 {
     }
 }
 
-/// Anything that can be the cause.
+/// Converts any possible cause.
 impl<T: Into<Cause>> From<T> for Error {
     fn from(cause: T) -> Self {
         Self {

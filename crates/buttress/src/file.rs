@@ -1,4 +1,5 @@
-//! An open file: read, written and sought like one of the standard library, and at positions by several threads at once.
+//! An open file: read, write and seek as in the standard library, and calls at explicit offsets
+//! from several threads.
 
 #[cfg(feature = "write")]
 mod writable;
@@ -19,7 +20,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 #[cfg(feature = "write")]
 pub use writable::WritableFile;
 
-/// An open file of a volume, for reading. It stays when its last name goes, until it is dropped.
+/// An open file of a volume, for reading. After its last name is removed, it exists until this
+/// value is dropped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,13 +43,13 @@ pub use writable::WritableFile;
 pub struct File {
     location: Location,
     content: Content,
-    /// Where reading and writing go on.
+    /// The offset of the next read or write.
     position: u64,
 }
 
 #[derive(Debug)]
 enum Content {
-    /// A file that does not change, and a stream that reads ahead, with its position.
+    /// A file that does not change, and a stream with readahead, with its position.
     Still {
         file: buttress_fs::File,
         stream: Option<(u64, Box<FileReader>)>,
@@ -56,7 +58,7 @@ enum Content {
     #[cfg(feature = "write")]
     Live {
         writer: WritableFilesystem,
-        /// Keeps the inode.
+        /// Keeps the inode after its last name is removed.
         _open: OpenInode,
     },
 }
@@ -90,7 +92,7 @@ impl Content {
     }
 }
 
-/// A call that reads a file takes one that is writable too.
+/// Lets a call that reads a file accept a writable file too.
 impl AsRef<Self> for File {
     fn as_ref(&self) -> &Self {
         self
@@ -128,8 +130,9 @@ impl File {
         self.location
     }
 
-    /// Returns a reader of the whole file in chunks as they are stored, as the file is now. It reads ahead. A range that
-    /// cannot be read is a chunk that says so, and the reader continues after it.
+    /// Returns a reader of the file's current content, in chunks as they are stored. It reads
+    /// ahead. An unreadable range is a chunk that contains the error, and the reader continues
+    /// after it.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -151,7 +154,7 @@ impl File {
         Ok(self.still()?.reader())
     }
 
-    /// Returns the runs of data from an offset on: what `SEEK_DATA` and `SEEK_HOLE` find.
+    /// Returns the runs of data from an offset on, as `SEEK_DATA` and `SEEK_HOLE` find them.
     ///
     /// # Errors
     /// The file's items cannot be read.
@@ -163,7 +166,7 @@ impl File {
         }
     }
 
-    /// Returns the extents of the whole file as the tree maps them, holes among them, as the file is now.
+    /// Returns the current extents of the whole file as the tree maps them, including holes.
     ///
     /// # Errors
     /// The file's items cannot be read.
@@ -171,7 +174,7 @@ impl File {
         Ok(self.still()?.extents()?)
     }
 
-    /// Returns the file as it is now, its dirty content written back.
+    /// Writes dirty data back, and returns the file in its current state.
     fn still(&self) -> Result<buttress_fs::File> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.clone()),
@@ -183,7 +186,7 @@ impl File {
         }
     }
 
-    /// The size.
+    /// Returns the file's size.
     ///
     /// # Errors
     /// The inode cannot be read.
@@ -195,7 +198,7 @@ impl File {
         }
     }
 
-    /// What `fstat(2)` says.
+    /// Returns the attributes that `fstat(2)` returns.
     ///
     /// # Errors
     /// The inode cannot be read.
@@ -207,8 +210,8 @@ impl File {
         }
     }
 
-    /// Reads at a position, without moving the file's own; gives how many bytes were read: fewer than asked for only at the
-    /// end of the file.
+    /// Reads at an offset, without moving the file's own position. Returns the bytes read: fewer
+    /// than requested only at the end of the file.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -223,7 +226,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// A byte of the range cannot be had: no copy of it is in order.
+    /// If a byte of the range cannot be read because no copy of it is valid.
     pub fn read_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
         match &self.content {
             Content::Still { file, .. } => Ok(file.read_at(offset, buffer)?),
@@ -232,7 +235,7 @@ impl File {
         }
     }
 
-    /// Fills the buffer from a position, without moving the file's own.
+    /// Fills the buffer from an offset on, without moving the file's own position.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -249,7 +252,8 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`File::read_at`]; the file ends before the buffer is full, in which case it holds what there was.
+    /// As for [`File::read_at`]. If the file ends before the buffer is full, the buffer holds the
+    /// bytes up to the end.
     pub fn read_exact_at(&self, offset: FileOffset, buffer: &mut [u8]) -> Result<()> {
         let wanted = buffer.len();
         let read = self.read_at(offset, buffer)?;
@@ -260,7 +264,7 @@ impl File {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, why).into())
     }
 
-    /// The extents of a range, with what `FIEMAP` says of them.
+    /// Returns the extents of a range with the flags of `FIEMAP`.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -286,7 +290,7 @@ impl File {
     }
 }
 
-/// Reads from the file's position on, and ahead of it where the volume is open for reading.
+/// Reads from the file's position on. If the volume is open for reading, it also reads ahead.
 impl Read for File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match &mut self.content {

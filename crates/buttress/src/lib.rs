@@ -1,5 +1,5 @@
-//! btrfs without the kernel: opens, makes and changes real btrfs volumes, in image files and on block devices, without root,
-//! without a mount, and without trusting what it reads.
+//! A library for btrfs without the kernel. It opens, makes and changes real btrfs volumes, in image
+//! files and on block devices. It needs no root and no mount, and trusts no byte that it reads.
 //!
 //! | to | see |
 //! |---|---|
@@ -7,17 +7,18 @@
 //! | read and change files by their paths | [`Subvolume`], [`WritableSubvolume`] |
 //! | read and write one file | [`File`], [`WritableFile`] |
 //! | make snapshots | [`WritableSubvolume::create_snapshot`] |
-//! | send snapshots to a receiver, and receive them | [`Subvolume::send`], [`WritableSubvolume::receive`] |
-//! | see where the space went | [`Volume::space`] |
+//! | send and receive snapshots | [`Subvolume::send`], [`WritableSubvolume::receive`] |
+//! | see how the space is used | [`Volume::space`] |
 //! | check every cross-reference | [`Volume::check`] |
-//! | see who owns which space, which extents are shared | [`Volume::account_space`], [`File::extents`] |
+//! | see which owner uses which space, and which extents are shared | [`Volume::account_space`], [`File::extents`] |
 //! | make images of whole trees, of archives and of plans | [`build`], [`sources`] |
-//! | read every copy, and repair what is bad | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
+//! | read every copy, and repair bad ones | [`WritableVolume::scrub`], [`WritableVolume::healed`] |
 //!
-//! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`] read.
-//! [`WritableVolume`], [`WritableSubvolume`] and [`WritableFile`] dereference to them, and have the calls that write.
+//! A volume that is open for reading has no call that changes it: [`Volume`], [`Subvolume`] and [`File`]
+//! only read. [`WritableVolume`], [`WritableSubvolume`] and [`WritableFile`] dereference to these
+//! types, and have the calls that write.
 //!
-//! # Looking into an image
+//! # Reading an image
 //!
 //! ```no_run
 //! # fn main() -> buttress::Result<()> {
@@ -30,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! # Making one
+//! # Making a volume
 //!
 //! ```
 //! # fn main() -> buttress::Result<()> {
@@ -55,9 +56,9 @@
 //! # }
 //! ```
 //!
-//! # Sending what changed
+//! # Sending changes
 //!
-//! What `btrfs receive` takes, without a mount:
+//! Makes a stream for `btrfs receive`, without a mount:
 //!
 //! ```
 //! # fn main() -> buttress::Result<()> {
@@ -78,7 +79,7 @@
 //!
 //! # A device that holds no volume
 //!
-//! Anything at all may be opened; what is not btrfs gives an error that says so.
+//! Any bytes may be opened. If they are not btrfs, the error says so.
 //!
 //! ```
 //! use buttress::{Device, ErrorKind, Volume};
@@ -90,24 +91,24 @@
 //!
 //! # Errors
 //!
-//! [`Error::kind`] tells apart what callers match on, such as [`ErrorKind::NotFound`]. [`Error::errno`] gives the number that a system
-//! call would have failed with.
+//! [`Error::kind`] returns the kind for callers to match on, such as [`ErrorKind::NotFound`].
+//! [`Error::errno`] returns the number with which a system call would have failed.
 //!
 //! # Features
 //!
 //! | feature | has |
 //! |---|---|
-//! | none | volumes that are read: subvolumes, paths, files, extents, space; a pending log is replayed in memory |
-//! | `write` | volumes that are made and changed |
-//! | `stream` | snapshots that are sent and received |
-//! | `check` | every cross-reference checked |
-//! | `scrub` | every copy read and repaired, and healing while a volume is used |
+//! | none | reading volumes: subvolumes, paths, files, extents, space; a pending log is replayed in memory |
+//! | `write` | making and changing volumes |
+//! | `stream` | sending and receiving snapshots |
+//! | `check` | checking every cross-reference |
+//! | `scrub` | reading and repairing every copy, and healing while a volume is in use |
 //! | `build`, `sources` | images of whole trees, archives, containers and plans |
 //! | `full` | all of these |
 //!
 //! # Any source of bytes
 //!
-//! A volume opens from anything that reads at a position:
+//! A volume opens from any source that can read at an offset:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -129,10 +130,11 @@
 //! # }
 //! ```
 //!
-//! # What is stable
+//! # Stability
 //!
-//! All names outside of the module `unstable` are stable. The feature `unstable` adds that module with the layers below: trees,
-//! addresses, devices, the bytes on disk as types. They can change with any version. `crates/buttress/api.txt` lists all
+//! All names outside of the module `unstable` are stable. The feature `unstable` adds that module
+//! with the layers below: trees, addresses, devices, the bytes on disk as types. These layers can
+//! change with any version. `crates/buttress/api.txt` lists all
 //! stable items.
 #![forbid(unsafe_code)]
 
@@ -224,7 +226,7 @@ pub mod check {
     };
 }
 
-/// New volumes item by item, below [`NewVolume`].
+/// The steps of making a volume, below [`NewVolume`].
 #[cfg(feature = "write")]
 pub mod mkfs {
     pub use buttress_mkfs::{
@@ -233,7 +235,8 @@ pub mod mkfs {
     };
 }
 
-/// Jobs over every copy of a volume: scrubs, devices that missed commits, devices that are replaced.
+/// Jobs over every copy of a volume: scrub, resynchronisation of devices that missed commits,
+/// device replacement.
 #[cfg(feature = "scrub")]
 pub mod scrub {
     pub use buttress_scrub::{
@@ -246,7 +249,7 @@ pub mod scrub {
 #[cfg(feature = "sources")]
 pub use buttress_sources as sources;
 
-/// Send streams: making, reading, combining and inspecting them.
+/// Send streams: making, reading, combining and inspecting.
 #[cfg(feature = "stream")]
 pub mod stream {
     pub use buttress_stream::{
@@ -255,7 +258,8 @@ pub mod stream {
         trail, view,
     };
 
-    /// Receiving below [`WritableSubvolume::receive`](crate::WritableSubvolume::receive): its options, events and errors.
+    /// The options, events and errors of
+    /// [`WritableSubvolume::receive`](crate::WritableSubvolume::receive).
     pub mod receive {
         pub use buttress_stream::receive::{
             Error, Event, Kept, Note, Options, Problem, ReceivedSubvolume, Summary,
@@ -263,7 +267,7 @@ pub mod stream {
     }
 }
 
-/// The layers below, each under its name. They can change with any version.
+/// The layers below the facade, each under its name. They can change with any version.
 #[cfg(feature = "unstable")]
 pub mod unstable {
     pub use buttress_accounts as accounts;
@@ -291,7 +295,7 @@ pub mod unstable {
     #[cfg(feature = "write")]
     use crate::{WritableVolume, volume::Access};
 
-    /// Returns the file system below a volume, as it is now.
+    /// Returns the file system below a volume, in its current state.
     #[must_use]
     pub fn filesystem_of(volume: &Volume) -> fs::Filesystem {
         volume.view()

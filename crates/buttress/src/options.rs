@@ -1,4 +1,4 @@
-//! How a volume is opened or made.
+//! Options for opening or making a volume.
 
 #[cfg(feature = "write")]
 mod new_volume;
@@ -19,7 +19,7 @@ use buttress_volume::Rescue;
 use buttress_writer::{Shown, open_replayed};
 use std::path::{Path, PathBuf};
 
-/// How to open a volume. Made by [`Volume::options`].
+/// Options for opening a volume. Made by [`Volume::options`].
 #[derive(Clone, Debug, Default)]
 pub struct VolumeOptions {
     device_options: DeviceOptions,
@@ -32,20 +32,20 @@ pub struct VolumeOptions {
     pub(crate) writing: Writing,
 }
 
-/// Which state of a volume is read.
+/// The state of a volume that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reading {
-    /// Its files: a pending log is replayed in memory.
+    /// The newest files: a pending log is replayed in memory.
     #[default]
     Files,
-    /// The last commit, as its devices hold it.
+    /// The last commit, as it is on the devices.
     OnDisk,
-    /// The last commit; the root tree need not be readable.
+    /// The last commit, even if the root tree cannot be read.
     Inspection,
 }
 
 impl VolumeOptions {
-    /// A further device of a volume that has several. The order does not matter.
+    /// Adds a device of a volume that has several. The order of devices does not matter.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -59,14 +59,15 @@ impl VolumeOptions {
         self
     }
 
-    /// The volume lies in this partition, counted from 1, of a disk image with a partition table.
+    /// Opens the volume in this partition of a disk image, counted from 1.
     #[must_use]
     pub fn partition(mut self, number: u32) -> Self {
         self.device_options.partition = Offset::Partition(number);
         self
     }
 
-    /// Keeps changes in a file beside the image, which stays as it is. Only for volumes of one device.
+    /// Keeps changes in a file beside the image, which stays unchanged. Works only for volumes of
+    /// one device.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -83,22 +84,22 @@ impl VolumeOptions {
         self
     }
 
-    /// Sets how devices are opened: around the page cache, with another engine, at an offset. Replaces what
-    /// [`partition`](Self::partition) and [`overlay`](Self::overlay) set.
+    /// Sets how devices are opened: direct I/O, another engine, an offset. Replaces the settings of
+    /// [`partition`](Self::partition) and [`overlay`](Self::overlay).
     #[must_use]
     pub fn device_options(mut self, options: DeviceOptions) -> Self {
         self.device_options = options;
         self
     }
 
-    /// Goes on where devices are missing, as far as the volume's profiles allow.
+    /// Opens the volume even if devices are missing, if its profiles allow that.
     #[must_use]
     pub fn degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
         self
     }
 
-    /// Sets the exceptions for a damaged volume, as mount's `rescue=` does.
+    /// Sets the exceptions for a damaged volume, as the mount option `rescue=` does.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -118,8 +119,9 @@ impl VolumeOptions {
         self
     }
 
-    /// Whether a volume that is opened for reading shows what was synced after its last commit, replayed in memory, as it
-    /// does by default. Without it the last commit is shown. One that is opened for writing is always replayed.
+    /// Sets whether a volume opened for reading shows changes that were synced after its last
+    /// commit, replayed in memory. The default is true. With false, the last commit is shown.
+    /// Opening for writing always replays the log.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -134,23 +136,23 @@ impl VolumeOptions {
         self
     }
 
-    /// Opens the volume as its devices hold it: the last commit. A pending log is a notice. For checks, scrubs, and volumes that
-    /// become writable later.
+    /// Opens the volume at its last commit, as it is on the devices. A pending log becomes a
+    /// notice. Meant for checks, scrubs, and volumes that become writable later.
     #[must_use]
     pub fn on_disk(mut self) -> Self {
         self.reading = Reading::OnDisk;
         self
     }
 
-    /// Opens the volume as [`on_disk`](Self::on_disk) does. An unreadable root tree is a notice, and its subvolumes are not
-    /// found.
+    /// Opens the volume as [`on_disk`](Self::on_disk) does. An unreadable root tree becomes a
+    /// notice, and its subvolumes are then missing.
     #[must_use]
     pub fn for_inspection(mut self) -> Self {
         self.reading = Reading::Inspection;
         self
     }
 
-    /// How much memory cached tree blocks and waiting changes may take; 256 MiB by default.
+    /// Sets the memory for cached tree blocks and dirty state, in bytes; 256 MiB by default.
     #[must_use]
     pub fn cache(mut self, budget: ByteCount) -> Self {
         self.cache = Some(budget);
@@ -160,13 +162,14 @@ impl VolumeOptions {
     /// Opens the volume on an image file or block device, for reading.
     ///
     /// # Errors
-    /// What is at the path cannot be opened or holds no btrfs; devices are missing; a feature is not supported.
+    /// If the path cannot be opened or holds no btrfs, if devices are missing, or if a feature is
+    /// not supported.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Volume> {
         let devices = self.devices(path.as_ref())?;
         self.open_devices(devices)
     }
 
-    /// Opens the devices, in the way that the options give.
+    /// Opens the devices as the options say.
     fn devices(&self, first: &Path) -> Result<Vec<Device>> {
         let further = self.further_devices.iter().map(PathBuf::as_path);
         let devices = std::iter::once(first).chain(further);
@@ -176,11 +179,11 @@ impl VolumeOptions {
             .map_err(buttress_fs::Error::from)?)
     }
 
-    /// Opens the volume for reading on devices: open files, memory, anything that [`Device`] can be over. The devices are given
-    /// open, so the options of devices do not count.
+    /// Opens the volume for reading on open devices: files, memory, or any other source of a
+    /// [`Device`]. The options for opening devices are ignored.
     ///
     /// # Errors
-    /// As [`VolumeOptions::open`].
+    /// As for [`VolumeOptions::open`].
     pub fn open_devices(self, devices: Vec<Device>) -> Result<Volume> {
         let mut options = OpenOptions::new(devices)
             .degraded(self.degraded)

@@ -1,4 +1,4 @@
-//! Paths inside a volume: bytes that slashes part, from whatever type a caller has at hand.
+//! Paths inside a volume: bytes separated by slashes, from several types of the caller.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// A path inside a volume.
 ///
-/// Names on btrfs are bytes: text, paths of the standard library and plain bytes all serve. A path begins at the root of
-/// the [`Subvolume`](crate::Subvolume) that it is given to, with or without a slash before it; an empty one is that root.
+/// Names on btrfs are bytes, so text, paths of the standard library and plain bytes all work. A
+/// path begins at the root of its [`Subvolume`](crate::Subvolume), with or without a leading slash.
+/// An empty path is that root.
 ///
 /// ```
 /// use buttress::VolumePath;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// assert_eq!(&*b"not utf-8: \xff".volume_path(), b"not utf-8: \xff");
 /// ```
 pub trait VolumePath {
-    /// The path's bytes.
+    /// Returns the path's bytes.
     fn volume_path(&self) -> Cow<'_, [u8]>;
 }
 
@@ -60,7 +61,8 @@ impl<T: VolumePath + ToOwned + ?Sized> VolumePath for Cow<'_, T> {
     }
 }
 
-/// The directory part of a path and its last name. Slashes at the end do not count; the name is empty for the root.
+/// Splits a path into its directory part and its last name. Trailing slashes are ignored; the root
+/// has an empty name.
 #[cfg(any(test, feature = "write"))]
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path

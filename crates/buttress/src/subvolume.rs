@@ -1,9 +1,9 @@
-//! A subvolume: paths, directories, attributes, and everything that a program does to files by their names.
+//! A subvolume: paths, directories, attributes, and all operations on files by their names.
 //!
-//! - this file: looking;
+//! - this file: reading;
 //! - `directory`: listings;
 //! - `writable`: making, renaming and removing;
-//! - `send`, `receive`: snapshots as streams, and from them.
+//! - `send`, `receive`: sending and receiving snapshots as streams.
 
 pub(crate) mod directory;
 #[cfg(feature = "stream")]
@@ -27,15 +27,15 @@ pub use writable::{SnapshotMode, Times, WritableSubvolume};
 
 /// A subvolume or snapshot of an open volume, for reading. A cheap handle.
 ///
-/// Paths begin at its root; nothing leads out of it but into subvolumes that lie below. The calls are named after those of
-/// [`std::fs`] and follow symbolic links where those do.
+/// Paths begin at its root and never leave it, except into subvolumes below. The calls are named
+/// after those of [`std::fs`], and follow symbolic links in the same cases.
 #[derive(Clone, Debug)]
 pub struct Subvolume {
     volume: Volume,
     id: SubvolumeId,
 }
 
-/// A call that reads a subvolume takes one that is writable too.
+/// Lets a call that reads a subvolume accept a writable one too.
 impl AsRef<Self> for Subvolume {
     fn as_ref(&self) -> &Self {
         self
@@ -47,19 +47,19 @@ impl Subvolume {
         Self { volume, id }
     }
 
-    /// Its id.
+    /// Returns the subvolume's id.
     #[must_use]
     pub const fn id(&self) -> SubvolumeId {
         self.id
     }
 
-    /// The volume that it lies in.
+    /// Returns the subvolume's volume.
     #[must_use]
     pub const fn volume(&self) -> &Volume {
         &self.volume
     }
 
-    /// What is known of it: place, uuids, times, flags.
+    /// Returns the place, uuids, times and flags of the subvolume.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -71,12 +71,12 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// It is gone, or cannot be read.
+    /// If the subvolume was deleted, or cannot be read.
     pub fn info(&self) -> Result<SubvolumeInfo> {
         Ok(self.volume.view().subvolume(self.id)?)
     }
 
-    /// The subvolume at a path below.
+    /// Returns the subvolume at a path below this one.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -89,7 +89,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing, or something else than a subvolume.
+    /// If the path leads nowhere, or to anything but a subvolume.
     pub fn subvolume(&self, path: impl VolumePath) -> Result<Self> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -102,7 +102,7 @@ impl Subvolume {
         Ok(Self::new(self.volume.clone(), location.subvolume))
     }
 
-    /// Returns the inode of its root directory.
+    /// Returns the inode of the subvolume's root directory.
     #[must_use]
     pub const fn location(&self) -> Location {
         Location::root_of(self.id)
@@ -123,14 +123,14 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// The path leads nowhere, has too many symbolic links, or a part of it cannot be read.
+    /// If the path leads nowhere, has too many symbolic links, or has a part that cannot be read.
     pub fn locate(&self, path: impl VolumePath, follow: Follow) -> Result<Location> {
         let path = path.volume_path();
         Ok(self.volume.access().resolve(self.location(), &path, follow)?)
     }
 
-    /// The whole content of a file. A sparse file of a volume that you do not trust can be larger than all memory: open it
-    /// and read a part where that matters.
+    /// Returns the whole content of a file. A sparse file of an untrusted volume can be larger than
+    /// all memory. In that case, open the file and read a part.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -141,7 +141,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::open`], and that the content cannot be read.
+    /// As for [`Subvolume::open`], or if the content cannot be read.
     pub fn read(&self, path: impl VolumePath) -> Result<Vec<u8>> {
         let path = path.volume_path();
         let mut content = Vec::new();
@@ -151,7 +151,7 @@ impl Subvolume {
         Ok(content)
     }
 
-    /// The whole content of a file as text.
+    /// Returns the whole content of a file as text.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -162,7 +162,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::read`], and that it is not UTF-8.
+    /// As for [`Subvolume::read`], or if the content is not UTF-8.
     pub fn read_to_string(&self, path: impl VolumePath) -> Result<String> {
         let path = path.volume_path();
         let content = self.read(&*path)?;
@@ -188,14 +188,14 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or it is not a regular file.
+    /// If the path leads nowhere, or not to a regular file.
     pub fn open(&self, path: impl VolumePath) -> Result<File> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
         File::open(&self.volume, location).map_err(|error| error.at(&path))
     }
 
-    /// What `stat(2)` says of what a path leads to.
+    /// Returns the attributes that `stat(2)` returns for a path.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -206,12 +206,13 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or it cannot be read.
+    /// If the path leads nowhere, or cannot be read.
     pub fn metadata(&self, path: impl VolumePath) -> Result<Metadata> {
         self.metadata_with(&path.volume_path(), Follow::All)
     }
 
-    /// The same of a symbolic link itself.
+    /// Returns the attributes of a path as `lstat(2)` does: a symbolic link at its end is not
+    /// followed.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -225,7 +226,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::metadata`].
+    /// As for [`Subvolume::metadata`].
     pub fn symlink_metadata(&self, path: impl VolumePath) -> Result<Metadata> {
         self.metadata_with(&path.volume_path(), Follow::NotLast)
     }
@@ -235,7 +236,7 @@ impl Subvolume {
         self.volume.metadata(location).map_err(|error| error.at(path))
     }
 
-    /// Whether a path leads to anything.
+    /// Returns whether a path leads to anything.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -247,7 +248,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// It cannot be said, because a part of it cannot be read.
+    /// If a part of the path cannot be read.
     pub fn exists(&self, path: impl VolumePath) -> Result<bool> {
         match self.resolve(&path.volume_path(), Follow::All) {
             Ok(_) => Ok(true),
@@ -256,7 +257,7 @@ impl Subvolume {
         }
     }
 
-    /// Where a symbolic link leads to.
+    /// Returns the target of a symbolic link.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -267,14 +268,14 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or it is no symbolic link.
+    /// If the path leads nowhere, or not to a symbolic link.
     pub fn read_link(&self, path: impl VolumePath) -> Result<Vec<u8>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
         self.volume.read_link(location).map_err(|error| error.at(&path))
     }
 
-    /// The entries of a directory, as they are now, in the order in which they were made.
+    /// Returns the current entries of a directory, in the order in which they were made.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -287,7 +288,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or it is no directory. What fails later is an item of the iterator.
+    /// If the path leads nowhere, or not to a directory. Later errors are items of the iterator.
     pub fn read_dir(&self, path: impl VolumePath) -> Result<ReadDir> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
@@ -297,7 +298,8 @@ impl Subvolume {
         Ok(ReadDir::new(view, entries))
     }
 
-    /// Everything below a directory, the directory first, as it is now. Subvolumes below are gone into.
+    /// Returns everything in and below a directory, the directory first, in its current state. It
+    /// descends into subvolumes below.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -313,7 +315,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path. What fails later is an item of the iterator, which goes on.
+    /// If the path leads nowhere. Later errors are items of the iterator, which continues.
     pub fn walk(&self, path: impl VolumePath) -> Result<Walk> {
         let location = self.resolve(&path.volume_path(), Follow::All)?;
         Ok(Walk::new(
@@ -321,7 +323,7 @@ impl Subvolume {
         ))
     }
 
-    /// All extended attributes of what a path leads to.
+    /// Returns all extended attributes of the target of a path.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -334,14 +336,14 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or they cannot be read.
+    /// If the path leads nowhere, or the attributes cannot be read.
     pub fn xattrs(&self, path: impl VolumePath) -> Result<Vec<Xattr>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;
         self.volume.xattrs(location).map_err(|error| error.at(&path))
     }
 
-    /// One extended attribute, by its full name (`user.…`); `None` where it is not set.
+    /// Returns one extended attribute by its full name (`user.…`); `None` if it is not set.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -352,7 +354,7 @@ impl Subvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or it cannot be read.
+    /// If the path leads nowhere, or the attribute cannot be read.
     pub fn xattr(&self, path: impl VolumePath, name: &str) -> Result<Option<Vec<u8>>> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::All)?;

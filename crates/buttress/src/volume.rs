@@ -1,4 +1,4 @@
-//! An open volume: its subvolumes, its state on disk, and jobs over all of it.
+//! An open volume: its subvolumes, its state on disk, and jobs over the whole volume.
 
 mod access;
 mod accounts;
@@ -29,7 +29,8 @@ pub use devices::{DeviceInfo, VolumeInfo};
 #[cfg(feature = "write")]
 pub use writable::WritableVolume;
 
-/// An open btrfs volume, for reading. A cheap handle: clones are the same volume, and all calls may come from any thread.
+/// An open btrfs volume, for reading. A cheap handle: clones share one volume, and any thread may
+/// make any call.
 ///
 /// No call of this type changes the volume. [`WritableVolume`](crate::WritableVolume) has the calls that do, and
 /// dereferences to this type.
@@ -55,7 +56,7 @@ pub use writable::WritableVolume;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Gone before the last handle of the writer, which it uses.
+    /// Declared before the writer's handle, which it uses, so that it is dropped first.
     #[cfg(feature = "scrub")]
     healer: Option<Arc<Healer>>,
     access: Access,
@@ -70,7 +71,8 @@ impl Volume {
         }
     }
 
-    /// Opens the volume on an image file or block device, for reading. Nothing on it changes.
+    /// Opens the volume on an image file or block device, for reading. The image or device stays
+    /// unchanged.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -81,24 +83,25 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// As [`VolumeOptions::open`].
+    /// As for [`VolumeOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::options().open(path)
     }
 
-    /// Says how to open a volume: several devices, a partition, an overlay, a budget of memory.
+    /// Returns options for opening a volume: several devices, a partition, an overlay, a memory
+    /// budget.
     #[must_use]
     pub fn options() -> VolumeOptions {
         VolumeOptions::default()
     }
 
-    /// The subvolume in which paths begin: the top level.
+    /// Returns the subvolume in which paths begin: the top level.
     #[must_use]
     pub fn root(&self) -> Subvolume {
         Subvolume::new(self.clone(), SubvolumeId::TOP_LEVEL)
     }
 
-    /// The subvolume that is mounted where nothing else is said.
+    /// Returns the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -110,30 +113,32 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// That the root tree cannot be read, or names a subvolume that is not there.
+    /// If the root tree cannot be read, or names a subvolume that does not exist.
     pub fn default_subvolume(&self) -> Result<Subvolume> {
         let id = self.view().default_subvolume()?;
         self.subvolume_by_id(id)
     }
 
-    /// The subvolume with this id.
+    /// Returns the subvolume with this id.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// If the subvolume does not exist, or cannot be read.
     pub fn subvolume_by_id(&self, id: SubvolumeId) -> Result<Subvolume> {
         self.view().subvolume(id)?;
         Ok(Subvolume::new(self.clone(), id))
     }
 
-    /// Returns what is known of one subvolume, without the others.
+    /// Returns the place, uuids, times and flags of one subvolume, without reading other
+    /// subvolumes.
     ///
     /// # Errors
-    /// It does not exist, or cannot be read.
+    /// If the subvolume does not exist, or cannot be read.
     pub fn subvolume_info(&self, id: SubvolumeId) -> Result<SubvolumeInfo> {
         Ok(self.view().subvolume(id)?)
     }
 
-    /// All subvolumes and snapshots, in order of their ids, deleted ones that are not yet dropped among them.
+    /// Returns all subvolumes and snapshots in order of their ids, including deleted ones that are
+    /// not yet dropped.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -145,26 +150,26 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// That the root tree cannot be read.
+    /// If the root tree cannot be read.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         Ok(self.view().subvolumes()?)
     }
 
-    /// The label.
+    /// Returns the volume's label.
     #[must_use]
     pub fn label(&self) -> Vec<u8> {
         self.view().superblock().label.clone()
     }
 
-    /// What is worth knowing about the volume: bad superblocks and missing devices when it was opened, devices that failed
-    /// since and were left out.
+    /// Returns notices about the volume: bad superblocks and missing devices at opening, and
+    /// devices that failed since and are no longer used.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
         self.view().notices()
     }
 
-    /// Returns the volume as it is now. Later changes do not affect it, and the space of what it reads stays in use. Content that
-    /// is dirty is written back first.
+    /// Returns the volume in its current state. Later changes do not affect the returned volume,
+    /// and space that it reads is not reused. This call writes dirty content back first.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -177,7 +182,7 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// A device failed, or there is no space for the content.
+    /// If a device failed, or content finds no space.
     pub fn held(&self) -> Result<Self> {
         match &self.access {
             Access::Reading(_) => Ok(self.clone()),
@@ -204,7 +209,7 @@ impl Volume {
         &self.access
     }
 
-    /// The size of data blocks.
+    /// Returns the sector size: the size of data blocks, in bytes.
     #[must_use]
     pub fn sector_bytes(&self) -> ByteCount {
         ByteCount::new(u64::from(self.view().sector_bytes()))

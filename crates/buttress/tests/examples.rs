@@ -1,5 +1,5 @@
-//! The examples, run as a user would run them, one after another on one volume; what they print is compared with what the
-//! library says.
+//! Runs the examples as a user would, one after another on one volume, and compares their output
+//! with results of the library.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -7,7 +7,7 @@ use buttress::{ByteCount, CheckOptions, Progress, SnapshotMode, Volume};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The program of an example, which `cargo test` builds beside the tests.
+/// Returns the program of an example, which `cargo test` builds beside the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().and_then(Path::parent).unwrap();
@@ -31,7 +31,7 @@ fn run(name: &str, words: &[&Path]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A directory of the host to make volumes from.
+/// Makes a directory of the host from which examples make volumes.
 fn sources(folder: &Path) -> PathBuf {
     let source = folder.join("source");
     std::fs::create_dir_all(source.join("sub/deeper")).unwrap();
@@ -43,14 +43,14 @@ fn sources(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn pack_makes_the_same_bytes_every_time_and_the_others_read_them() {
+fn pack_writes_equal_bytes_that_other_examples_read() {
     let folder = tempfile::tempdir().unwrap();
     let source = sources(folder.path());
     let images = [folder.path().join("one.img"), folder.path().join("two.img")];
     for image in &images {
         run("pack", &[&source, image]);
     }
-    // Sparse files of 1 GiB: compared through the extents that are there.
+    // The images are sparse files of 1 GiB, so `cmp` is used.
     let same = Command::new("cmp").args(&images).status().unwrap();
     assert!(same.success(), "two volumes made from the same directory differ");
     let image = images[0].as_path();
@@ -115,7 +115,7 @@ fn volumes_are_changed_backed_up_and_compared() {
     assert_eq!(run("records", &[&image, path("other")]), "other: 1\n");
     assert_eq!(run("records", &[&image, path("visits")]), "visits: 2\n");
 
-    // Snapshots share already; "a" and "c" of the three do not.
+    // Snapshots already share their extents; of the three files, only "a" and "c" do not.
     {
         let volume = Volume::open_writable(&image).unwrap();
         volume.root().write("apart", vec![3; 200_000]).unwrap();

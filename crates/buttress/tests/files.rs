@@ -1,4 +1,5 @@
-//! What `std::fs` does to a directory of the host and what this crate does to a volume come to the same.
+//! Compares operations of `std::fs` on a directory of the host with operations of this crate on a
+//! volume.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
@@ -230,7 +231,7 @@ fn directories_go_with_all_that_they_hold_but_subvolumes() {
 }
 
 #[test]
-fn snapshots_keep_what_was_and_cross_no_rename() {
+fn snapshots_keep_content_and_renames_do_not_cross_them() {
     let volume = volume();
     let root = volume.root();
     let home = root.create_subvolume("home").unwrap();

@@ -1,4 +1,5 @@
-//! A volume that is open for writing mends what its readers pass over, and is scrubbed while others write.
+//! Tests that a volume open for writing repairs bad copies that reads pass over, and that scrub
+//! works beside writers.
 #![allow(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 64;
 
-/// Content in which every block is another.
+/// Returns content whose blocks all differ.
 fn content() -> Vec<u8> {
     let block = |number: usize| -> Vec<u8> {
         (0..BLOCK)
@@ -24,7 +25,7 @@ fn content() -> Vec<u8> {
     (0..BLOCKS).flat_map(block).collect()
 }
 
-/// Two devices with all of it twice.
+/// Returns two devices that mirror all data.
 fn mirrored() -> Vec<Device> {
     let devices: Vec<Device> = (0..2).map(|_| Device::memory(vec![0; 256 << 20])).collect();
     let volume = Volume::create()
@@ -36,7 +37,7 @@ fn mirrored() -> Vec<Device> {
     devices
 }
 
-/// Where a device has the file's first block.
+/// Returns the address of the file's first block on a device.
 fn place(device: &Device) -> u64 {
     let first = &content()[..BLOCK];
     let step = 1 << 20;
@@ -49,7 +50,7 @@ fn place(device: &Device) -> u64 {
     panic!("the file is on each device")
 }
 
-/// Spoils every second block of the file: on one device and on the other by turns.
+/// Corrupts every second block of the file, on both devices in turn.
 fn rot(devices: &[Device]) -> u64 {
     let places: Vec<u64> = devices.iter().map(place).collect();
     let mut spoilt = 0;
@@ -71,11 +72,11 @@ fn open_writable(devices: &[Device], options: VolumeOptions) -> WritableVolume {
 }
 
 #[test]
-fn what_a_reader_passes_over_is_mended_behind_it() {
+fn bad_copies_that_reads_pass_over_are_repaired() {
     let devices = mirrored();
     let spoilt = rot(&devices);
     let volume = open_writable(&devices, Volume::options());
-    // Whichever copies are read, the group around each of them is looked at whole.
+    // For each bad copy that a read meets, the healer reads the whole group around it.
     assert!(volume.root().read("ledger").unwrap() == content());
     let healed = volume.healed();
     assert_eq!(healed.corrected, spoilt, "{healed:?}");
@@ -87,7 +88,7 @@ fn what_a_reader_passes_over_is_mended_behind_it() {
 }
 
 #[test]
-fn who_does_not_want_it_or_only_reads_heals_nothing() {
+fn volume_without_healing_or_read_only_repairs_nothing() {
     let reading = |devices: &[Device]| open(devices, Volume::options());
     let unhealed = |devices: &[Device]| {
         let volume = open_writable(devices, Volume::options().heal(false));

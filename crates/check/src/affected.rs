@@ -1,5 +1,5 @@
-//! Which files and subvolumes a finding touches, by path. What is damaged may stand in the way; then a finding has no
-//! paths.
+//! The files and subvolumes that a finding affects, by path. Damage may make a path unreadable; a
+//! finding then has no paths.
 
 use crate::finding::Subject;
 use crate::report::Report;
@@ -8,10 +8,10 @@ use buttress_format::{InodeNumber, SubvolumeId, TreeId};
 use buttress_fs::{Filesystem, Location, Progress, Result};
 use std::collections::BTreeMap;
 
-/// For more findings than this nobody reads paths.
+/// The most findings for which paths are looked up; readers do not read more.
 const LOOKED_UP_MAX: usize = 1000;
 
-/// Fills in the paths of all findings.
+/// Adds the paths of affected files to all findings.
 pub(crate) fn fill(
     filesystem: &Filesystem,
     report: &mut Report,

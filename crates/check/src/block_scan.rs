@@ -1,10 +1,10 @@
-//! The scan: every tree block of the volume once, on all cores, in no order.
+//! The scan: reads every tree block of the volume once, on all cores, in no order.
 //!
-//! Of each block its references are taken from the [ledger](crate::fingerprint::Ledger), and of the leaves of
-//! subvolumes the facts about inodes are summed up ([`crate::facts`]). What several trees share is walked once: a
-//! *segment* is the blocks that are reached without passing one with more than one reference. Each segment has its own
-//! sum of facts; a tree's sum is that of all segments it reaches ([`Segments`]), so that snapshots cost what they
-//! do not share.
+//! The scan subtracts each block's references from the [ledger](crate::fingerprint::Ledger), and
+//! sums up the facts about inodes in leaves of subvolumes ([`crate::facts`]). It walks shared parts
+//! of trees once: a *segment* is the set of blocks that are reachable without passing a block with
+//! more than one reference. Each segment has its own sum of facts. The sum of a tree is that of all
+//! segments it reaches ([`Segments`]), so a snapshot costs only what it does not share.
 
 use crate::context::Check;
 use crate::extents::{Extents, block_hash, reference_hash};
@@ -22,17 +22,17 @@ use buttress_fs::Result;
 use buttress_tree::{BlockPointer, Error, Scanner, Tree};
 use std::collections::HashMap;
 
-/// What a scan gives.
+/// The result of a scan.
 pub(crate) struct BlockScan {
     pub(crate) segments: Segments,
     pub(crate) counts: Counts,
-    /// Trees of which a block could not be read, and all references with them.
+    /// Trees with an unreadable block, and so with missing references.
     pub(crate) complete: bool,
-    /// For classic quotas: which segments use which extents.
+    /// For classic quotas, which segments use which extents.
     pub(crate) uses: Option<Uses>,
 }
 
-/// What is counted over all blocks.
+/// Counts over all blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) tree_bytes: u64,
@@ -40,40 +40,40 @@ pub(crate) struct Counts {
     pub(crate) extent_tree_bytes: u64,
     pub(crate) waste_bytes: u64,
     pub(crate) referenced_bytes: u64,
-    /// References to extents of any kind.
+    /// The number of references to extents of any kind.
     pub(crate) references: u64,
-    /// Orphan items by subvolume.
+    /// The number of orphan items of each subvolume.
     pub(crate) orphans: HashMap<TreeId, u64>,
-    /// With simple quotas: bytes of tree blocks by the tree that owns them.
+    /// For simple quotas, the bytes of tree blocks by the tree that owns them.
     pub(crate) owned: HashMap<u64, u64>,
 }
 
-/// What one thread adds up.
+/// The sums of one thread.
 pub(crate) struct Tally {
     counts: Counts,
-    /// Sums of facts by segment.
+    /// Sums of facts, by segment.
     sums: Vec<u64>,
     edges: Edges,
-    /// Segments with blocks that could not be read.
+    /// Segments with unreadable blocks.
     damaged: Vec<u32>,
     uses: Option<Uses>,
-    /// In the name of which tree the block that was visited last refers to its children.
+    /// The tree in whose name the last visited block refers to its children.
     naming: Option<TreeId>,
-    /// Which of its children are gone with a part of its tree.
+    /// The children of that block that were dropped with a part of its tree.
     dropped: Option<Dropped>,
 }
 
-/// What leads from a block to its children.
+/// Facts about the pointer from a block to its child.
 #[derive(Clone, Copy)]
 pub(crate) struct Tag {
     segment: u32,
-    /// In the name of which tree the block above refers to this one; `None` where by its own address.
+    /// The tree in whose name the parent refers to the child; `None` for a full back reference.
     named: Option<TreeId>,
-    /// How far the deletion of the tree has come through which it was reached.
+    /// The drop progress of the tree through which the child was reached.
     dropped: Option<Dropped>,
 }
 
-/// What a walk asks of each block.
+/// The scan as a visitor of blocks.
 pub(crate) struct Walk<'a> {
     pub(crate) check: &'a Check<'a>,
     extents: &'a Extents,
@@ -138,7 +138,8 @@ pub(crate) fn run(
     Ok(scan)
 }
 
-/// How a root refers to its first block. A relocation's is recorded under its own address.
+/// Returns the reference of a root to its first block. For a relocation tree, the block's own
+/// address is recorded.
 pub(crate) fn root_reference(root: &Root) -> Reference {
     if root.is_relocation() {
         Reference::SharedBlock {
@@ -149,12 +150,12 @@ pub(crate) fn root_reference(root: &Root) -> Reference {
     }
 }
 
-/// Whether leaves of this tree hold file extents that refer to data.
+/// Returns whether leaves of this tree have file extent items that refer to data.
 pub(crate) fn refers_to_data(owner: TreeId) -> bool {
     owner.holds_files() || owner == TreeId::ROOT || owner == TreeId::TREE_RELOCATION
 }
 
-/// How a leaf or node of this owner refers to what is below it.
+/// Returns the reference of a leaf or node of this owner to its children.
 pub(crate) fn child_reference(full: bool, block: Logical, owner: TreeId) -> Reference {
     if full {
         Reference::SharedBlock { parent: block }
@@ -163,7 +164,7 @@ pub(crate) fn child_reference(full: bool, block: Logical, owner: TreeId) -> Refe
     }
 }
 
-/// The tree in whose name a reference to a tree block is.
+/// Returns the tree of a keyed reference to a tree block.
 const fn name_in(reference: &Reference) -> Option<TreeId> {
     match reference {
         Reference::TreeBlock { tree } => Some(*tree),
@@ -171,7 +172,8 @@ const fn name_in(reference: &Reference) -> Option<TreeId> {
     }
 }
 
-/// The reference of a file extent item to its data: address, length, reference. `None` for inline content and holes.
+/// Returns the reference of a file extent item to its data: address, length, reference; `None` for
+/// inline content and holes.
 pub(crate) fn data_reference(
     key: &Key,
     extent: &FileExtent<'_>,
@@ -209,7 +211,7 @@ impl Counts {
         }
     }
 
-    /// Orphans have the greatest keys of a subvolume.
+    /// Counts orphan items, which have the greatest keys of a subvolume.
     fn count_orphans(&mut self, tree: TreeId, block: &TreeBlock) {
         let is_orphan = |slot: usize| {
             let key = block.key(slot);
@@ -246,14 +248,15 @@ impl Counts {
     }
 }
 
-/// Whether a child that ends below `end_key` is gone with a part of its tree.
+/// Returns whether a child that ends below `end_key` was dropped with a part of its tree.
 pub(crate) fn is_gone(dropped: Option<Dropped>, parent_level: u8, end_key: Option<Key>) -> bool {
     dropped.is_some_and(|dropped| dropped.has_child_of(parent_level, end_key))
 }
 
 impl Walk<'_> {
-    /// A block lies in one stripe: else neither the kernel's scrub nor a page as large as a stripe can hold it. Chunks begin
-    /// where stripes do, except those that btrfs-convert made of old.
+    /// Checks that a block is in one stripe. Otherwise neither the kernel's scrub nor a page of the
+    /// stripe's size can hold it. Chunks begin at stripe boundaries, except those that
+    /// btrfs-convert made from old data.
     fn check_place(&self, logical: Logical) {
         let stripe = 65_536_u64;
         let length = ByteCount::new(self.check.node_bytes.into());
@@ -269,7 +272,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A tree, for looking something up.
+    /// Returns a tree for lookups.
     pub(crate) fn tree(&self, id: TreeId) -> Option<Tree> {
         self.owners.tree(id)
     }
@@ -279,12 +282,12 @@ impl Walk<'_> {
         self.owners.is_dropped(tree, key)
     }
 
-    /// Where there are checksums.
+    /// Returns the ranges of data with checksums.
     pub(crate) const fn covered(&self) -> &Neighbourhoods {
         &self.extents.covered
     }
 
-    /// Where data without checksums lies.
+    /// Returns the ranges of data without checksums.
     pub(crate) const fn bare(&self) -> &Neighbourhoods {
         &self.extents.bare
     }
@@ -310,7 +313,8 @@ impl Walk<'_> {
         if refers_to_data(header.owner) {
             self.data(tally, block, full, segment);
         }
-        // What a relocation shares with a subvolume may be reached through it first.
+        // Blocks that a relocation tree shares with a subvolume may be reached through the
+        // relocation tree first.
         if pointer.tree.holds_files() || pointer.tree == TreeId::TREE_RELOCATION {
             let sum = facts::of_leaf(self, pointer, block);
             tally.counts.count_orphans(pointer.tree, block);
@@ -348,7 +352,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A child that was reached before: what this pointer promises must be true as well.
+    /// Checks another pointer to a block that was already reached: its expectations must hold too.
     fn reached_again(&self, child: &BlockPointer, first: Option<&Found>) {
         let same = first.is_some_and(|first| *first == Found::of(child));
         if !same && let Err(error) = self.check.forest.read_block(child) {
@@ -357,7 +361,7 @@ impl Walk<'_> {
     }
 }
 
-/// The finding of a block that cannot be had.
+/// Returns the finding of an unreadable block.
 pub(crate) fn damaged(error: &Error) -> Finding {
     let pointer = error.pointer();
     Finding::TreeBlockDamaged {
@@ -384,7 +388,7 @@ impl Scanner for Walk<'_> {
         }
     }
 
-    /// Asked for the children of the block that was visited last.
+    /// Called for the children of the last visited block.
     fn wants(&self, tally: &mut Tally, pointer: &BlockPointer, parent: Tag) -> Option<Tag> {
         let parent_level = pointer.level.saturating_add(1);
         if is_gone(tally.dropped, parent_level, pointer.end_key) {

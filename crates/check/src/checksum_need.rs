@@ -1,4 +1,4 @@
-//! Whether the data that a file refers to has the checksums that it should have, and none that it should not.
+//! Checks that the data of a file has checksums if it must have them, and has none if it must not.
 
 use crate::block_scan::Walk;
 use crate::context::Check;
@@ -13,7 +13,8 @@ use buttress_format::{
 use buttress_fs::Location;
 use buttress_tree::{BlockPointer, ReadAhead, Tree};
 
-/// Checks one file extent item. `inode` is given where it lies in the same leaf: elsewhere only what is missing is looked for.
+/// Checks one file extent item. `inode` is present if it is in the same leaf. Otherwise only
+/// missing checksums are found.
 pub(crate) fn check(
     walk: &Walk<'_>,
     pointer: &BlockPointer,
@@ -53,7 +54,8 @@ pub(crate) fn check(
     }
     if matches!(extent.body, FileExtentBody::Regular(_)) && walk.bare().may_meet(start, end) {
         let bare = without_checksums(walk, pointer, key, inode);
-        // Whatever the inode says: a reader needs the checksums to know whether what it is about to decompress is sound.
+        // Compressed data always needs checksums: a reader must know that the data is valid before
+        // decompressing it.
         if !bare || is_compressed {
             at.check_covered(walk, start, end, bare);
         }
@@ -96,8 +98,9 @@ impl At {
         }
     }
 
-    /// Finds checksums in `[start, end)`. Of a preallocated extent they may be those of another file: the extent was written and cloned in
-    /// part, and a crash took the write from this file, but not from the one that has the clone and was synced.
+    /// Finds checksums in `[start, end)`. Checksums in a preallocated extent may belong to another
+    /// file: the extent was written and cloned in part. A crash then removed the write from this
+    /// file, but not from the synced clone.
     fn check_bare(
         &self,
         walk: &Walk<'_>,
@@ -129,7 +132,8 @@ impl At {
     }
 }
 
-/// What files have as written, plain data of the extent at an address, in order of addresses.
+/// Returns the ranges that files use as written, plain data of the extent at an address, in order
+/// of addresses.
 fn written(walk: &Walk<'_>, logical: Logical) -> Vec<Run> {
     let Ok(references) = walk.check.filesystem.data_references(logical, true) else {
         return Vec::new();
@@ -155,7 +159,7 @@ fn written(walk: &Walk<'_>, logical: Logical) -> Vec<Run> {
     written
 }
 
-/// What the first list has and the second has not.
+/// Returns the ranges that are in the first list and not in the second.
 fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     let mut rest = Vec::new();
     runs::compare(
@@ -167,7 +171,8 @@ fn without(runs: &[Run], others: &[Run]) -> Vec<Run> {
     rest
 }
 
-/// Whether the inode's content has no checksums. Returns true where the inode cannot be read, or is gone with a part of its tree.
+/// Returns whether the inode's data has no checksums; true if the inode is unreadable, or was
+/// dropped with a part of its tree.
 fn without_checksums(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, inode: Option<&InodeItem>) -> bool {
     if let Some(inode) = inode {
         return inode.flags.contains(InodeFlags::NODATASUM);
@@ -182,7 +187,7 @@ fn without_checksums(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, inode: 
         .map_or(true, |inode| inode.flags.contains(InodeFlags::NODATASUM))
 }
 
-/// The parts of `[start, end)` without checksums; none where the tree cannot be read.
+/// Returns the parts of `[start, end)` without checksums; none if the tree is unreadable.
 pub(crate) fn missing(check: &Check<'_>, tree: Option<&Tree>, start: u64, end: u64) -> Vec<Run> {
     let Some(covered) = tree.and_then(|tree| covered(check, tree, start, end)) else {
         return Vec::new();
@@ -190,7 +195,7 @@ pub(crate) fn missing(check: &Check<'_>, tree: Option<&Tree>, start: u64, end: u
     without(&[(start, end)], &covered)
 }
 
-/// The parts of `[start, end)` with checksums; `None` where the tree cannot be read.
+/// Returns the parts of `[start, end)` with checksums; `None` if the tree is unreadable.
 fn covered(check: &Check<'_>, tree: &Tree, start: u64, end: u64) -> Option<Vec<Run>> {
     let size = ByteCount::of(check.filesystem.checksum_type().size_bytes()).get();
     let first = key_at(start.saturating_sub(item_reach(check)));

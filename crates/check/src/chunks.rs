@@ -1,4 +1,4 @@
-//! Chunks against block groups, device extents and device items.
+//! Compares chunks with block groups, device extents and device items.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -22,7 +22,7 @@ pub(crate) struct Group {
     pub(crate) flags: BlockGroupFlags,
 }
 
-/// All block groups in order of address, each compared with its chunk.
+/// Returns all block groups in order of address, each compared with its chunk.
 pub(crate) fn groups(check: &Check<'_>, roots: &[Root], items: &ChunkItems) -> Result<Vec<Group>> {
     let own_tree = check.superblock().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
     let id = if own_tree {
@@ -81,7 +81,8 @@ pub(crate) fn groups(check: &Check<'_>, roots: &[Root], items: &ChunkItems) -> R
             groups.push(group);
         }
     }
-    // Chunks that overlap do not open; groups that do are cut, so that each address belongs to one.
+    // A volume with overlapping chunks does not open. Overlapping groups are cut, so that each
+    // address belongs to one.
     groups.dedup_by(|next, previous| next.start < previous.end);
     Ok(groups)
 }
@@ -101,7 +102,7 @@ impl Group {
     }
 }
 
-/// The block group of a chunk in the extent tree.
+/// Returns the block group of a chunk in the extent tree.
 fn find(tree: &Tree, start: u64, length: ByteCount) -> Option<Group> {
     let key = Key::new(ObjectId::new(start), ItemType::BLOCK_GROUP_ITEM, length.get());
     let item = tree.get(&key).ok()??;
@@ -109,7 +110,7 @@ fn find(tree: &Tree, start: u64, length: ByteCount) -> Option<Group> {
     Some(Group::of(&item))
 }
 
-/// A stripe as its device extent must be.
+/// A stripe, as its device extent must record it.
 #[derive(Clone, Copy)]
 struct Stripe {
     chunk: Logical,

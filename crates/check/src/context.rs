@@ -1,4 +1,4 @@
-//! What all parts of a check share.
+//! The state that all parts of a check share.
 
 use crate::Options;
 use crate::finding::Finding;
@@ -10,11 +10,11 @@ use buttress_tree::{Forest, Tree};
 use buttress_volume::Volume;
 use std::sync::Arc;
 
-/// A check that runs.
+/// A check in progress.
 pub(crate) struct Check<'a> {
-    /// The volume as a file system: for names, and for what a damaged tree still gives.
+    /// The volume as a file system, for names, and for items of damaged trees.
     pub(crate) filesystem: &'a Filesystem,
-    /// A forest of the check's own: what is read through it comes from the devices.
+    /// The check's own node cache: every read through it comes from the devices.
     pub(crate) forest: Arc<Forest>,
     pub(crate) progress: &'a Progress,
     pub(crate) sector_bytes: u32,
@@ -57,7 +57,7 @@ impl<'a> Check<'a> {
         self.forest.block_format()
     }
 
-    /// The tree with this id, where it has a root.
+    /// Returns the tree with this id, if it has a root.
     pub(crate) fn tree(&self, id: TreeId, roots: &[Root]) -> Option<Tree> {
         let root = roots.iter().rev().find(|root| root.id() == id)?;
         Some(self.forest.tree(root.pointer))
@@ -76,7 +76,7 @@ impl<'a> Check<'a> {
         self.collector.skip(step, reason);
     }
 
-    /// Whether the tree block at `logical` was found to have no good copy.
+    /// Returns whether the check found no valid copy of the tree block at `logical`.
     pub(crate) fn is_lost(&self, logical: Logical) -> bool {
         self.collector.is_lost(logical)
     }

@@ -1,7 +1,8 @@
-//! Checksum items against data extents: which checksums are of no data, and which data has none.
+//! Compares checksum items with data extents: finds checksums without data, and marks data without
+//! checksums.
 //!
-//! Data may rightly have none (files with NODATASUM, preallocated space), so the second is only marked here; where
-//! files refer to it, they are asked.
+//! Data may legitimately have no checksums (files with NODATASUM, preallocated space), so such data
+//! is only marked here. The check of the files that refer to it decides.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -12,19 +13,20 @@ use buttress_format::{ByteCount, ItemType, Key, Logical, ObjectId};
 use buttress_fs::Result;
 use buttress_tree::{ReadAhead, Tree};
 
-/// The key of checksums from `start` on.
+/// Returns the key of checksums from `start` on.
 pub(crate) const fn key_at(start: u64) -> Key {
     Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, start)
 }
 
-/// How many bytes of data the checksums of one item cover at most.
+/// Returns the most bytes of data that the checksums of one item cover.
 pub(crate) fn item_reach(check: &Check<'_>) -> u64 {
     let size = ByteCount::of(check.filesystem.checksum_type().size_bytes()).get();
     let sectors = u64::from(check.node_bytes).checked_div(size).unwrap_or(0);
     sectors.saturating_mul(u64::from(check.sector_bytes))
 }
 
-/// Where data in `[start, end)` has checksums; `None` when that cannot be read. Adds up the bytes of checksums.
+/// Returns the ranges with checksums in `[start, end)`; `None` if they cannot be read. Adds up the
+/// bytes of checksums.
 pub(crate) fn read(
     check: &Check<'_>,
     tree: &Tree,
@@ -53,7 +55,7 @@ pub(crate) fn read(
             let length = ByteCount::of(item.data.len()).get();
             let sectors = length.checked_div(size).unwrap_or(0);
             let to = from.saturating_add(sectors.saturating_mul(u64::from(check.sector_bytes)));
-            // Within a leaf the check of the block sees to that.
+            // The check of the leaf itself detects overlaps within a leaf.
             if from < previous_end && from >= start {
                 check.find(Finding::ChecksumsOverlap {
                     logical: Logical::new(from),
@@ -71,8 +73,8 @@ pub(crate) fn read(
     Ok(complete.then_some(covered))
 }
 
-/// Compares checksums with data, both of the same stretch of addresses, and marks where there are checksums, and where data
-/// without. Data that only the pending log has may have got its checksums already.
+/// Compares checksums with data of the same range of addresses, and marks data with and without
+/// checksums. Data that only the pending log refers to may already have its checksums.
 pub(crate) fn compare(
     check: &Check<'_>,
     covered: &[Run],

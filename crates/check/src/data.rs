@@ -1,4 +1,4 @@
-//! Data against its checksums: every copy of everything that has one, on all cores.
+//! Verifies data against its checksums: every copy, on all cores.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -12,16 +12,16 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
-/// How much data is read at once.
+/// The bytes of data that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// A row of sectors with their checksums.
+/// Consecutive sectors with their checksums.
 struct Piece {
     logical: Logical,
     packed: Vec<u8>,
 }
 
-/// Takes pieces off the checksum tree.
+/// Reads pieces from the checksum tree.
 struct Source {
     tree: Tree,
     at: Option<buttress_format::Key>,
@@ -35,7 +35,7 @@ struct Verifier<'a> {
     verified: AtomicU64,
 }
 
-/// Verifies all data; how many bytes there were.
+/// Verifies all data. Returns the number of bytes.
 pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
     let Some(tree) = check.tree(TreeId::CHECKSUM, roots) else {
         return Ok(0);
@@ -57,7 +57,7 @@ pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<u64> {
 }
 
 impl Source {
-    /// The next piece. What cannot be read is passed over; it is reported where all blocks are looked at.
+    /// Returns the next piece. Skips unreadable items, which the scan of all blocks reports.
     fn next(&mut self, check: &Check<'_>, checksum_type: ChecksumType) -> Option<Piece> {
         while self.pieces.is_empty() {
             let from = self.at?;
@@ -94,7 +94,8 @@ impl Source {
         let mut from = item.start;
         while from < item.end {
             let to = from.saturating_add(ByteCount::new(PIECE_BYTES)).min(item.end);
-            // A piece that crosses from one chunk to another may have more copies in one of them.
+            // If a piece crosses from one chunk to another, the chunks may have different numbers
+            // of copies.
             let map = check.volume().chunk_map();
             let to = map.find(from).map_or(to, |chunk| to.min(chunk.end()));
             if let Some((logical, packed)) = item.range(from, to) {
@@ -123,7 +124,7 @@ impl Verifier<'_> {
         let size = self.checksum_type.size_bytes();
         let sectors = piece.packed.len().checked_div(size).unwrap_or(0);
         let length = sectors.saturating_mul(sector);
-        // Checksums of addresses that no chunk maps are a finding of their own.
+        // Checksums of addresses that no chunk maps are a separate finding.
         let Ok(copies) = volume.copies(piece.logical) else {
             return;
         };
@@ -175,8 +176,8 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    /// The sectors of a piece by stripe units. With parity, the devices that a copy comes from change from unit to unit, so
-    /// that each may be there where the piece as a whole is not.
+    /// Returns the sectors of a piece by stripe units. With parity, the devices of a copy change
+    /// from unit to unit. Each unit may then be readable although the piece as a whole is not.
     fn units(&self, piece: &Piece, sectors: usize) -> Vec<Range<usize>> {
         let map = self.check.volume().chunk_map();
         let offset = map
@@ -201,7 +202,8 @@ impl Verifier<'_> {
         parts
     }
 
-    /// A copy that is bad; where it is the only one, the data is lost, which is said instead.
+    /// Reports a bad copy. If it is the only copy, the data is lost, and the finding is about lost
+    /// data instead.
     fn report_copy(&self, piece: &Piece, copy: u32, failed: &[bool], reason: &str) {
         if self
             .check
@@ -222,7 +224,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Sectors that are bad in all copies.
+    /// Reports sectors that are bad in all copies.
     fn report_lost(&self, piece: &Piece, sectors: usize, bad: &[Vec<bool>]) {
         let is_lost = |sector: usize| bad.iter().all(|copy| copy.get(sector) == Some(&true));
         let lost: Vec<bool> = (0..sectors).map(is_lost).collect();
@@ -244,7 +246,7 @@ impl Verifier<'_> {
     }
 }
 
-/// The ranges of `true`.
+/// Returns the ranges of `true`.
 fn ranges(marks: &[bool]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (index, _) in marks.iter().enumerate().filter(|(_, mark)| **mark) {

@@ -1,9 +1,10 @@
-//! The extent tree, block group by block group on all cores: extents against block groups, free space and checksums;
-//! and the recorded side of all references, which goes to the [`Ledger`].
+//! The extent tree, one block group after another on all cores: compares extents with block groups,
+//! free space and checksums, and adds all recorded references to the [`Ledger`].
 //!
-//! Extents come in order of address, and so do free space and checksums, so that each block group is one merge of
-//! three lists. Nothing is kept of an extent but its sum in the ledger, and two sets of tree blocks: those with full
-//! back references, whose children are recorded under their address, and those that several parents share.
+//! Extents, free space and checksums are all in order of address, so the check of a block group is
+//! one merge of three lists. It keeps only an extent's sum in the ledger, and two sets of tree
+//! blocks. The first set contains blocks with full back references, whose children are recorded
+//! under their address. The second contains blocks with several parents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -24,31 +25,31 @@ use buttress_tree::{ReadAhead, Tree};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 
-/// What all parts of the extent tree give together.
+/// The combined result of all parts of the extent tree.
 pub(crate) struct Extents {
-    /// Recorded references, less those that are found.
+    /// Recorded references minus found references.
     pub(crate) ledger: Ledger,
     /// Tree blocks whose children are recorded under their address.
     pub(crate) full: Sectors,
     /// Tree blocks with more than one reference.
     pub(crate) shared: Sectors,
-    /// Where data without checksums lies.
+    /// The ranges of data without checksums.
     pub(crate) bare: Neighbourhoods,
-    /// Where there are checksums.
+    /// The ranges of data with checksums.
     pub(crate) covered: Neighbourhoods,
-    /// Sums.
+    /// Sums over all extents.
     pub(crate) sums: Sums,
-    /// Whether all of the extent tree could be read.
+    /// Whether the whole extent tree was readable.
     pub(crate) complete: bool,
 }
 
-/// What is summed up over all extents.
+/// Sums over all extents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) used: u64,
     pub(crate) data: u64,
     pub(crate) checksums: u64,
-    /// With simple quotas: bytes of data by the tree that owns them.
+    /// For simple quotas, the bytes of data by the tree that owns them.
     pub(crate) owned: BTreeMap<u64, u64>,
 }
 
@@ -64,7 +65,7 @@ impl Sums {
     }
 }
 
-/// The hash of a reference to an extent.
+/// Returns the hash of a reference to an extent.
 pub(crate) fn reference_hash(logical: Logical, length: ByteCount, reference: &Reference) -> Hash {
     let at = |fact| Hash::of(fact).number(logical.get());
     match *reference {
@@ -79,7 +80,7 @@ pub(crate) fn reference_hash(logical: Logical, length: ByteCount, reference: &Re
     }
 }
 
-/// The hash of a tree block.
+/// Returns the hash of a tree block.
 pub(crate) fn block_hash(logical: Logical, level: u8, generation: Generation) -> Hash {
     Hash::of(Fact::Block)
         .number(logical.get())
@@ -87,7 +88,7 @@ pub(crate) fn block_hash(logical: Logical, level: u8, generation: Generation) ->
         .number(generation.get())
 }
 
-/// A recorded reference and how often it counts; `None` for the owner that simple quotas keep.
+/// Returns a recorded reference and its count; `None` for the owner reference of simple quotas.
 pub(crate) fn recorded(reference: &InlineReference) -> Option<(Reference, u64)> {
     Some(match reference {
         InlineReference::Owner { .. } => return None,
@@ -107,7 +108,7 @@ pub(crate) fn recorded(reference: &InlineReference) -> Option<(Reference, u64)> 
     })
 }
 
-/// A block group, or what lies between two.
+/// A block group, or the range between two block groups.
 struct Part<'a> {
     start: u64,
     end: u64,
@@ -140,14 +141,14 @@ fn parts(groups: &[Group]) -> Vec<Part<'_>> {
     parts
 }
 
-/// The trees that are merged, and what the pending log uses.
+/// The trees to be merged, and the extents of the pending log.
 struct Trees<'a> {
     log: Option<&'a Log>,
     extents: Tree,
     free_space: Option<Tree>,
     checksums: Option<Tree>,
     groups_inside: bool,
-    /// With simple quotas, data counts from this generation on.
+    /// The first generation of data that simple quotas count.
     counted_from: Option<Generation>,
 }
 
@@ -210,7 +211,7 @@ pub(crate) fn read(
     Ok(extents)
 }
 
-/// One part; whether all of it could be read.
+/// Reads one part. Returns whether all of it was readable.
 fn read_part(
     check: &Check<'_>,
     trees: &Trees<'_>,
@@ -271,7 +272,7 @@ fn read_part(
             }
         }
         if let Some(covered) = covered {
-            // What only the log uses lies in this part, or in none.
+            // Data that only the log uses is in this part, or in none.
             let marks = (&extents.covered, &extents.bare);
             coverage::compare(check, &covered, &data, trees.log, (start, end), marks);
         }
@@ -287,7 +288,7 @@ struct Open {
     counted: u64,
 }
 
-/// One part of the extent tree while it is read.
+/// A part of the extent tree while it is read.
 struct Scan<'a> {
     check: &'a Check<'a>,
     part: &'a Part<'a>,
@@ -295,7 +296,7 @@ struct Scan<'a> {
     extents: &'a Extents,
     sums: &'a mut Sums,
     open: Option<Open>,
-    /// Where the last extent ends.
+    /// The end of the last extent.
     covered_to: u64,
     used: u64,
     free: Vec<Run>,
@@ -377,7 +378,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether an extent lies where it may, and what is free before it.
+    /// Checks that an extent is in a suitable block group, and collects the free range before it.
     fn place(&mut self, extent: &ExtentItem) {
         let (start, end) = (extent.start.get(), extent.end().get());
         if start < self.covered_to {
@@ -437,7 +438,7 @@ impl Scan<'_> {
         }
     }
 
-    /// All references of the extent were read.
+    /// Ends an extent after all its references were read.
     fn close(&mut self) {
         if let Some(open) = self.open.take()
             && open.counted != open.references
@@ -450,7 +451,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Bytes in use, what is free, and where data lies.
+    /// Returns the bytes in use, the free ranges, and the ranges of data.
     fn finish(mut self) -> (u64, Vec<Run>, Vec<Run>) {
         runs::push(&mut self.free, self.covered_to, self.part.end);
         self.sums.used = self.sums.used.saturating_add(self.used);

@@ -1,23 +1,24 @@
-//! What the items of one leaf of a subvolume say of inodes, names and extents, as one sum.
+//! The facts that the items of one leaf state about inodes, names and extents, as one sum.
 //!
-//! Each thing that two items must agree on is a fact that one of them adds and the other takes away, so that the sum
-//! over all leaves of a subvolume is zero:
+//! If two items must agree on a fact, one adds the fact and the other subtracts it. The sum over
+//! all leaves of a subvolume is therefore zero:
 //!
-//! | added by | taken away by |
+//! | added by | subtracted by |
 //! |---|---|
-//! | each name in `INODE_REF` and `INODE_EXTREF`: a link | the inode's number of links, as many |
-//! | the same: directory, index, inode, name | the `DIR_INDEX` |
-//! | each `DIR_INDEX`: directory, location, kind, name | the `DIR_ITEM` |
-//! | each `DIR_INDEX`: the kind of its inode | the inode, once for each link |
+//! | each name in `INODE_REF` and `INODE_EXTREF`: a link | the inode's link count, as many times |
+//! | each such name: directory, index, inode, name | the `DIR_INDEX` |
+//! | each `DIR_INDEX`: directory, location, type, name | the `DIR_ITEM` |
+//! | each `DIR_INDEX`: the file type of its inode | the inode, once for each link |
 //! | the length of each name in `DIR_ITEM` and `DIR_INDEX` | the directory's size |
 //! | the length of each file extent that is no hole | the inode's `nbytes` |
 //! | an inode without links | its orphan item |
 //!
-//! What has to do with neighbours in order of keys (an inode item before all else of its inode, extents that do not
-//! overlap, holes) is checked here and now, with the first key of the next leaf, which the parent tells.
+//! Rules about neighbours in key order are checked here directly: an inode item before all other
+//! items of its inode, extents that do not overlap, holes. The parent supplies the first key of the
+//! next leaf.
 //!
-//! Source: on-disk format documentation, sections "INODE_ITEM", "INODE_REF", "DIR_ITEM", "DIR_INDEX",
-//! "EXTENT_DATA".
+//! Source: on-disk format documentation, sections "INODE_ITEM", "INODE_REF", "DIR_ITEM",
+//! "DIR_INDEX", "EXTENT_DATA".
 
 use crate::block_scan::Walk;
 use crate::checksum_need;
@@ -31,17 +32,17 @@ use buttress_format::{
 };
 use buttress_tree::BlockPointer;
 
-/// The root directory names itself `..`, with an index that leads nowhere.
+/// Returns whether this is the root directory's own name `..`, which has no directory entry.
 pub(crate) fn is_own_parent(inode: InodeNumber, name: &InodeName<'_>) -> bool {
     name.parent == inode && inode == InodeNumber::ROOT_DIRECTORY
 }
 
-/// Whether a number is a file's. Beyond are caches of old kernels.
+/// Returns whether a number belongs to a file. Greater numbers belong to caches of old kernels.
 pub(crate) fn is_file(objectid: ObjectId) -> bool {
     objectid >= ObjectId::FIRST_FREE && objectid <= ObjectId::LAST_FREE
 }
 
-/// How many bytes of `nbytes` a file extent item stands for.
+/// Returns the bytes that a file extent item adds to `nbytes`.
 pub(crate) fn extent_bytes(extent: &FileExtent<'_>) -> u64 {
     match &extent.body {
         FileExtentBody::Inline(_) => extent.ram_bytes.get(),
@@ -52,7 +53,7 @@ pub(crate) fn extent_bytes(extent: &FileExtent<'_>) -> u64 {
     }
 }
 
-/// The sum of the item's facts.
+/// Returns the sum of an item's facts.
 pub(crate) fn of_item(key: &Key, data: &[u8], sector_bytes: u32) -> u64 {
     let number = key.objectid.get();
     if key.objectid == ObjectId::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM {
@@ -149,7 +150,7 @@ fn of_entry(key: &Key, entry: &DirItem<'_>) -> u64 {
         .wrapping_sub(name_hash(directory, key.offset, inode, entry.name))
 }
 
-/// The sum of a leaf's facts; what can be told wrong at once is.
+/// Returns the sum of a leaf's facts, and reports errors that the leaf alone shows.
 pub(crate) fn of_leaf(walk: &Walk<'_>, pointer: &BlockPointer, block: &TreeBlock) -> u64 {
     let check = walk.check;
     let mut sum = 0_u64;
@@ -197,7 +198,7 @@ pub(crate) fn of_leaf(walk: &Walk<'_>, pointer: &BlockPointer, block: &TreeBlock
     sum
 }
 
-/// Items that an inode item leads.
+/// Returns whether an inode item must precede items of this type.
 const fn is_led(item_type: ItemType) -> bool {
     matches!(
         item_type,
@@ -210,7 +211,8 @@ const fn is_led(item_type: ItemType) -> bool {
     )
 }
 
-/// Where two leaves meet: `last` is the last key of one, `next` the first of the other.
+/// Checks the border of two leaves: `last` is the last key of one, `next` the first key of the
+/// other.
 fn check_border(walk: &Walk<'_>, pointer: &BlockPointer, last: &Key, extent_end: u64, next: &Key) {
     let Some(subvolume) = rules::tree_of_files(pointer.tree) else {
         return;
@@ -230,8 +232,9 @@ fn check_border(walk: &Walk<'_>, pointer: &BlockPointer, last: &Key, extent_end:
     }
 }
 
-/// Without the NO_HOLES feature every part of a file has an item. Files that lie in one leaf are settled there; what
-/// goes on elsewhere, or seems to have a hole, is looked at from its beginning.
+/// Without the NO_HOLES feature, every range of a file has an item. Files within one leaf are
+/// checked there. A file that continues in another leaf, or seems to have a hole, is checked from
+/// its beginning.
 #[derive(Default)]
 struct Holes {
     inode: Option<(ObjectId, InodeItem)>,
@@ -240,7 +243,7 @@ struct Holes {
 }
 
 impl Holes {
-    /// Settles the inode before, and goes on with `next`.
+    /// Ends the check of the previous inode, and continues with `next`.
     fn begin(&mut self, walk: &Walk<'_>, pointer: &BlockPointer, next: Option<(ObjectId, InodeItem)>) {
         if walk.no_holes {
             return;

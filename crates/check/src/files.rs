@@ -1,7 +1,8 @@
-//! One subvolume, item by item: tells what is wrong where its sum of facts is not zero.
+//! Checks one subvolume item by item, to find the errors behind a sum of facts that is not zero.
 //!
-//! Leaves are read in order, so the items of an inode come together and add up; the other side of each name is
-//! looked up. That takes a descent for each name, but no memory, and only subvolumes that are known to be wrong pay.
+//! Leaves are read in order, so the items of an inode are adjacent and are added up. The other item
+//! of each name is looked up. The lookups cost one descent for each name, but no memory, and run
+//! only for subvolumes with a known error.
 
 use crate::context::Check;
 use crate::facts;
@@ -16,11 +17,11 @@ use buttress_format::{
 use buttress_fs::{Name, Result};
 use buttress_tree::{ReadAhead, Tree};
 
-/// What has been seen of one inode.
+/// The state of the current inode.
 struct Current {
     number: InodeNumber,
     item: Option<InodeItem>,
-    /// Whether an orphan item says that it is to be deleted: then it may be half gone already.
+    /// Whether an orphan item marks the inode for deletion, so that some of its items may be gone.
     waits: bool,
     names: u64,
     name_bytes: u64,
@@ -49,17 +50,18 @@ struct Pass<'a> {
     tree: &'a Tree,
     subvolume: SubvolumeId,
     current: Option<Current>,
-    /// How many findings there were.
+    /// The number of findings.
     found: u64,
-    /// What orphan items without an inode to clean up take from the sum: they are no damage.
+    /// The amount that leftover orphan items without an inode subtract from the sum. They are no
+    /// damage.
     allowed: u64,
-    /// Whether there are inodes that wait for deletion, which may leave a sum of any kind.
+    /// Whether some inodes are pending deletion, which may leave any sum.
     waits: bool,
-    /// Whether everything could be read.
+    /// Whether the whole subvolume was readable.
     complete: bool,
 }
 
-/// Looks at every item of a subvolume whose sum of facts is `sum`; `None` where that is not known.
+/// Checks every item of a subvolume whose sum of facts is `sum`; `None` if the sum is unknown.
 pub(crate) fn check_each(
     check: &Check<'_>,
     tree: &Tree,
@@ -104,7 +106,8 @@ impl Pass<'_> {
         self.check.find(finding);
     }
 
-    /// The answer of a look-up; what cannot be read is taken to be in order, as it is reported elsewhere.
+    /// Returns the result of a lookup. An unreadable block counts as no error, because another step
+    /// reports it.
     fn known<T>(&mut self, result: buttress_tree::Result<T>) -> Option<T> {
         self.complete &= result.is_ok();
         result.ok()
@@ -166,14 +169,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether an orphan item says that an inode is to be deleted; so it is taken where that cannot be read.
+    /// Returns whether an orphan item marks an inode for deletion; true if that is unreadable.
     fn has_orphan_item(&mut self, inode: InodeNumber) -> bool {
         let key = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, inode.get());
         let tree = self.tree;
         !matches!(self.known(tree.get(&key)), Some(None))
     }
 
-    /// An orphan item stands for an inode without links; one that stands for none is left over.
+    /// Handles an orphan item: it belongs to an inode without links, or is left over.
     fn orphan(&mut self, inode: u64) {
         let key = Key::new(ObjectId::new(inode), ItemType::INODE_ITEM, 0);
         let tree = self.tree;
@@ -194,7 +197,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether the inode whose items are being read waits for deletion.
+    /// Returns whether the current inode is pending deletion.
     fn is_waiting(&self) -> bool {
         self.current.as_ref().is_some_and(|current| current.waits)
     }
@@ -256,7 +259,7 @@ impl Pass<'_> {
         }
     }
 
-    /// An entry that leads to an inode of the same subvolume.
+    /// Checks an entry that leads to an inode of the same subvolume.
     fn file_entry(&mut self, directory: InodeNumber, key: &Key, entry: &DirItem<'_>) {
         let (tree, subvolume, name) = (self.tree, self.subvolume, || Name::from(entry.name));
         let inode = InodeNumber::new(entry.location.objectid.get());
@@ -266,7 +269,7 @@ impl Pass<'_> {
         };
         let item = item.and_then(|item| InodeItem::parse(&inode_key, item.data()).ok());
         let Some(item) = item else {
-            // Cleaning may have come to the child before it comes to the directory.
+            // Cleanup may have removed the child before it removes the directory.
             if !self.is_waiting() {
                 self.find(Finding::EntryWithoutInode {
                     subvolume,
@@ -277,7 +280,8 @@ impl Pass<'_> {
             }
             return;
         };
-        // Cleaning removes the entries with the directory, and each child by its own orphan item.
+        // Cleanup removes the entries together with the directory, and each child by its own orphan
+        // item.
         if self.is_waiting() && item.nlink == 0 && self.has_orphan_item(inode) {
             return;
         }
@@ -301,7 +305,7 @@ impl Pass<'_> {
         }
     }
 
-    /// All items of the inode were seen.
+    /// Ends the current inode after all its items.
     fn finish(&mut self) {
         let Some(current) = self.current.take() else {
             return;
@@ -361,7 +365,7 @@ impl Pass<'_> {
     }
 }
 
-/// Finds the parts of a file below its size that have no item.
+/// Finds the ranges of a file below its size that have no item.
 pub(crate) fn check_holes(
     check: &Check<'_>,
     tree: Option<&Tree>,
@@ -385,7 +389,7 @@ pub(crate) fn check_holes(
         });
     };
     for extent in tree.range(key(0)..key(end.get()), ReadAhead::Forward) {
-        // What cannot be read is reported where all blocks are looked at.
+        // The scan of all blocks reports unreadable blocks.
         let Ok(extent) = extent else { return };
         let Ok(parsed) = FileExtent::parse(&extent.key(), extent.data(), check.sector_bytes) else {
             return;

@@ -1,7 +1,8 @@
-//! What the check can find: one variant for each finding, with a code that stays.
+//! The findings of the check: one variant for each, with a code that never changes.
 //!
-//! The variants, their codes, grades and messages are in `list`, in a module for each step. A finding is data: its code and its fields
-//! ([`Finding::fields`]) go to JSON as they are; its [`Display`](core::fmt::Display) is the sentence for people.
+//! `list` has the variants, their codes, grades and messages, in a module for each step. A finding
+//! is data. JSON output has its code and its fields ([`Finding::fields`]). Its
+//! [`Display`](core::fmt::Display) is the sentence for users.
 
 mod list;
 
@@ -14,20 +15,20 @@ use buttress_fs::Name;
 use core::fmt;
 use uuid::Uuid;
 
-/// What a finding means for who asks whether the volume is in order. A [`Note`](crate::Note) is of the lowest level; only the
-/// other two make the outcome of a check a bad one.
+/// The severity of a result. A [`Note`](crate::Note) has the lowest level; only the other two
+/// levels make a check fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// A state that the kernel leaves behind, or passes over, and no damage.
+    /// A state that the kernel leaves or ignores, and that is no damage.
     Note,
-    /// A copy is bad or missing; what it holds is there elsewhere.
+    /// A copy is bad or missing; another copy has its content.
     LostRedundancy,
-    /// Something is wrong.
+    /// Data or metadata is wrong.
     Error,
 }
 
 impl Level {
-    /// The level in words.
+    /// Returns the name of the level.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,24 +45,24 @@ impl fmt::Display for Level {
     }
 }
 
-/// How bad a finding is, by what follows from it.
+/// The grade of a finding, by its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grade {
-    /// One copy is bad or missing; what it holds is there elsewhere.
+    /// A copy is bad or missing; another copy has its content.
     Redundancy,
-    /// Two places contradict one another. Nothing is lost, and writing makes it no worse.
+    /// Two records contradict each other. Nothing is lost, and writes do not make the error worse.
     Inconsistent,
-    /// What is there can be read, but writing to the volume may destroy it.
+    /// All content is readable, but writes to the volume may destroy some of it.
     Unsafe,
-    /// Something cannot be read any more.
+    /// Some content is no longer readable.
     Loss,
 }
 
 impl Grade {
-    /// All grades, the lightest first.
+    /// All grades, least severe first.
     pub const ALL: [Self; 4] = [Self::Redundancy, Self::Inconsistent, Self::Unsafe, Self::Loss];
 
-    /// The level of findings of this grade.
+    /// Returns the level of findings of this grade.
     #[must_use]
     pub const fn level(self) -> Level {
         match self {
@@ -70,7 +71,7 @@ impl Grade {
         }
     }
 
-    /// The grade in one word.
+    /// Returns the grade in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,15 +92,15 @@ impl fmt::Display for Grade {
 /// A field of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number: an address, a count, bytes.
+    /// A number, such as an address, a count or a size in bytes.
     Number(u64),
-    /// Words.
+    /// A text.
     Text(String),
     /// A name, in bytes.
     Name(Vec<u8>),
 }
 
-/// What a finding is about, for telling which files and subvolumes it touches.
+/// The subject of a finding, from which the affected files and subvolumes are derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// The volume.
@@ -108,11 +109,11 @@ pub enum Subject {
     Tree(TreeId),
     /// An inode.
     Inode(SubvolumeId, InodeNumber),
-    /// What lies at an address.
+    /// The extent or block at an address.
     Address(Logical),
 }
 
-/// What fields of findings become in reports.
+/// The conversion of a finding's fields for reports.
 pub(crate) trait Field {
     fn value(&self) -> Value;
 }
@@ -162,28 +163,28 @@ impl Field for Name {
 /// A reference to an extent, from its user's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reference {
-    /// A tree block, by its tree.
+    /// A keyed reference to a tree block.
     TreeBlock {
-        /// The tree.
+        /// The tree that owns the block.
         tree: TreeId,
     },
-    /// A tree block, by the block above it.
+    /// A full back reference to a tree block, by its parent.
     SharedBlock {
-        /// The block above.
+        /// The address of the parent block.
         parent: Logical,
     },
-    /// Data, by tree, inode and the offset in the file at which the extent would begin.
+    /// A keyed reference to data: tree, inode and the file offset at which the extent would begin.
     Data {
         /// The tree.
         tree: TreeId,
         /// The inode.
         inode: InodeNumber,
-        /// The offset; wraps below zero.
+        /// The file offset; wraps below zero.
         offset: u64,
     },
-    /// Data, by the leaf.
+    /// A full back reference to data, by the leaf.
     SharedData {
-        /// The leaf.
+        /// The address of the leaf.
         parent: Logical,
     },
 }
@@ -208,7 +209,7 @@ macro_rules! findings {
             $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
         } $message:literal
     )*) => {
-        /// Something that is wrong with a volume.
+        /// An error of a volume.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Finding {
@@ -216,35 +217,35 @@ macro_rules! findings {
         }
 
         impl Finding {
-            /// Every code, with the grade and the step of its finding.
+            /// All codes, with the grade and the step of each finding.
             pub const CODES: &'static [(&'static str, Grade, Step)] =
                 &[$(($code, Grade::$grade, Step::$step),)*];
 
-            /// The code of the finding, which stays the same between versions.
+            /// Returns the code of the finding, which never changes between versions.
             #[must_use]
             pub const fn code(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $code,)* }
             }
 
-            /// How bad it is.
+            /// Returns the grade of the finding.
             #[must_use]
             pub const fn grade(&self) -> Grade {
                 match self { $(Self::$variant { .. } => Grade::$grade,)* }
             }
 
-            /// Whether it is an error, or a copy that is lost.
+            /// Returns the level of the finding: an error, or lost redundancy.
             #[must_use]
             pub const fn level(&self) -> Level {
                 self.grade().level()
             }
 
-            /// In which step it was found.
+            /// Returns the step that found it.
             #[must_use]
             pub const fn step(&self) -> Step {
                 match self { $(Self::$variant { .. } => Step::$step,)* }
             }
 
-            /// The fields with their names.
+            /// Returns the fields with their names.
             #[must_use]
             pub fn fields(&self) -> Vec<(&'static str, Value)> {
                 match self {

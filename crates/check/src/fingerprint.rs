@@ -1,36 +1,37 @@
-//! Sums that tell whether two sides name the same things, without keeping the things.
+//! Sums of hashes that show whether two sides state the same facts, without keeping the facts.
 //!
-//! Each fact (a reference, a name, a link) has a 64-bit hash; one side adds it, the other takes it away. Sums do
-//! not depend on order, so the blocks of a volume can be looked at in any order, on all cores, and parts that
-//! trees share are added up once. A sum of zero means that the sides agree, but for one chance in 2^64; only where it
-//! is not zero are the facts themselves gathered and compared, which finds what differs.
+//! Each fact (a reference, a name, a link) has a 64-bit hash. The first side adds the hash, the
+//! other subtracts it. Sums do not depend on order, so all cores can read the blocks of a volume in
+//! any order. Parts that trees share are added once. A sum of zero means that the sides agree, with
+//! an error chance of 1 in 2^64. Only if a sum is not zero are the facts themselves collected and
+//! compared.
 //!
-//! A [`Ledger`] holds such sums for stretches of addresses, so that gathering is about few of them.
+//! A [`Ledger`] holds such sums for ranges of addresses, so that few facts need to be collected.
 //!
-//! The hashes are good mixers and no secrets: who makes a volume to deceive the check may succeed, with no more
-//! harm than a volume that is called sound.
+//! The hashes mix well but are not secret. An attacker may craft a damaged volume that the check
+//! reports as valid, with no other harm.
 
 use buttress_exact::{Exact as _, u64_of};
 use buttress_format::Logical;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What a hash is about: facts of different kinds never cancel out.
+/// The kind of a hashed fact: facts of different kinds never cancel out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Fact {
-    /// A reference to a tree block by its tree: address, tree.
+    /// A keyed reference to a tree block: address, tree.
     TreeBlock = 0xd6e8_feb8_6659_fd93,
-    /// A reference to a tree block by its parent: address, parent.
+    /// A full back reference to a tree block: address, parent.
     SharedBlock = 0xa076_1d64_78bd_642f,
-    /// A reference to data by tree, inode and offset: address, length, tree, inode, offset.
+    /// A keyed reference to data: address, length, tree, inode, offset.
     Data = 0xe703_7ed1_a0b4_28db,
-    /// A reference to data by its leaf: address, length, leaf.
+    /// A full back reference to data: address, length, leaf.
     SharedData = 0x8ebc_6af0_9c88_c6e3,
     /// A tree block: address, level, generation.
     Block = 0x5899_65cc_7537_4cc3,
     /// A link of an inode: the inode.
     Link = 0x1d8e_4e27_c47d_124f,
-    /// The kind of an inode, once for each link: inode, kind.
+    /// The file type of an inode, once for each link: inode, type.
     Kind = 0xeb44_acca_b455_d165,
     /// A byte of a directory's size: the directory.
     DirectorySize = 0x9c6e_6877_736c_46e3,
@@ -38,15 +39,15 @@ pub(crate) enum Fact {
     FileBytes = 0x3f84_d5b5_b547_0917,
     /// An inode without links: the inode.
     Orphan = 0xc2b2_ae3d_27d4_eb4f,
-    /// A name as index and link know it: directory, index, inode, name.
+    /// A name as index and inode reference record it: directory, index, inode, name.
     Name = 0x27d4_eb2f_1656_67c5,
-    /// An entry as index and hash know it: directory, location, kind, name.
+    /// An entry as index and hash item record it: directory, location, type, name.
     Entry = 0x85eb_ca77_c2b2_ae63,
 }
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Both halves of a product, folded.
+/// Returns both halves of a product, folded.
 const fn fold(left: u64, right: u64) -> u64 {
     let product = (left as u128).wrapping_mul(right as u128);
     #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
@@ -54,7 +55,7 @@ const fn fold(left: u64, right: u64) -> u64 {
     folded
 }
 
-/// The hash of a fact, put together word by word. Always odd, so that no multiple below 2^64 of it is zero.
+/// The hash of a fact, built word by word. It is always odd, so no multiple below 2^64 is zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hash(u64);
 
@@ -90,23 +91,24 @@ impl Hash {
         fold(self.0 ^ MULTIPLIER, self.0.rotate_left(32) | 1) | 1
     }
 
-    /// The hash, this many times.
+    /// Returns the hash multiplied by a count.
     pub(crate) const fn times(self, count: u64) -> u64 {
         self.get().wrapping_mul(count)
     }
 }
 
-/// How many bytes of addresses go to one sum.
+/// The length of a range of addresses with one sum, as a power of two.
 const STRETCH_SHIFT: u32 = 20;
 
-/// Sums by address. Several stretches may share one.
+/// Sums by address. Several ranges may share one sum.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     sums: Vec<AtomicU64>,
 }
 
 impl Ledger {
-    /// A ledger for a volume with this many bytes of extents: between 4,096 and 1,048,576 sums.
+    /// Returns a ledger for a volume with this many bytes of extents: between 4,096 and 1,048,576
+    /// sums.
     pub(crate) fn new(used_bytes: u64) -> Self {
         let count = (used_bytes >> STRETCH_SHIFT)
             .clamp(1 << 12, 1 << 20)
@@ -116,12 +118,12 @@ impl Ledger {
         }
     }
 
-    /// How many sums there are.
+    /// Returns the number of sums.
     pub(crate) fn len(&self) -> u64 {
         u64_of(self.sums.len())
     }
 
-    /// The number of the sum that `logical` belongs to.
+    /// Returns the index of the sum of `logical`.
     pub(crate) fn place(&self, logical: Logical) -> usize {
         let mixed = fold((logical.get() >> STRETCH_SHIFT) ^ MULTIPLIER, MULTIPLIER | 1);
         let mask = self.sums.len().saturating_sub(1);
@@ -138,7 +140,7 @@ impl Ledger {
         self.add(logical, value.wrapping_neg());
     }
 
-    /// The numbers of the sums that are not zero.
+    /// Returns the indexes of the sums that are not zero.
     pub(crate) fn differing(&self) -> Vec<usize> {
         let sums = self.sums.iter().enumerate();
         sums.filter(|(_, sum)| sum.load(Ordering::Relaxed) != 0)
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_balances_in_any_order_and_names_what_does_not() {
+    fn ledger_balances_in_any_order_and_names_differences() {
         let ledger = Ledger::new(1 << 30);
         let facts: Vec<(Logical, u64)> = (0..5000_u64)
             .map(|number| {

@@ -1,4 +1,5 @@
-//! The free space tree of one block group: read as a list of ranges, and compared with what extents leave free.
+//! The free-space tree of one block group, read as a list of ranges and compared with the gaps
+//! between extents.
 
 use crate::chunks::Group;
 use crate::context::Check;
@@ -11,19 +12,20 @@ use buttress_format::{
 };
 use buttress_tree::{ReadAhead, Tree};
 
-/// The free space that is recorded for a stretch of addresses.
+/// The recorded free space of a range of addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     runs: Vec<Run>,
-    /// How many ranges the items hold: each extent item counts, neighbouring bits are one.
+    /// The number of recorded ranges: each extent item counts, and adjacent bits count as one
+    /// range.
     count: u64,
     info: Option<FreeSpaceInfo>,
-    /// Whether all of it could be read.
+    /// Whether the whole record was readable.
     complete: bool,
 }
 
 impl Recorded {
-    /// Reads what is recorded for `[start, end)`, which is a block group, or lies between two.
+    /// Reads the record of `[start, end)`, which is a block group or the range between two.
     pub(crate) fn read(check: &Check<'_>, tree: &Tree, start: u64, end: u64, group: Option<&Group>) -> Self {
         let mut recorded = Self {
             complete: true,
@@ -102,7 +104,7 @@ impl Recorded {
         }
     }
 
-    /// Compares with what is free in `group`.
+    /// Compares the record with the free ranges of `group`.
     pub(crate) fn compare(mut self, check: &Check<'_>, group: &Group, free: &[Run]) {
         if !self.complete {
             return;
@@ -141,8 +143,8 @@ impl Recorded {
     }
 }
 
-/// An item that belongs to no block group. Below the first one (`is_below`) it is what older versions of mkfs.btrfs leave of
-/// the chunks that they begin with; nothing else leaves any.
+/// Reports an item that belongs to no block group. Below the first block group (`is_below`), older
+/// versions of mkfs.btrfs leave such items for their first chunks; no other program leaves any.
 fn report_stray(check: &Check<'_>, key: &Key, is_below: bool) {
     let (logical, length) = (Logical::new(key.objectid.get()), ByteCount::new(key.offset));
     if is_below {

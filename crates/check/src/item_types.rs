@@ -1,7 +1,8 @@
-//! Which types of items each tree holds.
+//! The item types of each tree.
 //!
-//! The checks of a block look at items that they know, wherever they are. Here a type that has no name, or belongs to
-//! another kind of tree, is found: nothing would ever look for it there. Trees that have no list here may hold anything.
+//! Block checks verify items of known types in any tree. This module finds items whose type is
+//! unknown or belongs to another kind of tree, where no program would search it. A tree without a
+//! list here may have any items.
 //!
 //! Source: on-disk format documentation, sections "Reserved objectids" and "Item types".
 
@@ -55,7 +56,7 @@ const FILES: Types = Types::of(&[
     ItemType::DIR_INDEX,
     ItemType::EXTENT_DATA,
 ]);
-/// Beside root items it has a directory of its own and the inodes of v1 caches.
+/// The root tree's items: root items, a directory, and the inodes of v1 caches.
 const ROOTS: Types = FILES.and(Types::of(&[
     ItemType::ROOT_ITEM,
     ItemType::ROOT_BACKREF,
@@ -91,7 +92,7 @@ const FREE_SPACE: Types = Types::of(&[
     ItemType::FREE_SPACE_EXTENT,
     ItemType::FREE_SPACE_BITMAP,
 ]);
-/// A log holds what a subvolume does, which ranges of directories it holds completely, and checksums.
+/// A log's items: those of a subvolume, completely logged ranges of directories, and checksums.
 const LOG: Types = FILES.and(Types::of(&[
     ItemType::DIR_LOG_ITEM,
     ItemType::DIR_LOG_INDEX,
@@ -99,7 +100,7 @@ const LOG: Types = FILES.and(Types::of(&[
     ItemType::ROOT_ITEM,
 ]));
 
-/// What a tree holds.
+/// Returns the item types of a tree.
 fn types_of(tree: TreeId) -> Option<Types> {
     Some(match tree {
         TreeId::ROOT => ROOTS,
@@ -119,15 +120,15 @@ fn types_of(tree: TreeId) -> Option<Types> {
     })
 }
 
-/// The header of a v1 cache has the type number 0.
+/// Returns whether an item is the header of a v1 cache, which has the type number 0.
 fn is_cache_header(tree: TreeId, key: &Key) -> bool {
     key.item_type == ItemType(0)
         && key.objectid == ObjectId::FREE_SPACE
         && (tree == TreeId::ROOT || tree.as_subvolume().is_some())
 }
 
-/// The inode and the name of a root directory in the uuid tree. Versions 4.16 to 4.19 of mkfs.btrfs made them, as in a
-/// subvolume. The kernel passes both over.
+/// Returns whether an item is the inode or the name of a root directory in the uuid tree.
+/// mkfs.btrfs 4.16 to 4.19 made these items, as in a subvolume. The kernel ignores both.
 fn is_directory_of_uuids(tree: TreeId, key: &Key) -> bool {
     let root = ObjectId::FIRST_FREE;
     let is_inode = key.item_type == ItemType::INODE_ITEM && key.offset == 0;
@@ -135,7 +136,7 @@ fn is_directory_of_uuids(tree: TreeId, key: &Key) -> bool {
     tree == TreeId::UUID && key.objectid == root && (is_inode || is_name)
 }
 
-/// Finds the items of a leaf that do not belong to its tree.
+/// Finds the items of a leaf whose type does not belong in its tree.
 pub(crate) fn check(check: &Check<'_>, pointer: &BlockPointer, block: &TreeBlock) {
     if !block.is_leaf() {
         return;
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(lists.len(), 12);
         for item_type in (0..=u8::MAX).map(ItemType) {
             let belongs = lists.iter().any(|types| types.contains(item_type));
-            // Inline only; for marking; of a tree that has no list.
+            // These types are inline only, are markers, or belong to a tree without a list.
             let nowhere = [
                 ItemType::EXTENT_OWNER_REF,
                 ItemType::STRING_ITEM,

@@ -1,43 +1,45 @@
-//! Check: every cross-reference of a volume, read-only.
+//! Check: verifies every cross-reference of a volume, read-only.
 //!
-//! [`check`] goes over all of a volume that is open and says what is wrong with it: [`Finding`]s, each with a code
-//! that stays, a [`Level`], a [`Grade`] and the files that it touches, and [`Note`]s on states that are no damage. What was
-//! read comes from the devices, around every cache.
+//! [`check`] reads an open volume completely and reports its errors as [`Finding`]s. Each has a
+//! code that never changes, a [`Level`], a [`Grade`] and the affected files. [`Note`]s report
+//! states that are no damage. All reads come from the devices, not from a cache.
 //!
 //! # How
 //!
-//! 1. Superblocks, root items, chunks, device extents and block groups are few: each is compared with its
-//!    counterparts directly.
-//! 2. Extent tree, free space tree and checksum tree are merged by address, block group by block group.
+//! 1. Superblocks, root items, chunks, device extents and block groups are few: each is compared
+//!   with its counterparts directly.
+//! 2. Extent tree, free-space tree and checksum tree are merged by address, one block group after
+//!   another.
 //! 3. All trees are walked, every block once, in order of address, on all cores.
 //!
-//! What lies far apart in these walks (an extent and who uses it, a name and its inode) is compared by sums of hashes
-//! that cancel out when both sides agree: that takes memory for neither. Only where a sum does not come out are
-//! the things themselves gathered: references of those addresses, or the items of that subvolume. So a sound
-//! volume is read once, whatever its size and however many snapshots it has, and a damaged one about twice.
+//! Related facts can be far apart in these walks: an extent and its users, a name and its inode.
+//! The check compares them by sums of hashes that cancel out if both sides agree, and keeps neither
+//! in memory. Only if a sum is not zero does it collect the facts themselves: the references of
+//! those addresses, or the items of that subvolume. A valid volume is therefore read once, at any
+//! size and with any number of snapshots, and a damaged one about twice.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`finding`], [`report`] | what is found, and how it is told |
+//! | [`finding`], [`report`] | findings, and the report |
 //! | `log` | the pending log |
 //! | `superblocks`, `roots`, `chunks` | step 1 |
 //! | `extents`, `free_space`, `coverage` | step 2 |
 //! | `block_scan`, `segments`, `owners`, `item_types`, `facts`, `checksum_need` | step 3 |
-//! | `recount`, `files` | where sums do not come out |
+//! | `recount`, `files` | the search behind sums that are not zero |
 //! | `data` | data against checksums |
 //! | `root_references`, `quotas` | places of subvolumes, uuids; quota groups |
 //! | `fingerprint`, `sectors`, `runs`, `threads`, `names`, `affected` | tools |
 //!
 //! # Bounds
 //!
-//! Beside the cache's budget a check holds a bit for each sector of tree blocks, some 100 bytes for each tree block
-//! with several references, 8 bytes for each pointer to one, and the free and the covered ranges of one block group for
-//! each core.
+//! Besides the cache's budget, a check needs one bit for each sector of tree blocks. It needs some
+//! 100 bytes for each tree block with several references, and 8 bytes for each pointer to such a
+//! block. Each core holds the free and the covered ranges of one block group.
 //!
-//! # What is not checked
+//! # Not checked
 //!
-//! The content of the v1 space cache, RAID stripe and remap trees beyond the structure of
-//! their blocks, parity of RAID5 and RAID6 (which scrub does).
+//! A check skips the content of the v1 space cache, and the parity of RAID5 and RAID6, which scrub
+//! checks. Of RAID stripe and remap trees it checks only the structure of their blocks.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -87,16 +89,16 @@ use buttress_format::{
 use buttress_fs::{Filesystem, Progress, Result};
 use buttress_volume::FaultReason;
 
-/// What to check and how.
+/// Options of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whether all data is read and compared with its checksums, every copy of it.
+    /// Whether all data is read and compared with its checksums, in every copy.
     pub data_checksums: bool,
-    /// The budget of the cache that the check reads through.
+    /// The budget of the check's own cache.
     pub cache: ByteCount,
-    /// How many findings are kept; all are counted.
+    /// The most findings that are kept; all are counted.
     pub findings_max: usize,
-    /// How many paths are looked up for a finding.
+    /// The most paths that are looked up for a finding.
     pub affected_max: usize,
 }
 
@@ -114,15 +116,16 @@ impl Default for Options {
 /// Checks a volume.
 ///
 /// # Errors
-/// [`buttress_fs::Error::Cancelled`]. What is wrong with the volume is in the report.
+/// [`buttress_fs::Error::Cancelled`]. The report has the errors of the volume.
 pub fn check(filesystem: &Filesystem, options: &Options, progress: &Progress) -> Result<Report> {
     check_with(filesystem, options, progress, &|_, _| {})
 }
 
-/// As [`check`]; `on_step` is called when a step begins, with the reason where the volume has nothing for it.
+/// Checks a volume as [`check`] does, and calls `on_step` when a step begins. If a step does not
+/// apply to the volume, the call has the reason.
 ///
 /// # Errors
-/// As there.
+/// As for [`check`].
 pub fn check_with(
     filesystem: &Filesystem,
     options: &Options,
@@ -168,7 +171,7 @@ pub fn check_with(
     Ok(report)
 }
 
-/// The two walks over everything, and the third where they do not agree.
+/// Makes the two walks over all trees, and the third if their sums differ.
 fn read_all(
     check: &Check<'_>,
     roots: &[Root],
@@ -193,7 +196,8 @@ fn read_all(
     Ok((extents, scan))
 }
 
-/// How much will be read, as block groups count it: all tree blocks, and where it is asked for all data.
+/// Returns the bytes to be read, from the counts of block groups: all tree blocks and, if
+/// requested, all data.
 fn bytes_to_read(groups: &[chunks::Group], with_data: bool) -> ByteCount {
     let is_read = |group: &&chunks::Group| with_data || group.flags.intersects(TREE_GROUPS);
     let used = groups
@@ -203,13 +207,13 @@ fn bytes_to_read(groups: &[chunks::Group], with_data: bool) -> ByteCount {
     used.fold(ByteCount::ZERO, ByteCount::saturating_add)
 }
 
-/// The block groups that hold tree blocks.
+/// The flags of block groups with tree blocks.
 const TREE_GROUPS: BlockGroupFlags = BlockGroupFlags::METADATA.union(BlockGroupFlags::SYSTEM);
 
-/// Copies of tree blocks that were passed over on the way to a good one.
+/// Reports bad copies of tree blocks that reads passed over.
 fn note_copies(check: &Check<'_>) {
     for fault in check.volume().faults().faults {
-        // Of a device that is not there, and of a block without a good copy, that is said already.
+        // Missing devices and blocks without a valid copy have other findings.
         if matches!(fault.reason, FaultReason::Missing) || check.is_lost(fault.logical) {
             continue;
         }
@@ -222,7 +226,7 @@ fn note_copies(check: &Check<'_>) {
     }
 }
 
-/// How free space is kept, where it is not in a tree that was compared.
+/// Notes the form of free space records, if it is not a tree that was compared.
 fn note_free_space(check: &Check<'_>, roots: &[Root]) {
     let superblock = check.superblock();
     let has = |feature| superblock.compat_ro.contains(feature);
@@ -246,7 +250,7 @@ fn note_free_space(check: &Check<'_>, roots: &[Root]) {
     }
 }
 
-/// Trees of files whose facts do not add up are looked at item by item.
+/// Checks subvolumes whose sums of facts are not zero item by item.
 fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()> {
     for (tree, count) in &scan.counts.orphans {
         if let Some(subvolume) = tree.as_subvolume() {
@@ -267,7 +271,7 @@ fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()
         let tree = check.forest.tree(root.pointer);
         let subvolume = SubvolumeId::new(root.id().get());
         match totals.as_ref().map(|totals| totals.get(index).copied()) {
-            // Sums were not kept: each subvolume is looked at.
+            // The sums were not kept, so each subvolume is checked.
             None => files::check_each(check, &tree, subvolume, None)?,
             Some(Some(Some(0))) => {}
             Some(Some(Some(sum))) => files::check_each(check, &tree, subvolume, Some(sum))?,
@@ -279,7 +283,8 @@ fn check_files(check: &Check<'_>, roots: &[Root], scan: &BlockScan) -> Result<()
     Ok(())
 }
 
-/// A subvolume has a root directory, and so have the tree of a data relocation and those that mirror subvolumes.
+/// Checks that a tree has a root directory: subvolumes, the data relocation tree, and trees that
+/// mirror subvolumes have one.
 fn check_root_inode(check: &Check<'_>, root: &Root) {
     let top = Key::new(ObjectId::FIRST_FREE, ItemType::INODE_ITEM, 0);
     let tree = root.id();

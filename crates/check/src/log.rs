@@ -1,11 +1,12 @@
-//! The pending log: what the next mount replays.
+//! The pending log, which the next mount replays.
 //!
-//! A log is a tree of root items, one for each subvolume that it is of, and their trees. All of it is of the transaction after
-//! the commit, so the extent tree knows nothing of it: neither its blocks nor the data that only it refers to lie in an
-//! extent. It must not touch anything that does; and what it has for data needs checksums, in the log or outside.
+//! A log is a tree of root items, one for each logged subvolume, and their trees. It belongs to the
+//! transaction after the commit, so the extent tree does not contain it: its blocks, and data that
+//! only the log refers to, are in no extent. They must not overlap any extent. Data of the log
+//! needs checksums, in the log or outside of it.
 //!
-//! Blocks are read once, whatever leads to them. What is kept of them, their places and those of their data, is bounded by
-//! [`KEPT_MAX`].
+//! Each block is read once, whichever pointers lead to it. The kept addresses of blocks and data
+//! are bounded by [`KEPT_MAX`].
 //!
 //! Source: on-disk format documentation, section "Log tree".
 
@@ -30,10 +31,10 @@ use buttress_fs::Result;
 use buttress_tree::{BlockPointer, Error, ReadAhead, RootPointer, Scanner};
 use std::collections::{BTreeMap, HashSet};
 
-/// How many places are kept of one log; a log of the kernel has some thousands.
+/// The most addresses that are kept of one log; a log of the kernel has some thousands.
 const KEPT_MAX: usize = 1 << 20;
 
-/// What lies at a place of the log.
+/// The kind of object at an address of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Block,
@@ -49,7 +50,7 @@ impl Kind {
     }
 }
 
-/// A place that the log uses.
+/// A range of addresses that the log uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     start: u64,
@@ -57,20 +58,20 @@ struct Place {
     kind: Kind,
 }
 
-/// A part of a logged file that lies on disk.
+/// A part of a logged file with an extent on disk.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     subvolume: TreeId,
     inode: InodeNumber,
     offset: FileOffset,
-    /// What of it needs checksums.
+    /// The part of it that needs checksums.
     sums: Run,
 }
 
-/// What there is in the pending log.
+/// The content of the pending log.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// In order of address, apart from one another.
+    /// Ranges in order of address, not overlapping.
     places: Vec<Place>,
     parts: Vec<Part>,
     checksums: Vec<Run>,
@@ -79,7 +80,7 @@ pub(crate) struct Log {
     subvolumes: BTreeMap<TreeId, RootPointer>,
 }
 
-/// Reads the log, where there is one.
+/// Reads the pending log, if there is one.
 pub(crate) fn read(check: &Check<'_>) -> Result<Option<Log>> {
     let superblock = check.superblock();
     if superblock.log_root == Logical::MIN {
@@ -88,7 +89,7 @@ pub(crate) fn read(check: &Check<'_>) -> Result<Option<Log>> {
         return Ok(None);
     }
     check.begin(Step::Log);
-    // A log follows the commit that the superblock belongs to.
+    // A log has the generation after the superblock's commit.
     let root = RootPointer {
         tree: TreeId::TREE_LOG,
         logical: superblock.log_root,
@@ -128,7 +129,7 @@ pub(crate) fn read(check: &Check<'_>) -> Result<Option<Log>> {
     Ok(Some(log))
 }
 
-/// The logs of subvolumes. A block that cannot be had is found where all blocks of the log are looked at.
+/// Returns the logs of subvolumes. The walk over all blocks of the log reports unreadable blocks.
 fn subvolumes(check: &Check<'_>, root: RootPointer) -> Result<BTreeMap<TreeId, RootPointer>> {
     let mut subvolumes = BTreeMap::new();
     for item in check.forest.tree(root).range(.., ReadAhead::None) {
@@ -152,7 +153,7 @@ fn subvolumes(check: &Check<'_>, root: RootPointer) -> Result<BTreeMap<TreeId, R
 }
 
 impl Log {
-    /// Puts places in order. The same data may be there several times; nothing else may overlap.
+    /// Sorts ranges. Equal data ranges may repeat; other ranges must not overlap.
     fn settle(&mut self, check: &Check<'_>, mut places: Vec<Place>) {
         places.sort_unstable();
         places.dedup();
@@ -174,7 +175,7 @@ impl Log {
         self.checksums = joined;
     }
 
-    /// Whether data that the log uses begins at `logical`.
+    /// Returns whether data of the log begins at `logical`.
     pub(crate) fn uses(&self, logical: Logical) -> bool {
         let found = self
             .places
@@ -183,13 +184,13 @@ impl Log {
         place.is_some_and(|place| place.kind == Kind::Data)
     }
 
-    /// Where the data of the log lies, in order.
+    /// Returns the ranges of the log's data, in order.
     pub(crate) fn data_runs(&self) -> impl Iterator<Item = Run> + '_ {
         let data = self.places.iter().filter(|place| place.kind == Kind::Data);
         data.map(|place| (place.start, place.end))
     }
 
-    /// An extent of the commit: the log may refer to it, and must not lie in it.
+    /// Handles an extent of the commit: the log may refer to it, but must not overlap it.
     pub(crate) fn meet(&self, check: &Check<'_>, extent: &ExtentItem) {
         let (start, end) = (extent.start.get(), extent.end().get());
         let before = self.places.partition_point(|place| place.start < end);
@@ -202,7 +203,7 @@ impl Log {
         }
     }
 
-    /// Whether all of it lies in block groups for it, and belongs to subvolumes that there are.
+    /// Checks that the log is in block groups of its type, and belongs to existing subvolumes.
     pub(crate) fn check_places(&self, check: &Check<'_>, groups: &[Group], roots: &[Root]) {
         for place in &self.places {
             let index = groups.partition_point(|group| group.end <= place.start);
@@ -229,7 +230,7 @@ impl Log {
         }
     }
 
-    /// Whether all data that should has checksums.
+    /// Checks that all data of the log that needs checksums has them.
     pub(crate) fn check_checksums(&self, check: &Check<'_>, roots: &[Root]) -> Result<()> {
         let tree = check.tree(TreeId::CHECKSUM, roots);
         for part in &self.parts {
@@ -274,7 +275,7 @@ struct Walk<'a> {
     seen: Sectors,
 }
 
-/// What one thread finds.
+/// The results of one thread.
 #[derive(Default)]
 struct Tally {
     places: Vec<Place>,
@@ -285,7 +286,7 @@ struct Tally {
 }
 
 impl Walk<'_> {
-    /// Each block of a log belongs to one place in one tree.
+    /// Records a visit of a block, which must belong to one place in one tree.
     fn enter(&self, logical: Logical) -> bool {
         let is_new = self.seen.insert(logical);
         if !is_new {
@@ -362,7 +363,7 @@ impl Walk<'_> {
 
 impl Scanner for Walk<'_> {
     type Tally = Tally;
-    /// The subvolume.
+    /// The subvolume of the log.
     type Tag = TreeId;
 
     fn begin(&self) -> Tally {

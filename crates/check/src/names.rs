@@ -1,18 +1,18 @@
-//! Looking names up: entries by index and by hash, links from the inode's side.
+//! Lookups of names: entries by index and by hash, and references of the inode.
 
 use buttress_format::{
     DirItems, FileKind, InodeExtrefs, InodeNumber, InodeRefs, ItemType, Key, extref_hash, name_hash,
 };
 use buttress_tree::{Result, Tree};
 
-/// What an entry leads to.
+/// The target of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) location: Key,
     pub(crate) kind: FileKind,
 }
 
-/// The target of the `DIR_INDEX` of `directory` at `index`, where it has this name.
+/// Returns the target of the `DIR_INDEX` of `directory` at `index`, if it has this name.
 pub(crate) fn by_index(
     tree: &Tree,
     directory: InodeNumber,
@@ -26,7 +26,7 @@ pub(crate) fn by_index(
     )
 }
 
-/// The target of the `DIR_ITEM` of `directory` with this name.
+/// Returns the target of the `DIR_ITEM` of `directory` with this name.
 pub(crate) fn by_hash(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Result<Option<Target>> {
     let hash = name_hash(name);
     entry(
@@ -50,7 +50,8 @@ fn entry(tree: &Tree, key: &Key, name: &[u8]) -> Result<Option<Target>> {
     }))
 }
 
-/// Whether the inode knows that it has this name in `directory`, at this index where one is given.
+/// Returns whether the inode has a reference with this name in `directory`, and with this index if
+/// one is given.
 pub(crate) fn has_link(
     tree: &Tree,
     inode: InodeNumber,
@@ -75,7 +76,7 @@ pub(crate) fn has_link(
     Ok(names.is_ok_and(|mut names| names.any(|own| own.parent == directory && fits(own.name, own.index))))
 }
 
-/// What of an entry is missing, by name of its items; `None` when nothing is.
+/// Returns the names of an entry's missing items; `None` if none is missing.
 pub(crate) const fn missing(index: bool, hash: bool) -> Option<&'static str> {
     match (index, hash) {
         (true, true) => None,

@@ -1,13 +1,14 @@
-//! Whether the owner of a tree block holds it.
+//! Checks that the owner of a tree block reaches the block.
 //!
-//! A block without full back references counts what is below it by name, for the tree that its header names: so that
-//! tree must hold it. It does where one of the block's references is by that tree. Where all are by other trees or by
-//! the blocks above, as a balance leaves them, going down the owner's tree must lead to the block. A tree that lets
-//! go of a block which others still share gives it full back references first.
+//! A block without full back references holds keyed references to its children in the name of the
+//! tree in its header, so that tree must reach it. It does if one of the block's references is
+//! keyed to that tree. If all its references are by other trees or by parents, as after a balance,
+//! a descent in the owner's tree must lead to the block. A tree that drops a block which others
+//! still share first converts the block to full back references.
 //!
-//! Most blocks are known to be held by the way to them: the block above refers to them in the owner's name, or
-//! the way began in the owner's tree. Only for the others the owner's tree is gone down, through the cache; nothing is
-//! kept of them.
+//! The path to most blocks already shows this: the parent refers to the block in the owner's name,
+//! or the path began in the owner's tree. Only for other blocks the check descends the owner's
+//! tree, through the cache, and keeps nothing.
 
 use crate::context::Check;
 use crate::extents::recorded;
@@ -22,22 +23,24 @@ use buttress_tree::{BlockPointer, ReadAhead, RootPointer, Tree};
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
-/// The revision of back references that Linux writes since 2.6.31, and the last one so far.
+/// The back reference revision that Linux writes since 2.6.31, the newest so far.
 const MIXED_REFERENCES: u8 = 1;
 
-/// The trees of a volume, for going down them.
+/// The trees of a volume, for lookups in them.
 pub(crate) struct Owners<'a> {
     check: &'a Check<'a>,
     trees: HashMap<TreeId, RootPointer>,
-    /// How far the deletion of subvolumes has come.
+    /// The drop progress of subvolumes.
     dropped: HashMap<TreeId, Dropped>,
     /// Tree blocks with more than one reference.
     shared: &'a Sectors,
-    /// Subvolumes that are being deleted.
+    /// Subvolumes that are being dropped.
     dead: HashSet<TreeId>,
-    /// Whether a relocation goes on: it gives blocks full back references before it takes them out of their tree.
+    /// Whether a relocation is in progress. It converts blocks to full back references before it
+    /// removes them from their tree.
     relocates: bool,
-    /// Whether all of the root tree can be read: only then a tree without a root item is not there.
+    /// Whether the whole root tree is readable. Only then does a tree without a root item not
+    /// exist.
     all_known: OnceLock<bool>,
 }
 
@@ -58,21 +61,21 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// A tree, for looking something up.
+    /// Returns a tree for lookups.
     pub(crate) fn tree(&self, id: TreeId) -> Option<Tree> {
         Some(self.check.forest.tree(*self.trees.get(&id)?))
     }
 
-    /// Returns whether a key is in the part of a tree that was dropped. Lookups must not go there: those blocks are
-    /// free, and other content may have overwritten them.
+    /// Returns whether a key is in the dropped part of a tree. Lookups must not go there: those
+    /// blocks are free, and other content may have overwritten them.
     pub(crate) fn is_dropped(&self, tree: TreeId, key: &Key) -> bool {
         self.dropped
             .get(&tree)
             .is_some_and(|dropped| dropped.has_key(key))
     }
 
-    /// A block without full back references, reached by `pointer`, to which the block above refers in the name of
-    /// `named`, if in any.
+    /// Checks a block without full back references, reached by `pointer`. `named` is the tree of
+    /// the parent's keyed reference, if it has one.
     pub(crate) fn look_at(&self, pointer: &BlockPointer, block: &TreeBlock, named: Option<TreeId>) {
         let owner = block.header().owner;
         if named == Some(owner) || pointer.tree == owner || owner.as_subvolume().is_none() {
@@ -94,8 +97,8 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Whether the flags and the revision in the header of a block are ones that its tree can have. A relocation makes blocks
-    /// only for trees that can share them.
+    /// Checks that the flags and the revision in a block's header are possible in its tree. A
+    /// relocation makes blocks only for trees that can share them.
     pub(crate) fn look_at_header(check: &Check<'_>, pointer: &BlockPointer, block: &TreeBlock) {
         let header = block.header();
         let known = HeaderFlags::WRITTEN.union(HeaderFlags::RELOC);
@@ -119,12 +122,13 @@ impl<'a> Owners<'a> {
         });
     }
 
-    /// Whether a block has full back references where it may, and where it must. Each tree refers in its own name to what is
-    /// below the blocks that it holds and were made for it; a block is given full back references when its tree lets go of it
-    /// while others share it, and by a relocation, which marks what it makes.
+    /// Checks that a block has full back references if it must, and has none if it must not. A tree
+    /// holds keyed references to the children of its own blocks. A block gets full back references
+    /// when its tree drops it while others share it. A relocation also makes them, and marks its
+    /// blocks.
     pub(crate) fn look_at_flags(&self, pointer: &BlockPointer, block: &TreeBlock, full: bool) {
         let header = block.header();
-        // The first format knows no other kind.
+        // The first format has only full back references.
         if header.backref_revision == 0 || pointer.tree == TreeId::DATA_RELOCATION {
             return;
         }
@@ -147,7 +151,8 @@ impl<'a> Owners<'a> {
         });
     }
 
-    /// Whether the tree that a block was made for is the only one that holds it, and is not on its way to let go of it.
+    /// Returns whether the tree for which a block was made is the only tree that reaches it, and is
+    /// not being dropped.
     fn is_own(&self, pointer: &BlockPointer, block: &TreeBlock) -> bool {
         !self.relocates
             && pointer.tree == block.header().owner
@@ -155,10 +160,10 @@ impl<'a> Owners<'a> {
             && !self.dead.contains(&pointer.tree)
     }
 
-    /// Whether the tree at `root` holds this block. One of which a block on the way cannot be had may: that is found
-    /// where all blocks are looked at.
+    /// Returns whether the tree at `root` reaches this block; true if a block on the path is
+    /// unreadable, which the scan of all blocks reports.
     fn leads_to(&self, root: &RootPointer, block: &TreeBlock) -> bool {
-        // What has no key has nothing below it.
+        // A block without keys has no children.
         let Some(first) = block.key(0) else {
             return true;
         };
@@ -192,8 +197,9 @@ impl<'a> Owners<'a> {
         })
     }
 
-    /// Whether a reference to a block is recorded for `owner`: another block above it may refer to it so. Where its
-    /// extent cannot be read, or is not there, nothing is known of it but that, which is found elsewhere.
+    /// Returns whether a keyed reference of `owner` to the block is recorded, through which another
+    /// parent may refer to it. Returns true if the extent item is missing or unreadable, which
+    /// other steps report.
     fn is_named(&self, logical: Logical, owner: TreeId) -> bool {
         let Some(tree) = self.tree(TreeId::EXTENT) else {
             return true;

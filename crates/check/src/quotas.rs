@@ -1,8 +1,8 @@
-//! Quota groups against what subvolumes use.
+//! Compares quota groups with the use of space by subvolumes.
 //!
-//! Simple quotas count an extent for the tree that made it, so sums by owner are enough. Classic quotas count an
-//! extent for every subvolume that reaches it, and as exclusive where that is only one: which subvolumes reach an
-//! extent follows from the segments of the [scan](crate::block_scan) that use it.
+//! Simple quotas count an extent for the tree that made it, so sums by owner suffice. Classic
+//! quotas count an extent for every subvolume that reaches it, and as exclusive if only one does.
+//! The segments of the [scan](crate::block_scan) that use an extent show which subvolumes reach it.
 
 use crate::block_scan::BlockScan;
 use crate::context::Check;
@@ -18,13 +18,13 @@ use buttress_fs::Result;
 use buttress_tree::ReadAhead;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// More uses of data than this are not kept; then classic quotas are not counted.
+/// The most uses of data that are kept. With more, classic quotas are not checked.
 const USES_MAX: usize = 4 << 20;
 
-/// More words of bits than this are not kept.
+/// The most words of bits that are kept. With more, classic quotas are not checked.
 const WORDS_MAX: usize = 4 << 20;
 
-/// Which segments use which extents.
+/// The segments that use each extent.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     /// Bytes of tree blocks by segment.
@@ -63,14 +63,14 @@ impl Uses {
     }
 }
 
-/// How quotas are to be counted.
+/// The kind of quotas that a check counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// There are none, or their counts mean nothing now.
+    /// No quotas, or quotas whose counts are marked as invalid.
     None,
-    /// By every subvolume that reaches an extent.
+    /// Classic quotas, which count every subvolume that reaches an extent.
     Classic,
-    /// By owner, extents of this generation on.
+    /// Simple quotas, which count by owner from this generation on.
     Simple(Generation),
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn mode(check: &Check<'_>, roots: &[Root]) -> Mode {
     Mode::Classic
 }
 
-/// Counters and relations as they are stored.
+/// Stored counters and relations.
 #[derive(Default)]
 struct Stored {
     groups: BTreeMap<QgroupId, QgroupInfo>,
@@ -146,7 +146,7 @@ impl Stored {
         Ok(Some(stored))
     }
 
-    /// A group and all groups above it.
+    /// Returns a quota group and all groups above it.
     fn with_parents(&self, group: QgroupId) -> BTreeSet<QgroupId> {
         let mut all = BTreeSet::from([group]);
         let mut new = vec![group];
@@ -221,7 +221,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Every extent counts for its owner and for all groups above.
+/// Counts every extent for its owner and for all groups above.
 fn count_owned(stored: &Stored, scan: &BlockScan, owned_data: &BTreeMap<u64, u64>) -> Counts {
     let mut counts = Counts::new();
     let blocks = scan.counts.owned.iter();
@@ -299,7 +299,7 @@ fn reaching(segments: &Segments, numbers: &[Option<u32>], words: usize) -> Optio
     segments.reaching(numbers, words)
 }
 
-/// Adds sets up to groups: a set is exclusive to a group when all of its subvolumes belong to it.
+/// Adds sets to groups: a set is exclusive to a group if all its subvolumes belong to the group.
 fn count_sets(sets: &HashMap<Vec<u64>, u64>, trees: &[TreeId], stored: &Stored) -> Counts {
     let above: Vec<BTreeSet<QgroupId>> = trees
         .iter()

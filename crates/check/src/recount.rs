@@ -1,9 +1,9 @@
-//! References one by one, for the stretches of addresses whose sums differ: what is recorded, what is there, and
-//! which of both is missing.
+//! Compares single references in ranges of addresses whose sums differ, and finds recorded
+//! references that do not exist, and existing ones that are not recorded.
 //!
-//! Extent tree and all other trees are read once more, and only what belongs to those stretches is kept. Memory is
-//! bounded: as many stretches are looked into as should have no more than [`REFERENCES_MAX`] references; the rest is
-//! said to differ.
+//! It reads the extent tree and all other trees again, and keeps only references to these ranges.
+//! Memory is bounded: it inspects ranges with about [`REFERENCES_MAX`] references in all, and
+//! reports the rest only as differing.
 
 use crate::block_scan::{child_reference, data_reference, is_gone, refers_to_data, root_reference};
 use crate::context::Check;
@@ -22,20 +22,21 @@ use buttress_tree::{BlockPointer, Error, ReadAhead, Scanner};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// How many references are kept at once.
+/// The most references that are kept at once.
 const REFERENCES_MAX: u64 = 400_000;
 
-/// What is known of one address.
+/// The facts about one address.
 #[derive(Debug, Default)]
 struct Target {
-    /// Length, level and generation by the extent item.
+    /// Length, level and generation in the extent item.
     item: Option<(ByteCount, Option<u8>, u64)>,
-    /// Level and generation of the tree block, and whether it was reached through a tree that is neither being deleted nor
-    /// of a relocation: of those an extent item may be older than the block.
+    /// Level and generation of the tree block, and whether it was reached through an ordinary tree.
+    /// In trees that are being dropped and in relocation trees, an extent item may be older than
+    /// the block.
     block: Option<(u8, u64, bool)>,
-    /// Length by a file extent item, or of a tree block, where that is not the extent item's.
+    /// The length in a file extent item, or of a tree block, if it differs from the extent item's.
     length: Option<ByteCount>,
-    /// How often each reference is recorded, and how often it is there.
+    /// For each reference, how often it is recorded and how often it exists.
     references: BTreeMap<Reference, (u64, u64)>,
 }
 
@@ -45,12 +46,12 @@ struct Recount<'a> {
     places: HashSet<usize>,
     targets: Mutex<HashMap<Logical, Target>>,
     seen: Sectors,
-    /// Trees that are being deleted.
+    /// Trees that are being dropped.
     dead: HashSet<TreeId>,
 }
 
-/// Finds out what differs. `whole` says whether every tree block could be read: only then is what was not found not
-/// there.
+/// Finds the differing references. `whole` tells whether every tree block was readable. Only then
+/// does a reference that was not found not exist.
 pub(crate) fn run(
     check: &Check<'_>,
     roots: &[Root],
@@ -185,7 +186,7 @@ impl Recount<'_> {
 }
 
 impl Scanner for Recount<'_> {
-    /// Which children of the block that was visited last are gone.
+    /// The dropped children of the last visited block.
     type Tally = Option<Dropped>;
     type Tag = Option<Dropped>;
 
@@ -247,7 +248,7 @@ impl Scanner for Recount<'_> {
     }
 }
 
-/// Says what differs at one address.
+/// Reports the differences at one address.
 fn compare(
     check: &Check<'_>,
     logical: Logical,
@@ -256,7 +257,7 @@ fn compare(
     recorded_whole: bool,
     found_whole: bool,
 ) {
-    // What the pending log uses is used by nothing else until it is replayed.
+    // Nothing else may use the log's blocks and data until the replay.
     let is_logged = log.is_some_and(|log| log.uses(logical));
     let mut references = target.references.iter();
     let Some((length, level, generation)) = target.item else {

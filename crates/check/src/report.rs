@@ -1,4 +1,4 @@
-//! What a check says at its end: findings, states, totals.
+//! The report of a check: findings, notes, totals.
 
 use crate::finding::{Finding, Grade, Level};
 use buttress_format::{
@@ -23,7 +23,7 @@ pub enum Step {
     Files,
     /// Checksums of data.
     Checksums,
-    /// Places of subvolumes, uuids.
+    /// Root references of subvolumes, and uuids.
     RootReferences,
     /// Quota groups.
     Quotas,
@@ -42,13 +42,13 @@ impl Step {
         Self::Quotas,
     ];
 
-    /// Its number, from 1.
+    /// Returns the step's number, from 1.
     #[must_use]
     pub const fn number(self) -> u8 {
         (self as u8).saturating_add(1)
     }
 
-    /// What is checked, in the words of `btrfs check`.
+    /// Returns the name of the step in the terms of `btrfs check`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,115 +64,116 @@ impl Step {
     }
 }
 
-/// A state of a volume that is worth knowing and no damage.
+/// A state of a volume that a user should know and that is no damage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Note {
-    /// A log waits for replay.
+    /// A pending log.
     PendingLog {
-        /// Where it begins.
+        /// The address of the log root tree.
         logical: Logical,
-        /// How many subvolumes it is of.
+        /// The number of logged subvolumes.
         subvolumes: u64,
-        /// How many tree blocks it takes.
+        /// The number of tree blocks.
         blocks: u64,
     },
-    /// A log of a subvolume that is not there any more; replay passes it over.
+    /// The log of a subvolume that no longer exists; the replay skips it.
     LogOfNoSubvolume {
-        /// The subvolume.
+        /// The id of the subvolume.
         subvolume: TreeId,
     },
-    /// A copy of the superblock that was never written: there is nothing but zeros in its place.
+    /// A superblock copy that was never written: its place has only zeros.
     SuperblockNotWritten {
-        /// The device.
+        /// The id of the device.
         device: DeviceId,
-        /// Where it would lie.
+        /// The offset of the copy.
         physical: Physical,
     },
-    /// A superblock is of an earlier commit: a crash between the primary and its copies leaves that.
+    /// A superblock of an earlier commit, as a crash between the primary and its copies leaves it.
     SuperblockBehind {
-        /// Where it lies.
+        /// The offset of the superblock.
         physical: Physical,
-        /// Its generation.
+        /// The generation of the superblock.
         generation: Generation,
-        /// The volume's.
+        /// The generation of the volume's last commit.
         expected: Generation,
     },
-    /// A subvolume was deleted and is not yet gone.
+    /// A deleted subvolume that is not completely dropped.
     BeingDeleted {
-        /// The subvolume.
+        /// The id of the subvolume.
         subvolume: TreeId,
-        /// Whether a part of it is gone.
+        /// Whether a part of it is already dropped.
         half: bool,
     },
-    /// Inodes that were deleted while open, to be cleaned up by the next mount.
+    /// Inodes that were deleted while open. The next mount removes them.
     Orphans {
-        /// The subvolume.
+        /// The id of the subvolume.
         subvolume: SubvolumeId,
-        /// How many.
+        /// The number of inodes.
         count: u64,
     },
-    /// An orphan item without an inode: it was deleted, and the item is by the next mount.
+    /// An orphan item of a deleted inode. The next mount removes the item.
     OrphanItemLeftOver {
-        /// The subvolume.
+        /// The id of the subvolume.
         subvolume: SubvolumeId,
-        /// The inode that is gone.
+        /// The number of the deleted inode.
         inode: InodeNumber,
     },
-    /// An orphan item of a subvolume that is gone, which goes with the next mount.
+    /// An orphan item of a dropped subvolume. The next mount removes the item.
     RootOrphanItemLeftOver {
-        /// The subvolume.
+        /// The id of the subvolume.
         subvolume: TreeId,
     },
-    /// A cache of free inode numbers, as kernels before 5.11 kept them on request. It is not used any more.
+    /// A cache of free inode numbers, which kernels before 5.11 kept on request. It is no longer
+    /// used.
     InodeCache {
-        /// The subvolume.
+        /// The id of the subvolume.
         subvolume: SubvolumeId,
     },
-    /// A balance was interrupted and goes on with the next mount.
+    /// An interrupted balance, which continues at the next mount.
     BalanceInterrupted,
-    /// A replacement of a device was interrupted.
+    /// An interrupted device replacement.
     ReplaceInterrupted,
-    /// A tree of a relocation that was interrupted.
+    /// A tree of an interrupted relocation.
     RelocationTree {
-        /// The tree that it mirrors.
+        /// The id of the tree that it mirrors.
         tree: u64,
     },
-    /// The free space tree is marked as not valid; the next mount makes it anew.
+    /// The free-space tree is marked as invalid; the next mount rebuilds it.
     FreeSpaceTreeInvalid,
-    /// Free space is kept in the v1 cache, which is not looked into.
+    /// Free space is recorded in the v1 cache, which the check does not read.
     FreeSpaceCacheV1,
-    /// There are old v1 cache files, which are not in use.
+    /// Old v1 cache files exist that are not in use.
     FreeSpaceCacheStale,
-    /// Free space information below the first block group: older versions of mkfs.btrfs leave it.
+    /// Free-space items below the first block group, as older versions of mkfs.btrfs leave them.
     FreeSpaceBelowBlockGroups {
-        /// Where it begins.
+        /// The first address of the range.
         logical: Logical,
-        /// How long it is.
+        /// The length of the range, in bytes.
         length: ByteCount,
     },
-    /// The uuid tree is not complete; the next mount completes it.
+    /// The uuid tree is incomplete; the next mount completes it.
     UuidTreeStale,
-    /// A uuid entry of a subvolume that is being deleted, or of none.
+    /// A uuid entry of a subvolume that is being dropped, or that does not exist.
     UuidLeftOver {
-        /// The uuid.
+        /// The uuid of the entry.
         uuid: Uuid,
     },
-    /// A root directory in the uuid tree: mkfs.btrfs 4.16 to 4.19 made one, and nothing uses it.
+    /// A root directory in the uuid tree, made by mkfs.btrfs 4.16 to 4.19. Nothing uses it.
     UuidTreeDirectory,
-    /// Quotas are marked as inconsistent: their counts wait for a rescan.
+    /// Quotas are marked as inconsistent, and need a rescan.
     QuotasInconsistent,
-    /// A rescan of quotas was interrupted.
+    /// A quota rescan was interrupted.
     QuotaRescan,
-    /// Something was not checked.
+    /// A part of the volume was not checked.
     NotChecked {
-        /// What, and why.
+        /// The part, and the reason.
         what: String,
     },
 }
 
 impl Note {
-    /// The code of the note, which stays the same between versions.
+    /// Returns the code of the note, which never changes between versions.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -201,7 +202,7 @@ impl Note {
         }
     }
 
-    /// Always [`Level::Note`].
+    /// Returns [`Level::Note`].
     #[must_use]
     pub const fn level(&self) -> Level {
         Level::Note
@@ -294,17 +295,17 @@ impl fmt::Display for Note {
     }
 }
 
-/// A finding and what it touches.
+/// A finding and the files that it affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reported {
     /// The finding.
     pub finding: Finding,
-    /// Paths of files and subvolumes that it touches, from the top level, at most
-    /// [`Options::affected_max`](crate::Options::affected_max); empty where that could not be told.
+    /// Paths of affected files and subvolumes from the top level, at most
+    /// [`Options::affected_max`](crate::Options::affected_max); empty if they are unknown.
     pub affected: Vec<Vec<u8>>,
 }
 
-/// What there is on the volume.
+/// Sums over the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Bytes of all extents.
@@ -313,43 +314,44 @@ pub struct Totals {
     pub checksum_bytes: ByteCount,
     /// Bytes of tree blocks.
     pub tree_bytes: ByteCount,
-    /// Those of subvolumes.
+    /// Bytes of tree blocks of subvolumes.
     pub file_tree_bytes: ByteCount,
-    /// Those of the extent tree.
+    /// Bytes of tree blocks of the extent tree.
     pub extent_tree_bytes: ByteCount,
-    /// Bytes of tree blocks that are not used.
+    /// Unused bytes in tree blocks.
     pub tree_waste_bytes: ByteCount,
     /// Bytes of data extents.
     pub data_bytes: ByteCount,
     /// Bytes that files refer to.
     pub referenced_bytes: ByteCount,
-    /// Bytes of data that were compared with their checksums.
+    /// Bytes of data that were verified against their checksums.
     pub verified_bytes: ByteCount,
 }
 
-/// The outcome of a check.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was found, in order of steps; at most [`Options::findings_max`](crate::Options::findings_max).
+    /// The findings, in order of steps; at most
+    /// [`Options::findings_max`](crate::Options::findings_max).
     pub findings: Vec<Reported>,
-    /// How many findings of each code there are, those that were not kept included.
+    /// The number of findings for each code, including those that were not kept.
     pub counts: BTreeMap<&'static str, u64>,
-    /// States that are worth knowing.
+    /// Notes on states that are no damage.
     pub notes: Vec<Note>,
-    /// What there is.
+    /// Sums over the volume.
     pub totals: Totals,
-    /// Steps that the volume has nothing for, with the reason.
+    /// Steps that do not apply to the volume, with the reason.
     pub skipped: BTreeMap<Step, &'static str>,
 }
 
 impl Report {
-    /// Whether nothing was found.
+    /// Returns whether there are no findings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// The worst grade of what was found, what was not kept included.
+    /// Returns the most severe grade of all findings, including those that were not kept.
     #[must_use]
     pub fn worst(&self) -> Option<Grade> {
         let known = Finding::CODES.iter();
@@ -359,14 +361,14 @@ impl Report {
             .max()
     }
 
-    /// The highest level of all that there is to say; `None` where there is nothing.
+    /// Returns the highest level of findings and notes; `None` if there are none.
     #[must_use]
     pub fn level(&self) -> Option<Level> {
         let notes = self.notes.iter().map(Note::level);
         notes.chain(self.worst().map(Grade::level)).max()
     }
 
-    /// How many findings there are.
+    /// Returns the number of findings.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts
@@ -375,8 +377,8 @@ impl Report {
     }
 }
 
-/// Takes findings from all threads. Of more than it may keep, it keeps the first ones in their order, so that the
-/// outcome does not depend on which thread was faster.
+/// Collects findings from all threads. If there are too many, it keeps the first ones in their
+/// order, so that the result does not depend on the speed of threads.
 #[derive(Debug)]
 pub(crate) struct Collector {
     most: usize,
@@ -391,7 +393,7 @@ struct Collected {
     skipped: BTreeMap<Step, &'static str>,
 }
 
-/// More notes than this say nothing new.
+/// The most notes that are kept; more would repeat themselves.
 const NOTES_MAX: usize = 10_000;
 
 impl Collector {
@@ -402,7 +404,7 @@ impl Collector {
         }
     }
 
-    /// Takes a finding. One that is kept already does not count again.
+    /// Adds a finding. A duplicate of a kept finding does not count again.
     pub(crate) fn find(&self, finding: Finding) {
         let mut inner = self.inner.lock();
         let code = finding.code();
@@ -426,12 +428,12 @@ impl Collector {
         self.inner.lock().skipped.insert(step, reason);
     }
 
-    /// Why a step has nothing to do.
+    /// Returns the reason why a step does not apply.
     pub(crate) fn skipped(&self, step: Step) -> Option<&'static str> {
         self.inner.lock().skipped.get(&step).copied()
     }
 
-    /// Whether the tree block at `logical` was found to have no good copy.
+    /// Returns whether the check found no valid copy of the tree block at `logical`.
     pub(crate) fn is_lost(&self, logical: Logical) -> bool {
         let inner = self.inner.lock();
         inner.findings.iter().any(|(_, finding)| {
@@ -439,7 +441,7 @@ impl Collector {
         })
     }
 
-    /// The report, without what the findings touch.
+    /// Returns the report, without affected files.
     pub(crate) fn finish(self, totals: Totals) -> Report {
         let Collected {
             findings,

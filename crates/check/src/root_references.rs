@@ -1,7 +1,8 @@
-//! Places of subvolumes, known to the root tree from both sides and to a directory of the parent; and the uuid tree.
+//! Root references of subvolumes, which the root tree records for parent and child, and a directory
+//! of the parent; and the uuid tree.
 //!
-//! An entry of a directory without a place in the root tree is no finding: a snapshot holds the entries of the
-//! subvolumes below the one that it was taken of, which stay where they are.
+//! A directory entry without a root reference is no finding. A snapshot has the entries of
+//! subvolumes below its source, while the subvolumes stay with the source.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -16,7 +17,7 @@ use buttress_tree::{ReadAhead, Tree};
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Checks places and uuids.
+/// Checks root references and uuids.
 pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<()> {
     let Some(root_tree) = check.tree(TreeId::ROOT, roots) else {
         return Ok(());
@@ -45,7 +46,7 @@ pub(crate) fn check(check: &Check<'_>, roots: &[Root]) -> Result<()> {
     check_uuids(check, roots, &by_id)
 }
 
-/// A place as the parent knows it: the child must know it too, and the directory.
+/// Checks the parent's reference: the child and the directory must agree with it.
 fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Root>, key: &Key, data: &[u8]) {
     let (parent, child) = RootRef::parent_and_child(key);
     let Ok(place) = RootRef::parse(key, data) else {
@@ -96,7 +97,8 @@ fn check_place(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Roo
     }
 }
 
-/// A place as the child knows it: that the sides agree is checked from the parent's.
+/// Checks that a child's reference has a parent's. The check of the parent's reference compares
+/// both.
 fn check_back(check: &Check<'_>, root_tree: &Tree, key: &Key, data: &[u8]) {
     let (parent, child) = RootRef::parent_and_child(key);
     if RootRef::parse(key, data).is_err() {
@@ -112,7 +114,7 @@ fn check_back(check: &Check<'_>, root_tree: &Tree, key: &Key, data: &[u8]) {
     }
 }
 
-/// Every subvolume but the top level has a place.
+/// Checks that every subvolume except the top level has a root reference.
 fn check_reachable(check: &Check<'_>, root_tree: &Tree, root: &Root) {
     if root.id().as_subvolume() == Some(SubvolumeId::TOP_LEVEL) {
         return;
@@ -124,7 +126,7 @@ fn check_reachable(check: &Check<'_>, root_tree: &Tree, root: &Root) {
     }
 }
 
-/// The subvolume that is mounted by default exists.
+/// Checks that the default subvolume exists.
 fn check_default(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &Root>) {
     const NAME: &[u8] = b"default";
     let directory = check.superblock().root_dir_objectid;
@@ -143,13 +145,14 @@ fn check_default(check: &Check<'_>, root_tree: &Tree, by_id: &HashMap<TreeId, &R
     }
 }
 
-/// The uuid tree leads from each uuid to its subvolumes and from nowhere else.
+/// Checks that the uuid tree maps each uuid to exactly its subvolumes.
 fn check_uuids(check: &Check<'_>, roots: &[Root], by_id: &HashMap<TreeId, &Root>) -> Result<()> {
     let Some(tree) = check.tree(TreeId::UUID, roots) else {
         return Ok(());
     };
     let superblock = check.superblock();
-    // Zero: nobody has filled it since mkfs.btrfs. The kernel completes it at the next mount in either case.
+    // Zero means that the tree was never filled since mkfs.btrfs. The kernel completes it at the
+    // next mount in both cases.
     if superblock.uuid_tree_generation != superblock.generation {
         if superblock.uuid_tree_generation != Generation::MIN {
             check.note(Note::UuidTreeStale);
@@ -163,7 +166,7 @@ fn check_uuids(check: &Check<'_>, roots: &[Root], by_id: &HashMap<TreeId, &Root>
         check_uuid_item(check, by_id, &key, item.data());
     }
     for root in roots.iter().filter(|root| root.is_live_subvolume()) {
-        // mkfs.btrfs gives the top level a uuid, and not all versions enter it.
+        // mkfs.btrfs gives the top level a uuid, but not all versions add it to the uuid tree.
         if root.id() != TreeId::FS {
             check_uuids_of(check, &tree, root);
         }
@@ -171,7 +174,7 @@ fn check_uuids(check: &Check<'_>, roots: &[Root], by_id: &HashMap<TreeId, &Root>
     Ok(())
 }
 
-/// Every subvolume that an item names has the uuid.
+/// Checks that every subvolume in a uuid item has that uuid.
 fn check_uuid_item(check: &Check<'_>, by_id: &HashMap<TreeId, &Root>, key: &Key, data: &[u8]) {
     let uuid_of_root: fn(&Root) -> Uuid = match key.item_type {
         ItemType::UUID_KEY_SUBVOL => |root| root.uuid,
@@ -191,7 +194,7 @@ fn check_uuid_item(check: &Check<'_>, by_id: &HashMap<TreeId, &Root>, key: &Key,
     }
 }
 
-/// A subvolume is found by its uuids.
+/// Checks that the uuid tree has a subvolume under its uuids.
 fn check_uuids_of(check: &Check<'_>, tree: &Tree, root: &Root) {
     for (item_type, uuid) in [
         (ItemType::UUID_KEY_SUBVOL, root.uuid),

@@ -1,4 +1,4 @@
-//! The root tree: which trees there are, and whether those that must be there are.
+//! The root tree: the trees of the volume, and the check that required trees exist.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -9,23 +9,24 @@ use buttress_tree::{ReadAhead, RootPointer, Tree};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// How far the deletion of a tree has come.
+/// The drop progress of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Keys below this one are gone.
+    /// Keys below this one are dropped.
     progress: Key,
-    /// The level at which the deletion goes on; what is below one that is still there is whole.
+    /// The level at which the drop continues; everything below a remaining block is complete.
     level: u8,
 }
 
 impl Dropped {
-    /// Whether a key is gone.
+    /// Returns whether a key is dropped.
     pub(crate) fn has_key(&self, key: &Key) -> bool {
         *key < self.progress
     }
 
-    /// Whether a child is gone that ends below `end_key`, and that a block of `parent_level` points to. Not for blocks that
-    /// other trees share: a deletion lets go of those as a whole.
+    /// Returns whether a child that ends below `end_key` is dropped, for a parent of
+    /// `parent_level`. Does not apply to blocks that other trees share: a drop releases those as a
+    /// whole.
     pub(crate) fn has_child_of(&self, parent_level: u8, end_key: Option<Key>) -> bool {
         parent_level >= self.level && end_key.is_some_and(|end| end <= self.progress)
     }
@@ -34,19 +35,19 @@ impl Dropped {
 /// A tree of the volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
-    /// Where it begins.
+    /// The address, level and generation of the root block.
     pub(crate) pointer: RootPointer,
-    /// The offset of its root item's key: the tree that is mirrored, for a relocation.
+    /// The offset in the root item's key; for a relocation tree, the mirrored tree.
     pub(crate) key_offset: u64,
-    /// Keys below this one are gone, and the level at which the deletion goes on.
+    /// The drop progress, if a part of the tree is dropped.
     pub(crate) dropped: Option<Dropped>,
-    /// Whether it is being deleted.
+    /// Whether the tree is being dropped.
     pub(crate) dead: bool,
-    /// Whether its item says that nothing refers to it.
+    /// Whether its root item has no references.
     pub(crate) unreferenced: bool,
-    /// Its uuid.
+    /// The uuid of the subvolume.
     pub(crate) uuid: Uuid,
-    /// The uuid that it was received from.
+    /// The received uuid of the subvolume.
     pub(crate) received_uuid: Uuid,
 }
 
@@ -55,7 +56,7 @@ impl Root {
         self.pointer.tree
     }
 
-    /// A subvolume that can be mounted.
+    /// Returns whether the tree is a subvolume that can be mounted.
     pub(crate) fn is_live_subvolume(&self) -> bool {
         self.id().as_subvolume().is_some() && !self.dead
     }
@@ -64,7 +65,7 @@ impl Root {
         self.id() == TreeId::TREE_RELOCATION
     }
 
-    /// A tree that a pointer in the superblock leads to.
+    /// Returns a tree to which the superblock points.
     const fn of_superblock(pointer: RootPointer) -> Self {
         Self {
             pointer,
@@ -78,7 +79,8 @@ impl Root {
     }
 
     fn of_item(key: &Key, item: &RootItem) -> Self {
-        // A relocation notes there how far it has merged its tree, as long as it refers to it: all of that is still there.
+        // A relocation tree with references stores its merge progress there; all of that tree still
+        // exists.
         let merges = key.objectid == TreeId::TREE_RELOCATION.object_id() && item.references > 0;
         let has_progress = item.drop_progress.objectid.get() != 0 && !merges;
         Self {
@@ -101,7 +103,7 @@ impl Root {
     }
 }
 
-/// All trees: the root and chunk trees, then those with root items, in order of keys.
+/// Returns all trees: the root and chunk trees, then those with root items, in order of keys.
 pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     let mut orphans = BTreeSet::new();
     let mut complete = true;
@@ -115,7 +117,7 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     };
     for item in root_tree.range(.., ReadAhead::sweep()) {
         check.progress.check()?;
-        // A block that cannot be had is found where all blocks are looked at.
+        // The scan of all blocks reports unreadable blocks.
         let Ok(item) = item else {
             complete = false;
             continue;
@@ -126,7 +128,7 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
                 let Ok(item) = RootItem::parse(&key, item.data(), check.sector_bytes) else {
                     continue;
                 };
-                // A tree that has no block is one that a balance has done with.
+                // A balance that has finished leaves a root item without a block.
                 if item.logical == Logical::MIN {
                     continue;
                 }
@@ -148,8 +150,9 @@ pub(crate) fn gather(check: &Check<'_>) -> Result<Vec<Root>> {
     Ok(roots)
 }
 
-/// An orphan item says of each subvolume without references that it is to be deleted. One of a subvolume that is gone is
-/// left by a crash; one of an inode of the root tree is of a v1 cache.
+/// Checks that each subvolume without references has an orphan item, which marks it to be dropped.
+/// A crash leaves the orphan item of a dropped subvolume. An orphan item of an inode in the root
+/// tree belongs to a v1 cache.
 fn check_orphans(check: &Check<'_>, root_tree: &Tree, roots: &[Root], orphans: &BTreeSet<u64>) {
     for root in roots.iter().filter(|root| root.unreferenced) {
         if root.id().as_subvolume().is_some() && !orphans.contains(&root.id().get()) {
@@ -166,8 +169,8 @@ fn check_orphans(check: &Check<'_>, root_tree: &Tree, roots: &[Root], orphans: &
     }
 }
 
-/// Where the root tree begins on disk: as the volume was opened, which may be by a backup root; where a transaction
-/// holds the tree in memory, as the superblock says.
+/// Returns the root block of the root tree on disk: the one used at opening, which may be a backup
+/// root. If a transaction holds the tree in memory, the superblock's root is returned.
 fn root_of_roots(check: &Check<'_>) -> RootPointer {
     let tree = check.filesystem.root_tree();
     if !tree.is_in_memory() {
@@ -182,7 +185,7 @@ fn root_of_roots(check: &Check<'_>) -> RootPointer {
     }
 }
 
-/// Where the chunk tree begins.
+/// Returns the root block of the chunk tree.
 pub(crate) fn chunk_root(check: &Check<'_>) -> RootPointer {
     let superblock = check.superblock();
     RootPointer {
@@ -215,7 +218,7 @@ fn look_at(check: &Check<'_>, root: &Root, item: &RootItem) {
     }
 }
 
-/// The trees that a volume of these features must have.
+/// Checks that the trees exist that the volume's features require.
 fn require(check: &Check<'_>, roots: &[Root]) {
     let superblock = check.superblock();
     let compat = |feature| superblock.compat_ro.contains(feature);

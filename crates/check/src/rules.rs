@@ -1,6 +1,8 @@
-//! Rules for items of files that need no more than the item, and the inode where it lies in the same leaf.
+//! Rules for file items that need only the item itself, and the inode item if it is in the same
+//! leaf.
 //!
-//! The checks of a block let through what the kernel's do. What it passes over, and `btrfs check` does not, is here.
+//! The block checks accept what the kernel's checks accept. These rules find errors that the kernel
+//! ignores and `btrfs check` reports.
 
 use crate::block_scan::Walk;
 use crate::context::Check;
@@ -15,17 +17,19 @@ use buttress_format::{
 use buttress_fs::Name;
 use buttress_tree::BlockPointer;
 
-/// A tree whose items are those of files, by its id: a subvolume, or a tree of a relocation. Leaves of the latter may be reachable
-/// by no other way.
+/// Returns the id of a tree with file items: a subvolume, or a relocation tree. Leaves of a
+/// relocation tree may be reachable by no other path.
 pub(crate) fn tree_of_files(tree: TreeId) -> Option<SubvolumeId> {
     let has_files = tree.holds_files() || tree == TreeId::TREE_RELOCATION;
     has_files.then(|| SubvolumeId::new(tree.get()))
 }
 
-/// A symlink cannot be opened, so nobody can have set these flags; new inodes do not inherit them.
+/// Flags that a symlink cannot have: a symlink cannot be opened to set them, and new inodes do not
+/// inherit them.
 const NOT_FOR_SYMLINKS: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
-/// Flags that an inode of its kind may have. A cache of inode numbers is told of.
+/// Checks that an inode has only flags that its file type allows. An inode number cache becomes a
+/// note.
 pub(crate) fn check_flags(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, inode: &InodeItem) {
     let Some(subvolume) = pointer.tree.as_subvolume() else {
         return;
@@ -42,7 +46,7 @@ pub(crate) fn check_flags(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, in
     }
 }
 
-/// What one file extent item says by itself.
+/// Checks one file extent item by itself.
 pub(crate) fn check_extent(
     walk: &Walk<'_>,
     pointer: &BlockPointer,
@@ -72,7 +76,7 @@ pub(crate) fn check_extent(
     }
 }
 
-/// Finds an extent whose lengths do not fit one another, in a subvolume or its log.
+/// Finds an extent whose lengths contradict each other, in a subvolume or its log.
 pub(crate) fn check_lengths(check: &Check<'_>, subvolume: SubvolumeId, key: &Key, extent: &FileExtent<'_>) {
     if let Some(problem) = lengths_problem(extent, check.sector_bytes) {
         check.find(Finding::FileExtentLengths {
@@ -87,7 +91,7 @@ pub(crate) fn check_lengths(check: &Check<'_>, subvolume: SubvolumeId, key: &Key
     }
 }
 
-/// The bytes that an extent takes: on disk, or in its item.
+/// Returns the bytes that an extent stores, on disk or inline.
 fn stored_bytes(extent: &FileExtent<'_>) -> ByteCount {
     match extent.body {
         FileExtentBody::Inline(content) => ByteCount::of(content.len()),
@@ -95,16 +99,16 @@ fn stored_bytes(extent: &FileExtent<'_>) -> ByteCount {
     }
 }
 
-/// Returns the problem with the lengths of an extent, if it has one. The check of the item has already covered
-/// alignment, the limit of compressed extents, and the bounds of the window.
+/// Returns the problem with the lengths of an extent, if it has one. The check of the item has
+/// already covered alignment, the limit of compressed extents, and the bounds of the window.
 ///
-/// Linux's tree checker asks for alignment only, and for an end below 2^64. Linux 6.18 mounts a volume with a compressed extent of
-/// no length on disk. Its worker crashes when the extent is read.
+/// Linux's tree checker requires only alignment, and an end below 2^64. Linux 6.18 mounts a volume
+/// with a compressed extent of no length on disk. Its worker crashes when the extent is read.
 ///
-/// Linux stores an extent compressed only if that saves space, so it is never longer on disk than in memory. Both
-/// lengths may be equal: encoded writes ask for one byte less, before both are rounded up to sectors. A plain extent
-/// may have a `ram_bytes` that is too small, which kernels before 6.11 left in shortened extents. It never has a
-/// `ram_bytes` that is too large.
+/// Linux stores an extent compressed only if that saves space, so it is never longer on disk than
+/// in memory. Both lengths may be equal: encoded writes require one byte less, before both are
+/// rounded up to sectors. A plain extent may have a `ram_bytes` that is too small, which kernels
+/// before 6.11 left in shortened extents. It never has a `ram_bytes` that is too large.
 fn lengths_problem(extent: &FileExtent<'_>, sector_bytes: u32) -> Option<&'static str> {
     let (stored, ram) = (stored_bytes(extent).get(), extent.ram_bytes.get());
     let is_compressed = extent.compression != Compression::None;
@@ -142,25 +146,25 @@ fn first_of(problems: [(bool, &'static str); 3]) -> Option<&'static str> {
         .find_map(|(is, problem)| is.then_some(problem))
 }
 
-/// Returns the limits of the compressed length of up to one sector of inline content: the least and the most.
+/// Returns the least and the greatest compressed length of up to one sector of inline content.
 ///
-/// The least is what an empty content compresses to. For zlib and zstd it is the header and an empty block, for zlib
-/// also a checksum. For LZO it is btrfs's two lengths. The most is a sector and what the format adds to content that
-/// does not compress.
+/// The least is the compressed length of empty content. For zlib and zstd it is the header and an
+/// empty block, for zlib also a checksum. For LZO it is btrfs's two lengths. The greatest is a
+/// sector and the overhead of the format for content that does not compress.
 fn inline_limits(compression: Compression, sector_bytes: u32) -> (u64, u64) {
     let sector = u64::from(sector_bytes);
     let (least, added) = match compression {
         Compression::None => (0, 0),
         Compression::Zlib => (8, 64),
-        // The worst case of LZO1X, and btrfs's two lengths.
+        // The overhead is the worst case of LZO1X, and btrfs's two lengths.
         Compression::Lzo => (8, (sector >> 4).saturating_add(64 + 3 + 8)),
         Compression::Zstd => (9, 64),
     };
     (least, sector.saturating_add(added))
 }
 
-/// A name is in a directory once. Names of equal hash share an item, and so do the names of an inode in one directory: so
-/// a name that is there twice is twice in an item.
+/// Checks that a directory has each name once. Names of equal hash share an item, and so do the
+/// names of an inode in one directory. A duplicate name is therefore twice in one item.
 pub(crate) fn check_names(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, data: &[u8]) {
     // Nearly all items hold one name.
     if holds_one(key, data) && key.objectid != InodeNumber::ROOT_DIRECTORY.object_id() {
@@ -197,7 +201,8 @@ pub(crate) fn check_names(walk: &Walk<'_>, pointer: &BlockPointer, key: &Key, da
     }
 }
 
-/// Whether the first name of an item fills it, by the length that its head says: a `DIR_ITEM`, `INODE_REF` or `INODE_EXTREF`.
+/// Returns whether the first name of an item, a `DIR_ITEM`, `INODE_REF` or `INODE_EXTREF`, fills
+/// the item.
 fn holds_one(key: &Key, data: &[u8]) -> bool {
     let (length_at, head) = match key.item_type {
         ItemType::DIR_ITEM => (27, size_of::<RawDirItem>()),
@@ -208,7 +213,7 @@ fn holds_one(key: &Key, data: &[u8]) -> bool {
     length.is_some_and(|length| head.saturating_add(u16::from_le_bytes(*length).into()) >= data.len())
 }
 
-/// Finds names that are there more than once.
+/// Finds names that occur more than once.
 fn check_twice<'a>(
     walk: &Walk<'_>,
     subvolume: SubvolumeId,
@@ -270,7 +275,7 @@ mod tests {
         }
         let problem = |lengths| lengths_problem(&regular(Compression::None, lengths), SECTOR);
         assert_eq!(problem([8192, 8192, 0, 8192]), None);
-        // Kernels before 6.11 cut ram_bytes to what the file shows.
+        // Kernels before 6.11 reduced `ram_bytes` to the part that the file uses.
         assert_eq!(problem([4096, 8192, 0, 4096]), None);
         assert!(problem([12_288, 8192, 0, 8192]).is_some());
         assert!(problem([8192, 0, 0, 4096]).is_some());

@@ -1,9 +1,9 @@
-//! Lists of ranges, in order and apart from one another, and how two of them differ.
+//! Lists of ranges in order with gaps between, and the differences of two lists.
 
-/// `[start, end)`.
+/// A range `[start, end)`.
 pub(crate) type Run = (u64, u64);
 
-/// Adds a range behind the last one, joined to it where they touch.
+/// Appends a range after the last one, joined to it if both touch.
 pub(crate) fn push(runs: &mut Vec<Run>, start: u64, end: u64) {
     if start >= end {
         return;
@@ -14,7 +14,7 @@ pub(crate) fn push(runs: &mut Vec<Run>, start: u64, end: u64) {
     }
 }
 
-/// The part of each range that lies in `[start, end)`.
+/// Cuts each range to its part in `[start, end)`.
 pub(crate) fn clip(runs: &mut Vec<Run>, start: u64, end: u64) {
     for run in runs.iter_mut() {
         *run = (run.0.max(start), run.1.min(end));
@@ -22,7 +22,7 @@ pub(crate) fn clip(runs: &mut Vec<Run>, start: u64, end: u64) {
     runs.retain(|(start, end)| start < end);
 }
 
-/// Calls `only_left` and `only_right` for what one list has and the other has not, in order.
+/// Calls `only_left` and `only_right` for the ranges that only one of the lists has, in order.
 pub(crate) fn compare(
     left: &[Run],
     right: &[Run],
@@ -81,7 +81,7 @@ pub(crate) fn compare(
 mod tests {
     use super::*;
 
-    /// The ranges of a set of numbers given as bits.
+    /// Returns the ranges of a set of numbers given as bits.
     fn of_bits(bits: u32) -> Vec<Run> {
         let mut runs = Vec::new();
         for bit in 0..16_u64 {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_those_of_sets() {
+    fn differences_equal_those_of_sets() {
         let mut state = 1_u32;
         for _ in 0..20_000 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,8 +1,9 @@
-//! Sets of addresses, dense in places: a bit for each sector, in pages that come when a bit of theirs is set.
+//! Sets of addresses in clusters: one bit for each sector, in pages that are allocated with their
+//! first bit.
 //!
-//! A page of 128 bytes stands for 1024 sectors. Tree blocks lie close together, so a set of all tree blocks takes
-//! less than a five-thousandth of them; a hostile volume whose pointers lie far apart makes the set a few times as
-//! large as the nodes that hold the pointers.
+//! A page of 128 bytes covers 1024 sectors. Tree blocks are close together, so a set of all tree
+//! blocks takes less than a five-thousandth of their bytes. A hostile volume with scattered
+//! pointers makes the set a few times as large as the nodes with these pointers.
 
 use buttress_exact::Exact as _;
 use buttress_format::Logical;
@@ -23,7 +24,7 @@ pub(crate) struct Sectors {
     sector_bytes: u64,
 }
 
-/// Where a sector's bit is: shard, page, word, bit.
+/// The position of a sector's bit: shard, page, word, bit.
 struct Place {
     shard: usize,
     page: u64,
@@ -52,7 +53,7 @@ impl Sectors {
         }
     }
 
-    /// Puts the sector at `logical` in; false when it was in.
+    /// Adds the sector at `logical`. Returns false if it was already in the set.
     pub(crate) fn insert(&self, logical: Logical) -> bool {
         let Place {
             shard,
@@ -87,7 +88,8 @@ impl Sectors {
     }
 }
 
-/// Addresses in whose neighbourhood something is: a filter that may say yes too often, of a fixed size.
+/// A filter of addresses with a fixed size, which may report neighbours of a marked range as
+/// marked.
 #[derive(Debug)]
 pub(crate) struct Neighbourhoods {
     words: Vec<core::sync::atomic::AtomicU64>,
@@ -96,7 +98,7 @@ pub(crate) struct Neighbourhoods {
 /// The size of a neighbourhood, as a power of two.
 const NEIGHBOURHOOD_SHIFT: u32 = 18;
 const NEIGHBOURHOOD_WORDS: u64 = 1 << 14;
-/// A longer range is taken to meet something.
+/// The most neighbourhoods that a query inspects; a longer range counts as marked.
 const NEIGHBOURHOODS_MAX: u64 = 1 << 12;
 
 impl Neighbourhoods {
@@ -135,7 +137,7 @@ impl Neighbourhoods {
         }
     }
 
-    /// Whether something that was marked may lie in `[start, end)`.
+    /// Returns whether `[start, end)` may contain a marked address.
     pub(crate) fn may_meet(&self, start: u64, end: u64) -> bool {
         let mut numbers = Self::numbers(start, end);
         if numbers.end().saturating_sub(*numbers.start()) > NEIGHBOURHOODS_MAX {
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in() {
+    fn set_contains_inserted_sectors() {
         let set = Sectors::new(4096);
         let addresses: Vec<Logical> = (0..3000_u64)
             .map(|number| Logical::new(number * 7919 * 4096))

@@ -1,8 +1,9 @@
-//! Segments: the parts of trees that belong together whichever tree they are reached through.
+//! Segments: parts of trees that belong together, through whichever tree they are reached.
 //!
-//! Every root begins a segment, and so does every tree block with more than one reference. An edge leads from the
-//! segment of a pointer to the segment of the shared block that it points to. Levels fall along edges, so sums over
-//! all that a tree reaches are computed from the lowest level up.
+//! Every root begins a segment, and so does every tree block with more than one reference. An edge
+//! leads from the segment of a pointer to the segment of the shared block to which it points.
+//! Levels decrease along edges, so the sums over everything that a tree reaches are computed from
+//! the lowest level up.
 
 use crate::roots::Root;
 use buttress_exact::Exact as _;
@@ -11,10 +12,11 @@ use buttress_tree::BlockPointer;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// More edges than this are not kept: then sums are not used, and every subvolume is looked at by itself.
+/// The most edges that are kept. With more, the sums are not used, and every subvolume is checked
+/// item by item.
 const EDGES_MAX: usize = 8 << 20;
 
-/// What the first pointer to a shared block says of it.
+/// The expectations of the first pointer to a shared block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     generation: Generation,
@@ -51,7 +53,7 @@ impl Edges {
     }
 }
 
-/// All segments. Those of roots have the number of their root.
+/// All segments. The segment of a root has the number of the root.
 #[derive(Debug)]
 pub(crate) struct Segments {
     inner: Mutex<Inner>,
@@ -71,7 +73,8 @@ impl Segments {
     pub(crate) fn new(roots: &[Root]) -> Self {
         let mut inner = Inner::default();
         for (root, number) in roots.iter().zip(0_u32..) {
-            // One more than the block's own level: a root may be shared, and then has an edge to itself as a block.
+            // The level is one more than the block's: a shared root has an edge to itself as a
+            // block.
             inner.levels.push(root.pointer.level.saturating_add(1));
             let found = Found::of(&BlockPointer::root(&root.pointer));
             inner.by_block.insert(root.pointer.logical, (number, found));
@@ -81,7 +84,8 @@ impl Segments {
         }
     }
 
-    /// The segment that a shared block begins, and what the first pointer to it said.
+    /// Returns the segment that a shared block begins, and the expectations of the first pointer to
+    /// it.
     pub(crate) fn of_block(&self, pointer: &BlockPointer) -> (u32, Found) {
         let inner = &mut *self.inner.lock();
         let next = u32::try_from(inner.levels.len()).unwrap_or(u32::MAX);
@@ -92,7 +96,7 @@ impl Segments {
         *known
     }
 
-    /// Adds what one thread found.
+    /// Adds the results of one thread.
     pub(crate) fn add(&self, sums: Vec<u64>, edges: Edges, damaged: &[u32]) {
         let inner = &mut *self.inner.lock();
         if inner.sums.len() < sums.len() {
@@ -110,13 +114,13 @@ impl Segments {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of segments.
     pub(crate) fn len(&self) -> usize {
         self.inner.lock().levels.len()
     }
 
-    /// For every root: the sum of all it reaches, `None` where a part could not be read. `None` for all when there
-    /// were too many edges.
+    /// Returns for every root the sum of everything it reaches; `None` for a root with an
+    /// unreadable part. Returns `None` if there were too many edges.
     pub(crate) fn totals(&self) -> Option<Vec<Option<u64>>> {
         let inner = &mut *self.inner.lock();
         if inner.overflown {
@@ -140,7 +144,8 @@ impl Segments {
         Some(totals)
     }
 
-    /// For every segment, which of the roots numbered `0..roots` that `counts` reach it, as bits in words.
+    /// Returns for every segment which of the numbered roots reach it, as bits in words; `roots`
+    /// maps counted roots to numbers.
     pub(crate) fn reaching(&self, roots: &[Option<u32>], words: usize) -> Option<Vec<u64>> {
         let inner = &mut *self.inner.lock();
         if inner.overflown {
@@ -172,7 +177,8 @@ fn index(number: u32) -> usize {
 }
 
 impl Inner {
-    /// Puts edges in rising order of the level that they begin at: what is below is complete when it is added.
+    /// Sorts edges by the level at which they begin, so that a segment is complete before its sum
+    /// is added.
     fn sort(&mut self) {
         let levels = &self.levels;
         let level = |segment: u32| levels.get(index(segment)).copied().unwrap_or(0);
@@ -213,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trees_share_counts_for_each_of_them() {
+    fn shared_segments_count_for_each_tree() {
         let roots = [root(256, 1, 3), root(257, 2, 3), root(258, 3, 0)];
         let segments = Segments::new(&roots);
         let (middle, _) = segments.of_block(&block(100, 2));

@@ -1,4 +1,4 @@
-//! Superblocks: every copy on every device, against the one in use and against the chunk tree.
+//! Superblocks: compares every copy on every device with the one in use and with the chunk tree.
 
 use crate::context::Check;
 use crate::finding::Finding;
@@ -12,7 +12,7 @@ use buttress_tree::ReadAhead;
 use buttress_volume::DeviceSlot;
 use std::collections::BTreeMap;
 
-/// What the chunk tree holds.
+/// The items of the chunk tree.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkItems {
     /// Chunks by their first address.
@@ -21,7 +21,7 @@ pub(crate) struct ChunkItems {
     pub(crate) devices: BTreeMap<u64, DeviceItem>,
 }
 
-/// Reads the chunk tree; chunks that an unreadable leaf holds are left out.
+/// Reads the chunk tree, without the chunks in unreadable leaves.
 pub(crate) fn read_chunk_tree(check: &Check<'_>) -> Result<ChunkItems> {
     let mut items = ChunkItems::default();
     let tree = check.forest.tree(crate::roots::chunk_root(check));
@@ -50,7 +50,7 @@ pub(crate) fn read_chunk_tree(check: &Check<'_>) -> Result<ChunkItems> {
 pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
     let superblock = check.superblock();
     for slot in check.volume().devices() {
-        // One that was left out while the volume is open is not looked at any more.
+        // A device that failed while the volume was open is no longer read.
         match slot.device().filter(|_| slot.failure().is_none()) {
             Some(_) => check_device(check, &slot, items),
             None => check.find(Finding::DeviceMissing {
@@ -91,7 +91,7 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
         });
     }
     let own = check.superblock().fsid == slot.fsid();
-    // A zoned device keeps a log of superblocks; a seed's are not written any more.
+    // A zoned device has a log of superblocks, and a seed's superblocks are no longer written.
     if check.superblock().incompat.contains(Incompat::ZONED) || !own {
         return;
     }
@@ -103,7 +103,7 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
         });
         return;
     }
-    // Copies are written where they end inside the device as its item has it.
+    // A copy exists if it ends inside the size in the device item.
     let end = item.map_or(size, |item| item.total_bytes.get().min(size));
     for physical in SUPERBLOCK_OFFSETS {
         let copy_end = physical
@@ -115,7 +115,7 @@ fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {
     }
 }
 
-/// What follows where it is the primary that is damaged.
+/// The consequence of a damaged primary superblock.
 const PRIMARY_DAMAGED: &str = "; it is the primary superblock, so the kernel will refuse to mount the volume. To repair it, run `buttress filesystem sync` or `btrfs rescue super-recover`";
 
 /// Reads and checks one superblock.
@@ -135,8 +135,8 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
         Ok(bytes) => bytes,
         Err(error) => return damaged(error.to_string()),
     };
-    // A device that was grown, or the image of a part of it, may never have had this copy. The primary is there: the
-    // volume was opened by it, or by a copy that says so.
+    // A grown device, or the image of a part of a device, may never have had this copy. The primary
+    // exists: the volume was opened by it, or by a copy that records the problem.
     if physical != SUPERBLOCK_OFFSETS[0] && bytes.iter().all(|byte| *byte == 0) {
         let device = slot.id();
         check.note(Note::SuperblockNotWritten { device, physical });
@@ -147,7 +147,7 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
         Err(error) => return damaged(error.to_string()),
     };
     let expected = check.superblock();
-    // Of a primary this is left where a crash came between the superblocks of several devices.
+    // A crash between the superblocks of several devices leaves such a primary.
     if copy.generation < expected.generation {
         check.note(Note::SuperblockBehind {
             physical,
@@ -170,7 +170,8 @@ fn check_copy(check: &Check<'_>, slot: &DeviceSlot, physical: Physical, item: Op
     }
 }
 
-/// The fields in which two superblocks of one commit differ. A log is only written into the primary ones.
+/// Returns the fields in which two superblocks of one commit differ. A log is only recorded in
+/// primary superblocks.
 fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u64, u64)> {
     let fields = |superblock: &Superblock| {
         [
@@ -197,8 +198,8 @@ fn differences(copy: &Superblock, expected: &Superblock) -> Vec<(&'static str, u
         .collect()
 }
 
-/// The kernel writes what a device uses at that moment into its superblocks, which may be more than what the commit has in
-/// its item: that is not compared.
+/// The kernel writes the current use of a device into its superblocks, which may exceed the use in
+/// the commit's device item. The check does not compare that field.
 fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &DeviceItem) {
     let fields = |item: &DeviceItem| {
         [
@@ -218,7 +219,7 @@ fn compare_device_items(check: &Check<'_>, superblock: &DeviceItem, item: &Devic
     }
 }
 
-/// The array of system chunks says what the chunk tree says of them, and of all of them.
+/// Checks that the array of system chunks equals the system chunks of the chunk tree.
 fn check_system_chunks(check: &Check<'_>, items: &ChunkItems) {
     let array = &check.superblock().system_chunks;
     for (key, chunk) in array {

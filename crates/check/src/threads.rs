@@ -2,8 +2,8 @@
 
 use crate::context::Check;
 
-/// Runs `work` on as many threads as there are cores and pieces of work, this one included; on a simulated device
-/// on this one alone.
+/// Runs `work` on as many threads as there are cores and pieces of work, including this one. On a
+/// simulated device, only this thread runs it.
 pub(crate) fn run<T: Send>(check: &Check<'_>, pieces: usize, work: &(dyn Fn() -> T + Sync)) -> Vec<T> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let others = if check.volume().virtual_clock().is_some() {

@@ -50,7 +50,7 @@ impl Purpose {
     }
 }
 
-/// One block group.
+/// A block group as the allocator sees it.
 #[derive(Debug)]
 pub struct Group {
     pub(crate) start: u64,

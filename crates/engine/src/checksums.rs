@@ -1,8 +1,8 @@
 //! The checksum tree: inserts checksums of new data and removes checksums of freed extents.
 //!
-//! One item holds the checksums of adjacent sectors, of one extent or of several. New checksums are
-//! appended to the item that ends at their first sector, as long as that item has space. Removing a
-//! range cuts items.
+//! Each item holds the checksums of adjacent sectors, of one extent or of several. New checksums
+//! are appended to the item that ends at their first sector, as long as that item has space.
+//! Removing a range cuts items.
 //!
 //! Source: on-disk format documentation, section "EXTENT_CSUM".
 
@@ -89,7 +89,7 @@ impl Running {
         if buttress_faults::on("checksums-uninserted") {
             return Ok(());
         }
-        // One edit of several steps removes and reinserts checksums of neighbours. Readers must not
+        // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
         // see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.put_checksums(logical, sums))
@@ -125,7 +125,7 @@ impl Running {
         if buttress_faults::on("checksums-unremoved") {
             return Ok(());
         }
-        // One edit of several steps removes and reinserts checksums of neighbours. Readers must not
+        // An edit in several steps removes and reinserts checksums of neighbours. Readers must not
         // see the state between.
         let tree = self.open_tree(TreeId::CHECKSUM)?.tree.clone();
         tree.edit_as_one(|| self.take_checksums(logical, length))
@@ -133,7 +133,7 @@ impl Running {
 
     fn take_checksums(&mut self, logical: Logical, length: ByteCount) -> Result<()> {
         let (start, end) = (logical.get(), logical.get().saturating_add(length.get()));
-        // From the end, so that each step looks for what lies before the last one.
+        // Start at the end, so that each turn searches before the previous item.
         let mut below = end;
         while let Some(last) = below.checked_sub(1) {
             let Some(item) = self.checksums_at_or_before(last)? else {

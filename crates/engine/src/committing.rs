@@ -11,9 +11,9 @@
 //! 4. Under the edit lock again, space that this transaction freed becomes free, unless a reader
 //!   needs it.
 //!
-//! One commit runs at a time. The commit holds the superblock lock, which log writers acquire too,
-//! from the end of convergence until it is durable. Before that, syncs run beside the commit and
-//! log against the previous commit.
+//! Commits never run at the same time. The commit holds the superblock lock, which log writers
+//! acquire too, from the end of convergence until it is durable. Before that, syncs run beside the
+//! commit and log against the previous commit.
 //!
 //! A failure in step 2 or 3 stops writing for good. The volume stays readable and keeps the cause.
 

@@ -125,8 +125,8 @@ impl Running {
         why
     }
 
-    /// Prepares for edits of other threads while convergence pauses. One more round must then
-    /// inspect everything.
+    /// Prepares for edits of other threads while convergence pauses. Convergence then inspects
+    /// everything in another round.
     pub fn let_others_in(&mut self, at: &mut Convergence) {
         at.is_busy = true;
         at.rounds = 0;

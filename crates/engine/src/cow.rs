@@ -7,13 +7,13 @@
 //!
 //! | the old block | its children |
 //! |---|---|
-//! | one reference, keyed | keep their references, which now belong to the copy |
-//! | one reference, full back references | lose their references by address and gain references by tree |
+//! | a single reference, keyed | keep their references, which now belong to the copy |
+//! | a single reference, full back references | lose their references by address and gain references by tree |
 //! | several references, owned by this tree, not yet full | get references by the old block's address; the references by tree belong to the copy |
 //! | several references, any other | gain references by tree for the copy |
 //!
-//! An edit searches the extent tree for a block only if a snapshot may share the block. That is the
-//! case if the block is not newer than the subvolume's last snapshot, or if a balance made it.
+//! An edit searches the extent tree for a block only if a snapshot may share the block. A snapshot
+//! may share a block that is not newer than the subvolume's last snapshot, or that a balance made.
 //!
 //! Source: on-disk format documentation, section "Extent item", and the meaning of `FULL_BACKREF`
 //! there.

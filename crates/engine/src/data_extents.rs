@@ -206,7 +206,7 @@ impl Running {
             .shift(start, length, Share::Free, Share::Allocated)
     }
 
-    /// Gives back an allocated range that has no reference yet.
+    /// Frees an allocated range that has no reference yet.
     pub fn give_back_data(&mut self, range: DataRange) {
         let given = self
             .core

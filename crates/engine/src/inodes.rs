@@ -219,8 +219,8 @@ impl LiveInodes {
     }
 
     /// Drops the object of an inode that turned out not to exist, unless another thread has the
-    /// object. That thread may be about to store state in it, and a lookup must then find that
-    /// state.
+    /// object. The other thread may be about to store state in the object, and later lookups must
+    /// find that state.
     pub fn forget_unknown(&self, id: InodeId) {
         let mut shard = self.shard(id).write();
         let is_unknown = |inode: &Arc<LiveInode>| {

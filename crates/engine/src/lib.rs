@@ -4,8 +4,9 @@
 //! operation: the writer above it edits trees through [`Running`](running::Running), and takes part
 //! in commits as [`CommitStages`](engine::CommitStages).
 //!
-//! [`Engine`] is a cheap handle, `Send` and `Sync`. One short lock serialises edits. Readers take
-//! views ([`Engine::view`]), which never change and never wait for the writer.
+//! [`Engine`] is a cheap handle, `Send` and `Sync`. The edit lock serialises edits, and is held
+//! only briefly. Readers take views ([`Engine::view`]), which never change and never wait for the
+//! writer.
 //!
 //! The modules form three layers, and imports between them have no cycles. State is at the bottom:
 //! each module keeps the invariants of its own state. [`engine`] and [`running`] combine the state.

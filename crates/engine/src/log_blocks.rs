@@ -207,7 +207,7 @@ impl Running {
         Ok(true)
     }
 
-    /// Gives back unused addresses, the last ones that were taken. Spare addresses stay pinned.
+    /// Frees unused addresses, the last ones that were taken. Spare addresses stay pinned.
     pub fn give_back_log_blocks(&mut self, spare: &mut Spare, places: &[Place]) {
         let is_spare = |place: &&Place| place.is_spare;
         spare.extend(places.iter().filter(is_spare).map(|place| place.logical));

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_meet_what_they_share_bytes_with() {
+    fn ranges_meet_ranges_that_overlap_them() {
         let mut changed = ChangedRanges::default();
         changed.add(&(4..8));
         changed.add(&(12..16));

@@ -1,12 +1,12 @@
 //! The memory of uncommitted state, which shares one budget with the cache of clean tree blocks.
 //!
-//! Three kinds of state use this memory: blocks that edits changed, with delayed references and
-//! changed inodes (*dirty*); the blocks of a commit that is being written (*frozen*); file content
-//! (*pending*, counted by [`crate::data_table`]). Together they may use ten sixteenths of the
-//! cache's budget. The cache of clean blocks has two sixteenths while the volume is open for
-//! writing, plus the unused part of a quarter for readahead. The share of dirty state is large
-//! because each commit rewrites every leaf to which names of many files hash, and the nodes above.
-//! Fewer commits rewrite less. Lookups find dirty blocks as they find cached ones.
+//! Three kinds of state use this memory. *Dirty* state is blocks that edits changed, delayed
+//! references and changed inodes. *Frozen* state is the blocks of a commit that is being written.
+//! *Pending* state is file content, counted by [`crate::data_table`]. Together they may use ten
+//! sixteenths of the cache's budget. The cache of clean blocks has two sixteenths while the volume
+//! is open for writing, plus the unused part of a quarter for readahead. The share of dirty state
+//! is large because each commit rewrites every leaf to which names of many files hash, and the
+//! nodes above. Fewer commits rewrite less. Lookups find dirty blocks as they find cached ones.
 //!
 //! These shares are fixed. Shrinking the cache while dirty state grows would return little memory:
 //! evicted blocks lie between blocks that stay, and allocators keep the pages of both.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tiny_cache_leaves_room_for_some_edits() {
+    fn tiny_cache_allows_some_dirty_memory() {
         assert_eq!(
             DirtyMemory::new(ByteCount::ZERO, None).limit(),
             ByteCount::new(LEAST_BYTES)

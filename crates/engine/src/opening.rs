@@ -1,11 +1,11 @@
 //! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
-//! Refused by name are states that a writer would break or does not support yet: an interrupted
-//! balance, a replacement without its target, relocation trees, an interrupted change by btrfstune,
-//! and metadata images. Also refused are features that are not written: zoned, RAID stripe tree,
-//! extent tree v2, remap tree, unknown compat_ro bits, seeds. A bad primary superblock is not
-//! refused, because the next commit rewrites it. Opening reads the block group items at once. It
-//! reads the free space of a group when an allocation needs it.
+//! Opening refuses states that a writer would break or does not support yet, and names them. Such
+//! states are an interrupted balance, a replacement without its target, relocation trees, an
+//! interrupted change by btrfstune, and metadata images. Also refused are features that are not
+//! written: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds. A
+//! bad primary superblock is not refused, because the next commit rewrites it. Opening reads the
+//! block group items at once. It reads the free space of a group when an allocation needs it.
 
 use super::block_groups::BlockGroups;
 use super::core_state::Core;
@@ -335,8 +335,8 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
     Ok(running)
 }
 
-/// Returns whether the next commit must rewrite the superblock even without changes. That is so if
-/// a device was opened from a copy of its superblock, or if the superblock's count of used bytes is
+/// Returns whether the next commit must rewrite the superblock even without changes. It must if a
+/// device was opened from a copy of its superblock, or if the superblock's count of used bytes is
 /// wrong.
 fn needs_mending(volume: &Volume) -> bool {
     let is_wrong =

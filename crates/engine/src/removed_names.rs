@@ -1,19 +1,22 @@
-//! The names that went in the running transaction.
+//! The names that the running transaction removed.
 //!
-//! A log may say that a name is gone, and must then say where its inode is, if that lives on. So every name that is taken
-//! away is noted here, with the inode that it led to, until the commit, which makes all of it the state that logs follow.
+//! If a log records a removed name, it must also have the current names of the name's inode, if
+//! that still exists. This module therefore records every removed name with its inode, until the
+//! next commit.
 //!
-//! Names that came need no note: an inode has its names, and a directory gives rising indexes.
+//! New names need no record: an inode has its names, and new names get ascending indexes in their
+//! directory.
 //!
-//! What is noted is bounded: a subvolume that loses more names in one transaction is not logged until the commit.
+//! The number of names is bounded. A subvolume that loses more names in one transaction is not
+//! logged until the commit.
 
 use buttress_format::{InodeNumber, TreeId, name_hash};
 use std::collections::{HashMap, HashSet};
 
-/// The most names of one subvolume.
+/// The most removed names that are recorded for one subvolume.
 const NAMES_MAX: usize = 1 << 16;
 
-/// A name that was taken away.
+/// A removed name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedName {
     /// The directory that lost the name.
@@ -24,44 +27,44 @@ pub struct RemovedName {
     pub name: Box<[u8]>,
     /// The inode that the name led to.
     pub inode: InodeNumber,
-    /// Whether that is a directory.
+    /// Whether the inode is a directory.
     pub is_directory: bool,
     /// Whether the last commit has the name.
     pub is_committed: bool,
 }
 
-/// Those of one subvolume, in the order in which they went.
+/// The removed names of one subvolume, in the order of their removal.
 #[derive(Debug, Default)]
 pub struct RemovedNames {
     all: Vec<RemovedName>,
     by_inode: HashMap<InodeNumber, Vec<usize>>,
     by_directory: HashMap<InodeNumber, Vec<usize>>,
     by_name: HashMap<(InodeNumber, u64), Vec<usize>>,
-    /// Directories to which a subvolume came, or from which one went.
+    /// Directories to which a subvolume was added, or from which one was removed.
     with_subvolumes: HashSet<InodeNumber>,
-    /// Whether a directory is among the inodes.
+    /// Whether some removed name led to a directory.
     has_directories: bool,
-    /// Whether there were too many.
+    /// Whether more names were removed than are recorded.
     is_full: bool,
 }
 
 impl RemovedNames {
-    /// Returns whether some names are missing here.
+    /// Returns whether more names were removed than are recorded.
     pub const fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// Returns whether names of directories are among them.
+    /// Returns whether some removed name led to a directory.
     pub const fn has_directories(&self) -> bool {
         self.has_directories
     }
 
-    /// Returns how many names are here.
+    /// Returns the number of recorded names.
     pub const fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Those from a position on.
+    /// Returns the removed names from a position on.
     pub fn since(&self, position: usize) -> &[RemovedName] {
         self.all.get(position..).unwrap_or_default()
     }
@@ -71,12 +74,12 @@ impl RemovedNames {
         positions.filter_map(|position| self.all.get(*position))
     }
 
-    /// The names that an inode lost.
+    /// Returns the names that an inode lost.
     pub fn of_inode(&self, inode: InodeNumber) -> impl Iterator<Item = &RemovedName> {
         self.at(self.by_inode.get(&inode))
     }
 
-    /// The names that a directory lost, from a position on.
+    /// Returns the names that a directory lost, from a position on.
     pub fn of_directory(&self, directory: InodeNumber, since: usize) -> impl Iterator<Item = &RemovedName> {
         let positions = self.by_directory.get(&directory);
         let positions = positions.map_or(&[][..], |positions| {
@@ -86,7 +89,7 @@ impl RemovedNames {
         positions.iter().filter_map(|position| self.all.get(*position))
     }
 
-    /// What else had a name in a directory.
+    /// Returns the removals of this name from a directory.
     pub fn under<'a>(
         &'a self,
         directory: InodeNumber,
@@ -96,7 +99,7 @@ impl RemovedNames {
             .filter(move |removed| *removed.name == *name)
     }
 
-    /// Whether a subvolume came to a directory or left it.
+    /// Returns whether a subvolume was added to or removed from a directory.
     pub fn has_subvolume(&self, directory: InodeNumber) -> bool {
         self.with_subvolumes.contains(&directory)
     }
@@ -119,17 +122,17 @@ impl RemovedNames {
     }
 }
 
-/// Those of all subvolumes.
+/// The removed names of all subvolumes.
 #[derive(Debug, Default)]
 pub struct NameChanges(HashMap<TreeId, RemovedNames>);
 
 impl NameChanges {
-    /// A name was taken away.
+    /// Records a removed name.
     pub fn note_removed(&mut self, tree: TreeId, removed: RemovedName) {
         self.0.entry(tree).or_default().note(removed);
     }
 
-    /// A subvolume came to a directory, or left it.
+    /// Records that a subvolume was added to or removed from a directory.
     pub fn note_subvolume(&mut self, tree: TreeId, directory: InodeNumber) {
         self.0.entry(tree).or_default().with_subvolumes.insert(directory);
     }
@@ -139,7 +142,7 @@ impl NameChanges {
         self.0.get(&tree)
     }
 
-    /// A transaction begins.
+    /// Drops all records when a transaction begins.
     pub fn forget(&mut self) {
         self.0.clear();
     }

@@ -29,7 +29,7 @@ use core::ops::{Deref, DerefMut};
 const COMMITS_FOR_SPACE: usize = 2;
 
 /// The least number of records of new data in a leaf. The data of one write-back is adjacent, and
-/// so are its records. A leaf of the smallest nodes holds 25 records after a split.
+/// so its records are adjacent too. A leaf of the smallest nodes holds 25 records after a split.
 const DATA_RECORDS_A_LEAF: u64 = 8;
 
 /// The most extents with delayed references. Above this number, an edit first applies a batch of

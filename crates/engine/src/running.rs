@@ -1,9 +1,9 @@
 //! The running transaction: the newest version of every open tree, and the work that its edits left
 //! for the commit.
 //!
-//! The edit lock protects [`Running`]. It has two parts, so that an edit of one tree can reach the
-//! state that edits of any tree need: [`Core`] (the extent tree, delayed references, block groups,
-//! pins) and the other trees.
+//! The edit lock protects [`Running`]. It has two parts: [`Core`] (the extent tree, delayed
+//! references, block groups, pins) and the other trees. An edit of one tree can therefore reach the
+//! state that edits of any tree need.
 //!
 //! Invariants: a tree in [`Running::trees`] is always the newest version. Its root item here is
 //! newer than the item in the root tree if `item_changed` is set or the root has moved. The root

@@ -13,7 +13,7 @@ use std::time::Instant;
 /// The length of a slice. A reader that takes a view, or an edit, waits for one slice at most.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// One hold of the edit lock by a commit.
+/// A hold of the edit lock by a commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice {
     end: Option<Instant>,

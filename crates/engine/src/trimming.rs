@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn superblocks_are_cut_out_of_what_no_chunk_has() {
+    fn unallocated_ranges_exclude_superblocks() {
         let some = free(&[(MIB, 9 * MIB), (60 * MIB, 100 * MIB)]);
         let next = |at| without_superblocks(&some, at);
         assert_eq!(next(0), Some((MIB, 9 * MIB)));

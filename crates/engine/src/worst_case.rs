@@ -35,9 +35,9 @@ const NODE_BYTES_MIN: u64 = 4096;
 /// The nodes that one place takes at leaf level.
 const LEAVES_A_PLACE: u64 = 3;
 
-/// Places that every commit may change beside those of edits: adjacent root items of the volume's
-/// own trees; the root item of a subvolume; the items of a device and of a block group; its count
-/// of free ranges; quotas.
+/// Places that every commit may change beside those of edits. They are the adjacent root items of
+/// the volume's own trees, and the root item of a subvolume. Others are a device item, a block
+/// group item, its count of free ranges, and quotas.
 pub(crate) const PLACES_OF_COMMIT: u64 = 6;
 
 // The smallest nodes still have neighbours to merge with, and hold several records after a split.
@@ -210,7 +210,8 @@ mod tests {
                 let levels = u64::from(level_max);
                 assert!(shape.above_leaves(1) >= levels, "{shape:?}");
                 assert!(shape.copies(1) > levels, "{shape:?}");
-                // One place: a copy and a split on each level, a leaf that is split twice, and a new root.
+                // A single place needs a copy and a split on each level, a leaf that is split
+                // twice, and a new root.
                 assert!(shape.edited_nodes(1) > 3 + 2 * levels, "{shape:?}");
                 for places in [2, 9, 22, 1000] {
                     let levels = levels_of_least(node_bytes, level_max);
@@ -238,7 +239,7 @@ mod tests {
 
     /// Edits grow with places, levels and trees, and never beyond what the places need on every level.
     #[test]
-    fn needs_grow_with_what_they_are_of() {
+    fn edited_nodes_grow_with_places_levels_and_trees() {
         let shape = |used_nodes, level_max| Shape::new(16384, used_nodes, one_root(level_max, 9));
         for places in 0..200 {
             for level in 0..TREE_LEVELS_MAX {

@@ -1,11 +1,14 @@
-//! What goes to the target of a replacement: of each piece on the source the bytes that pass their check, from wherever.
+//! The bytes for the target of a replacement: for each piece on the source, bytes from any device
+//! that pass their check.
 //!
-//! Of profiles with copies a group reads the source alone, or with `avoids_source` the others alone; all of them only where
-//! that does not give everything. Of rows of RAID5 and RAID6 the source's column is copied, or rebuilt: what is in use of it, and
-//! what parity counts on beside it. Where it holds data, it is read alone first. Where it holds parity, the row's data is read and
-//! parity computed from it; the parities are read, too, where some of the data has no checksums: nothing else says then that it is right.
+//! For profiles with copies, a group reads the source alone, or with `avoids_source` the other
+//! devices alone. It reads all devices only if that does not give everything. For rows of RAID5 and
+//! RAID6, the source's column is copied or rebuilt: its parts in use, and the parts that parity
+//! covers beside them. A data column is read alone first. For a parity column, the row's data is
+//! read, and parity is computed from the data. If some of the data has no checksums, the parities
+//! are read too, because nothing else shows that the data is right.
 //!
-//! Bytes of which no copy is good:
+//! Bytes without a valid copy:
 //!
 //! | bytes | the target gets |
 //! |---|---|
@@ -28,20 +31,20 @@ use core::ops::Range;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A replacement, as the groups of a job need it.
+/// A replacement, as the groups of a job use it.
 #[derive(Clone, Debug)]
 pub(crate) struct Copying {
     pub(crate) replacement: Arc<Replacement>,
-    /// Whether the source is read only where nothing else gives what is wanted.
+    /// Whether the source is read only if no other device gives valid bytes.
     pub(crate) avoids_source: bool,
 }
 
-/// Which stripes of a group are read.
+/// The stripes of a group that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// What should do.
+    /// The stripes that usually suffice.
     Few,
-    /// Whatever there is.
+    /// All stripes.
     All,
 }
 
@@ -50,12 +53,14 @@ impl Copying {
         Arc::ptr_eq(self.replacement.source(), slot)
     }
 
-    /// Whether what the source holds can be right: it is there, and missed nothing.
+    /// Returns whether the source's content can be right: the device is present, and missed no
+    /// commit.
     pub(crate) fn source_is_trusted(&self) -> bool {
         self.replacement.source().is_written()
     }
 
-    /// Whether a stripe is on a source that missed commits: what it holds without checksums may be old.
+    /// Returns whether a stripe is on a source that missed commits, so that its data without
+    /// checksums may be old.
     pub(crate) fn may_be_old(&self, chunk: &MappedChunk, stripe: usize) -> bool {
         !self.source_is_trusted() && self.is_on_source(chunk, stripe) && may_miss_writes(chunk)
     }
@@ -67,13 +72,14 @@ impl Copying {
             .is_some_and(|slot| self.is_source(slot))
     }
 
-    /// The stripes of a chunk that lie on the source.
+    /// Returns the stripes of a chunk on the source.
     pub(crate) fn stripes_on_source(&self, chunk: &MappedChunk) -> Vec<usize> {
         let all = 0..chunk.devices().len();
         all.filter(|stripe| self.is_on_source(chunk, *stripe)).collect()
     }
 
-    /// Whether a stripe is to be read at an offset. `bare`: whether data without checksums is in its row.
+    /// Returns whether a stripe must be read at an offset. `bare` tells whether its row has data
+    /// without checksums.
     pub(crate) fn wants(
         &self,
         chunk: &MappedChunk,
@@ -87,7 +93,8 @@ impl Copying {
             return true;
         }
         if is_source && !self.source_is_trusted() {
-            // Checksums and generations show what the device missed, except in rows with parity.
+            // Checksums and generations show which data the device missed, except in rows with
+            // parity.
             return wanted == Wanted::All && !chunk.layout().has_parity();
         }
         if wanted == Wanted::All {
@@ -113,17 +120,19 @@ impl Copying {
         is_source == reads_source
     }
 
-    /// Whether a returning device may already have a part of a stripe, from a run that was interrupted. Such a stripe
-    /// is read, and sectors that pass their check are not written again. Rows with parity, which are right only as a
-    /// whole, and moved stripes are excluded.
+    /// Returns whether a returning device may already have a part of a stripe, from an interrupted
+    /// run. Such a stripe is read, and sectors that pass their check are not written again. Rows
+    /// with parity are excluded, because they are right only as a whole. Moved stripes are excluded
+    /// too.
     pub(crate) fn reads_own(&self, chunk: &MappedChunk, stripe: usize) -> bool {
         let returns = self.replacement.returning().is_some();
         returns && !chunk.layout().has_parity() && !self.replacement.is_moved(chunk, stripe)
     }
 
-    /// Keeps only the pieces of a group that have a part on the source. For a returning device it keeps newer pieces,
-    /// pieces that may have been overwritten in place, and all pieces of a moved stripe. Rows with parity stay whole:
-    /// parity counts on what was freed since, too. Returns the bytes on the device that it leaves out.
+    /// Keeps only the pieces of a group that have a part on the source. For a returning device it
+    /// keeps newer pieces, pieces that may have been overwritten in place, and all pieces of a
+    /// moved stripe. Rows with parity stay whole, because parity also covers space that was freed
+    /// since. Returns the bytes on the device that it leaves out.
     pub(crate) fn keep_wanted(&self, group: &mut Group) -> ByteCount {
         let chunk = Arc::clone(&group.chunk);
         if chunk.layout().has_parity() {
@@ -149,15 +158,15 @@ impl Copying {
         passed_over
     }
 
-    /// How many bytes of a group's pieces lie on the source, each copy there counted.
+    /// Returns the bytes of a group's pieces on the source, counting each copy there.
     pub(crate) fn bytes_on_source(&self, group: &Group) -> ByteCount {
         let own = self.stripes_on_source(&group.chunk);
         let bytes = group.pieces.iter().map(|piece| bytes_on(&own, piece));
         bytes.fold(ByteCount::ZERO, ByteCount::exact_add)
     }
 
-    /// Whether progress counts what was inspected, not what was written: of a device that is brought up to date most is in
-    /// place already.
+    /// Returns whether progress counts inspected bytes instead of written bytes. Most bytes of a
+    /// returning device are already right.
     pub(crate) fn counts_inspected(&self, chunk: &MappedChunk) -> bool {
         self.replacement.returning().is_some() && !chunk.layout().has_parity()
     }
@@ -169,32 +178,33 @@ impl Copying {
     }
 }
 
-/// Whether a chunk can be written without one of its devices. Otherwise a device that was away missed nothing of it.
+/// Returns whether a chunk can be written without one of its devices. If not, a device that was
+/// away missed nothing of it.
 pub(crate) const fn may_miss_writes(chunk: &MappedChunk) -> bool {
     chunk.layout().profile().tolerated_failures() > 0
 }
 
-/// How many bytes a piece has on some stripes, each copy counted.
+/// Returns the bytes of a piece on some stripes, counting each copy.
 fn bytes_on(stripes: &[usize], piece: &Piece) -> ByteCount {
     let copies = stripes.iter().filter(|stripe| piece.stripes().contains(stripe));
     ByteCount::of(copies.count().exact_mul(piece.length))
 }
 
-/// Bytes of which no copy is good.
+/// Bytes without a valid copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The address of the first of them.
+    /// The address of the first lost byte.
     pub logical: Logical,
-    /// The number of bytes.
+    /// The number of lost bytes.
     pub length: ByteCount,
-    /// Their kind: data or a tree block.
+    /// The kind of the lost bytes: data or a tree block.
     pub part: Part,
-    /// Whether a checksum makes reads of them fail.
+    /// Whether a checksum makes reads of the lost bytes fail.
     pub has_checksum: bool,
 }
 
 impl Lost {
-    /// A range of a piece.
+    /// Returns the loss of a range of a piece.
     pub(crate) fn of(piece: &Piece, range: &Range<usize>) -> Self {
         Self {
             logical: piece.logical.exact_add(ByteCount::of(range.start)),
@@ -212,7 +222,8 @@ impl Lost {
         self.part == other.part && self.logical <= other.logical && end(other) <= end(self)
     }
 
-    /// Takes `next` in if both are data and `next` begins where this ends.
+    /// Merges `next` into this loss if both are data and `next` begins at the end of this one.
+    /// Returns whether it did.
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.part == Part::Data
             && next.part == Part::Data
@@ -225,13 +236,13 @@ impl Lost {
     }
 }
 
-/// Bytes for the target, in any order.
+/// Bytes for the target, in no order.
 #[derive(Debug)]
 pub(crate) struct Copied<'a> {
     segments: Vec<(Physical, Cow<'a, [u8]>)>,
-    /// Whether all stripes were asked that have any of it. If not, what is not good is only counted.
+    /// Which stripes were read. Unless all were, bytes without a valid copy are only counted.
     wanted: Wanted,
-    /// Whether anything was not good.
+    /// Whether some bytes were not valid.
     pub(crate) is_lacking: bool,
     /// The lost bytes. Empty unless all stripes were asked.
     pub(crate) lost: Vec<Lost>,
@@ -254,12 +265,12 @@ impl<'a> Copied<'a> {
         self.segments.push((at, bytes));
     }
 
-    /// Notes that some bytes are not good in what was read.
+    /// Records that some of the read bytes are not valid.
     pub(crate) const fn lack(&mut self) {
         self.is_lacking = true;
     }
 
-    /// Whether what is lacking now is lost: no other stripe is left to be read.
+    /// Returns whether bytes that are missing now are lost, because no other stripe can be read.
     pub(crate) fn is_last_try(&self) -> bool {
         self.wanted == Wanted::All
     }
@@ -268,12 +279,12 @@ impl<'a> Copied<'a> {
         self.lost.push(lost);
     }
 
-    /// Whether a tree block is among what is lost.
+    /// Returns whether a tree block is lost.
     pub(crate) fn loses_metadata(&self) -> bool {
         self.lost.iter().any(|lost| lost.part == Part::Tree)
     }
 
-    /// Writes all of it, neighbours together; how many bytes.
+    /// Writes all bytes, with neighbours joined. Returns the number of bytes.
     pub(crate) fn write(mut self, target: &Device) -> Result<ByteCount, IoError> {
         self.segments.sort_by_key(|(at, _)| *at);
         let mut requests: Vec<WriteRequest> = Vec::new();
@@ -293,7 +304,7 @@ impl<'a> Copied<'a> {
         }
         requests.extend(request(start, length, &run));
         let pending = target.start_writes(&requests);
-        // All are waited for: none may reach the device after the rows are let go of.
+        // Wait for all writes: none may reach the device after the rows are unlocked.
         let mut result = Ok(all);
         for write in pending {
             if let Err(error) = write.wait() {
@@ -321,13 +332,13 @@ fn request(start: Physical, length: usize, run: &[&[u8]]) -> Option<WriteRequest
     })
 }
 
-/// Where an offset of a stripe lies on its device.
+/// Returns the place on the device of an offset of a stripe.
 pub(crate) fn physical(chunk: &MappedChunk, stripe: usize, offset: u64) -> Option<Physical> {
     let stripe = chunk.chunk().stripes.get(stripe)?;
     stripe.physical.checked_add(ByteCount::new(offset))
 }
 
-/// The bytes of a view at a range.
+/// Returns the bytes of a view in a range.
 pub(crate) fn part<'a>(view: &View<'a>, range: &Range<usize>) -> Option<&'a [u8]> {
     view.bytes.get(range.clone())
 }
@@ -335,8 +346,8 @@ pub(crate) fn part<'a>(view: &View<'a>, range: &Range<usize>) -> Option<&'a [u8]
 /// A line of the text that replaces lost bytes.
 const FILLER: &[u8] = b"buttress replace: no device gave the data of this place\n";
 
-/// Bytes for a sector that no device can read: text that the user can search for, never zeros. If the sector has a
-/// checksum, they do not match it.
+/// Returns bytes for a sector that no device can read: text that the user can search for, never
+/// zeros. If the sector has a checksum, the bytes do not match it.
 pub(crate) fn filler(group: &Group, piece: &Piece, range: &Range<usize>, format: &BlockFormat) -> Vec<u8> {
     if buttress_faults::on("replace-lost-data-is-zeros") {
         return vec![0; range.len()];
@@ -352,7 +363,8 @@ pub(crate) fn filler(group: &Group, piece: &Piece, range: &Range<usize>, format:
     bytes
 }
 
-/// The checksum of a sector of a piece, of whose checksums `packed` is the place.
+/// Returns the stored checksum of a sector of a piece; `packed` is the place of the piece's
+/// checksums.
 pub(crate) fn stored_checksum<'a>(
     group: &'a Group,
     packed: &Range<usize>,
@@ -366,7 +378,7 @@ pub(crate) fn stored_checksum<'a>(
 }
 
 impl Job<'_> {
-    /// Returns the bytes of a group for the target, if `wanted` of its stripes were read.
+    /// Returns the bytes of a group for the target, after `wanted` of its stripes were read.
     pub(crate) fn copied<'a>(
         &'a self,
         copying: &Copying,

@@ -1,38 +1,39 @@
-//! What is wrong at one place of one device, and what became of it.
+//! Damage at one place of one device: its cause, and the outcome of repair.
 //!
-//! A cause is told as a person would tell it: the device did not give the bytes, the bytes do not match their checksum, they
-//! match it but are something else (a misdirected write), they are an older state (a lost write), parity does not fit.
+//! The device may not return the bytes, or the bytes may not match their checksum. They may match
+//! it but belong elsewhere (a misdirected write), or be an older state (a lost write). Parity may
+//! not match its data.
 
 use buttress_format::{BlockProblem, ByteCount, DeviceId, Generation, Logical, Physical};
 use core::fmt;
 use std::sync::Arc;
 
-/// Why bytes are not as they should be.
+/// The reason why bytes are wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The device did not give them.
+    /// The device did not return the bytes.
     Unreadable(Arc<str>),
-    /// They do not match their checksum.
+    /// The bytes do not match their checksum.
     Checksum,
-    /// A tree block with a right checksum that is not the one that belongs here.
+    /// A tree block with a right checksum that belongs at another place.
     Header(Arc<BlockProblem>),
-    /// A tree block as an older transaction left it: a write that was lost.
+    /// A tree block of an older transaction: a write was lost.
     Generation {
-        /// What the block says.
+        /// The generation in the block.
         stored: Generation,
-        /// What the extent tree says.
+        /// The generation in the extent tree.
         expected: Generation,
     },
-    /// Parity that does not fit the data of its row.
+    /// Parity that does not match the data of its row.
     Parity,
-    /// Copies of data without checksums differ; or parity over such data does not fit.
+    /// Copies of data without checksums differ, or parity over such data does not match.
     Differs,
-    /// A superblock, for the reason given.
+    /// A bad superblock, for the given reason.
     Superblock(Arc<str>),
 }
 
 impl Cause {
-    /// The cause in one word, for machines.
+    /// Returns the cause in one word, for machine-readable output.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -46,8 +47,8 @@ impl Cause {
         }
     }
 
-    /// Whether a tree block may be right nevertheless: its checksum and address are right. Only the extent tree has
-    /// another generation or level. Its parent decides.
+    /// Returns whether a tree block may be right nevertheless: its checksum and address are right,
+    /// and only the extent tree has another generation or level. Its parent decides.
     pub(crate) fn may_be_right(&self) -> bool {
         match self {
             Self::Generation { .. } => true,
@@ -73,14 +74,14 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What the bytes are.
+/// The kind of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// File data.
     Data,
     /// A tree block.
     Tree,
-    /// Parity `P` of a row, whose first address is the damage's.
+    /// Parity `P` of a row. The damage has the first address of the row.
     P,
     /// Parity `Q` of a row.
     Q,
@@ -89,7 +90,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The part in one word.
+    /// Returns the kind in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -102,24 +103,24 @@ impl Part {
     }
 }
 
-/// What became of it.
+/// The outcome of repairing damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was rewritten, read back, and is right.
+    /// The bytes were rewritten and read back, and are right.
     Corrected,
-    /// It could be rewritten, but the scrub only reads.
+    /// The bytes could be rewritten, but the scrub is read-only.
     Correctable,
-    /// It cannot be mended; these places were tried.
+    /// The bytes cannot be repaired; `tried` lists the places tried.
     Uncorrectable {
-        /// Each place that was tried, and why it did not help.
+        /// Each place that was tried, with the reason why it did not help.
         tried: Vec<String>,
     },
-    /// Nothing says what is right here: left as it is.
+    /// It is unknown which bytes are right, so they stay unchanged.
     Unverified,
 }
 
 impl Outcome {
-    /// The outcome in one word.
+    /// Returns the outcome in one word.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -134,26 +135,26 @@ impl Outcome {
 /// Damage at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The device.
+    /// The id of the device.
     pub device: DeviceId,
-    /// The name that it was opened by.
+    /// The name by which the device was opened.
     pub device_name: Arc<str>,
-    /// Where on it.
+    /// The offset on the device.
     pub physical: Physical,
-    /// What lies there; zero for superblocks.
+    /// The logical address; zero for superblocks.
     pub logical: Logical,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: ByteCount,
-    /// What they are.
+    /// The kind of the bytes.
     pub part: Part,
-    /// Why they are wrong.
+    /// The reason why they are wrong.
     pub cause: Cause,
-    /// What became of it.
+    /// The outcome of the repair.
     pub outcome: Outcome,
 }
 
 impl Damage {
-    /// Whether `next` goes on where this ends, for the same reason and with the same outcome.
+    /// Returns whether `next` begins where this damage ends, with the same cause and outcome.
     fn continues_in(&self, next: &Self) -> bool {
         self.part == Part::Data
             && next.part == Part::Data
@@ -164,7 +165,7 @@ impl Damage {
             && self.outcome == next.outcome
     }
 
-    /// Takes `next` in if it goes on where this ends.
+    /// Merges `next` into this damage if it continues it. Returns whether it did.
     pub(crate) fn absorb(&mut self, next: &Self) -> bool {
         let continues = self.continues_in(next);
         if continues {

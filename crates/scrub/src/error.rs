@@ -1,18 +1,18 @@
-//! Why a volume is not scrubbed, or a device not replaced.
+//! Errors of scrubs, replacements and resynchronisations.
 
 use buttress_device::IoError;
 use buttress_format::{DeviceId, ErrorKind};
 
-/// Why a volume is not scrubbed.
+/// The reason why a job failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A feature whose volumes are not scrubbed.
+    /// The volume has a feature that scrub does not support.
     #[error("scrub does not support volumes with {feature}")]
     Unsupported {
-        /// Its name.
+        /// The name of the feature.
         feature: &'static str,
     },
-    /// A tree without which nothing is known of what is in use; that the job was cancelled.
+    /// A required tree is unreadable, or the job was cancelled.
     #[error(transparent)]
     Filesystem(#[from] buttress_fs::Error),
     /// No device is being replaced.
@@ -21,39 +21,39 @@ pub enum Error {
     /// The target of a replacement failed.
     #[error("the target failed: {0}; the replacement is suspended, and continues once the target works")]
     TargetFailed(IoError),
-    /// A device that is brought up to date failed.
+    /// A device failed while it was brought up to date.
     #[error("{device} failed while it was brought up to date: {failure}; the device stays out of date")]
     ReturnFailed {
-        /// Its name.
+        /// The name of the device.
         device: String,
-        /// With what.
+        /// The device's error.
         failure: IoError,
     },
-    /// No copy has good bytes for some of what a device missed.
+    /// Some bytes that a device missed have no valid copy.
     #[error(
         "{device} cannot be brought up to date: {bytes} bytes that it missed have no readable copy. The device is unchanged. To continue, remove the files that `buttress scrub start -B -r` lists"
     )]
     ReturnLacks {
-        /// Its name.
+        /// The name of the device.
         device: String,
-        /// How many bytes.
+        /// The number of these bytes.
         bytes: u64,
     },
-    /// Parts of the extent tree cannot be read, so what a device missed is not known.
+    /// Parts of the extent tree are unreadable, so the writes that a device missed are unknown.
     #[error("{device} cannot be brought up to date: {}; the device is unchanged", .parts.join("; "))]
     ReturnNotWalked {
-        /// Its name.
+        /// The name of the device.
         device: String,
-        /// The parts, and why they cannot be read.
+        /// The unreadable parts, with their errors.
         parts: Vec<String>,
     },
-    /// Metadata has no good copy, or the target lacks it. The replacement ended, and the source is the device as
-    /// before.
+    /// Metadata has no valid copy, or the target lacks it. The replacement ended, and the source
+    /// remains the volume's device.
     #[error("device {device}: metadata is lost (found {}, expected none): {}; the replacement was cancelled", count(.blocks), .blocks.join("; "))]
     MetadataLost {
-        /// The source.
+        /// The id of the source.
         device: DeviceId,
-        /// Each lost block with its tree, or a part of the extent tree that cannot be walked.
+        /// Each lost block with its tree, or an unreadable part of the extent tree.
         blocks: Vec<String>,
     },
     /// The volume cannot be opened with the target in the source's place.
@@ -70,7 +70,7 @@ fn count(blocks: &[String]) -> String {
 }
 
 impl Error {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

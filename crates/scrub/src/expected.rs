@@ -1,4 +1,4 @@
-//! How much there is to be scrubbed, before it is.
+//! The number of bytes to be scrubbed, estimated in advance.
 
 use buttress_exact::Exact as _;
 use buttress_format::ByteCount;
@@ -7,8 +7,9 @@ use buttress_volume::Volume;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// What is to be scrubbed of each device: what block groups say is used, once for each copy, and no parity. For a device that
-/// is replaced, missing or not, it is what is to be copied, with parity.
+/// Returns the bytes to be scrubbed on each device: the used bytes of block groups, once for each
+/// copy, without parity. For a device that is being replaced, missing or not, returns the bytes to
+/// be copied, including parity.
 pub(crate) fn bytes_to_scrub(
     filesystem: &Filesystem,
     volume: &Volume,
@@ -29,10 +30,10 @@ pub(crate) fn bytes_to_scrub(
             true => ByteCount::of(layout.data_columns()).get(),
             false => ByteCount::of(chunk.devices().len()).get(),
         };
-        // Clamp: an estimate from numbers on disk.
+        // Clamp: the estimate uses numbers from disk.
         let all = used.saturating_mul(copies);
         let share = all.quotient(stripes);
-        // What does not divide is the first's.
+        // The first device gets the remainder of the division.
         let mut more = all.remainder(stripes);
         for slot in chunk.devices() {
             let own = share.exact_add(core::mem::take(&mut more));

@@ -1,6 +1,7 @@
-//! What came back from one stripe of a group.
+//! The bytes that the reads of one stripe of a group returned.
 //!
-//! Where a read failed, its sectors are read one by one: one bad sector does not make its neighbours bad.
+//! If a read failed, its sectors are read one by one, so that one bad sector does not make its
+//! neighbours bad.
 
 use crate::damage::Cause;
 use crate::group::{Reads, StripeReads};
@@ -11,10 +12,10 @@ use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
 use std::sync::Arc;
 
-/// A sector that the device did not give.
+/// A sector that the device did not return.
 #[derive(Debug)]
 struct BadSector {
-    /// Where in the run.
+    /// The range in the run.
     range: Range<usize>,
     reason: Arc<str>,
 }
@@ -22,31 +23,31 @@ struct BadSector {
 /// A run of a stripe.
 #[derive(Debug)]
 struct Run {
-    /// Where on the stripe it begins.
+    /// The offset of the run in the stripe.
     start: u64,
     bytes: Buffer,
     bad: Vec<BadSector>,
 }
 
-/// The runs of a stripe, in rising order.
+/// The runs of a stripe, in ascending order.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     runs: Vec<Run>,
     missing: bool,
 }
 
-/// A part of a stripe: its bytes, and what of them the device did not give.
+/// A part of a stripe: its bytes, and the sectors that the device did not return.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     pub(crate) bytes: &'a [u8],
     bad: &'a [BadSector],
-    /// Where in its run it begins.
+    /// The offset of the part in its run.
     offset: usize,
 }
 
 #[cfg(test)]
 impl<'a> View<'a> {
-    /// Returns bytes that the device gave.
+    /// Returns a view of bytes that the device returned.
     pub(crate) const fn of(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -57,7 +58,7 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    /// Why bytes of `range` are not there; `None` when all are.
+    /// Returns why bytes of `range` are missing; `None` if all are present.
     pub(crate) fn unreadable(&self, range: &Range<usize>) -> Option<Cause> {
         let start = self.offset.exact_add(range.start);
         let end = self.offset.exact_add(range.end);
@@ -111,12 +112,12 @@ impl Fetched {
         }
     }
 
-    /// Whether the device is missing.
+    /// Returns whether the device is missing.
     pub(crate) const fn is_missing(&self) -> bool {
         self.missing
     }
 
-    /// A part of the stripe; `None` when it was not read.
+    /// Returns a part of the stripe; `None` if it was not read.
     pub(crate) fn view(&self, range: &Range<u64>) -> Option<View<'_>> {
         let after = self.runs.partition_point(|run| run.start <= range.start);
         let run = self.runs.get(after.checked_sub(1)?)?;
@@ -130,8 +131,8 @@ impl Fetched {
     }
 }
 
-/// Copies out of the page cache what it still has. What is behind the first that it has no more is read the ordinary way, in
-/// one plug.
+/// Copies bytes out of the page cache, as long as it has them. From the first absent request on,
+/// ordinary reads in one plug follow.
 fn read_from_memory(device: &Device, requests: &[ReadRequest]) -> Vec<Result<Buffer, IoError>> {
     let mut arrived = Vec::with_capacity(requests.len());
     for request in requests {
@@ -140,13 +141,13 @@ fn read_from_memory(device: &Device, requests: &[ReadRequest]) -> Vec<Result<Buf
             None => break,
         }
     }
-    // Clamp: at most as many arrived as were asked for.
+    // Clamp: no more requests arrived than were made.
     let rest = device.start_reads(requests.get(arrived.len()..).unwrap_or_default());
     arrived.extend(rest.into_iter().map(PendingRead::wait));
     arrived
 }
 
-/// Reads sectors one by one; what cannot be had is zeros, and noted.
+/// Reads sectors one by one. Unreadable sectors are zeros in the buffer, and recorded.
 fn salvage(
     device: &Device,
     at: Physical,
@@ -159,7 +160,7 @@ fn salvage(
     let mut bad = Vec::new();
     let mut offset = 0;
     for sector in bytes.chunks_mut(sector_bytes.max(1)) {
-        // Clamp: see above.
+        // Clamp: as in `wait`, a chunk item can point anywhere.
         let physical = at.saturating_add(ByteCount::of(offset));
         let end = offset.exact_add(sector.len());
         let read = match length > sector_bytes {

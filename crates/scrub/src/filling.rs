@@ -1,4 +1,5 @@
-//! How a chunk becomes groups: its extents, cut at the ends of stripes and groups, with their checksums.
+//! The division of a chunk into groups: its extents, cut at the ends of stripes and groups, with
+//! their checksums.
 
 use crate::group::{Expected, Group, Piece, place};
 use crate::used::{Checksums, Holds, UsedExtent, UsedExtents};
@@ -9,13 +10,13 @@ use buttress_tree::Tree;
 use buttress_volume::MappedChunk;
 use std::sync::Arc;
 
-/// The trees that say what is in use.
+/// The trees that show which ranges are in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Trees {
     pub(crate) extents: Tree,
-    /// A volume can do without.
+    /// The checksum tree, if the volume has one.
     pub(crate) checksums: Option<Tree>,
-    /// The state that they are of: while this is held, nothing that they lead to is overwritten.
+    /// The state to which the trees belong. While it is held, nothing in it is overwritten.
     filesystem: Filesystem,
 }
 
@@ -28,7 +29,7 @@ impl Trees {
         })
     }
 
-    /// The state that they are of.
+    /// Returns the state to which the trees belong.
     pub(crate) const fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
@@ -43,25 +44,26 @@ pub(crate) struct Groups<'a> {
     group_bytes: u64,
     first: u64,
     current: Option<Group>,
-    /// The rest of an extent, and whether that is all of it.
+    /// The rest of an extent, and whether it is the whole extent.
     rest: Option<(UsedExtent, bool)>,
-    /// What could not be walked.
+    /// Unreadable parts of the trees.
     failed: Vec<String>,
-    /// Whether extents are unknown between the last one and the next.
+    /// Whether unknown extents may lie between the last extent and the next.
     has_gap: bool,
 }
 
-/// What comes of the walk.
+/// An item of the walk.
 #[derive(Debug)]
 pub(crate) enum Filled {
-    /// A group with everything that is in use of it.
+    /// A group with all pieces in use.
     Group(Group),
-    /// A part of a tree that cannot be read, or a block that lies where none can.
+    /// An unreadable part of a tree, or a tree block at an impossible address.
     Unwalked(String),
 }
 
 impl<'a> Groups<'a> {
-    /// The groups of `chunk` from number `first` on, of `stripes` stripes of each device.
+    /// Returns the groups of `chunk` from number `first` on; a group has `stripes` stripes of each
+    /// device.
     pub(crate) fn new(
         trees: &Trees,
         format: &'a BlockFormat,
@@ -71,10 +73,10 @@ impl<'a> Groups<'a> {
     ) -> Self {
         let columns = ByteCount::of(chunk.layout().data_columns()).get();
         let group_bytes = stripes.max(1).exact_mul(STRIPE_BYTES).exact_mul(columns.max(1));
-        // Clamp: a group of an earlier run, whose number can be past the chunk's end.
+        // Clamp: the number of a group of an earlier run can be past the chunk's end.
         let skipped = ByteCount::new(first.saturating_mul(group_bytes));
         let from = chunk.start().saturating_add(skipped).min(chunk.end());
-        // An extent that began before is cut at the group's start.
+        // An extent that begins before the group is cut at its start.
         let longest = ByteCount::new(LONGEST_EXTENT);
         // Clamp: the address space begins at 0.
         let before = Logical::new(from.get().saturating_sub(longest.get())).max(chunk.start());
@@ -96,7 +98,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The next group that something is in use of, or what could not be walked.
+    /// Returns the next group with pieces in use, or an unreadable part.
     pub(crate) fn next(&mut self) -> Option<Filled> {
         loop {
             if let Some(failure) = self.failed.pop() {
@@ -122,7 +124,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Adds the beginning of an extent to the current group; gives the group back that is full by now.
+    /// Adds the beginning of an extent to the current group. Returns the previous group if it is
+    /// now full.
     fn add(&mut self, extent: UsedExtent, is_start: bool) -> Option<Group> {
         let Some((offset, place)) = place(&self.chunk, extent.start) else {
             self.failed
@@ -174,7 +177,7 @@ impl<'a> Groups<'a> {
             Holds::Data => {
                 let to = extent
                     .end
-                    // Clamp: see above.
+                    // Clamp: as above, the group can end past the last address.
                     .min(extent.start.saturating_add(left_in_unit.min(left_in_group)));
                 let failed = &mut self.failed;
                 let run = self
@@ -208,9 +211,9 @@ impl<'a> Groups<'a> {
         full
     }
 
-    /// Keeps what is left of an extent behind `taken`.
+    /// Keeps the rest of an extent after `taken`.
     fn go_on(&mut self, extent: UsedExtent, taken: ByteCount, is_start: bool) {
-        // An extent of no length, which nothing admits, ends here rather than never.
+        // An extent of length zero is not possible, but would repeat this loop forever.
         let taken = taken.max(ByteCount::new(1));
         let start = extent.start.exact_add(taken);
         if start < extent.end {
@@ -219,5 +222,5 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// No extent of data is longer.
+/// The greatest length of a data extent.
 const LONGEST_EXTENT: u64 = 128 << 20;

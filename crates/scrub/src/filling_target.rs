@@ -1,4 +1,4 @@
-//! Filling the target of a replacement: which chunks in which order, group after group with its rows locked, how far it is.
+//! Filling the target of a replacement: the order of chunks, groups with locked rows, and progress.
 
 use crate::copying::{Copied, Copying, Lost, Wanted};
 use crate::damage::Part;
@@ -11,20 +11,21 @@ use buttress_format::{Logical, Physical};
 use buttress_volume::{DeviceErrors, MappedChunk};
 use std::sync::Arc;
 
-/// Filling the target of a replacement: nothing is rewritten then.
+/// Filling the target of a replacement. Such a job repairs nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Replacing {
     pub(crate) copying: Copying,
-    /// Below it the target has everything.
+    /// The offset below which the target has everything.
     pub(crate) cursor: Physical,
 }
 
-/// What became of filling the target.
+/// The result of filling the target so far.
 #[derive(Debug, Default)]
 pub(crate) struct Filled {
-    /// Chunks with a stripe on the source that are to be copied, and where the first of those lies.
+    /// The chunks to be copied that have a stripe on the source, with the offset of their first
+    /// stripe there.
     pub(crate) chunks: Option<Vec<(Logical, Physical)>>,
-    /// Bytes of data of which no copy is good.
+    /// The bytes of data without a valid copy.
     pub(crate) lost_bytes: u64,
     /// The lost places, at most [`LOST_MAX`].
     pub(crate) lost: Vec<Lost>,
@@ -32,15 +33,15 @@ pub(crate) struct Filled {
     pub(crate) loses_metadata: bool,
     /// Bytes that were written.
     pub(crate) written: u64,
-    /// What the target failed with.
+    /// The error of the target.
     pub(crate) failure: Option<IoError>,
 }
 
-/// How many places with lost bytes are kept.
+/// The most places with lost bytes that are kept.
 const LOST_MAX: usize = 10_000;
 
 impl Filled {
-    /// Whether the rest needs not be copied.
+    /// Returns whether the rest need not be copied.
     pub(crate) const fn is_over(&self) -> bool {
         self.loses_metadata || self.failure.is_some()
     }
@@ -64,7 +65,7 @@ impl Filled {
 }
 
 impl Scrub<'_> {
-    /// Of a replacement: below it the target has everything.
+    /// For a replacement, returns the offset below which the target has everything.
     pub(crate) fn cursor(&self) -> Physical {
         let done = self.job.running.lock().position();
         let Some(replaces) = &self.job.replaces else {
@@ -84,15 +85,15 @@ impl Scrub<'_> {
             .map_or(end, |(_, physical)| *physical)
     }
 
-    /// Takes the result of filling the target.
+    /// Removes and returns the result of filling the target.
     pub(crate) fn filled(&self) -> Filled {
         core::mem::take(&mut *self.job.replaced.lock())
     }
 }
 
 impl Job<'_> {
-    /// Copies a group to the target of a replacement. Its rows are locked until the target has it; what was written to them
-    /// since they were read is read again.
+    /// Copies a group to the target of a replacement. Its rows stay locked until the target has the
+    /// group. Rows that were written since they were read are read again.
     pub(crate) fn copy(&self, copying: &Copying, mut arrived: Arrived, writes: Option<u64>) {
         let chunk = Arc::clone(&arrived.group.chunk);
         let rows = arrived.group.rows();
@@ -114,7 +115,7 @@ impl Job<'_> {
         let arrived = self.fetch_again(arrived, Wanted::All);
         self.judge(&arrived);
         let copied = self.copied(copying, &arrived, Wanted::All);
-        // A returning device stays as it was: nothing replaces lost bytes on it.
+        // A returning device keeps its bytes: nothing replaces lost bytes on it.
         let keeps_target = copying.replacement.returning().is_some() && !copied.lost.is_empty();
         if keeps_target || copied.loses_metadata() {
             return self.replaced.lock().lose(copied.lost);
@@ -127,7 +128,7 @@ impl Job<'_> {
         let target = copying.replacement.target();
         let written = match target.device().filter(|_| target.is_written()) {
             Some(device) => copied.write(device),
-            // It failed a writer.
+            // The target failed a write of another thread.
             None => return self.fail(target.failure().cloned()),
         };
         match written {
@@ -157,7 +158,8 @@ impl Job<'_> {
         }
     }
 
-    /// The chunks that are to be gone over, in order: of their addresses, or of their places on a device that is replaced.
+    /// Returns the chunks to be visited, in order of address, or of offset on a device that is
+    /// being replaced.
     pub(crate) fn chunks(&self) -> Vec<Arc<MappedChunk>> {
         let map = self.volume.chunk_map();
         let is_open = |chunk: &&Arc<MappedChunk>| self.first_group(chunk.start()).is_some();

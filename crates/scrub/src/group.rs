@@ -1,10 +1,12 @@
-//! A group: what is read of the stripes of one chunk at the same place, and what it must be.
+//! A group: the reads of all stripes of one chunk at the same offset, and the expected content.
 //!
-//! A group takes [`Shape::stripes`](crate::Shape) stripes of 64 KiB of each of the chunk's devices. Since units go round the
-//! devices row by row, that is one contiguous range of addresses, and rows of RAID5 and RAID6 are whole in it. What is in
-//! use of it are *pieces*: a tree block, or a run of data in one stripe of 64 KiB, with checksums or without.
+//! A group has [`Shape::stripes`](crate::Shape) stripes of 64 KiB of each of the chunk's devices.
+//! Units alternate between devices row by row, so a group is one contiguous range of addresses, and
+//! contains whole rows of RAID5 and RAID6. Its parts in use are *pieces*: a tree block, or a run of
+//! data in one stripe of 64 KiB, with or without checksums.
 //!
-//! Invariant: a piece lies in one unit of one column; of a chunk without striping a tree block may cross a unit's end.
+//! Invariant: a piece is always in one unit of one column, except a tree block of a chunk without
+//! striping, which may cross the end of a unit.
 
 use crate::fetched::Fetched;
 use crate::filling::Trees;
@@ -17,7 +19,7 @@ use core::ops::Range;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-/// What a piece must be.
+/// The expected content of a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// A tree block.
@@ -25,23 +27,24 @@ pub(crate) enum Expected {
         generation: Generation,
         level: Option<u8>,
     },
-    /// Data with checksums: which bytes of the group's packed checksums.
+    /// Data with checksums; the range is in the group's packed checksums.
     Sums(Range<usize>),
-    /// Data without.
+    /// Data without checksums.
     Bare,
 }
 
-/// A part of a group that is in use.
+/// A part of a group in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) logical: Logical,
     pub(crate) length: usize,
     pub(crate) expected: Expected,
     pub(crate) place: Place,
-    /// How many extents begin in it.
+    /// The number of extents that begin in the piece.
     pub(crate) extents: u64,
-    /// No later transaction wrote it. Preallocated data is written long after its extent was allocated: its checksums come
-    /// with it, so the leaf of the checksum tree is as new.
+    /// A generation at or after that of the last write. Preallocated data is written long after its
+    /// extent was allocated. Its checksums come with the write, so the leaf of the checksum tree is
+    /// as new.
     pub(crate) generation: Generation,
 }
 
@@ -50,20 +53,20 @@ impl Piece {
         !matches!(self.expected, Expected::Tree { .. })
     }
 
-    /// The offset in its stripe, and behind it the end.
+    /// Returns the range of the piece in its stripe.
     pub(crate) fn on_stripe(&self) -> Range<u64> {
         let start = self.place.stripe_offset.get();
         start..start.exact_add(ByteCount::of(self.length).get())
     }
 
-    /// The stripes that hold it.
+    /// Returns the stripes that hold the piece.
     pub(crate) fn stripes(&self) -> Range<usize> {
         let first = self.place.stripe_index;
         first..first.exact_add(self.place.copies)
     }
 }
 
-/// A group, filled.
+/// A group with its pieces.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) chunk: Arc<MappedChunk>,
@@ -71,9 +74,11 @@ pub(crate) struct Group {
     pub(crate) pieces: Vec<Piece>,
     /// The checksums of all pieces.
     pub(crate) packed: Vec<u8>,
-    /// Whether parts of the group beside its pieces may be in use. A part of the extent tree beside it cannot be read.
+    /// Whether other parts of the group may be in use, because a part of the extent tree beside it
+    /// is unreadable.
     pub(crate) is_partial: bool,
-    /// What was ever written of its data without checksums, once that was asked.
+    /// The ranges of its data without checksums that were ever written, once a query has found
+    /// them.
     pub(crate) written: OnceLock<Vec<Range<Logical>>>,
 }
 
@@ -89,7 +94,7 @@ impl Group {
         }
     }
 
-    /// What is to be read of each stripe: runs of at most 64 KiB, in rising order.
+    /// Returns the reads of each stripe: runs of at most 64 KiB, in ascending order.
     pub(crate) fn requests(&self) -> Vec<Vec<Range<u64>>> {
         let stripes = self.chunk.layout().stripe_count();
         let mut requests: Vec<Vec<Range<u64>>> = vec![Vec::new(); stripes];
@@ -109,7 +114,7 @@ impl Group {
         requests
     }
 
-    /// The numbers of its rows.
+    /// Returns the numbers of the group's rows.
     pub(crate) fn rows(&self) -> Range<u64> {
         let ranges = || self.pieces.iter().map(Piece::on_stripe);
         // Clamp: a group without pieces has no rows.
@@ -117,11 +122,11 @@ impl Group {
         let end = ranges()
             .map(|range| unit(range.end.exact_sub(1)).exact_add(1))
             .max();
-        // Clamp: see above.
+        // Clamp: as above, a group without pieces has no rows.
         first..end.unwrap_or(first)
     }
 
-    /// The numbers of the rows with data that has no checksums.
+    /// Returns the numbers of the rows with data without checksums.
     pub(crate) fn rows_with_bare_data(&self) -> BTreeSet<u64> {
         let bare = self
             .pieces
@@ -130,7 +135,7 @@ impl Group {
         bare.map(|piece| unit(piece.on_stripe().start)).collect()
     }
 
-    /// Of rows all columns are needed wherever one is in use.
+    /// Rows need all columns wherever one column is in use.
     pub(crate) fn runs_of_rows(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = self.pieces.iter().map(Piece::on_stripe).collect();
         ranges.sort_unstable_by_key(|range| (range.start, range.end));
@@ -147,12 +152,12 @@ impl Group {
     }
 }
 
-/// The number of the unit that holds an offset in a stripe.
+/// Returns the number of the unit at an offset in a stripe.
 pub(crate) fn unit(offset: u64) -> u64 {
     offset.quotient(STRIPE_BYTES)
 }
 
-/// Adds a piece's range behind what is there, to the last run if that stays within a stripe of 64 KiB.
+/// Appends a piece's range, to the last run if that run stays within a stripe of 64 KiB.
 fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
     match runs.last_mut() {
         Some(last) if range.start == last.end && range.end.exact_sub(last.start) <= STRIPE_BYTES => {
@@ -162,50 +167,51 @@ fn add_run(runs: &mut Vec<Range<u64>>, range: &Range<u64>) {
     }
 }
 
-/// What is read of one stripe.
+/// The reads of one stripe.
 #[derive(Debug)]
 pub(crate) struct StripeReads {
-    /// Where each run begins on the stripe, and where it ends.
+    /// The range of each run in the stripe.
     pub(crate) runs: Vec<Range<u64>>,
     pub(crate) reads: Reads,
 }
 
-/// How the runs of a stripe come.
+/// How the runs of a stripe are read.
 #[derive(Debug)]
 pub(crate) enum Reads {
-    /// The device is missing, or nothing of it is wanted.
+    /// No read: the device is missing, or nothing of it is wanted.
     None,
-    /// They are in the queue.
+    /// The reads are in the queue.
     UnderWay(Vec<PendingRead>),
-    /// The page cache has them, as it seems: whoever checks them copies them out then, and has them in the processor's cache.
+    /// The page cache probably has the runs. The checking thread copies them, so that its processor
+    /// has them in its cache.
     InMemory,
 }
 
-/// A group that was submitted.
+/// A group whose reads were submitted.
 #[derive(Debug)]
 pub(crate) struct Submitted {
     pub(crate) group: Group,
     pub(crate) stripes: Vec<StripeReads>,
-    /// How often its rows had been written before; `None` while one is.
+    /// How often its rows had been written before; `None` during a write.
     pub(crate) writes: Option<u64>,
-    /// What the group was made of: while it is held, the space is not used again.
+    /// The trees of the group. While they are held, its space is not reused.
     pub(crate) trees: Trees,
 }
 
-/// A group whose bytes are here.
+/// A group whose bytes have arrived.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) group: Group,
     pub(crate) stripes: Vec<Fetched>,
 }
 
-/// Where an address of a chunk lies.
+/// Returns the place of an address of a chunk.
 pub(crate) fn place(chunk: &MappedChunk, logical: Logical) -> Option<(ChunkOffset, Place)> {
     let offset = chunk.offset_of(logical)?;
     Some((offset, chunk.layout().place(offset)?))
 }
 
-/// The number of the group that holds an address.
+/// Returns the number of the group that contains an address.
 pub(crate) fn group_number(chunk: &MappedChunk, logical: Logical, stripes: u64) -> u64 {
     let columns = ByteCount::of(chunk.layout().data_columns()).get();
     let group_bytes = stripes.exact_mul(STRIPE_BYTES).exact_mul(columns);

@@ -1,10 +1,10 @@
-//! Healing on ordinary reads: what a reader passes over is mended behind its back.
+//! Healing on ordinary reads: a background thread repairs bad copies that reads pass over.
 //!
-//! A reader that meets a bad copy takes another one, as ever, and goes on. Of the place a [`Healer`] is told, which has a
-//! thread of its own: it scrubs the group around it, as the last commit left it, with its rows locked. So a place that was
-//! freed or written anew meanwhile is not touched, and what is found is counted in the device's statistics by the next
-//! commit. Readers wait for nothing: where more is told than the healer keeps up with, the rest is forgotten. It is found
-//! again by the next reader, or by a scrub.
+//! A read that finds a bad copy uses another copy and continues. It reports the place to a
+//! [`Healer`], whose thread scrubs the group around it, in the state of the last commit, with its
+//! rows locked. A place that was freed or rewritten meanwhile is therefore not touched. The next
+//! commit adds the errors to the device's statistics. Reads never wait for the healer. If too many
+//! places are pending, further ones are dropped; the next read or a scrub finds them again.
 
 use crate::options::Options;
 use crate::report::Report;
@@ -23,17 +23,17 @@ use std::thread::JoinHandle;
 
 lock_class!(HealingLock, "state", Rank::LEAF);
 
-/// How many places may wait to be mended.
+/// The most places that may be pending.
 const WAITING_MAX: usize = 1024;
 
-/// What was healed, and what is left.
+/// Counts of healed and remaining errors.
 #[derive(Clone, Debug, Default)]
 pub struct Healed {
-    /// Errors that were mended.
+    /// Errors that were repaired.
     pub corrected: u64,
-    /// Errors that could not be.
+    /// Errors that could not be repaired.
     pub uncorrectable: u64,
-    /// Places that were forgotten since too many waited.
+    /// Places that were dropped because too many were pending.
     pub forgotten: u64,
 }
 
@@ -46,13 +46,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     healed: Healed,
-    /// Places that were told and are not done.
+    /// Reported places that are not done.
     waiting: usize,
-    /// The thread has ended: nothing that waits is done any more.
+    /// Whether the thread has ended, so that pending places are not done any more.
     has_ended: bool,
 }
 
-/// Mends what readers of a volume pass over, until it is dropped.
+/// Repairs bad copies that reads of a volume pass over, until it is dropped.
 #[derive(Debug)]
 pub struct Healer {
     volume: Arc<Volume>,
@@ -62,10 +62,11 @@ pub struct Healer {
 }
 
 impl Healer {
-    /// Begins to heal a volume that is open for writing. It keeps the volume open until it is dropped.
+    /// Begins to heal a volume that is open for writing. The healer keeps the volume open until it
+    /// is dropped.
     ///
     /// # Errors
-    /// That no thread can be had.
+    /// If no thread can be started.
     pub fn start(filesystem: &WritableFilesystem) -> io::Result<Self> {
         let volume = Arc::clone(filesystem.committed_view().volume());
         let (told, places) = bounded(WAITING_MAX);
@@ -87,8 +88,9 @@ impl Healer {
         })
     }
 
-    /// As [`Healer::start`], where it can be of use: where a chunk has other copies or parity. `None` elsewhere, and on
-    /// simulated devices, whose runs repeat. `None`, too, where no thread can be had: then a scrub finds what readers do not mend.
+    /// Begins to heal as [`Healer::start`] does, if a chunk has other copies or parity. Returns
+    /// `None` otherwise, and on simulated devices, whose runs must repeat. Returns `None` too if no
+    /// thread can be started. A scrub then finds the errors.
     #[must_use]
     pub fn start_where_redundant(filesystem: &WritableFilesystem) -> Option<Self> {
         let view = filesystem.committed_view();
@@ -101,7 +103,7 @@ impl Healer {
         Self::start(filesystem).ok()
     }
 
-    /// What was healed so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn healed(&self) -> Healed {
         self.shared.state.lock().healed.clone()
@@ -121,13 +123,13 @@ impl Drop for Healer {
         self.volume.tell_faults(None);
         self.told = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported there, and nothing here depends on it.
+            // The thread already reported its panic, and nothing here depends on it.
             let _ended = thread.join();
         }
     }
 }
 
-/// A reader passed a copy over.
+/// Reports a copy that a read passed over.
 fn tell(fault: &Fault, told: &Sender<Logical>, shared: &Shared) {
     if matches!(
         fault.reason,
@@ -182,7 +184,7 @@ fn heal_all(writable: &WritableFilesystem, places: &Receiver<Logical>, shared: &
     }
 }
 
-/// Scrubs the groups around some places; `None` where that cannot be done.
+/// Scrubs the groups around some places. Returns `None` if that is impossible.
 fn heal(views: &(dyn Fn() -> Filesystem + Sync), places: BTreeSet<Logical>) -> Option<Report> {
     if buttress_faults::on("heal-nothing") {
         return None;

@@ -1,4 +1,4 @@
-//! What all threads of a scrub share.
+//! The state that all threads of a scrub share.
 
 use crate::filling::Trees;
 use crate::filling_target::{Filled, Replacing};
@@ -23,13 +23,14 @@ lock_class!(pub(crate) WrittenLock, "written", Rank::LEAF);
 lock_class!(pub(crate) ReplacedLock, "replaced", Rank::LEAF);
 lock_class!(pub(crate) RunningLock, "running", Rank::LEAF);
 
-/// Gives the state of the last commit of a volume that others write to.
+/// A function that returns the state of the last commit of a volume with concurrent writers.
 pub type Views<'a> = dyn Fn() -> Filesystem + Sync + 'a;
 
-/// Tells what of a range of addresses was ever written, as a state of the volume has it.
+/// A function that returns which parts of a range of addresses were ever written, in a state of the
+/// volume.
 pub type IsWritten<'a> = dyn Fn(&Filesystem, Logical, ByteCount) -> Vec<Range<Logical>> + Sync + 'a;
 
-/// One device, and what is counted on it.
+/// A device, and its counters.
 #[derive(Debug)]
 pub(crate) struct DeviceState {
     pub(crate) slot: Arc<DeviceSlot>,
@@ -38,19 +39,19 @@ pub(crate) struct DeviceState {
     pub(crate) to_scrub: u64,
 }
 
-/// What all threads of a scrub share.
+/// The state that all threads of a scrub share.
 pub(crate) struct Job<'a> {
     pub(crate) volume: Arc<Volume>,
     pub(crate) format: BlockFormat,
     pub(crate) options: Options,
     pub(crate) progress: Progress,
     pub(crate) ledger: Mutex<Ledger, LedgerLock>,
-    /// Devices that something was written to.
+    /// Devices that the scrub wrote to.
     pub(crate) written: Mutex<HashSet<Uuid>, WrittenLock>,
-    /// Of a volume that nobody writes. Where others write each chunk has its own: what is freed while they are held is not used
-    /// again.
+    /// The trees of a volume without writers. With writers, each chunk has trees of its own. Space
+    /// that is freed while trees are held is not reused.
     pub(crate) trees: Option<Trees>,
-    /// Gives the state of the last commit, where others write.
+    /// Returns the state of the last commit, if there are concurrent writers.
     pub(crate) views: Option<&'a Views<'a>>,
     pub(crate) guard: Option<RowGuard>,
     pub(crate) replaces: Option<Replacing>,
@@ -72,8 +73,8 @@ impl Job<'_> {
         }
     }
 
-    /// Whether data of a group, without checksums, was ever written. Where others write, what is not known by now
-    /// ([`Job::learn_written`]) counts as written.
+    /// Returns whether data of a group without checksums was ever written. With writers, data that
+    /// is unknown by now ([`Job::learn_written`]) counts as written.
     pub(crate) fn is_written(&self, group: &Group, logical: Logical, length: ByteCount) -> bool {
         if let Some(trees) = &self.trees {
             self.learn_written(group, trees);
@@ -84,8 +85,9 @@ impl Job<'_> {
         known.is_none_or(|written| written.iter().any(overlaps))
     }
 
-    /// Finds out what of a group's data without checksums was ever written, in the state that the group was made of: what is
-    /// learned before its rows are locked holds after that, too. Nothing is locked here, for whoever answers reads trees.
+    /// Finds out which parts of a group's data without checksums were ever written, in the group's
+    /// state. The result remains valid after its rows are locked. The caller holds no lock, because
+    /// the answering function reads trees.
     pub(crate) fn learn_written(&self, group: &Group, trees: &Trees) {
         let Some(ask) = self.is_written else { return };
         group.written.get_or_init(|| {
@@ -98,10 +100,11 @@ impl Job<'_> {
         });
     }
 
-    /// The trees that say what of a chunk is in use; a chunk, as the map has it by then. `None` for one that went since it was
-    /// listed. Another one may have its addresses then, and lie elsewhere: all that is there was written since.
+    /// Returns the trees that show which parts of a chunk are in use, and the chunk in the current
+    /// map. Returns `None` if the chunk was removed since it was listed. Another chunk may then
+    /// have its addresses at other places, and all its data is new.
     ///
-    /// The trees come first: while they are held, no chunk goes that they lead to.
+    /// The trees come first: while they are held, no chunk in them is removed.
     pub(crate) fn trees_of(
         &self,
         chunk: &Arc<MappedChunk>,
@@ -114,11 +117,11 @@ impl Job<'_> {
         let map = self.volume.chunk_map();
         let now = map.find(chunk.start());
         let is_same = |now: &&Arc<MappedChunk>| now.start() == chunk.start() && now.chunk() == chunk.chunk();
-        // Its slots may be others: a device may have been replaced.
+        // The chunk's device slots may have changed, because a device may have been replaced.
         Ok(now.filter(is_same).map(|now| (trees, Arc::clone(now))))
     }
 
-    /// Makes what was mended durable.
+    /// Flushes the devices, so that repairs are durable.
     pub(crate) fn flush(&self) {
         let written = self.written.lock().clone();
         for state in self
@@ -135,7 +138,7 @@ impl Job<'_> {
     }
 }
 
-/// Where a stripe begins on its device.
+/// Returns the offset of a stripe on its device.
 pub(crate) fn physical_of(chunk: &MappedChunk, stripe: usize) -> Option<Physical> {
     Some(chunk.chunk().stripes.get(stripe)?.physical)
 }

@@ -1,4 +1,5 @@
-//! What becomes of a group that has arrived: checked and mended, or copied; beside writers with its rows locked.
+//! The handling of a group that has arrived: check and repair, or copy; beside writers with its
+//! rows locked.
 
 use crate::copying::Wanted;
 use crate::filling::Trees;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 const CHECK_COST_PER_STRIPE: Duration = Duration::from_micros(10);
 
 impl Job<'_> {
-    /// Waits for a group, checks it, mends it.
+    /// Waits for a group, checks it and repairs it.
     pub(crate) fn check(&self, submitted: Submitted) {
         let Submitted {
             group,
@@ -33,7 +34,8 @@ impl Job<'_> {
             self.judge_beside_writers(arrived, &trees);
         }
         drop(trees);
-        // After a failure of the target, or a loss that ends the replacement, nothing more counts as done.
+        // After a failure of the target, or a loss that ends the replacement, no more groups count
+        // as done.
         if !self.replaced.lock().is_over() {
             self.running.lock().ended(chunk, number);
         }
@@ -53,8 +55,8 @@ impl Job<'_> {
         }
     }
 
-    /// A group of which parts may have been written while it was read: what looks wrong is read again, with its rows
-    /// locked.
+    /// Handles a group of which parts may have been written during the read: if something looks
+    /// wrong, the group is read again with its rows locked.
     fn judge_beside_writers(&self, arrived: Arrived, trees: &Trees) {
         let is_clean = match arrived.group.chunk.layout().has_parity() {
             true => rows::is_clean(self, &arrived),
@@ -71,7 +73,7 @@ impl Job<'_> {
         self.judge(&self.fetch_again(arrived, Wanted::All));
     }
 
-    /// On simulated devices the clock moves on by what checking a group takes.
+    /// On simulated devices, advances the clock by the time that checking a group takes.
     fn charge_cpu(&self, group: &Group) {
         let copies = |piece: &Piece| u64::from(piece.place.copies.narrow::<u32>());
         let bytes = group.pieces.iter().fold(0_u64, |sum, piece| {
@@ -79,7 +81,7 @@ impl Job<'_> {
             sum.exact_add(bytes)
         });
         let stripes = bytes.div_ceil(STRIPE_BYTES).narrow::<u32>();
-        // Clamp: a simulated time.
+        // Clamp: the time is simulated.
         self.volume
             .charge_cpu(CHECK_COST_PER_STRIPE.saturating_mul(stripes));
     }

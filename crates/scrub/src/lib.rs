@@ -1,50 +1,55 @@
-//! Scrub: every copy and all parity of a volume is read, compared, and mended from what is good.
+//! Scrub: reads every copy and all parity of a volume, compares them, and repairs bad ones from
+//! good ones.
 //!
-//! [`Scrub::run`] goes over a volume that nobody else writes, or beside those who do ([`Scrub::beside`]). It reads what is in use, each copy by itself: superblocks, tree
-//! blocks, data, parity. What fails its check is rewritten from another copy or from parity, read back and compared. What
-//! cannot be mended is listed with every place that was tried ([`Damage`]).
+//! [`Scrub::run`] scrubs a volume without writers, or beside writers ([`Scrub::beside`]). It reads
+//! all used superblocks, tree blocks, data and parity, each copy separately. It rewrites a copy
+//! that fails its check from another copy or from parity, reads it back and compares it. An error
+//! that cannot be repaired is listed with every place that was tried ([`Damage`]).
 //!
 //! # How
 //!
-//! A chunk is cut into *groups*: 8 stripes of 64 KiB on each of its devices, at the same place. The extent tree and the
-//! checksum tree are walked once, alongside, in order of address; a group that is filled is submitted to all of its devices
-//! at once, in one plug each, and up to 16 are under way. Nothing waits for a group: threads, one for each core, take those
-//! that were submitted, wait for their bytes and check them. Chunks that need different devices run side by side.
+//! A chunk is divided into *groups*: 8 stripes of 64 KiB on each of its devices, at the same
+//! offset. A stream walks the extent tree and the checksum tree once, in order of address. It
+//! submits a filled group to all its devices at once, in one plug for each device, and keeps up to
+//! 16 groups in flight. Submitting never waits for a group. Checking threads, one for each core,
+//! take submitted groups, wait for their bytes and check them. Chunks on different devices run side
+//! by side.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@scrub`] | [`Scrub`]: begun, run, asked how far it is |
-//! | `options`, `error`, `expected` | how to scrub, why not, how much there is to do |
-//! | `job` | what all threads share |
-//! | `streams` | who walks, who checks, how much is under way |
-//! | `schedule` | which chunk is next, so that all devices have work |
-//! | `used` | what of a chunk is in use, with checksums: the two trees, walked once |
-//! | `group`, `filling` | a group: what is read of each stripe; how a chunk becomes groups |
-//! | `reading` | asking devices for a group, and waiting for it |
-//! | `judging` | what becomes of a group that has arrived |
-//! | `fetched` | what came back from one stripe, sector by sector where it failed |
-//! | `verify` | one copy of one piece against its checksum or header |
-//! | `mirrors` | profiles with copies: bad ones from good ones |
+//! | [`mod@scrub`] | [`Scrub`]: begin, run, position |
+//! | `options`, `error`, `expected` | options, errors, the expected number of bytes |
+//! | `job` | the state that all threads share |
+//! | `streams` | the threads that walk and check, and the groups in flight |
+//! | `schedule` | the choice of the next chunk, so that all devices have work |
+//! | `used` | the used parts of a chunk with checksums: the two trees, walked once |
+//! | `group`, `filling` | a group: its reads of each stripe; the division of a chunk into groups |
+//! | `reading` | submitting the reads of a group, and waiting for them |
+//! | `judging` | the handling of a group that has arrived |
+//! | `fetched` | the result of reading one stripe, sector by sector after a failure |
+//! | `verify` | a copy of a piece against its checksum or header |
+//! | `mirrors` | profiles with copies: repair of bad copies from good ones |
 //! | `rows` | RAID5 and RAID6: columns from parity, parity from columns |
 //! | `superblocks` | all superblocks of all devices |
-//! | `mending` | writing, reading back, and noting what became of it |
-//! | [`damage`], [`report`] | what is found, counted and told |
-//! | [`position`] | where a scrub is, to go on from there |
-//! | `limit` | so many bytes in a second of each device |
-//! | `copying`, `filling_target` | what goes to the target of a replacement; in which order, and how far it is |
-//! | [`healing`] | what readers pass over, mended behind their backs |
-//! | [`replace`] | replacing a device: copied, committed on the way, checked through the target, finished |
-//! | [`resync`] | a device that missed commits, brought up to date |
+//! | `mending` | writing, reading back, and recording the outcome |
+//! | [`damage`], [`report`] | damage, counters and the report |
+//! | [`position`] | the position of a scrub, for resuming it |
+//! | `limit` | a limit of bytes per second for each device |
+//! | `copying`, `filling_target` | the bytes for the target of a replacement; their order, and the progress |
+//! | [`healing`] | background repair of bad copies that reads pass over |
+//! | [`replace`] | replacing a device: copy with commits, check through the target, end |
+//! | [`resync`] | bringing a device that missed commits up to date |
 //!
 //! # Bounds
 //!
-//! Memory: the groups under way (8 MiB for each device), beside the cache's budget. Damage is kept up to a number that is
-//! given, and counted beyond.
+//! Memory: the groups in flight (8 MiB for each device), besides the cache's budget. Damage is
+//! listed up to a given number, and counted beyond.
 //!
-//! # What is not done
+//! # Not done
 //!
-//! Volumes with a RAID stripe tree or zones are refused by name. Data without checksums whose copies differ is told, not
-//! mended: nothing says which is right. What a pending log uses is not read.
+//! Volumes with a RAID stripe tree or zones are refused by name. If copies of data without
+//! checksums differ, scrub reports them and repairs nothing, because it is unknown which copy is
+//! right. Blocks and data of a pending log are not read.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

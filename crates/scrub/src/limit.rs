@@ -1,4 +1,4 @@
-//! So many bytes in a second, of each device.
+//! A limit of bytes per second, for each device.
 
 use buttress_exact::Exact as _;
 use buttress_locks::{Mutex, Rank, lock_class};
@@ -7,11 +7,11 @@ use std::time::Instant;
 
 lock_class!(DueLock, "due", Rank::LEAF);
 
-/// Lets bytes through at a rate.
+/// Limits the bytes per second of one device.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     bytes_per_second: Option<u64>,
-    /// When what was let through so far will have been due.
+    /// The time at which the bytes admitted so far will be due.
     due: Mutex<Option<Instant>, DueLock>,
 }
 
@@ -23,7 +23,7 @@ impl Limiter {
         }
     }
 
-    /// Says how long to wait before `bytes` more are asked of the device.
+    /// Returns how long to wait before `bytes` more are requested from the device.
     pub(crate) fn delay(&self, bytes: u64, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second.filter(|rate| *rate > 0) else {
             return Duration::ZERO;
@@ -31,12 +31,12 @@ impl Limiter {
         let nanoseconds = u128::from(bytes)
             .exact_mul(1_000_000_000)
             .quotient(u128::from(rate));
-        // Clamp: a rate of a byte a second makes spans of centuries.
+        // Clamp: a rate of one byte per second gives spans of centuries.
         let span = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let mut due = self.due.lock();
         let begin = due.map_or(now, |due| due.max(now));
         *due = begin.checked_add(span);
-        // Clamp: what is due is not waited for.
+        // Clamp: a time in the past needs no wait.
         begin.saturating_duration_since(now)
     }
 }
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(limiter.delay(500, now), Duration::ZERO);
         assert_eq!(limiter.delay(500, now), Duration::from_millis(500));
         assert_eq!(limiter.delay(1, now), Duration::from_secs(1));
-        // What was not used is not saved up.
+        // Unused bytes of the limit are not accumulated.
         let later = now + Duration::from_secs(60);
         assert_eq!(limiter.delay(1000, later), Duration::ZERO);
         assert_eq!(limiter.delay(1, later), Duration::from_secs(1));

@@ -1,8 +1,8 @@
-//! Writing what is right over what is wrong, reading it back, and noting what became of it.
+//! Repairs: writes right bytes over wrong ones, reads them back, and records the outcome.
 //!
-//! What is read back comes from where reads come from: of a device that is opened around the page cache from the medium, else
-//! perhaps from memory. All devices that were written to are flushed before the scrub ends; one that cannot be flushed makes
-//! what was mended on it uncertain, which the report says.
+//! The bytes are read back like any read. A device with direct I/O reads from the medium; otherwise
+//! the bytes may come from memory. All written devices are flushed before the scrub ends. If a
+//! flush fails, the repairs on that device are uncertain, and the report says so.
 
 use crate::damage::{Cause, Damage, Outcome, Part};
 use crate::job::Job;
@@ -13,7 +13,7 @@ use buttress_volume::layout::StripeOffset;
 use buttress_volume::{DeviceErrors, DeviceSlot, MappedChunk};
 use std::sync::Arc;
 
-/// A place on a device, and what it holds.
+/// A place on a device, and its content.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) slot: Arc<DeviceSlot>,
@@ -21,11 +21,11 @@ pub(crate) struct Site {
     pub(crate) logical: Logical,
     pub(crate) length: usize,
     pub(crate) part: Part,
-    /// How many errors it counts as: sectors of data, one for a tree block.
+    /// The number of errors for which it counts: its sectors of data, or one for a tree block.
     pub(crate) errors: u64,
 }
 
-/// Where an offset of a chunk's stripe lies.
+/// Returns the place of an offset of a chunk's stripe.
 pub(crate) fn site_of(
     chunk: &MappedChunk,
     stripe_index: usize,
@@ -38,7 +38,7 @@ pub(crate) fn site_of(
 }
 
 impl Job<'_> {
-    /// Writes `good` at a site, or only says that it could be written; what became of it.
+    /// Writes `good` at a site, unless the scrub is read-only. Returns the outcome.
     pub(crate) fn mend(&self, site: &Site, good: &[u8]) -> Outcome {
         if self.options.read_only || is_missed(site) {
             return Outcome::Correctable;
@@ -76,7 +76,7 @@ impl Job<'_> {
         }
     }
 
-    /// Counts and keeps a damage.
+    /// Counts and records damage.
     pub(crate) fn note(&self, site: &Site, cause: Cause, outcome: Outcome) {
         let count = site.errors;
         if is_missed(site) && !matches!(cause, Cause::Unreadable(_)) {
@@ -89,7 +89,7 @@ impl Job<'_> {
                 Cause::Unreadable(_) => &mut counters.read_errors,
                 Cause::Checksum => &mut counters.csum_errors,
                 Cause::Header(_) | Cause::Generation { .. } | Cause::Parity => &mut counters.verify_errors,
-                // Nobody knows which copy is wrong.
+                // It is unknown which copy is wrong.
                 Cause::Differs => &mut counters.unverified_errors,
                 Cause::Superblock(_) => &mut counters.super_errors,
             };
@@ -127,14 +127,15 @@ impl Job<'_> {
     }
 }
 
-/// Whether a site is on a device that missed commits. The missed commits may be the cause of the damage. A scrub does
-/// not repair it: the device's own superblock may need the old bytes. A resynchronisation does ([`crate::resync`]).
+/// Returns whether a site is on a device that missed commits, which may have caused the damage. A
+/// scrub does not repair it, because the device's own superblock may need the old bytes. A
+/// resynchronisation does ([`crate::resync`]).
 fn is_missed(site: &Site) -> bool {
     let is_stale = site.slot.stale().is_some() && site.part != Part::Superblock;
     is_stale && !buttress_faults::on("scrub-mends-stale-device")
 }
 
-/// Damage as it is found, and what could not be walked.
+/// Damage in the order in which it was found, and unreadable parts of trees.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) damages: Vec<Damage>,
@@ -142,7 +143,7 @@ pub(crate) struct Ledger {
     pub(crate) unwalked: Vec<String>,
 }
 
-/// How many parts of trees that could not be walked are named.
+/// The most unreadable parts of trees that are listed.
 const UNWALKED_MAX: usize = 1000;
 
 impl Ledger {

@@ -1,4 +1,5 @@
-//! Profiles with copies, and those without redundancy: each copy of each piece by itself, then bad ones from good ones.
+//! Profiles with copies, and those without redundancy: checks each copy of each piece, then repairs
+//! bad copies from good ones.
 
 use crate::copying::{Copied, Copying, Lost, filler, may_miss_writes, part};
 use crate::damage::{Cause, Outcome, Part};
@@ -13,30 +14,30 @@ use buttress_format::{ByteCount, Physical};
 use core::ops::Range;
 use std::borrow::Cow;
 
-/// One copy of a piece.
+/// A copy of a piece.
 struct Copy<'a> {
     stripe: usize,
-    /// `None`: its device is missing.
+    /// The bytes; `None` if the device is missing.
     view: Option<View<'a>>,
-    /// Whether its device missed commits.
+    /// Whether the copy's device missed commits.
     is_behind: bool,
     bad: Vec<Bad>,
 }
 
 impl Copy<'_> {
-    /// Whether the bytes of `range` are there and right.
+    /// Returns whether the bytes of `range` are present and right.
     fn is_good(&self, range: &Range<usize>) -> bool {
         self.view.is_some() && !self.bad.iter().any(|bad| overlap(&bad.range, range))
     }
 
-    /// Whether its device gave the bytes of `range`, right or wrong.
+    /// Returns whether the device returned the bytes of `range`, right or wrong.
     fn is_given(&self, range: &Range<usize>) -> bool {
         let view = self.view.as_ref();
         view.is_some_and(|view| view.unreadable(range).is_none())
     }
 
-    /// Whether it is a tree block whose only problem is that it differs from the extent tree. A device that missed
-    /// commits has older blocks there, which are not right.
+    /// Returns whether the copy is a tree block whose only problem is a difference to the extent
+    /// tree. On a device that missed commits such a block is older, and not right.
     fn may_be_right(&self) -> bool {
         let differs_only = self.bad.iter().all(|bad| bad.cause.may_be_right());
         self.view.is_some() && !self.is_behind && differs_only
@@ -51,7 +52,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Checks and mends a group of a chunk without parity.
+/// Checks and repairs a group of a chunk without parity.
 pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
     let stripes = arrived.group.chunk.layout().stripe_count();
     let mut counted = vec![Counters::default(); stripes];
@@ -77,7 +78,7 @@ pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
     add_counted(job, arrived, &counted);
 }
 
-/// Whether all copies that were read are right, and alike.
+/// Returns whether all read copies are right and equal.
 pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
     arrived.group.pieces.iter().all(|piece| {
         let copies = piece.stripes().map(|stripe| copy(job, arrived, piece, stripe));
@@ -87,7 +88,7 @@ pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
     })
 }
 
-/// Counts all of a group as scrubbed.
+/// Counts a whole group as scrubbed.
 pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     let stripes = arrived.group.chunk.layout().stripe_count();
     let mut counted = vec![Counters::default(); stripes];
@@ -111,7 +112,7 @@ fn add_counted(job: &Job<'_>, arrived: &Arrived, counted: &[Counters]) {
     }
 }
 
-/// Of each piece on the source the bytes that are right, for the target.
+/// Adds the right bytes of each piece on the source for the target.
 pub(crate) fn copy_pieces<'a>(
     job: &Job<'_>,
     arrived: &'a Arrived,
@@ -131,8 +132,8 @@ pub(crate) fn copy_pieces<'a>(
     }
 }
 
-/// A piece on one stripe of the source: sector by sector, its own bytes first. A sector that a returning device has
-/// already is not written again.
+/// Adds a piece on one stripe of the source, sector by sector, preferring its own bytes. A sector
+/// that a returning device already has is not written again.
 fn copy_piece<'a>(
     arrived: &'a Arrived,
     piece: &Piece,
@@ -149,7 +150,7 @@ fn copy_piece<'a>(
     let whole = 0..piece.length;
     let chunk = &arrived.group.chunk;
     let has_some = copying.reads_own(chunk, stripe);
-    // Nothing shows whether its unverified bytes are new.
+    // It is unknown whether such unverified bytes are new.
     let own_counts = !(has_some && piece.expected == Expected::Bare && may_miss_writes(chunk));
     let is_own = |copy: &&Copy<'a>| copy.stripe == stripe;
     let own = copies.iter().filter(|copy| is_own(copy) && own_counts);
@@ -187,7 +188,7 @@ fn copy_piece<'a>(
     }
 }
 
-/// A range of a piece of which no copy is good, and its place on the target.
+/// Handles a range of a piece without a valid copy, and its place on the target.
 fn copy_bad<'a>(
     job: &Job<'_>,
     arrived: &'a Arrived,
@@ -226,19 +227,21 @@ fn copy<'a>(job: &Job<'_>, arrived: &'a Arrived, piece: &Piece, stripe: usize) -
         stripe,
         view,
         is_behind: slot.is_some_and(|slot| slot.stale().is_some()),
-        // Clamp: what was not read is judged by that.
+        // Clamp: a copy that was not read has no judged errors.
         bad: bad.unwrap_or_default(),
     }
 }
 
-/// Whether a copy without checksums is on a device that missed commits, so that it may be old.
+/// Returns whether a copy without checksums is on a device that missed commits, so that it may be
+/// old.
 fn is_unknown(job: &Job<'_>, arrived: &Arrived, piece: &Piece, stripe: usize) -> bool {
     let chunk = &arrived.group.chunk;
     let slot = chunk.devices().get(stripe);
     let is_stale = slot.is_some_and(|slot| slot.stale().is_some()) && may_miss_writes(chunk);
     let copying = job.replaces.as_ref().map(|replacing| &replacing.copying);
     let may_be_old = is_stale || copying.is_some_and(|copying| copying.may_be_old(chunk, stripe));
-    // Such bytes of a returning device are compared with the right ones, and written if they differ.
+    // Such bytes of a returning device are compared with the right bytes, and written if they
+    // differ.
     let is_compared = copying.is_some_and(|copying| copying.reads_own(chunk, stripe));
     let is_own = slot.is_some_and(|slot| copying.is_some_and(|copying| copying.is_source(slot)));
     piece.expected == Expected::Bare && may_be_old && !(is_compared && is_own)
@@ -277,7 +280,7 @@ pub(crate) fn count_piece(
     }
 }
 
-/// A part of a piece on one stripe.
+/// Returns the site of a part of a piece on one stripe.
 pub(crate) fn site(
     job: &Job<'_>,
     arrived: &Arrived,
@@ -304,7 +307,8 @@ pub(crate) fn site(
     })
 }
 
-/// Mends one copy from the others: runs of sectors with the same cause and the same source at once.
+/// Repairs one copy from the others. Runs of sectors with the same cause and the same source are
+/// repaired at once.
 fn mend_copy(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>], number: usize) {
     let Some(copy) = copies.get(number) else {
         return;
@@ -328,7 +332,7 @@ fn mend_copy(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>
         let outcome = match good {
             Some(_) if piece.expected == Expected::Bare && !agree(copies, &range) => Outcome::Unverified,
             Some(good) => job.mend(&site, good),
-            // The target gets it as it is.
+            // The target gets the block unchanged.
             None if job.replaces.is_some() && first.cause.may_be_right() => Outcome::Unverified,
             None => Outcome::Uncorrectable {
                 tried: tried(job, arrived, piece, copies, &range),
@@ -338,7 +342,7 @@ fn mend_copy(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>
     }
 }
 
-/// Another copy that is good.
+/// Returns another copy that is good.
 fn source_of(copies: &[Copy<'_>], number: usize, range: &Range<usize>) -> Option<usize> {
     let is_source = |(other, copy): &(usize, &Copy<'_>)| *other != number && copy.is_good(range);
     let found = copies.iter().enumerate().find(is_source);
@@ -352,7 +356,7 @@ fn source_of(copies: &[Copy<'_>], number: usize, range: &Range<usize>) -> Option
     found.map(|(other, _)| other)
 }
 
-/// Whether all copies that can be read are the same.
+/// Returns whether all readable copies are equal.
 fn agree(copies: &[Copy<'_>], range: &Range<usize>) -> bool {
     let mut readable = copies
         .iter()
@@ -362,7 +366,7 @@ fn agree(copies: &[Copy<'_>], range: &Range<usize>) -> bool {
     readable.all(|bytes| Some(bytes) == first)
 }
 
-/// Every place of a piece, and why it did not help.
+/// Returns every place of a piece, with the reason why it did not help.
 fn tried(
     job: &Job<'_>,
     arrived: &Arrived,
@@ -386,8 +390,8 @@ fn tried(
     copies.iter().enumerate().filter_map(place).collect()
 }
 
-/// Copies of data without checksums: where two that can be read differ, that is told of those that are in the minority; of
-/// two, of the second.
+/// Compares copies of data without checksums. If readable copies differ, it reports those in the
+/// minority; of two copies, the second.
 fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>]) {
     let whole = 0..piece.length;
     let mut readable = copies.iter().filter(|copy| copy.view.is_some());
@@ -402,7 +406,7 @@ fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>])
                 .filter(|other| other.bytes(range) == copy.bytes(range))
                 .count()
         };
-        // Of equals, the first.
+        // Of equally frequent copies, the first wins.
         good().rev().max_by_key(alike).and_then(|copy| copy.bytes(range))
     };
     for copy in copies.iter().filter(|copy| copy.view.is_some()) {
@@ -418,7 +422,7 @@ fn compare(job: &Job<'_>, arrived: &Arrived, piece: &Piece, copies: &[Copy<'_>])
             let Some(site) = site(job, arrived, piece, copy.stripe, &range) else {
                 continue;
             };
-            // What was reserved and never written may be anything.
+            // Preallocated data that was never written may differ.
             if job.is_written(&arrived.group, site.logical, ByteCount::of(site.length)) {
                 job.note(&site, Cause::Differs, Outcome::Unverified);
             }

@@ -1,14 +1,14 @@
-//! How to scrub.
+//! Options of a scrub.
 
 use crate::position::Position;
 use buttress_format::ByteCount;
 
-/// How groups are read.
+/// The size of groups, and how they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Stripes of 64 KiB of each device in a group.
+    /// The number of stripes of 64 KiB of each device in a group.
     pub stripes: u64,
-    /// Groups under way in a stream.
+    /// The number of groups in flight in a stream.
     pub groups: usize,
     /// Whether the stripes of a group are submitted in one plug, so that neighbours merge.
     pub plugged: bool,
@@ -24,18 +24,18 @@ impl Default for Shape {
     }
 }
 
-/// How to scrub.
+/// Options of a scrub.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Only read: nothing is mended.
+    /// Whether the scrub only reads and repairs nothing.
     pub read_only: bool,
-    /// So many bytes in a second of each device at the most.
+    /// The most bytes per second of each device.
     pub limit: Option<ByteCount>,
-    /// How groups are read.
+    /// The size of groups, and how they are read.
     pub shape: Shape,
-    /// How many damages are kept; all are counted.
+    /// The most damages that are listed; all are counted.
     pub damages_max: usize,
-    /// Where to go on.
+    /// The position from which to continue.
     pub resume: Position,
 }
 

@@ -1,7 +1,7 @@
-//! Where a scrub is: what is done, so that another run can go on from there.
+//! The position of a scrub: the completed parts, so that another run can continue.
 //!
-//! Logical addresses are never used again for another chunk, so a chunk that was finished stays finished, whatever was
-//! written meanwhile. Of a chunk that was begun, all groups before a number are done.
+//! Logical addresses are never reused for another chunk. A finished chunk therefore stays finished,
+//! whatever was written meanwhile. In a chunk that was begun, all groups before a number are done.
 
 use buttress_exact::Exact as _;
 use buttress_format::Logical;
@@ -10,25 +10,25 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A chunk that was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPosition {
-    /// Where the chunk begins.
+    /// The logical address of the chunk.
     pub chunk: Logical,
     /// The first group that is not done.
     pub group: u64,
 }
 
-/// What is done.
+/// The completed parts of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Whether the superblocks are.
+    /// Whether the superblocks are done.
     pub superblocks: bool,
-    /// Chunks that are finished, by where they begin.
+    /// Finished chunks, by their logical addresses.
     pub finished: BTreeSet<Logical>,
     /// Chunks that were begun.
     pub begun: Vec<ChunkPosition>,
 }
 
 impl Position {
-    /// The first group of a chunk that is not done; `None` when all are.
+    /// Returns the first group of a chunk that is not done; `None` if all are done.
     pub(crate) fn first_group(&self, chunk: Logical) -> Option<u64> {
         if self.finished.contains(&chunk) {
             return None;
@@ -38,11 +38,11 @@ impl Position {
     }
 }
 
-/// The same, while it changes: groups end in any order.
+/// The changing state of a position: groups end in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     done: Position,
-    /// Groups under way and the number of the next, of each chunk that was begun.
+    /// The groups in flight and the number of the next group, for each chunk that was begun.
     chunks: BTreeMap<Logical, Chunk>,
 }
 
@@ -91,7 +91,7 @@ impl Running {
         self.finish_if_done(start);
     }
 
-    /// All groups of the chunk were submitted.
+    /// Records that all groups of the chunk were submitted.
     pub(crate) fn all_submitted(&mut self, start: Logical) {
         if let Some(chunk) = self.chunks.get_mut(&start) {
             chunk.submitted = true;
@@ -108,14 +108,14 @@ impl Running {
         }
     }
 
-    /// What is surely done now.
+    /// Returns the position of everything that is certainly done.
     pub(crate) fn position(&self) -> Position {
         let mut position = self.done.clone();
         for (start, chunk) in &self.chunks {
             position.begun.retain(|begun| begun.chunk != *start);
             position.begun.push(ChunkPosition {
                 chunk: *start,
-                // Clamp: without groups under way, the next.
+                // Clamp: without groups in flight, the next group is the first that is not done.
                 group: chunk.under_way.first().copied().unwrap_or(chunk.next),
             });
         }

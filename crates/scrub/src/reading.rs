@@ -1,4 +1,4 @@
-//! Asking all devices for what a group needs of them, each in one plug, and waiting for it.
+//! Submits the reads of a group to all its devices, each in one plug, and waits for them.
 
 use crate::copying::Wanted;
 use crate::fetched::Fetched;
@@ -14,13 +14,14 @@ use core::ops::Range;
 use core::time::Duration;
 use std::time::Instant;
 
-/// How long a stream sleeps at a time when it keeps to a limit.
+/// How long a stream sleeps at a time while a limit delays it.
 const NAP: Duration = Duration::from_millis(100);
 
 impl Job<'_> {
-    /// Asks all devices for what a group needs of them.
+    /// Submits the reads of a group to all its devices.
     pub(crate) fn submit(&self, group: Group, trees: &Trees) -> Submitted {
-        // Before any of it is read: columns of a row that are read apart from each other look wrong beside a writer.
+        // Wait before any read: columns of a row that are read at different times look wrong beside
+        // a writer.
         self.nap(self.charge_limits(&group, Wanted::Few));
         let writes = self.volume.writes_to_rows(&group.chunk, group.rows());
         Submitted {
@@ -31,13 +32,14 @@ impl Job<'_> {
         }
     }
 
-    /// Asks for a group once more, with its rows locked: nobody is kept waiting by a limit then, but what comes later is.
+    /// Submits the reads of a group again, with its rows locked. The limit does not delay these
+    /// reads, but later ones.
     fn submit_again(&self, group: &Group, wanted: Wanted) -> Vec<StripeReads> {
         let _paid_later = self.charge_limits(group, wanted);
         self.submit_stripes(group, wanted)
     }
 
-    /// What is to be read of each stripe of a group.
+    /// Returns the reads of each stripe of a group.
     fn wanted_runs(&self, group: &Group, wanted: Wanted) -> Vec<Vec<Range<u64>>> {
         let mut requests = group.requests();
         if let Some(replacing) = &self.replaces {
@@ -84,7 +86,8 @@ impl Job<'_> {
         StripeReads { runs, reads }
     }
 
-    /// Counts what a group reads of each device; how long to wait for the last of their limits.
+    /// Counts the bytes that a group reads of each device. Returns the longest delay of their
+    /// limits.
     fn charge_limits(&self, group: &Group, wanted: Wanted) -> Duration {
         let mut longest = Duration::ZERO;
         if self.options.limit.is_none() {
@@ -103,12 +106,12 @@ impl Job<'_> {
         longest
     }
 
-    /// Sleeps, but not for long once the job is cancelled.
+    /// Sleeps, but wakes soon after the job is cancelled.
     fn nap(&self, mut left: Duration) {
         while left > Duration::ZERO && !self.progress.is_cancelled() {
             let nap = left.min(NAP);
             std::thread::sleep(nap);
-            // Clamp: a time, of which a part was taken.
+            // Clamp: a nap never exceeds the remaining time.
             left = left.saturating_sub(nap);
         }
     }
@@ -117,7 +120,7 @@ impl Job<'_> {
         let sector = sector_of(&self.format);
         let fetched = stripes.into_iter().enumerate().map(|(stripe, reads)| {
             let device = device_of(&group.chunk, stripe);
-            // Clamp: a stripe that has no place was not read.
+            // Clamp: a stripe without a place was not read.
             let physical = physical_of(&group.chunk, stripe).unwrap_or(Physical::MIN);
             Fetched::wait(reads, device, physical, sector)
         });
@@ -125,7 +128,7 @@ impl Job<'_> {
         Arrived { group, stripes }
     }
 
-    /// Reads a group once more, with its rows locked by the caller.
+    /// Reads a group again, with its rows locked by the caller.
     pub(crate) fn fetch_again(&self, arrived: Arrived, wanted: Wanted) -> Arrived {
         let Arrived { group, stripes } = arrived;
         drop(stripes);
@@ -134,7 +137,8 @@ impl Job<'_> {
     }
 }
 
-/// The device of a stripe. A device that failed a write lacks that write: nothing is read from it.
+/// Returns the device of a stripe. A device that failed a write lacks that write, so it is not
+/// read.
 fn device_of(chunk: &MappedChunk, stripe: usize) -> Option<&Device> {
     let slot = chunk.devices().get(stripe)?;
     if buttress_faults::on("scrub-reads-failed-device") {
@@ -143,7 +147,7 @@ fn device_of(chunk: &MappedChunk, stripe: usize) -> Option<&Device> {
     slot.in_use()
 }
 
-/// What to ask a device for, to read runs of a stripe that begins at `physical` on it.
+/// Returns the requests for runs of a stripe that begins at `physical` on its device.
 pub(crate) fn requests(runs: &[Range<u64>], physical: Physical) -> impl Iterator<Item = ReadRequest> {
     runs.iter().map(move |run| ReadRequest {
         // Clamp: a chunk item can point anywhere; the device refuses the last address.
@@ -152,13 +156,14 @@ pub(crate) fn requests(runs: &[Range<u64>], physical: Physical) -> impl Iterator
     })
 }
 
-/// Whether the first and the last byte of some runs are in the page cache: then the rest most likely is.
+/// Returns whether the first and the last byte of each run are in the page cache; the rest most
+/// likely is too.
 fn is_in_memory(device: &Device, physical: Physical, runs: &[Range<u64>]) -> bool {
     let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
         return false;
     };
     let last = last.end.exact_sub(1);
     let mut ends = [first.start, last].into_iter();
-    // Clamp: see `requests`.
+    // Clamp: as in `requests`, a chunk item can point anywhere.
     ends.all(|offset| device.is_cached(physical.get().saturating_add(offset)))
 }

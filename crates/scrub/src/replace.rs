@@ -1,23 +1,25 @@
-//! Replacing a device: its target is filled while others may write, and then is the device.
+//! Replacing a device: fills the target while other threads may write, and then makes it the
+//! device.
 //!
-//! [`Replace::run`] goes over the chunks that have a stripe on the source, in order of their places there, as a scrub goes
-//! over all: each piece is checked, and what passes is written to the target at the same place, from the source or from
-//! wherever else it is good. Meanwhile whatever is written to the source reaches the target, too
-//! ([`buttress_volume::replacement`]). The cursor, below which the target has everything, is committed on the way; a run that
-//! is interrupted goes on there.
+//! [`Replace::run`] visits the chunks with a stripe on the source, in order of their offsets there.
+//! It checks each piece as a scrub does, and writes valid bytes to the target at the same offset,
+//! from the source or from another device. Meanwhile every write to the source also goes to the
+//! target ([`buttress_volume::replacement`]). The run regularly commits the cursor, below which the
+//! target has everything. An interrupted run continues there.
 //!
-//! | what happens | what becomes of it |
+//! | event | result |
 //! |---|---|
-//! | the progress is cancelled | the replacement waits ([`Replaced::Suspended`]); another run goes on |
-//! | the target fails | as above, with the failure |
+//! | the progress is cancelled | the replacement is suspended ([`Replaced::Suspended`]); another run continues |
+//! | the target fails | the replacement is suspended, with the error |
 //! | no copy of a tree block is good, or a part of the extent tree cannot be read | the replacement ends, and the source stays ([`Error::MetadataLost`]) |
-//! | the volume cannot be opened through the target, or lacks a tree block then | as above |
+//! | the volume cannot be opened through the target, or lacks a tree block then | the replacement ends, and the source stays |
 //! | no copy of some data is good | the data is listed ([`Lost`]), and the replacement continues; `copying` lists what the target gets |
 //!
-//! # How it ends
+//! # The end of a replacement
 //!
-//! 1. `through_target` opens the last commit in memory with the target in the source's place. `reachable` reads every
-//!    tree block of it. Until then only the item in the device tree shows the replacement.
+//! 1. `through_target` opens the last commit in memory with the target in the source's place.
+//!   `reachable` reads every tree block of it. Until then only the item in the device tree shows
+//!   the replacement.
 //! 2. A commit exchanges source and target.
 //! 3. The volume is opened again, now by the superblocks on the target.
 //! 4. The source's superblocks are wiped.
@@ -43,14 +45,14 @@ use core::time::Duration;
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use std::sync::Arc;
 
-/// How to replace.
+/// Options of a replacement.
 #[derive(Clone, Debug)]
 pub struct ReplaceOptions {
-    /// How groups are read.
+    /// The size of groups, and how they are read.
     pub shape: Shape,
-    /// So many bytes in a second of each device at the most.
+    /// The most bytes per second of each device.
     pub limit: Option<ByteCount>,
-    /// How often the cursor is committed.
+    /// The interval between commits of the cursor.
     pub commit_every: Duration,
 }
 
@@ -64,25 +66,26 @@ impl Default for ReplaceOptions {
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub enum Replaced {
-    /// The target is the device.
+    /// The replacement finished: the target is the device.
     Finished {
-        /// Bytes of data of which no copy is good.
+        /// The bytes of data without a valid copy.
         lost: ByteCount,
-        /// The places of the lost bytes, as far as they are kept.
+        /// The places of the lost bytes, up to a limit.
         lost_places: Vec<Lost>,
-        /// Why the source still has its superblocks, if it does: it must not be given with the volume's devices any more.
+        /// The reason why the source still has its superblocks, if it does. It must then not be
+        /// opened together with the volume.
         unwiped: Option<String>,
-        /// What was found on the way.
+        /// The report of the copy.
         report: Report,
     },
-    /// It was cancelled, and waits.
+    /// The run was cancelled, and the replacement is suspended.
     Suspended,
 }
 
-/// A replacement that is under way, to be brought to its end.
+/// A replacement in progress, to be completed.
 #[derive(Debug)]
 pub struct Replace {
     writable: WritableFilesystem,
@@ -91,8 +94,9 @@ pub struct Replace {
 }
 
 impl Replace {
-    /// Of a volume with a replacement: one that was started just now
-    /// ([`Engine::start_replacement`](buttress_writer::Engine::start_replacement)), or earlier.
+    /// Returns the replacement in progress of a volume, started by
+    /// [`Engine::start_replacement`](buttress_writer::Engine::start_replacement) now or in an
+    /// earlier session.
     #[must_use]
     pub const fn new(writable: WritableFilesystem, options: ReplaceOptions, progress: Progress) -> Self {
         Self {
@@ -105,9 +109,9 @@ impl Replace {
     /// Fills the target and puts it in the source's place.
     ///
     /// # Errors
-    /// [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is pending. After
-    /// [`Error::MetadataLost`] and [`Error::NotOpened`] it has ended: the target has no superblocks, and the source is
-    /// unchanged. A failed commit is an error too.
+    /// [`Error::NoReplacement`]. After [`Error::TargetFailed`] the replacement is suspended. After
+    /// [`Error::MetadataLost`] and [`Error::NotOpened`] it has ended: the target has no
+    /// superblocks, and the source is unchanged. A failed commit is an error too.
     pub fn run(&self) -> Result<Replaced, Error> {
         let writable = &self.writable;
         let volume = Arc::clone(writable.committed_view().volume());
@@ -163,7 +167,7 @@ impl Replace {
         })
     }
 
-    /// Has it wait, for the target or for another run.
+    /// Suspends the replacement until the target is good, or until another run.
     fn suspend(
         &self,
         cursor: Physical,
@@ -189,13 +193,14 @@ impl Replace {
         self.writable.cancel_replacement()?;
         let target = replacement.target();
         if let Some(device) = target.device() {
-            // The volume does not name it any more, so one that cannot be wiped does no harm.
+            // The volume no longer names the target, so superblocks that remain on it do no harm.
             let _unwiped = wipe_superblocks(device, target.uuid());
         }
         Err(reason)
     }
 
-    /// Lists the lost metadata of the volume: blocks that were to be copied, and all others that cannot be read.
+    /// Lists the lost metadata of the volume: blocks that were to be copied, and all other
+    /// unreadable blocks.
     fn lost_metadata(&self, replacement: &Replacement, lost: &[Lost], report: &Report) -> Error {
         let (view, _) = through_target::committed(&self.writable);
         let unreadable = match reachable::unreadable_blocks(&view, &self.progress) {
@@ -229,8 +234,9 @@ impl Replace {
         }
     }
 
-    /// Opens the last commit with the target in the source's place, and reads all of its metadata. An unreadable block
-    /// is lost with the source if a part of it is on the source, or if the source can still read it.
+    /// Opens the last commit with the target in the source's place, and reads all of its metadata.
+    /// An unreadable block counts as lost if a part of it is on the source, or if the source can
+    /// still read it.
     fn check_through_target(&self, volume: &Volume, replacement: &Replacement) -> Result<(), Error> {
         if buttress_faults::on("replace-target-unchecked")
             || buttress_faults::on("replace-lost-metadata-copied")
@@ -292,7 +298,7 @@ impl Replace {
             let committed = match committing.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(committed)) => committed,
                 Ok(Err(panic)) => std::panic::resume_unwind(panic),
-                // Without a thread the cursor is committed at the end alone.
+                // Without a thread, the cursor is committed only at the end.
                 Err(_) => Ok(()),
             };
             ended.and(committed)
@@ -300,7 +306,7 @@ impl Replace {
     }
 }
 
-/// Opens the volume by the superblocks on what was the target, then wipes those of the source.
+/// Opens the volume by the superblocks on the former target, then wipes those of the source.
 fn wipe_source(volume: &Volume, replacement: &Replacement) -> Result<(), String> {
     let source = replacement.source();
     let Some(device) = source.device() else {
@@ -310,5 +316,5 @@ fn wipe_source(volume: &Volume, replacement: &Replacement) -> Result<(), String>
     wipe_superblocks(device, source.uuid()).map_err(|error| error.to_string())
 }
 
-/// The mode of an item for a source that is read only where nothing else helps.
+/// The mode in a replacement item whose source is read only if no other device helps.
 const AVOIDS_SOURCE: u64 = 1;

@@ -1,8 +1,8 @@
-//! What a scrub counted, by the names that `btrfs scrub status -R` has for it.
+//! The counters of a scrub, named as in `btrfs scrub status -R`.
 //!
-//! Errors of data and of copies count by the sector, those of tree blocks and superblocks by the block. An error that was
-//! mended is in its kind's counter and in `corrected_errors`; one that was not, in `uncorrectable_errors`. Parity counts in
-//! `verify_errors`.
+//! Errors of data and of copies count by sector, errors of tree blocks and superblocks by block. A
+//! repaired error counts for its kind and in `corrected_errors`, an unrepaired one for its kind and
+//! in `uncorrectable_errors`. Parity counts in `verify_errors`.
 
 use crate::damage::Damage;
 use buttress_exact::Exact as _;
@@ -13,43 +13,43 @@ use uuid::Uuid;
 /// The counters of one device, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Extents of data.
+    /// Scrubbed extents of data.
     pub data_extents_scrubbed: u64,
-    /// Tree blocks.
+    /// Scrubbed tree blocks.
     pub tree_extents_scrubbed: u64,
-    /// Bytes of data.
+    /// Scrubbed bytes of data.
     pub data_bytes_scrubbed: u64,
-    /// Bytes of tree blocks.
+    /// Scrubbed bytes of tree blocks.
     pub tree_bytes_scrubbed: u64,
-    /// What the device did not give.
+    /// Sectors or blocks that the device did not return.
     pub read_errors: u64,
-    /// Wrong checksums.
+    /// Sectors or blocks with wrong checksums.
     pub csum_errors: u64,
-    /// Tree blocks that are others or older, and parity that does not fit.
+    /// Tree blocks that belong elsewhere or are older, and parity that does not match.
     pub verify_errors: u64,
     /// Sectors of data without a checksum.
     pub no_csum: u64,
-    /// Always zero: checksums without extents are a matter of `check`.
+    /// Always zero: `check` finds checksums without extents.
     pub csum_discards: u64,
-    /// Superblocks.
+    /// Bad superblocks.
     pub super_errors: u64,
     /// Always zero.
     pub malloc_errors: u64,
-    /// What could not be mended.
+    /// Errors that could not be repaired.
     pub uncorrectable_errors: u64,
-    /// What nothing could say the right content of.
+    /// Errors for which the right content is unknown.
     pub unverified_errors: u64,
-    /// What was mended.
+    /// Errors that were repaired.
     pub corrected_errors: u64,
-    /// How far on the device anything was read.
+    /// The highest offset on the device that was read.
     pub last_physical: u64,
-    /// Sectors of data and tree blocks that the device lacks because it missed commits. They are no errors, and not
-    /// among the counters of `btrfs scrub status -R`.
+    /// Sectors of data and tree blocks that the device lacks because it missed commits. They are no
+    /// errors, and not counters of `btrfs scrub status -R`.
     pub missed: u64,
 }
 
 impl Counters {
-    /// All counters with their names, in the order of `btrfs scrub status -R`.
+    /// Returns all counters with their names, in the order of `btrfs scrub status -R`.
     #[must_use]
     pub const fn fields(&self) -> [(&'static str, u64); 15] {
         [
@@ -71,7 +71,7 @@ impl Counters {
         ]
     }
 
-    /// The counter of this name, to be set: for reading counters back.
+    /// Returns the counter of this name for changes, for reading stored counters.
     pub fn field_mut(&mut self, name: &str) -> Option<&mut u64> {
         Some(match name {
             "data_extents_scrubbed" => &mut self.data_extents_scrubbed,
@@ -107,7 +107,7 @@ impl Counters {
         }
     }
 
-    /// Errors of all kinds.
+    /// Returns the number of errors of all kinds.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.read_errors
@@ -116,7 +116,7 @@ impl Counters {
             .exact_add(self.super_errors)
     }
 
-    /// Bytes of data and tree blocks.
+    /// Returns the scrubbed bytes of data and tree blocks.
     #[must_use]
     pub fn bytes_scrubbed(&self) -> u64 {
         self.data_bytes_scrubbed.exact_add(self.tree_bytes_scrubbed)
@@ -127,38 +127,38 @@ impl Counters {
     }
 }
 
-/// One device of the volume, and what was counted on it.
+/// A device of the volume, and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// Its id.
+    /// The device's id.
     pub device: DeviceId,
-    /// Its uuid.
+    /// The device's uuid.
     pub uuid: Uuid,
-    /// The name that it was opened by.
+    /// The name by which the device was opened.
     pub name: Arc<str>,
-    /// Whether it is missing: then nothing was read of it.
+    /// Whether the device is missing, so that nothing was read of it.
     pub missing: bool,
-    /// How many bytes there are to be scrubbed on it, as block groups count them.
+    /// The bytes to be scrubbed on the device, as block groups count them.
     pub to_scrub: u64,
-    /// The counters.
+    /// The counters of the device.
     pub counters: Counters,
 }
 
-/// What a scrub found.
+/// The report of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Device by device.
+    /// The report of each device.
     pub devices: Vec<DeviceReport>,
-    /// Damage, in order of address, up to the number that was asked for.
+    /// Damage in order of address, up to the limit of the options.
     pub damages: Vec<Damage>,
-    /// How many places were damaged beyond those listed.
+    /// The number of damaged places beyond those listed.
     pub damages_unlisted: u64,
-    /// What could not be scrubbed because nothing says what lies there: parts of the trees that are lost.
+    /// Ranges that were not scrubbed because the trees that describe them are unreadable.
     pub unwalked: Vec<String>,
 }
 
 impl Report {
-    /// The sum over all devices.
+    /// Returns the sum over all devices.
     #[must_use]
     pub fn totals(&self) -> Counters {
         let mut totals = Counters::default();
@@ -168,13 +168,13 @@ impl Report {
         totals
     }
 
-    /// Whether something was found that was not mended, or could not be looked at.
+    /// Returns whether some error was not repaired, or some range was not scrubbed.
     #[must_use]
     pub fn has_uncorrectable(&self) -> bool {
         self.totals().uncorrectable_errors > 0 || !self.unwalked.is_empty()
     }
 
-    /// Bytes to be scrubbed on all devices.
+    /// Returns the bytes to be scrubbed on all devices.
     #[must_use]
     pub fn to_scrub(&self) -> u64 {
         self.devices
@@ -183,7 +183,8 @@ impl Report {
     }
 }
 
-/// Damages in order of address, neighbours of a kind as one: groups end in any order.
+/// Returns damages in order of address, with equal neighbours joined, because groups end in any
+/// order.
 pub(crate) fn joined(mut damages: Vec<Damage>) -> Vec<Damage> {
     damages.sort_by_key(|damage| (damage.device, damage.physical));
     let mut joined: Vec<Damage> = Vec::new();

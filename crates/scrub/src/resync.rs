@@ -1,18 +1,20 @@
-//! Resynchronisation: devices that missed commits are brought up to date, while others may write.
+//! Resynchronisation: brings devices that missed commits up to date, while other threads may write.
 //!
-//! [`Resync::run`] takes one device after another. From the begin of its turn a device gets whatever is written to the volume
-//! ([`buttress_writer::Return`]). Then the job goes over the chunks on it, as replacing does, and writes what it missed: extents
-//! that are newer than its superblock, and data without checksums that differs. Rows of RAID5 and RAID6 are gone over whole.
-//! The device's superblock comes last, so that until then the device alone is read as before.
+//! [`Resync::run`] handles one device after another. From the start of its turn, a device receives
+//! every write to the volume ([`buttress_writer::Return`]). Then the job visits the chunks on it,
+//! as a replacement does, and writes what it missed: extents newer than its superblock, and data
+//! without checksums that differs. Whole rows of RAID5 and RAID6 are visited. The device's
+//! superblock comes last, so until then the device alone still has its old state.
 //!
-//! A run that is interrupted leaves the device behind. The next run finds in place what the first wrote, and goes on.
+//! An interrupted run leaves the device stale. The next run finds the bytes that the first one
+//! wrote, and continues.
 //!
-//! | what happens | what becomes of the device |
+//! | event | result for the device |
 //! |---|---|
-//! | the progress is cancelled | it stays behind |
-//! | it fails a write, or a part of the extent tree cannot be read | it stays behind, with the error |
-//! | no copy gives some bytes that it missed | it stays behind, with their number |
-//! | it was written apart from the volume | it is refused, nothing is written to it |
+//! | the progress is cancelled | it stays stale |
+//! | it fails a write, or a part of the extent tree cannot be read | it stays stale, with the error |
+//! | no copy gives some bytes that it missed | it stays stale, with their number |
+//! | its history diverged from the volume's | it is refused, and nothing is written to it |
 
 use crate::Shape;
 use crate::copying::Copying;
@@ -27,38 +29,38 @@ use buttress_volume::{DeviceSlot, Volume};
 use buttress_writer::{Return, WritableFilesystem};
 use std::sync::Arc;
 
-/// How to resynchronise.
+/// Options of a resynchronisation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResyncOptions {
-    /// How groups are read.
+    /// The size of groups, and how they are read.
     pub shape: Shape,
-    /// So many bytes in a second of each device at the most.
+    /// The most bytes per second of each device.
     pub limit: Option<ByteCount>,
-    /// A device that missed more bytes of extents stays behind.
+    /// The most bytes of missed extents; a device that missed more stays stale.
     pub at_most: Option<ByteCount>,
 }
 
 /// A device that was brought up to date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResyncedDevice {
-    /// Its id.
+    /// The device's id.
     pub device: DeviceId,
-    /// Its name.
+    /// The device's name.
     pub name: Arc<str>,
-    /// The generation that it was at.
+    /// The generation of the device before.
     pub since: Generation,
-    /// How many bytes of extents it had missed.
+    /// The bytes of extents that it had missed.
     pub missed: ByteCount,
-    /// How many bytes were written to it.
+    /// The bytes written to it.
     pub written: ByteCount,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resynced {
-    /// The devices that are up to date now.
+    /// The devices that are now up to date.
     pub devices: Vec<ResyncedDevice>,
-    /// Those that missed more than the options allow.
+    /// Devices that missed more than the options allow.
     pub left: Vec<Arc<str>>,
 }
 
@@ -70,7 +72,7 @@ pub struct Resync {
     progress: Progress,
 }
 
-/// The devices that missed commits and can be written.
+/// Returns the devices that missed commits and can be written.
 #[must_use]
 pub fn devices_behind(volume: &Volume) -> Vec<Arc<DeviceSlot>> {
     let mut slots = volume.devices();
@@ -79,7 +81,7 @@ pub fn devices_behind(volume: &Volume) -> Vec<Arc<DeviceSlot>> {
 }
 
 impl Resync {
-    /// Of a volume that is open for writing.
+    /// Returns the resynchronisation of a volume that is open for writing.
     #[must_use]
     pub const fn new(writable: WritableFilesystem, options: ResyncOptions, progress: Progress) -> Self {
         Self {
@@ -89,7 +91,7 @@ impl Resync {
         }
     }
 
-    /// Brings all devices up to date that missed commits.
+    /// Brings all devices that missed commits up to date.
     ///
     /// # Errors
     /// As for [`Resync::run_as_far_as_possible`].
@@ -98,11 +100,12 @@ impl Resync {
         ended.map(|()| resynced)
     }
 
-    /// Brings all devices up to date that missed commits. A device that stays behind does not keep the others from being
-    /// brought up to date.
+    /// Brings all devices that missed commits up to date. If one device stays stale, the others are
+    /// still brought up to date.
     ///
     /// # Errors
-    /// The first device's that stays behind: see the module, and [`Engine::begin_return`](buttress_writer::Engine::begin_return);
+    /// The error of the first device that stays stale: see the module, and
+    /// [`Engine::begin_return`](buttress_writer::Engine::begin_return);
     /// [`buttress_fs::Error::Cancelled`].
     pub fn run_as_far_as_possible(&self) -> (Resynced, Result<(), Error>) {
         let volume = Arc::clone(self.writable.committed_view().volume());
@@ -139,14 +142,14 @@ impl Resync {
         Ok(Some(ResyncedDevice {
             device: slot.id(),
             name: Arc::clone(slot.name()),
-            // Clamp: a number that is shown.
+            // Clamp: the number is only displayed.
             since: since.unwrap_or(Generation::MIN),
             missed,
             written: ByteCount::new(written),
         }))
     }
 
-    /// Writes what the device missed; how many bytes.
+    /// Writes what the device missed. Returns the number of bytes.
     fn fill(&self, slot: &Arc<DeviceSlot>, returning: &Return) -> Result<u64, Error> {
         let options = Options {
             read_only: true,
@@ -164,7 +167,7 @@ impl Resync {
         let before = self.progress.snapshot().expected;
         let views = || self.writable.committed_view();
         let job = Scrub::make(&views(), options, self.progress.clone(), Some(replaces))?.beside(&views);
-        // The bytes of all devices are counted together.
+        // The progress counts the bytes of all devices together.
         let own = self.progress.snapshot().expected;
         self.progress.expect(before.exact_add(own));
         let ended = job.run();

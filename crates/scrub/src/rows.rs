@@ -1,16 +1,17 @@
-//! RAID5 and RAID6: data from parity, then parity from data.
+//! RAID5 and RAID6: repairs data from parity, then parity from data.
 //!
-//! A *span* is a part of a row over which something is in use: all columns, `P` and `Q` were read over it. What of the data
-//! fails its check is rebuilt, sector by sector from the columns that are trusted there, in each way that the profile has,
-//! until what comes out passes the check. When all data of a span is trusted, parity is computed from it, and what does not
-//! fit is rewritten.
+//! A *span* is a part of a row with something in use. All its columns, `P` and `Q` are read. Data
+//! that fails its check is rebuilt, sector by sector, from the columns trusted there, in each way
+//! of the profile, until the result passes the check. When all data of a span is trusted, parity is
+//! computed from it, and wrong parity is rewritten.
 //!
-//! Columns are trusted where nothing speaks against them: what is not in use is part of the parity too. Where parity does not
-//! fit and data without checksums is involved, nobody can say which is wrong: that is told, unless the other parity fits.
+//! Columns are trusted unless a check fails: ranges that are not in use are part of the parity too.
+//! If parity does not match and data without checksums is involved, it is unknown which is wrong.
+//! Scrub reports that, unless the other parity matches.
 //!
-//! With a device missing, parity of its rows is not judged: only it may have the missing bytes. This also holds if a
-//! part of the extent tree cannot be read. A column may then hold damaged data that is not known, which only parity can
-//! rebuild.
+//! With a device missing, parity of its rows is not checked, because only parity may have the
+//! missing bytes. It is not checked either if a part of the extent tree is unreadable. A column may
+//! then have unknown damaged data, which only parity can rebuild.
 
 mod copy;
 mod rebuild;
@@ -34,36 +35,37 @@ use buttress_volume::parity::{compute_p, compute_q};
 use core::ops::Range;
 use rebuild::Columns;
 
-/// A part of a row, and what is in use of it.
+/// A part of a row, and its pieces in use.
 struct Span<'a> {
     job: &'a Job<'a>,
     arrived: &'a Arrived,
-    /// On each stripe.
+    /// The range in each stripe.
     range: Range<u64>,
     row: u64,
-    /// The pieces in it, each with its column.
+    /// The pieces in the range, each with its column.
     pieces: Vec<(usize, &'a Piece)>,
 }
 
-/// A piece of a column, and what of it is wrong.
+/// A piece of a column, and its wrong parts.
 type BadPiece<'a> = (usize, &'a Piece, Vec<Bad>);
 
-/// What a part of a span is used for; nothing where all of it was reserved and never written.
+/// The use of a part of a span; neither field is set if all of it was preallocated and never
+/// written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
-    /// Data without checksums.
+    /// Whether data without checksums uses it.
     bare: bool,
-    /// Tree blocks, data with checksums.
+    /// Whether tree blocks or data with checksums use it.
     known: bool,
 }
 
-/// Checks and mends a group of a chunk with parity.
+/// Checks and repairs a group of a chunk with parity.
 pub(crate) fn check(job: &Job<'_>, arrived: &Arrived) {
     count(job, arrived);
     spans(job, arrived).for_each(|span| span.check());
 }
 
-/// Counts all of a group as scrubbed.
+/// Counts a whole group as scrubbed.
 pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     let stripes = arrived.group.chunk.layout().stripe_count();
     let mut counted = vec![Counters::default(); stripes];
@@ -82,7 +84,7 @@ pub(crate) fn count(job: &Job<'_>, arrived: &Arrived) {
     }
 }
 
-/// The spans of a group.
+/// Returns the spans of a group.
 fn spans<'a>(job: &'a Job<'a>, arrived: &'a Arrived) -> impl Iterator<Item = Span<'a>> {
     arrived.group.runs_of_rows().into_iter().map(move |range| {
         let lies_in = |piece: &&Piece| {
@@ -101,7 +103,7 @@ fn spans<'a>(job: &'a Job<'a>, arrived: &'a Arrived) -> impl Iterator<Item = Spa
     })
 }
 
-/// Whether everything that was read is right, and parity fits.
+/// Returns whether all read columns are right, and parity matches.
 pub(crate) fn is_clean(job: &Job<'_>, arrived: &Arrived) -> bool {
     spans(job, arrived).all(|span| span.is_clean(&span.bad()))
 }
@@ -111,7 +113,8 @@ impl<'a> Span<'a> {
         self.range.end.exact_sub(self.range.start).narrow()
     }
 
-    /// The column's part of the span, as it was read; columns past the data ones are `P`, then `Q`.
+    /// Returns the column's part of the span as it was read. Columns after the data columns are
+    /// `P`, then `Q`.
     fn view(&self, column: usize) -> Option<View<'a>> {
         let stripe = self.stripe(column)?;
         self.arrived.stripes.get(stripe)?.view(&self.range)
@@ -133,13 +136,13 @@ impl<'a> Span<'a> {
         self.arrived.group.chunk.layout().profile() == Profile::Raid6
     }
 
-    /// Where in the span a piece lies.
+    /// Returns the range of a piece in the span.
     fn within(&self, piece: &Piece) -> Range<usize> {
         let start: usize = piece.on_stripe().start.exact_sub(self.range.start).narrow();
         start..start.exact_add(piece.length)
     }
 
-    /// What is wrong with the data that was read.
+    /// Returns the wrong parts of the data that was read.
     fn bad(&self) -> Vec<BadPiece<'a>> {
         let judged = self.pieces.iter().filter_map(|(column, piece)| {
             let stripe = self.stripe(*column)?;
@@ -150,7 +153,7 @@ impl<'a> Span<'a> {
         judged.collect()
     }
 
-    /// Whether all columns were read, nothing is bad, and parity fits.
+    /// Returns whether all columns were read, none is bad, and parity matches.
     fn is_clean(&self, bad: &[BadPiece<'_>]) -> bool {
         let columns = self.data_columns();
         let all = columns.exact_add(1).exact_add(usize::from(self.has_q()));
@@ -177,7 +180,8 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Whether both parities fit the data: the ordinary case, over slices as they were read.
+    /// Returns whether both parities match the data: the ordinary case, computed on the slices as
+    /// read.
     fn parity_fits(&self, data: &[&[u8]]) -> bool {
         let columns = self.data_columns();
         let mut computed = vec![0; self.length()];
@@ -192,7 +196,7 @@ impl<'a> Span<'a> {
         self.view(columns.exact_add(1)).map(|view| view.bytes) == Some(&computed)
     }
 
-    /// The columns as they were read, with marks where they are not trusted.
+    /// Returns the columns as read, with marks where they are not trusted.
     fn columns(&self, bad: &[BadPiece<'_>]) -> Columns {
         let sector = sector_of(&self.job.format);
         let length = self.length();
@@ -219,7 +223,7 @@ impl<'a> Span<'a> {
         state
     }
 
-    /// Rebuilds what is bad of the data. What was mended may help to mend more.
+    /// Rebuilds bad data. Repaired parts may help to repair others.
     fn mend_data(&self, state: &mut Columns, bad: Vec<BadPiece<'_>>) {
         let mut open: Vec<(usize, &Piece, Bad)> = Vec::new();
         for (column, piece, bad) in bad {
@@ -249,7 +253,7 @@ impl<'a> Span<'a> {
             )];
             tried.extend(state.why_not(column, &range, |column| self.name_of(column)));
             let outcome = match self.job.replaces.is_some() && bad.cause.may_be_right() {
-                // The target gets it as it is.
+                // The target gets the block unchanged.
                 true => Outcome::Unverified,
                 false => Outcome::Uncorrectable { tried },
             };
@@ -257,7 +261,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// A column as messages name it.
+    /// Returns the name of a column for messages.
     fn name_of(&self, column: usize) -> String {
         let what = match column.checked_sub(self.data_columns()) {
             None => format!("column {column}"),
@@ -273,13 +277,14 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// Tries all ways to rebuild bad bytes of a piece; whether one gave what passes the check, or nothing can tell.
+    /// Tries all ways to rebuild bad bytes of a piece. Returns whether a result passed the check,
+    /// or needs none.
     fn mend_piece(&self, state: &mut Columns, column: usize, piece: &Piece, bad: &Bad) -> bool {
         let start = self.within(piece).start.exact_add(bad.range.start);
         let range = start..start.exact_add(bad.range.len());
         let has_old = || (0..state.len()).any(|column| self.is_behind(column));
         if piece.expected == Expected::Bare && has_old() {
-            // Bytes that are rebuilt from an older column would pass without a check.
+            // Without a check, bytes rebuilt from an older column would pass.
             return false;
         }
         let Some(good) = state.rebuild(column, &range, |bytes| self.passes(piece, bad, bytes)) else {
@@ -297,7 +302,8 @@ impl<'a> Span<'a> {
         true
     }
 
-    /// Whether rebuilt bytes are what the piece must be there. Nothing can be said of data without checksums.
+    /// Returns whether rebuilt bytes are the expected ones. Data without checksums cannot be
+    /// checked.
     fn passes(&self, piece: &Piece, bad: &Bad, bytes: &[u8]) -> bool {
         let format = &self.job.format;
         match &piece.expected {
@@ -308,12 +314,12 @@ impl<'a> Span<'a> {
                 let stored = stored_checksum(&self.arrived.group, packed, &bad.range, format);
                 stored == Some(format.checksum_type.compute(bytes).as_bytes())
             }
-            // Parity may cover data that is not known.
+            // Parity may cover unknown data.
             Expected::Bare => !self.arrived.group.is_partial,
         }
     }
 
-    /// Computes parity from the data, and rewrites what does not fit. Sectors where data is not trusted are left.
+    /// Computes parity from the data, and rewrites wrong parity. Skips sectors with untrusted data.
     fn check_parity(&self, state: &Columns) {
         let data = self.data_columns();
         let parities: &[(usize, Part)] = match self.has_q() {
@@ -338,7 +344,7 @@ impl<'a> Span<'a> {
             let uses = self.uses(&range);
             let is_doubtful = uses.bare && !fits.contains(&true);
             if !uses.bare && !uses.known {
-                // All that is in use here was reserved and never written.
+                // Everything in use here was preallocated and never written.
                 continue;
             }
             for (((column, part), computed), fits) in parities.iter().zip(&computed).zip(&fits) {
@@ -349,7 +355,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// What a part of the span is used for.
+    /// Returns the use of a part of the span.
     fn uses(&self, range: &Range<usize>) -> Uses {
         let overlaps = |piece: &Piece| {
             let own = self.within(piece);
@@ -401,7 +407,7 @@ impl<'a> Span<'a> {
             errors: 1,
         };
         let is_unreadable = unreadable.is_some() || !state.is_trusted(column, range);
-        // Clamp: what can be read does not fit the parity.
+        // Clamp: parity that could be read does not match the data.
         let cause = unreadable.unwrap_or(Cause::Parity);
         if is_doubtful && !is_unreadable {
             self.job.note(&site, Cause::Differs, Outcome::Unverified);

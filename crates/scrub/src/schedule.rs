@@ -1,7 +1,8 @@
-//! Which chunk is next: so that every device has a stream of its own, and none has many.
+//! The choice of the next chunk, so that every device has a stream, and none has many.
 //!
-//! A chunk begins when one of its devices at least has nothing to do, and no device of it has two already. Where a device
-//! turns, no chunk begins that needs a device which is at work: two streams would have its head go to and fro.
+//! A chunk begins if at least one of its devices has no stream, and none has two. On a rotating
+//! device, a chunk begins only if that device has no stream: two streams would make its head seek
+//! back and forth.
 
 use buttress_exact::Exact as _;
 use buttress_locks::{Condvar, Mutex, Rank, lock_class};
@@ -12,7 +13,7 @@ use uuid::Uuid;
 
 lock_class!(ScheduleLock, "state", Rank::LEAF);
 
-/// How many streams a device may have.
+/// The most streams of a device.
 const STREAMS_MAX: usize = 2;
 
 #[derive(Debug)]
@@ -24,11 +25,11 @@ pub(crate) struct Schedule {
 #[derive(Debug)]
 struct State {
     waiting: VecDeque<Arc<MappedChunk>>,
-    /// Streams of each device.
+    /// The number of streams of each device.
     streams: HashMap<Uuid, usize>,
 }
 
-/// The devices of a chunk, each once.
+/// Returns the devices of a chunk, each once.
 fn devices(chunk: &MappedChunk) -> Vec<(Uuid, bool)> {
     let mut devices: Vec<(Uuid, bool)> = chunk
         .devices()
@@ -42,7 +43,7 @@ fn devices(chunk: &MappedChunk) -> Vec<(Uuid, bool)> {
 
 impl State {
     fn may_begin(&self, chunk: &MappedChunk) -> bool {
-        // Clamp: most devices have none.
+        // Clamp: most devices have no stream.
         let streams = |uuid: &Uuid| self.streams.get(uuid).copied().unwrap_or(0);
         let devices = devices(chunk);
         let most = match devices.iter().any(|(_, turns)| *turns) {
@@ -65,7 +66,7 @@ impl Schedule {
         }
     }
 
-    /// The next chunk to begin; waits for devices. `None` when all have begun.
+    /// Returns the next chunk to begin, and waits for devices. Returns `None` if all have begun.
     pub(crate) fn next(&self) -> Option<Arc<MappedChunk>> {
         let mut state = self.state.lock();
         loop {
@@ -84,7 +85,7 @@ impl Schedule {
         }
     }
 
-    /// A chunk that was begun has no more to read.
+    /// Ends the stream of a chunk.
     pub(crate) fn end(&self, chunk: &MappedChunk) {
         let mut state = self.state.lock();
         for (uuid, _) in devices(chunk) {
@@ -95,7 +96,7 @@ impl Schedule {
         self.changed.notify_all();
     }
 
-    /// Nothing more begins.
+    /// Makes no further chunk begin.
     pub(crate) fn stop(&self) {
         self.state.lock().waiting.clear();
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! A scrub of one volume: begun, run, asked how far it is.
+//! A scrub of one volume: begin, run, report, position.
 
 use crate::error::Error;
 use crate::expected::bytes_to_scrub;
@@ -36,15 +36,16 @@ impl core::fmt::Debug for Scrub<'_> {
 }
 
 impl<'a> Scrub<'a> {
-    /// Gets ready to scrub a volume. To mend, its devices must be open for writing, and nobody else may write to it.
+    /// Prepares the scrub of a volume. For repairs, its devices must be open for writing, and no
+    /// other thread may write to it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]; a volume without an extent tree.
+    /// [`Error::Unsupported`]; an error if the volume has no extent tree.
     pub fn new(filesystem: &Filesystem, options: Options, progress: Progress) -> Result<Self, Error> {
         Self::make(filesystem, options, progress, None)
     }
 
-    /// As [`Scrub::new`]; or to fill the target of a replacement.
+    /// Prepares a scrub as [`Scrub::new`] does, or the filling of a replacement's target.
     pub(crate) fn make(
         filesystem: &Filesystem,
         options: Options,
@@ -72,7 +73,7 @@ impl<'a> Scrub<'a> {
         let state = |slot: Arc<DeviceSlot>| {
             let uuid = slot.uuid();
             let state = DeviceState {
-                // Clamp: a device without chunks has nothing.
+                // Clamp: a device without chunks has no bytes to scrub.
                 to_scrub: to_scrub.get(&uuid).copied().unwrap_or(0),
                 slot,
                 counters: Mutex::default(),
@@ -100,17 +101,19 @@ impl<'a> Scrub<'a> {
         })
     }
 
-    /// Asks this, where copies of data without checksums differ, what of the data was ever written, in the state that the scrub
-    /// goes by: what was reserved only may differ. Without it, all counts as written. No lock of the scrub or of the volume is
-    /// held meanwhile.
+    /// Sets a function that finds out which data was ever written, in the scrub's state. The scrub
+    /// calls it if copies of data without checksums differ, because preallocated copies may differ.
+    /// Without it, all data counts as written. No lock of the scrub or of the volume is held during
+    /// the call.
     #[must_use]
     pub fn asking(mut self, is_written: &'a IsWritten<'a>) -> Self {
         self.job.is_written = Some(is_written);
         self
     }
 
-    /// Scrubs beside others who write through the same volume: each chunk as the last commit before it left it. What looks
-    /// wrong is read again with its rows locked. Data that is overwritten in place is compared with its rows locked, too.
+    /// Makes the scrub work beside writers on the same volume. It scrubs each chunk in the state of
+    /// the last commit before it. If something looks wrong, it reads again with the rows locked.
+    /// Data that is overwritten in place is also compared with its rows locked.
     #[must_use]
     pub fn beside(mut self, views: &'a Views<'a>) -> Self {
         self.job.guard = Some(self.job.volume.guard_rows());
@@ -119,7 +122,7 @@ impl<'a> Scrub<'a> {
         self
     }
 
-    /// What was found so far; at any time, from any thread.
+    /// Returns the report so far, at any time, on any thread.
     #[must_use]
     pub fn report(&self) -> Report {
         let job = &self.job;
@@ -145,13 +148,13 @@ impl<'a> Scrub<'a> {
         }
     }
 
-    /// What is surely done by now.
+    /// Returns the position of everything that is certainly done.
     #[must_use]
     pub fn position(&self) -> Position {
         self.job.running.lock().position()
     }
 
-    /// Scrubs the groups that hold some addresses, on the caller's thread.
+    /// Scrubs the groups that contain some addresses, on the caller's thread.
     pub(crate) fn run_around(&self, places: &BTreeSet<Logical>) {
         let job = &self.job;
         let map = job.volume.chunk_map();
@@ -166,11 +169,12 @@ impl<'a> Scrub<'a> {
         job.flush();
     }
 
-    /// Scrubs until all is done, or the progress it was given is cancelled: then [`Scrub::position`] says where to go on.
+    /// Scrubs until everything is done, or its progress is cancelled. [`Scrub::position`] then
+    /// returns where to continue.
     ///
     /// # Errors
-    /// [`buttress_fs::Error::Cancelled`], with everything that was begun done. What is wrong with the volume is in
-    /// [`Scrub::report`].
+    /// [`buttress_fs::Error::Cancelled`], after all groups in flight are done. [`Scrub::report`]
+    /// has the errors of the volume.
     pub fn run(&self) -> Result<(), Error> {
         let job = &self.job;
         if job.replaces.is_none() && !job.running.lock().done().superblocks {

@@ -1,7 +1,8 @@
-//! Who does what: streams walk chunks and submit groups; checkers, one for each core, wait for what was submitted and check it.
+//! The threads of a scrub: streams walk chunks and submit groups; checkers, one for each core, wait
+//! for groups and check them.
 //!
-//! A stream has at most [`Shape::groups`](crate::Shape) under way. On simulated devices everything happens on the caller's
-//! thread, so that runs repeat.
+//! A stream has at most [`Shape::groups`](crate::Shape) in flight. On simulated devices, everything
+//! runs on the caller's thread, so that runs repeat.
 
 use crate::filling::{Filled, Groups};
 use crate::group::Submitted;
@@ -16,11 +17,11 @@ use std::sync::Arc;
 
 lock_class!(WindowLock, "under_way", Rank::LEAF);
 
-/// The most streams, however many devices there are.
+/// The most streams, for any number of devices.
 const STREAMS_MAX: usize = 16;
 
 impl Job<'_> {
-    /// Everything on this thread, a stream at a time.
+    /// Runs everything on this thread, one stream after another.
     pub(crate) fn run_inline(&self, schedule: &Schedule) {
         while let Some(chunk) = schedule.next() {
             let mut under_way: VecDeque<Submitted> = VecDeque::new();
@@ -59,7 +60,7 @@ impl Job<'_> {
                 .collect();
             drop(submitted);
             if checkers.is_empty() {
-                // No thread can be had: everything is done here.
+                // No thread could be started, so this thread does everything.
                 self.run_inline(schedule);
                 return;
             }
@@ -82,14 +83,15 @@ impl Job<'_> {
         });
     }
 
-    /// A stream after another, until all chunks have begun.
+    /// Walks one stream after another, until all chunks have begun.
     fn walk_all(&self, schedule: &Schedule, submit: &Sender<Ticket>) {
         while let Some(chunk) = schedule.next() {
             let begun = Begun { schedule, chunk };
             let window = Arc::new(Window::default());
             self.walk(&begun.chunk, &mut |submitted| {
                 let place = Window::enter(&window, self.options.shape.groups.max(1));
-                // Nobody takes it when the checkers are gone, which have panicked: that is passed on elsewhere.
+                // The send fails only if the checkers panicked, and another place passes that panic
+                // on.
                 let _gone = submit.send(Ticket { submitted, place });
             });
             window.wait_until_empty();
@@ -108,7 +110,7 @@ impl Job<'_> {
         }
     }
 
-    /// Walks a chunk from its first group that is not done, and submits group after group.
+    /// Walks a chunk from its first group that is not done, and submits one group after another.
     fn walk(&self, chunk: &Arc<MappedChunk>, submit: &mut dyn FnMut(Submitted)) {
         let Some(first) = self.first_group(chunk.start()) else {
             return;
@@ -147,7 +149,7 @@ impl Job<'_> {
         self.running.lock().all_submitted(chunk.start());
     }
 
-    /// Scrubs one group, if anything of it is in use.
+    /// Scrubs one group, if any part of it is in use.
     pub(crate) fn walk_group(&self, chunk: &Arc<MappedChunk>, number: u64) {
         let Ok(Some((trees, chunk))) = self.trees_of(chunk) else {
             return;
@@ -166,7 +168,8 @@ impl Job<'_> {
     }
 }
 
-/// A chunk that a stream walks. It ends however the walk ends: other streams wait for its devices.
+/// A chunk that a stream walks. Dropping it ends the walk in any case, because other streams wait
+/// for its devices.
 struct Begun<'a> {
     schedule: &'a Schedule,
     chunk: Arc<MappedChunk>,
@@ -181,20 +184,20 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// A group on its way to a checker, with its place in its stream's window.
+/// A submitted group for a checker, with its place in its stream's window.
 struct Ticket {
     submitted: Submitted,
     place: InWindow,
 }
 
-/// How many groups of a stream are under way.
+/// The number of a stream's groups in flight.
 #[derive(Debug, Default)]
 struct Window {
     under_way: Mutex<usize, WindowLock>,
     left: Condvar,
 }
 
-/// One of them, until it is dropped.
+/// A group in flight, until it is dropped.
 #[derive(Debug)]
 struct InWindow(Arc<Window>);
 

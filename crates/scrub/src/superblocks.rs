@@ -1,7 +1,8 @@
 //! All superblocks of all devices: the primary and the copies.
 //!
-//! Each is checked, and must be of this volume, this device, and the generation of the newest of the device. What is wrong is
-//! rewritten from a good one of the same device; where there is none, from the volume's and the device's item.
+//! Each is checked, and must match the volume, the device, and the device's newest generation. A
+//! bad one is rewritten from a good one of the same device; without a good one, from the volume's
+//! superblock and the device's item.
 
 use crate::damage::{Cause, Outcome, Part};
 use crate::job::Job;
@@ -12,7 +13,7 @@ use buttress_format::{ByteCount, Logical, Physical};
 use buttress_volume::DeviceSlot;
 use std::sync::Arc;
 
-/// Checks and mends the superblocks of all devices.
+/// Checks and repairs the superblocks of all devices.
 pub(crate) fn check(job: &Job<'_>) {
     for slot in job.volume.devices() {
         if let Some(device) = slot.in_use() {
@@ -21,7 +22,7 @@ pub(crate) fn check(job: &Job<'_>) {
     }
 }
 
-/// The places of a device's superblocks.
+/// Returns the offsets of a device's superblocks.
 fn places(slot: &DeviceSlot, device: &Device) -> impl Iterator<Item = Physical> {
     let size = ByteCount::new(device.size_bytes());
     let end = slot.expected_bytes().map_or(size, |expected| expected.min(size));
@@ -89,7 +90,7 @@ fn check_device(job: &Job<'_>, slot: &Arc<DeviceSlot>, device: &Device) {
     }
 }
 
-/// What distinguishes a valid superblock from the one that should be there.
+/// Returns the difference between a valid superblock and the expected one, if there is one.
 fn difference(found: &Superblock, good: &Superblock) -> Option<String> {
     if found.fsid != good.fsid {
         return Some(format!("fsid is {}, expected {}", found.fsid, good.fsid));

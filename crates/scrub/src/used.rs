@@ -1,9 +1,10 @@
-//! What of a chunk is in use: its extents in order of address, and beside them the checksums of their data.
+//! The used parts of a chunk: its extents in order of address, with the checksums of their data.
 //!
-//! Both trees are gone through once, by a cursor each that only moves on. What lies in a leaf that cannot be read is not
-//! known; it is noted, and the walk goes on behind it.
+//! For each of both trees, a cursor moves forward through the tree once. The content of an
+//! unreadable leaf is unknown. The walk records the error and continues after the leaf.
 //!
-//! Invariant: extents come in rising order, do not overlap, and lie in the chunk. Items that say otherwise are noted.
+//! Invariant: extents are always in ascending order, do not overlap, and lie in the chunk.
+//! Contradicting items are recorded as errors.
 
 use buttress_format::{
     BlockFormat, ByteCount, ChecksumItem, ChecksumType, ExtentItem, Generation, ItemType, Key, Logical,
@@ -12,7 +13,7 @@ use buttress_format::{
 use buttress_tree::{Cursor, Items, ReadAhead, Tree};
 use core::ops::Range;
 
-/// What an extent holds.
+/// The content of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// File data.
@@ -30,11 +31,12 @@ pub(crate) struct UsedExtent {
     pub(crate) start: Logical,
     pub(crate) end: Logical,
     pub(crate) holds: Holds,
-    /// The transaction that allocated it.
+    /// The generation of the transaction that allocated the extent.
     pub(crate) generation: Generation,
 }
 
-/// How much is fetched ahead of the walk. Chunks are short parts of a tree, and several are walked at once.
+/// The bytes of readahead. A chunk is a short part of a tree, and several chunks are walked at
+/// once.
 const WINDOW: ByteCount = ByteCount::new(1 << 20);
 
 /// The extents of one chunk.
@@ -48,7 +50,7 @@ pub(crate) struct UsedExtents<'a> {
 }
 
 impl<'a> UsedExtents<'a> {
-    /// The extents that begin at `from` or behind it, up to the chunk's end.
+    /// Returns the extents from `from` on, up to the chunk's end.
     pub(crate) fn new(tree: &Tree, format: &'a BlockFormat, from: Logical, range: Range<Logical>) -> Self {
         let key = |logical: Logical| Key::new(ObjectId::new(logical.get()), ItemType(0), 0);
         let ahead = ReadAhead::Sweep { window_bytes: WINDOW };
@@ -60,7 +62,7 @@ impl<'a> UsedExtents<'a> {
         }
     }
 
-    /// The next extent, or what could not be walked.
+    /// Returns the next extent, or the error of an unreadable part.
     pub(crate) fn next(&mut self) -> Option<Result<UsedExtent, String>> {
         loop {
             let item = match self.items.next()? {
@@ -103,15 +105,15 @@ impl<'a> UsedExtents<'a> {
     }
 }
 
-/// A run of data of which all sectors have checksums, or none.
+/// A run of data whose sectors all have checksums, or all have none.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) end: Logical,
-    /// One checksum for each sector, packed, and the generation of their leaf.
+    /// The checksums of all sectors, packed, and the generation of their leaf.
     pub(crate) packed: Option<(&'a [u8], Generation)>,
 }
 
-/// The checksum tree, gone through in order of address.
+/// The checksum tree, read in order of address.
 #[derive(Debug)]
 pub(crate) struct Checksums {
     cursor: Option<Cursor>,
@@ -131,7 +133,8 @@ impl Checksums {
         }
     }
 
-    /// The run that begins at `from` and ends at `to` at the latest. `failed` hears of what cannot be read.
+    /// Returns the run that begins at `from` and ends at `to` at the latest. Passes errors of
+    /// unreadable leaves to `failed`.
     pub(crate) fn run(&mut self, from: Logical, to: Logical, failed: &mut dyn FnMut(String)) -> Run<'_> {
         if !self.started {
             self.started = true;
@@ -159,7 +162,7 @@ impl Checksums {
         }
     }
 
-    /// Goes to the item that covers `from`, or to the first behind it.
+    /// Moves to the item that covers `from`, or to the first item after it.
     fn approach(&mut self, from: Logical, failed: &mut dyn FnMut(String)) {
         let key = Key::new(ObjectId::EXTENT_CHECKSUM, ItemType::EXTENT_CSUM, from.get());
         let Some(cursor) = &mut self.cursor else {
@@ -173,7 +176,7 @@ impl Checksums {
             failed(format!("checksum tree: {error}"));
             self.advance(failed);
         }
-        // An item of another kind may stand before the first.
+        // An item of another type may precede the first.
         while self
             .cursor
             .as_ref()
@@ -188,7 +191,7 @@ impl Checksums {
         let Some(cursor) = &mut self.cursor else {
             return;
         };
-        // A leaf that cannot be had is passed over: the next call goes on behind it.
+        // An unreadable leaf is skipped: the next call continues after it.
         while let Err(error) = cursor.next() {
             failed(format!("checksum tree: {error}"));
         }

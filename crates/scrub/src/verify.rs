@@ -1,4 +1,4 @@
-//! One copy of a piece: is it what it must be?
+//! Verifies one copy of a piece against the expected content.
 
 use crate::damage::Cause;
 use crate::fetched::View;
@@ -11,14 +11,14 @@ use core::ops::Range;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Bytes of a piece that are wrong: of data a sector, of a tree block all of it.
+/// Wrong bytes of a piece: one sector of data, or a whole tree block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bad {
     pub(crate) range: Range<usize>,
     pub(crate) cause: Cause,
 }
 
-/// What is wrong with a copy of a piece. Nothing is, as a rule: then nothing is allocated.
+/// Returns the wrong parts of a copy. Usually there are none, and nothing is allocated.
 pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &BlockFormat) -> Vec<Bad> {
     match &piece.expected {
         Expected::Tree { generation, level } => {
@@ -32,7 +32,7 @@ pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &Bloc
                 .collect()
         }
         Expected::Sums(packed) => {
-            // Clamp: data whose checksums are gone is bad, all of it.
+            // Clamp: data whose checksums are missing is bad as a whole.
             let packed = group.packed.get(packed.clone()).unwrap_or_default();
             data(view, packed, format)
         }
@@ -46,7 +46,7 @@ pub(crate) fn judge(group: &Group, piece: &Piece, view: &View<'_>, format: &Bloc
     }
 }
 
-/// The sectors of so many bytes.
+/// Returns the sectors of `length` bytes.
 pub(crate) fn sectors(length: usize, sector_bytes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..length)
         .step_by(sector_bytes.max(1))
@@ -57,7 +57,7 @@ pub(crate) fn sector_of(format: &BlockFormat) -> usize {
     usize_of(format.sector_bytes)
 }
 
-/// Data against its packed checksums.
+/// Verifies data against its packed checksums.
 fn data(view: &View<'_>, packed: &[u8], format: &BlockFormat) -> Vec<Bad> {
     bad_sectors(view, packed, format.checksum_type, sector_of(format))
 }
@@ -69,7 +69,7 @@ fn bad_sectors(view: &View<'_>, packed: &[u8], sums: ChecksumType, sector_bytes:
     if (computed == packed || buttress_faults::on("scrub-data-unverified")) && view.is_whole() {
         return Vec::new();
     }
-    // A sector without its checksum is bad.
+    // A sector without a checksum counts as bad.
     let stored = packed.chunks(size).map(Some).chain(core::iter::repeat(None));
     let judged = sectors(view.bytes.len(), sector_bytes)
         .zip(computed.chunks(size).zip(stored))
@@ -85,7 +85,7 @@ fn bad_sectors(view: &View<'_>, packed: &[u8], sums: ChecksumType, sector_bytes:
     judged.collect()
 }
 
-/// A tree block against its checksum, and what the extent tree says of it.
+/// Verifies a tree block against its checksum and its extent item.
 pub(crate) fn tree_block(
     bytes: &[u8],
     piece: &Piece,
@@ -138,7 +138,8 @@ pub(crate) fn tree_block(
 mod tests {
     use super::*;
 
-    /// The bad sectors of three good ones of which so many have a checksum.
+    /// Returns the bad sectors of three good ones, of which only the first `with_checksum` have a
+    /// checksum.
     fn bad_of_three(with_checksum: usize) -> Vec<Range<usize>> {
         let bytes = vec![7_u8; 3 * 4096];
         let mut packed = Vec::new();

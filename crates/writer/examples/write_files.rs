@@ -83,7 +83,7 @@ fn sequential(filesystem: &WritableFilesystem, root: Location, mib: usize) -> Lo
     let file = filesystem
         .create(root, b"file", &NewInode::of_root(0o644))
         .unwrap();
-    // One part of each block is noise; the rest compresses.
+    // A part of each block is noise; the rest compresses.
     let mut state = 1;
     let block: Vec<u8> = (0..1 << 20)
         .map(|at| {

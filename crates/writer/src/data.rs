@@ -13,9 +13,9 @@
 //! | `file_calls` | how a call acquires a file's content, and releases it |
 //! | `writing` | writes and reads at any offset |
 //! | `flushing` | write-back of many files: when, in which order, by which thread |
-//! | `in_flight` | content on its way to extents, and calls that wait for it |
+//! | `in_flight` | content in flight to extents, and calls that wait for it |
 //! | `write_back` | from memory to extents: order of the steps |
-//! | `small_files` | the same steps for many small files together |
+//! | `small_files` | these steps for many small files together |
 //! | `sums` | checksums on their way to the checksum tree |
 //! | `compressing` | which extents content becomes, compressed on all cores |
 //! | `allocation` | space for extents, their checksums, their writes |

@@ -16,10 +16,11 @@
 //!
 //! # Locks
 //!
-//! A live read acquires locks in this order: dirty data of a file, the steps of operations, a shard
-//! of the inode table, the state of an inode, the subvolume's tree, other trees, the extent tree.
-//! Each lock is held for one step in memory, and never during device I/O. A lookup that misses a
-//! block releases all locks, reads the block, and retries ([`Retry`]).
+//! A live read acquires locks in a fixed order. First come the dirty data of a file, the steps of
+//! operations, a shard of the inode table, and the state of an inode. Then come the subvolume's
+//! tree, other trees, and the extent tree. Each lock is held for one step in memory, and never
+//! during device I/O. A lookup that misses a block releases all locks, reads the block, and retries
+//! ([`Retry`]).
 //!
 //! # Guarantees to readers
 //!

@@ -95,7 +95,7 @@ use buttress_locks::{Excused, RwLockWriteGuard};
 use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 
-/// One operation while it holds the edit lock: lookups and edits. See the module.
+/// An operation while it holds the edit lock: lookups and edits. See the module.
 pub(crate) struct Operation<'a> {
     access: Access<'a>,
     edits: Option<Edits<'a>>,
@@ -338,8 +338,8 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Returns the running transaction for allocating data space. That is no edit: an error goes to
-    /// the caller.
+    /// Returns the running transaction for allocating data space. Allocation is no edit: its errors
+    /// go to the caller.
     pub(crate) fn ledgers(&mut self) -> &mut Running {
         self.access.transaction_mut()
     }

@@ -1,8 +1,9 @@
-//! From a tree block up to the roots that reach it.
+//! The climb from a tree block to the roots that reach it.
 //!
-//! One step up: each reference of a block leads to its parent, directly or by searching the tree that is named
-//! for the block's first key, one level above it. A block that is the root of the tree that is named has arrived.
-//! Parents may be shared in turn, so each of them is climbed from as well. Every block is looked at once.
+//! In each step, every reference of a block leads to its parent. A full back reference names the
+//! parent. A keyed reference names a tree, and a search of that tree for the block's first key, one
+//! level above, finds the parent. The climb ends at a block that is the root of the named tree.
+//! Parents may also be shared, so the climb continues from each. It visits every block once.
 
 use super::extent::{block_of_extent, extent_at, extent_references};
 use super::{BLOCKS_MAX, list};
@@ -13,10 +14,10 @@ use buttress_tree::BlockPointer;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// How many results are remembered.
+/// The most results that are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Climbs, and what they found so far.
+/// The climbs of one call, and their results so far.
 #[derive(Debug)]
 pub(super) struct Climb<'a> {
     filesystem: &'a Filesystem,
@@ -31,8 +32,8 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// The trees that reach the block at `block`, in order. References that lead nowhere are put into
-    /// `failures`.
+    /// Returns the trees that reach the block at `block`, in order. References that lead nowhere
+    /// are added to `failures`.
     pub(super) fn roots_of(&mut self, block: Logical, failures: &mut Vec<Error>) -> Result<Arc<[TreeId]>> {
         if let Some(known) = self.known.get(&block) {
             return Ok(Arc::clone(known));
@@ -70,7 +71,7 @@ impl<'a> Climb<'a> {
         Ok(roots)
     }
 
-    /// The parents of a block; trees whose root it is are put into `roots`.
+    /// Returns the parents of a block. Trees whose root it is are added to `roots`.
     fn step(
         &self,
         block: Logical,
@@ -89,7 +90,7 @@ impl<'a> Climb<'a> {
                     let key = match first_key {
                         Some(key) => key,
                         None => {
-                            // Clamp: an empty block is left of everything.
+                            // Clamp: an empty block has no first key and sorts before everything.
                             let key = block_of_extent(self.filesystem, &extent)?
                                 .key(0)
                                 .unwrap_or(Key::MIN);
@@ -104,7 +105,7 @@ impl<'a> Climb<'a> {
                         Err(error) => list(failures, error),
                     }
                 }
-                // The root of a relocation tree refers to itself.
+                // The root of a relocation tree has a reference to itself.
                 InlineReference::SharedBlock { parent } if parent != block => parents.push(parent),
                 _ => {}
             }
@@ -112,7 +113,7 @@ impl<'a> Climb<'a> {
         Ok(parents)
     }
 
-    /// The parent of a block in a tree, or `None` when the block is the tree's root.
+    /// Returns the parent of a block in a tree, or `None` if the block is the tree's root.
     fn parent_in_tree(&self, root: TreeId, block: Logical, level: u8, key: &Key) -> Result<Option<Logical>> {
         let dangling = || Corruption::BackReferenceDangling {
             logical: block,
@@ -127,7 +128,7 @@ impl<'a> Climb<'a> {
             let node = self.filesystem.forest().read_block(&pointer)?;
             let slot = match node.search(key) {
                 Ok(slot) => slot,
-                // Clamp: what is left of the first key belongs to the first child.
+                // Clamp: a key before the first key belongs to the first child.
                 Err(slot) => slot.saturating_sub(1),
             };
             let child = pointer.child(&node, slot).ok_or_else(dangling)?;

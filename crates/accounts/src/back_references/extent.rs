@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 /// An extent in use.
 #[derive(Clone, Debug)]
 pub struct Extent {
-    /// Its item.
+    /// The extent item.
     pub item: ExtentItem,
 }
 
@@ -55,15 +55,15 @@ pub(super) fn broken(error: buttress_format::ItemError) -> Error {
     .into()
 }
 
-/// Whether items of this type stand for an extent.
+/// Returns whether items of this type are extent items.
 fn is_extent(item_type: ItemType) -> bool {
     matches!(item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM)
 }
 
-/// The extent that covers `logical`.
+/// Returns the extent that covers `logical`.
 ///
 /// # Errors
-/// [`Error::ExtentNotFound`], or that the extent tree cannot be read.
+/// [`Error::ExtentNotFound`], or an error of reading the extent tree.
 pub(crate) fn extent_at(filesystem: &Filesystem, logical: Logical) -> Result<Extent> {
     let tree = filesystem.tree(TreeId::EXTENT)?;
     let extent = extent_at_or_before(filesystem, &tree, logical)?;
@@ -73,10 +73,10 @@ pub(crate) fn extent_at(filesystem: &Filesystem, logical: Logical) -> Result<Ext
     }
 }
 
-/// The extent that begins at `logical` or is the last before it.
+/// Returns the extent that begins at `logical`, or the last extent before it.
 ///
-/// Between two extents lie the first one's references and items of block groups; each search below goes
-/// behind all items of one address, so few are needed.
+/// The first extent's references and block group items may lie between two extents. Each search
+/// below skips all items of one address, so few searches are needed.
 fn extent_at_or_before(filesystem: &Filesystem, tree: &Tree, logical: Logical) -> Result<Option<Extent>> {
     let mut cursor = tree.cursor(ReadAhead::None);
     let mut wanted = Key::new(ObjectId::new(logical.get()), ItemType::METADATA_ITEM, u64::MAX);
@@ -92,7 +92,7 @@ fn extent_at_or_before(filesystem: &Filesystem, tree: &Tree, logical: Logical) -
         }
         let before = Key::new(item.key.objectid, ItemType::METADATA_ITEM, u64::MAX);
         if before >= wanted {
-            // Nothing but other items at this address: go on below it.
+            // This address has only other items: continue below it.
             match item.key.objectid.get().checked_sub(1) {
                 Some(below) => {
                     wanted = Key::new(ObjectId::new(below), ItemType::METADATA_ITEM, u64::MAX);
@@ -105,10 +105,10 @@ fn extent_at_or_before(filesystem: &Filesystem, tree: &Tree, logical: Logical) -
     }
 }
 
-/// All references to an extent.
+/// Returns all references to an extent.
 ///
 /// # Errors
-/// That there is no extent tree. Errors on the way are items of the iterator.
+/// If the volume has no extent tree. Later errors are items of the iterator.
 pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Result<References> {
     let object_id = ObjectId::new(extent.item.start.get());
     let first = Key::new(object_id, ItemType::TREE_BLOCK_REF, 0);
@@ -123,19 +123,20 @@ pub(crate) fn extent_references(filesystem: &Filesystem, extent: &Extent) -> Res
     })
 }
 
-/// A tree block of which only the address is known. Its extent item says its level and generation.
+/// Reads a tree block of which only the address is known. Its extent item records its level and
+/// generation.
 pub(crate) fn block_by_address(filesystem: &Filesystem, logical: Logical) -> Result<TreeBlock> {
     let extent = extent_at(filesystem, logical)?;
     block_of_extent(filesystem, &extent)
 }
 
-/// The tree block that an extent holds.
+/// Reads the tree block of an extent.
 pub(crate) fn block_of_extent(filesystem: &Filesystem, extent: &Extent) -> Result<TreeBlock> {
     let logical = extent.item.start;
     let Some(level) = extent.item.level else {
         return Err(Error::ExtentNotFound { logical });
     };
-    // Blocks of any subvolume are taken for blocks of this one; a block of another tree says so itself.
+    // The pointer assumes this subvolume's tree; a block of another tree names that tree itself.
     let mut pointer = BlockPointer {
         tree: TreeId::FS,
         logical,

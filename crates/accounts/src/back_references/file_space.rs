@@ -1,4 +1,4 @@
-//! What a file takes up, and how much of that it shares: the figures of `btrfs filesystem du`.
+//! The space and the shared space of a file: the figures of `btrfs filesystem du`.
 
 use super::sharing::{ExtentUse, SHARING_BATCH, Sharing};
 use buttress_format::{ByteCount, Compression, FileKind, Logical, SubvolumeId};
@@ -6,33 +6,34 @@ use buttress_fs::error::Result;
 use buttress_fs::inode::InodeRecord;
 use std::ops::Range;
 
-/// What a file takes up.
+/// The space of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSpace {
-    /// Length of all its extents in the file: holes and inline content count nothing, preallocated ranges do.
+    /// The length of all its extents in the file. Holes and inline content count nothing;
+    /// preallocated ranges count.
     pub total: ByteCount,
-    /// How much of that lies in extents that somebody else uses too.
+    /// The part of `total` in extents that other files also use.
     pub shared: ByteCount,
-    /// Where the shared parts lie, for adding up what several files share. For compressed extents the length is
-    /// that in the file.
+    /// The addresses of the shared parts, for summing over several files. For compressed extents,
+    /// the length is the length in the file.
     pub shared_ranges: Vec<Range<Logical>>,
 }
 
 impl FileSpace {
-    /// How much of the file nobody else uses.
+    /// Returns the part of `total` that no other file uses.
     #[must_use]
     pub fn exclusive(&self) -> ByteCount {
         self.total.exact_sub(self.shared)
     }
 
-    /// Adds a part of the file that is shared.
+    /// Adds a shared part of the file.
     fn add_shared(&mut self, one: &ExtentUse, length: ByteCount) {
         self.shared = self.shared.exact_add(length);
         let start = match one.extent.compression {
             Compression::None => one.extent.logical.exact_add(one.extent.offset),
             _ => one.extent.logical,
         };
-        // Clamp: of a compressed extent the length is that in the file, which can be past the last address.
+        // Clamp: for a compressed extent, the length in the file can extend past the last address.
         let end = start.saturating_add(length);
         match self.shared_ranges.last_mut() {
             Some(last) if last.end == start => last.end = end,
@@ -42,10 +43,10 @@ impl FileSpace {
 }
 
 impl Sharing {
-    /// What a file takes up. Directories and special files take up nothing.
+    /// Returns the space of a file. Directories and special files use no space.
     ///
     /// # Errors
-    /// As [`Sharing::are_shared`].
+    /// As for [`Sharing::are_shared`].
     pub fn file_space(&mut self, record: &InodeRecord) -> Result<FileSpace> {
         let mut space = FileSpace::default();
         if record.metadata.kind != FileKind::Regular {
@@ -68,7 +69,7 @@ impl Sharing {
         Ok(space)
     }
 
-    /// Adds what is shared of a batch, and empties it.
+    /// Adds the shared extents of a batch, and empties the batch.
     fn add_to(
         &mut self,
         space: &mut FileSpace,

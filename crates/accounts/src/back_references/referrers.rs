@@ -1,12 +1,14 @@
-//! How many referrers each of a batch of extents has: one pass over the extent tree in order of address.
+//! The number of referrers of each extent in a batch, found in one pass over the extent tree in
+//! order of address.
 //!
-//! A *referrer* is one reference as the format counts it: a file of a tree at one offset, or a parent block. One of them
-//! may count for several items, as when an extent was split by a write into its middle. Addresses are asked for sorted;
-//! subtrees of the extent tree that hold none of them are not read, and leaves come with read-ahead. Almost every extent
-//! has one reference, which its item says in its first field; only what has more is looked at more closely.
+//! A *referrer* is one reference as the format counts it: a file of a tree at one offset, or a
+//! parent block. A referrer may count for several items, for instance after a write split an extent
+//! in its middle. The addresses of a batch are sorted. The pass skips subtrees of the extent tree
+//! without any of them, and reads leaves ahead. Almost every extent has one reference, which the
+//! first field of its item records. Only extents with more are inspected further.
 //!
-//! In a running transaction some references wait and are not yet in the extent tree: they are given as
-//! [`DelayedReferencesOf`], and added. The answer is exact then too.
+//! In a running transaction, some references are delayed and not yet in the extent tree. The caller
+//! passes them as [`DelayedReferencesOf`], and the pass adds them, so the answer is exact.
 //!
 //! Memory: a few words for each address.
 
@@ -26,27 +28,29 @@ use std::sync::Arc;
 /// Delayed references of the running transaction, by extent.
 pub type DelayedReferencesOf = HashMap<Logical, Pending>;
 
-/// The search in a leaf begins with so many items behind the last one found: neighbours are often asked for.
+/// The number of items after the last hit that a search tries first, because batches often contain
+/// neighbours.
 const STEPS_BEFORE_SEARCH: usize = 4;
 
-/// Who refers to an extent.
+/// The referrers of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Referrers {
-    /// Nobody that was found: no extent begins there, or all its references wait.
+    /// No referrer was found: no extent begins at the address, or all its references are delayed.
     None,
-    /// One, by one item: there is no need to know which.
+    /// A single referrer with one item; its identity does not matter.
     One,
-    /// One, by several items.
+    /// A single referrer with several items.
     OneOfSeveralItems(InlineReference),
-    /// More than one.
+    /// More than one referrer.
     Several,
 }
 
-/// The referrers of the extents that begin at `addresses`, which rise; in their order, and never none.
+/// Returns the referrers of the extents that begin at `addresses`, in their ascending order; never
+/// [`Referrers::None`].
 ///
 /// # Errors
-/// [`Corruption::ExtentMissing`] for an address where no extent begins, [`Error::Cancelled`], or that the extent tree
-/// cannot be read.
+/// [`Corruption::ExtentMissing`] for an address where no extent begins, [`Error::Cancelled`], or an
+/// error of reading the extent tree.
 pub(super) fn referrers_of(
     filesystem: &Filesystem,
     addresses: &Arc<Vec<Logical>>,
@@ -100,17 +104,17 @@ fn missing(logical: Logical, length: ByteCount) -> Error {
     Corruption::ExtentMissing { logical, length }.into()
 }
 
-/// The least key that the item of an extent can have.
+/// Returns the least key that an extent item of this address can have.
 const fn first_key(address: Logical) -> Key {
     Key::new(ObjectId::new(address.get()), ItemType::EXTENT_ITEM, 0)
 }
 
-/// The greatest.
+/// Returns the greatest key that an extent item of this address can have.
 const fn last_key(address: Logical) -> Key {
     Key::new(ObjectId::new(address.get()), ItemType::METADATA_ITEM, u64::MAX)
 }
 
-/// Whether the item of one of the extents can lie in `[first, end)`.
+/// Returns whether `[first, end)` may contain the item of one of the extents.
 fn is_wanted(addresses: &[Logical], first: &Key, end: Option<&Key>) -> bool {
     let from = addresses.partition_point(|address| last_key(*address) < *first);
     addresses
@@ -118,20 +122,20 @@ fn is_wanted(addresses: &[Logical], first: &Key, end: Option<&Key>) -> bool {
         .is_some_and(|address| end.is_none_or(|end| first_key(*address) < *end))
 }
 
-/// The slot of the first item at or behind `slot` whose key is not below the extent's.
+/// Returns the slot of the first item at or after `slot` whose key is not below the extent's.
 fn position(leaf: &TreeBlock, slot: usize, address: Logical) -> usize {
     let wanted = first_key(address);
     let near = slot..slot.exact_add(STEPS_BEFORE_SEARCH);
     for slot in near {
         if leaf.key(slot).is_none_or(|key| key >= wanted) {
-            // What lies before was passed by smaller addresses.
+            // Smaller addresses have already passed the earlier slots.
             return slot;
         }
     }
     leaf.search(&wanted).unwrap_or_else(|slot| slot)
 }
 
-/// What the extent's item in this slot says; nothing when it is not there.
+/// Returns the referrers that the extent's item in this slot records; none if the item is missing.
 fn look_at(filesystem: &Filesystem, leaf: &TreeBlock, slot: usize, address: Logical) -> Result<Referrers> {
     let Some(item) = leaf.item(slot) else {
         return Ok(Referrers::None);
@@ -157,7 +161,7 @@ fn look_at(filesystem: &Filesystem, leaf: &TreeBlock, slot: usize, address: Logi
             Referrers::OneOfSeveralItems(*only)
         }
         (Some(_), _) => Referrers::Several,
-        // All are items of their own.
+        // All references are items of their own.
         (None, _) => {
             let extent = super::Extent { item: extent };
             let mut tally = Tally::default();
@@ -181,7 +185,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Adds a reference whose count changes by `change`. True once there are several.
+    /// Adds a reference whose count changes by `change`. Returns true once there are several.
     fn add(&mut self, reference: InlineReference, change: i64) -> bool {
         let count = i64::from(reference.count()).exact_add(change);
         if count > 0 && !matches!(reference, InlineReference::Owner { .. }) {
@@ -201,7 +205,8 @@ impl Tally {
     }
 }
 
-/// The referrers of an extent some of whose references wait. `is_recorded`: the extent tree has it.
+/// Returns the referrers of an extent with delayed references. `is_recorded` tells whether the
+/// extent tree has the extent.
 fn with_waiting(
     filesystem: &Filesystem,
     address: Logical,
@@ -229,7 +234,7 @@ fn with_waiting(
     tally.referrers().ok_or_else(|| missing(address, pending.length))
 }
 
-/// A reference that waits, with a count of one, as it will be recorded.
+/// Returns a delayed reference with a count of one, in its recorded form.
 fn as_recorded(reference: &Reference) -> InlineReference {
     match *reference {
         Reference::TreeBlock { root } => InlineReference::TreeBlock { root },

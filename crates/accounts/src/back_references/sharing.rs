@@ -1,20 +1,24 @@
-//! Whether anybody else uses the extents of files: what the kernel reports as `FIEMAP_EXTENT_SHARED`.
+//! The sharedness of extents, as the kernel reports it in `FIEMAP_EXTENT_SHARED`.
 //!
-//! An extent is shared when it has two referrers (two files, or two places in one), or when a tree block on the way from
-//! the subvolume's root to the file's item has: then a snapshot reaches the same item by the same blocks, also one that
-//! was deleted and is still being dropped. Several items of one file that an overwrite made of one extent are one
+//! An extent is shared if it has two referrers: two files, or two places in one file. It is also
+//! shared if a tree block on the path from the subvolume's root to the file's item has two. A
+//! snapshot then reaches the same item through the same blocks, even a deleted snapshot that is
+//! still being dropped. Several items of one file that an overwrite made of one extent are one
 //! referrer.
 //!
-//! Questions are answered a batch at a time ([`Sharing::are_shared`]):
+//! [`Sharing::are_shared`] answers for a batch at a time:
 //!
-//! 1. Extents that are not newer than the subvolume's last snapshot could be reached by shared blocks. The blocks on the
-//!    way to their items are counted, nodes before leaves, and what was found about a block and all above it is
-//!    remembered: the next files and batches ask about few.
-//! 2. The extents that no shared block leads to are counted, in order of address (`referrers`).
-//! 3. The rare extent with one referrer that stands for several items is looked at by itself: by a leaf's address, the
-//!    items may belong to several files; by file, another one of them may lie in a leaf that is shared.
+//! 1. Extents that are not newer than the subvolume's last snapshot may be reached through shared
+//!   blocks. The blocks on the path to their items are counted, nodes before leaves. Results for a
+//!   block and all blocks above it are remembered, so later files and batches need few lookups.
+//! 2. The extents without a shared block on their path are counted, in order of address
+//!   (`referrers`).
+//! 3. The rare extent with one referrer for several items is inspected alone. Behind a leaf's
+//!   address, the items may belong to several files. Behind a keyed reference, another item may be
+//!   in a shared leaf.
 //!
-//! Memory: what is remembered of [`BLOCKS_REMEMBERED_MAX`] blocks, and some words for each extent of a batch.
+//! Memory: the results for [`BLOCKS_REMEMBERED_MAX`] blocks, and some words for each extent of a
+//! batch.
 
 use super::extent::block_by_address;
 use super::referrers::{DelayedReferencesOf, Referrers, referrers_of};
@@ -32,27 +36,27 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many tree blocks are remembered.
+/// The most tree blocks whose results are remembered.
 const BLOCKS_REMEMBERED_MAX: usize = 64 << 10;
 
-/// How many extents are best asked about at once.
+/// The best number of extents in one batch.
 pub const SHARING_BATCH: usize = 4096;
 
-/// An extent as a file's item uses it.
+/// The use of an extent by a file extent item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentUse {
-    /// The file.
+    /// The inode number of the file.
     pub inode: InodeNumber,
     /// The file offset of the item.
     pub offset: FileOffset,
-    /// The extent, and the part of it.
+    /// The extent, and the used part of it.
     pub extent: DiskExtent,
     /// The transaction that wrote the extent.
     pub generation: Generation,
 }
 
 impl ExtentUse {
-    /// The use that a range of the file makes of an extent; `None` for holes and inline content.
+    /// Returns the use of an extent by a range of a file; `None` for holes and inline content.
     #[must_use]
     pub fn of_range(inode: InodeNumber, range: &FileRange) -> Option<Self> {
         let (RangeKind::Data(extent) | RangeKind::Preallocated(extent)) = &range.kind else {
@@ -62,7 +66,7 @@ impl ExtentUse {
             inode,
             offset: range.offset,
             extent: *extent,
-            // Clamp: only a hole has no generation, and is no use of an extent.
+            // Clamp: only a hole has no generation, and a hole uses no extent.
             generation: range.generation.unwrap_or(Generation::MIN),
         })
     }
@@ -71,20 +75,21 @@ impl ExtentUse {
         Key::new(self.inode.object_id(), ItemType::EXTENT_DATA, self.offset.get())
     }
 
-    /// Where in the file the extent's first byte would lie; wraps below zero.
+    /// Returns the file offset at which the extent's first byte would lie; wraps below zero.
     const fn base(&self) -> u64 {
         self.offset.get().wrapping_sub(self.extent.offset.get())
     }
 }
 
-/// The delayed references in the running transaction for some extents; `None`: something was edited since the volume
-/// was looked at.
+/// Returns the running transaction's delayed references of some extents; `None` if an edit ran
+/// since the view was taken.
 pub(crate) type LookUpWaiting<'a> = dyn FnMut(&[Logical]) -> Option<DelayedReferencesOf> + 'a;
 
-/// The way to a leaf: blocks that a snapshot may share, the highest first. Blocks below a newer one may be older.
+/// The path to a leaf: blocks that a snapshot may share, highest first. A block below a newer block
+/// may be older.
 type Way = SmallVec<[Logical; 6]>;
 
-/// Answers whether extents are shared, for files of one subvolume after another.
+/// Finds out whether extents are shared, for files of one subvolume after another.
 #[derive(Debug)]
 pub struct Sharing {
     filesystem: Filesystem,
@@ -92,11 +97,11 @@ pub struct Sharing {
     subvolume: Option<SubvolumeId>,
     last_snapshot: Generation,
     cursor: Option<Cursor>,
-    /// Of blocks of the subvolume: whether they have several referrers.
+    /// For blocks of the subvolume, whether they have several referrers.
     known: HashMap<Logical, bool>,
 }
 
-/// Answers whether extents are shared, for one batch after another.
+/// Returns an object that finds out whether extents are shared, one batch after another.
 pub(crate) fn sharing(filesystem: &Filesystem) -> Sharing {
     Sharing {
         filesystem: filesystem.clone(),
@@ -109,7 +114,7 @@ pub(crate) fn sharing(filesystem: &Filesystem) -> Sharing {
 }
 
 impl Sharing {
-    /// The same, ending with [`buttress_fs::Error::Cancelled`] once `progress` says so.
+    /// Makes calls end with [`buttress_fs::Error::Cancelled`] once `progress` is cancelled.
     #[must_use]
     pub fn with_progress(self, progress: &Progress) -> Self {
         Self {
@@ -118,24 +123,26 @@ impl Sharing {
         }
     }
 
-    /// The volume.
+    /// Returns the volume.
     #[must_use]
     pub const fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
 
-    /// Whether each of these extents of files of one subvolume is shared. Fastest with uses in order of inode and offset,
-    /// [`SHARING_BATCH`] or so of them.
+    /// Returns for each of these extents of a subvolume's files whether it is shared. It is fastest
+    /// with about [`SHARING_BATCH`] uses in order of inode and offset.
     ///
     /// # Errors
-    /// That the extent tree or the subvolume cannot be read, or that an extent is missing there.
+    /// If the extent tree or the subvolume cannot be read, or an extent is missing in the extent
+    /// tree.
     pub fn are_shared(&mut self, subvolume: SubvolumeId, uses: &[ExtentUse]) -> Result<Vec<bool>> {
         let nothing_waits = &mut |_: &[Logical]| Some(DelayedReferencesOf::new());
         let answer = self.are_shared_while(subvolume, uses, nothing_waits)?;
         answer.ok_or_else(|| Defect::new("a view without edits was edited").into())
     }
 
-    /// As [`Sharing::are_shared`] on a view of a running transaction. `None`: it was edited since.
+    /// Answers as [`Sharing::are_shared`] on a view of a running transaction. Returns `None` if an
+    /// edit ran since.
     pub(crate) fn are_shared_while(
         &mut self,
         subvolume: SubvolumeId,
@@ -147,7 +154,7 @@ impl Sharing {
         if !self.mark_below_shared_blocks(uses, &mut shared, waiting)? {
             return Ok(None);
         }
-        // Each extent that is left is asked about once, and its uses are then found beside each other.
+        // Each remaining extent is looked up once, and its uses are then adjacent in this list.
         let mut order: Vec<(Logical, usize)> = uses
             .iter()
             .enumerate()
@@ -201,7 +208,8 @@ impl Sharing {
         Ok(())
     }
 
-    /// Sets `shared` where a shared block leads to the item. False when the transaction was edited meanwhile.
+    /// Sets `shared` for uses with a shared block on the path to their item. Returns false if an
+    /// edit ran meanwhile.
     fn mark_below_shared_blocks(
         &mut self,
         uses: &[ExtentUse],
@@ -209,7 +217,8 @@ impl Sharing {
         waiting: &mut LookUpWaiting<'_>,
     ) -> Result<bool> {
         let mut ways: Vec<Way> = Vec::new();
-        // The number of the way to each item that a snapshot may reach, one more than it is.
+        // For each item that a snapshot may reach, one plus the number of its path; 0 stands for no
+        // path.
         let mut way_numbers = vec![0_usize; uses.len()];
         let mut leaf: Option<BlockPointer> = None;
         for (one, number) in uses.iter().zip(&mut way_numbers) {
@@ -236,13 +245,13 @@ impl Sharing {
         let are_shared: Vec<bool> = ways.iter().map(|way| self.is_known_shared(way)).collect();
         for (shared, number) in shared.iter_mut().zip(way_numbers) {
             let way = number.checked_sub(1).and_then(|number| are_shared.get(number));
-            // Clamp: number 0 stands for no way.
+            // Clamp: number 0 stands for no path.
             *shared = way.copied().unwrap_or(false);
         }
         Ok(true)
     }
 
-    /// The leaf of an item, and the way to it.
+    /// Returns the leaf of an item, and the path to it.
     fn way_to(&mut self, key: &Key) -> Result<(Option<BlockPointer>, Way)> {
         let Some(cursor) = &mut self.cursor else {
             return Ok((None, Way::new()));
@@ -257,17 +266,17 @@ impl Sharing {
         Ok((cursor.current_pointer().copied(), way))
     }
 
-    /// Whether a block of a way is known to be shared.
+    /// Returns whether a block of a path is known to be shared.
     fn is_known_shared(&self, way: &Way) -> bool {
-        // Clamp: what is not known yet is learnt next.
+        // Clamp: blocks without a result count as not shared; the next pass looks them up.
         way.iter()
             .any(|block| self.known.get(block).copied().unwrap_or(false))
     }
 
-    /// Finds out about all blocks on these ways, from the roots down; what lies below a shared block is not looked at.
-    /// False when the transaction was edited meanwhile.
+    /// Looks up all blocks on these paths, from the roots down, but none below a shared block.
+    /// Returns false if an edit ran meanwhile.
     fn learn(&mut self, ways: &[Way], waiting: &mut LookUpWaiting<'_>) -> Result<bool> {
-        // Clamp: without ways there is nothing to learn.
+        // Clamp: without paths no block needs a lookup.
         let levels = ways.iter().map(SmallVec::len).max().unwrap_or(0);
         for depth in 0..levels {
             let mut unknown: Vec<Logical> = ways
@@ -290,7 +299,8 @@ impl Sharing {
         Ok(true)
     }
 
-    /// Whether an extent is shared whose one referrer stands for several items. `None`: the transaction was edited.
+    /// Returns whether an extent with one referrer for several items is shared. Returns `None` if
+    /// an edit ran meanwhile.
     fn several_items_are_shared(
         &mut self,
         one: &ExtentUse,
@@ -311,7 +321,8 @@ impl Sharing {
         }
     }
 
-    /// Whether the items of a leaf that use an extent are of two files, or of two places in one.
+    /// Returns whether the items of a leaf that use an extent belong to two files, or to two places
+    /// in one file.
     fn has_two_users(&self, leaf: &TreeBlock, extent: Logical) -> bool {
         let sector_bytes = self.filesystem.sector_bytes();
         let mut users = leaf
@@ -320,7 +331,7 @@ impl Sharing {
         users.next().is_some_and(|first| users.any(|user| user != first))
     }
 
-    /// The ways to all leaves in which a file uses an extent from the same place.
+    /// Returns the paths to all leaves in which a file uses an extent with the same base offset.
     fn ways_to_items_of(&self, one: &ExtentUse) -> Result<Vec<Way>> {
         let Some(subvolume) = self.subvolume else {
             return Ok(Vec::new());
@@ -362,7 +373,8 @@ impl Sharing {
     }
 }
 
-/// Who uses an extent by an item: the file, and where in it the extent's first byte would lie.
+/// Returns the user of an extent by an item: the file, and the file offset at which the extent's
+/// first byte would lie.
 fn user_of(key: &Key, data: &[u8], extent: Logical, sector_bytes: u32) -> Option<(InodeNumber, u64)> {
     if key.item_type != ItemType::EXTENT_DATA {
         return None;

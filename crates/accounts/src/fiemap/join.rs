@@ -1,18 +1,18 @@
-//! Joining extents that nobody could tell apart.
+//! Joining of adjacent extents with equal flags.
 
 use super::FiemapExtent;
 
-/// Holds the last extent back until it is known that the next one does not continue it.
+/// Holds the last extent back until the next one is known not to continue it.
 #[derive(Debug, Default)]
 pub(super) struct Joiner {
     held: Option<FiemapExtent>,
 }
 
 impl Joiner {
-    /// Adds the next extent; gives the one before it, if the two stay apart.
+    /// Adds the next extent. Returns the previous extent if both stay separate.
     ///
-    /// They are one when the second follows the first in the file and on the volume and all flags are the same. Extents
-    /// inside the tree and those that wait have address 0 in the ioctl, so they follow nothing, and nothing them.
+    /// Both are joined if the second follows the first in the file and on the volume, and all flags
+    /// are equal. Inline and dirty extents have address 0 in the ioctl, so they are never joined.
     pub(super) fn add(&mut self, extent: FiemapExtent) -> Option<FiemapExtent> {
         match &mut self.held {
             Some(held)
@@ -30,7 +30,7 @@ impl Joiner {
         }
     }
 
-    /// The extent that is held back.
+    /// Returns the extent that is held back.
     pub(super) fn take(&mut self) -> Option<FiemapExtent> {
         self.held.take()
     }

@@ -1,8 +1,9 @@
-//! Batches of a file that may change between them.
+//! Batches of a map of a file that may change between them.
 //!
-//! A batch takes the ranges of content that wait and a view of the trees, at one moment; walks the view without a lock;
-//! and asks for the delayed references, which are of the same moment if nothing was edited since. Else it is retried,
-//! [`ATTEMPTS`] times; then it is made while edits wait.
+//! A batch takes the dirty ranges and a view of the trees at one moment, walks the view without a
+//! lock, and then requests the delayed references. They belong to the same moment if no edit ran
+//! since. Otherwise the batch is retried, at most [`ATTEMPTS`] times. Then it runs while edits are
+//! blocked.
 
 use super::walk::{Batch, Resumed, Walk, last_extent_end};
 use super::{End, Fiemap};
@@ -17,37 +18,38 @@ use buttress_fs::location::Location;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// How often a batch is made beside edits before it is made while they wait.
+/// The number of attempts beside edits. The next attempt blocks edits.
 const ATTEMPTS: usize = 3;
 
-/// How many ranges of content that wait are taken at once.
+/// The most dirty ranges that are taken at once.
 const WAITING_MAX: usize = 4096;
 
-/// Where the content of a file is at one moment.
+/// The content of a file at one moment.
 #[derive(Debug)]
 pub struct ContentState {
     /// Ranges of whole sectors that are dirty.
     pub waiting: Vec<Range<u64>>,
-    /// The volume, with what was written back.
+    /// The volume's trees, without dirty data.
     pub view: Filesystem,
 }
 
-/// A volume that is open for writing, as a map of one of its files asks it.
+/// A volume that is open for writing, as the source of a map.
 pub trait LiveContent: Debug + Send + Sync {
-    /// Dirty ranges from `from` on, at most `count` of them, and a view of the same moment.
+    /// Returns at most `count` dirty ranges from `from` on, and a view of the same moment.
     ///
     /// # Errors
-    /// That the inode cannot be read.
+    /// If the inode cannot be read.
     fn look_at_content(&self, location: Location, from: u64, count: usize) -> Result<ContentState>;
 
-    /// The delayed references for these extents; `None` when something was, or may have been, edited since `view` was
-    /// taken.
+    /// Returns the delayed references of these extents. Returns `None` if an edit ran, or may have
+    /// run, since `view` was taken.
     fn delayed_references_of(&self, view: &Filesystem, extents: &[Logical]) -> Option<DelayedReferencesOf>;
 
-    /// As [`LiveContent::look_at_content`], with all delayed references, while nothing is edited. `body` is called once.
+    /// Runs `body` once on the result of [`LiveContent::look_at_content`] and all delayed
+    /// references, while no edit runs.
     ///
     /// # Errors
-    /// As there, and what `body` ends with.
+    /// As for [`LiveContent::look_at_content`]; any error of `body`.
     fn quiesced_content(
         &self,
         location: Location,
@@ -57,7 +59,7 @@ pub trait LiveContent: Debug + Send + Sync {
     ) -> Result<()>;
 }
 
-/// What a batch found.
+/// The result of a batch.
 struct Found {
     walk: Walk,
     batch: Batch,
@@ -83,7 +85,7 @@ impl Fiemap {
         })
     }
 
-    /// Makes a batch. `None`: something was edited meanwhile.
+    /// Makes a batch. Returns `None` if an edit ran meanwhile.
     fn look(
         &self,
         state: &ContentState,

@@ -1,8 +1,8 @@
-//! Where a file has data and where it has holes: `SEEK_DATA` and `SEEK_HOLE` of `lseek(2)`.
+//! Ranges of data and holes of a file: `SEEK_DATA` and `SEEK_HOLE` of `lseek(2)`.
 //!
-//! Data is what has an extent, lies inside the tree or is dirty, in whole sectors; the rest, preallocated ranges
-//! among it, is holes, and so is what begins at the file's end. A walk over all runs visits each leaf once, as a map does,
-//! and reads nothing else.
+//! Data are sectors that have an extent, are inline or are dirty. All other ranges are holes,
+//! including preallocated ranges and the end of the file. A walk over all runs visits each leaf
+//! once, as a map does, and reads nothing else.
 
 use super::{Fiemap, FiemapFlags};
 use buttress_format::FileOffset;
@@ -10,8 +10,8 @@ use buttress_fs::error::Result;
 use buttress_fs::progress::Progress;
 use core::ops::Range;
 
-/// The runs of data of a file from an offset on: in order, apart, none empty, cut off at the file's size. After an error
-/// there are no more.
+/// The runs of data of a file from an offset on: in order, not adjacent, not empty, cut at the
+/// file's size. After an error the iterator ends.
 #[derive(Debug)]
 pub struct DataRuns {
     map: Fiemap,
@@ -21,7 +21,7 @@ pub struct DataRuns {
 }
 
 impl DataRuns {
-    /// The runs of a map that goes from `start` on, of a file of this size.
+    /// Returns the runs of a map that begins at `start`, for a file of this size.
     #[must_use]
     pub fn new(map: Fiemap, start: FileOffset, size: FileOffset) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl DataRuns {
         }
     }
 
-    /// The same, ending with [`buttress_fs::Error::Cancelled`] once `progress` was cancelled.
+    /// Makes the walk end with [`buttress_fs::Error::Cancelled`] once `progress` is cancelled.
     #[must_use]
     pub fn with_progress(self, progress: &Progress) -> Self {
         Self {
@@ -41,21 +41,21 @@ impl DataRuns {
         }
     }
 
-    /// The first offset with data; `None` when there is none, or the runs begin at the file's end.
-    /// The first offset that has data.
+    /// Returns the first offset with data; `None` if there is none, or if the runs begin at the
+    /// file's end.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     pub fn first_data(mut self) -> Result<Option<FileOffset>> {
         let first = self.next().transpose()?;
         Ok(first.map(|run| run.start))
     }
 
-    /// The first offset without; `None` when the runs begin at the file's end.
-    /// The first offset without data, at most the size; `None` from the size on.
+    /// Returns the first offset without data, at most the file's size; `None` if the runs begin at
+    /// the file's end or after it.
     ///
     /// # Errors
-    /// That the tree cannot be read.
+    /// If the tree cannot be read.
     pub fn first_hole(mut self) -> Result<Option<FileOffset>> {
         let start = self.start;
         if start >= self.size {

@@ -1,7 +1,7 @@
-//! From the leaves of a file to the parts that extents are joined of.
+//! The walk over a file's leaves, which returns the parts of which extents are joined.
 //!
-//! Parts come in order of their offset. An item becomes one part; a preallocated one, of which some is overwritten by
-//! dirty data, several. Holes become parts only where content waits.
+//! Parts are in order of their offset. An item becomes one part. A preallocated item with dirty
+//! data over it becomes several. A hole becomes parts only if it contains dirty data.
 
 use super::{FiemapExtent, FiemapFlags};
 use crate::back_references::ExtentUse;
@@ -18,17 +18,17 @@ use core::ops::Range;
 /// A part of the map.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// What it is, but for its sharedness.
+    /// The extent without its sharedness.
     pub(super) extent: FiemapExtent,
-    /// Which of the batch's uses it belongs to.
+    /// The index of its use in the batch.
     pub(super) used: Option<usize>,
 }
 
-/// Some parts in order, and the extents that their sharedness depends on.
+/// Some parts in order, and the uses of extents on which their sharedness depends.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) parts: Vec<Part>,
-    /// Empty unless they are wanted.
+    /// The uses, empty if the map needs no sharedness.
     pub(super) uses: Vec<ExtentUse>,
     pub(super) keeps_uses: bool,
 }
@@ -43,7 +43,7 @@ impl Default for Batch {
     }
 }
 
-/// Goes over the leaves of a file once.
+/// Walks the leaves of a file once.
 #[derive(Debug)]
 pub(super) struct Walk {
     leaves: Leaves,
@@ -52,23 +52,24 @@ pub(super) struct Walk {
     ended: bool,
 }
 
-/// Up to where the file is mapped, and what waits behind that.
+/// The position of the walk, and the dirty data after it.
 #[derive(Debug)]
 struct Map {
     location: Location,
     position: FileOffset,
     end: FileOffset,
-    /// What ends before this was handed out by a walk before this one.
+    /// The offset at which an earlier walk ended. Parts before this offset were already returned.
     resumed_at: Option<FileOffset>,
-    /// Dirty data, in order; not known behind `end` where that is less than what was asked for.
+    /// Dirty ranges in order. Ranges after `end` are unknown if `end` is less than requested.
     waiting: Vec<Range<u64>>,
     next_waiting: usize,
     is_cut: bool,
 }
 
 impl Walk {
-    /// A walk over the part of a file in `range`. `waiting`: the ranges of content that wait, in order; known up to
-    /// `waiting_known_to` only, where that is given. `range.start` was reached by another walk if `resumed`.
+    /// Returns a walk over the part of a file in `range`. `waiting` has the dirty ranges in order,
+    /// known only up to `waiting_known_to` if that is set. With `resumed`, another walk reached
+    /// `range.start`.
     pub(super) fn new(
         view: &Filesystem,
         location: Location,
@@ -97,8 +98,8 @@ impl Walk {
         })
     }
 
-    /// Puts the parts of the next leaves in the place of what is in `batch`: so many, or as many as the last leaf has more;
-    /// fewer at the end.
+    /// Replaces the parts of `batch` by those of the next leaves: `count` parts, plus the rest of
+    /// the last leaf. Returns fewer at the end.
     pub(super) fn collect(
         &mut self,
         parts: usize,
@@ -130,34 +131,34 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether nothing is left.
+    /// Returns whether no part is left.
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Up to where the file was mapped.
+    /// Returns the offset up to which the file was mapped.
     pub(super) const fn position(&self) -> FileOffset {
         self.map.position
     }
 
-    /// Whether content waits behind what was mapped.
+    /// Returns whether dirty data follows the mapped part.
     pub(super) fn content_follows(&self) -> bool {
         let position = self.map.position.get();
         self.map.waiting.iter().any(|range| range.end > position)
     }
 }
 
-/// A walk that goes on where others were.
+/// A walk that continues earlier walks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resumed {
-    /// Whether there was one.
+    /// Whether there was an earlier walk.
     pub(super) begun: bool,
-    /// Up to where it is known what waits, if not to the end.
+    /// The offset up to which dirty data is known, if it is not known to the end.
     pub(super) known_to: Option<FileOffset>,
 }
 
 impl Map {
-    /// Adds the range of an item, and what waits before it.
+    /// Adds the range of an item, and the dirty data before it.
     fn add(&mut self, range: &FileRange, batch: &mut Batch) {
         if range.end() <= self.position {
             return;
@@ -171,7 +172,7 @@ impl Map {
                 batch.uses.push(one);
                 batch.uses.len().exact_sub(1)
             });
-        // Clamp: from its beginning.
+        // Clamp: a new walk starts at the range's beginning.
         let from = self.resumed_at.unwrap_or(range.offset).max(range.offset);
         match &range.kind {
             RangeKind::Hole => self.hole(self.stop(range), None, batch),
@@ -195,7 +196,8 @@ impl Map {
         }
     }
 
-    /// Where looking for dirty data in a range ends: with the range, where it is known so far.
+    /// Returns where the search for dirty data in a range ends: at its end, or where dirty data
+    /// becomes unknown.
     fn stop(&self, range: &FileRange) -> FileOffset {
         if self.is_cut {
             range.end().min(self.end)
@@ -204,7 +206,7 @@ impl Map {
         }
     }
 
-    /// Adds what waits up to `end`, and what is preallocated around it.
+    /// Adds the dirty data up to `end`, and preallocated parts around it.
     fn hole(
         &mut self,
         end: FileOffset,
@@ -238,7 +240,7 @@ impl Map {
     }
 }
 
-/// Adds a part of a range that lies in an extent, or nowhere; nothing when it is empty.
+/// Adds a part of a range with or without an extent, unless it is empty.
 fn push(
     batch: &mut Batch,
     part: Range<FileOffset>,
@@ -271,7 +273,7 @@ fn push(
     });
 }
 
-/// Where the last extent of a file ends that is not a hole; 0 when there is none.
+/// Returns the end of the last extent of a file that is not a hole; 0 if there is none.
 pub(super) fn last_extent_end(view: &Filesystem, location: Location) -> Result<FileOffset> {
     let tree = view.subvolume_tree(location.subvolume)?;
     let sector_bytes = view.sector_bytes();

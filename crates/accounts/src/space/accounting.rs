@@ -1,32 +1,34 @@
-//! Who owns what: the space of every subvolume, snapshot and directory, to the byte, without quotas.
+//! Owners of space: the bytes of every subvolume, snapshot and directory, without quotas.
 //!
-//! An *owner* is a subvolume, or a part of one. Every data extent and every tree block of files has a *set* of owners:
-//! those from whose roots it can be reached. Once these sets are known, all questions are sums over them:
+//! An *owner* is a subvolume, or a part of one. Every data extent and every tree block of files has
+//! a *set* of owners, whose roots reach it. All answers are sums over these sets:
 //!
-//! - on disk: the sets that have the owner as a member;
-//! - exclusive, or what comes back when several owners are deleted together: the sets of which every member is among them;
-//! - shared with somebody: the sets that have both as members.
+//! - on disk: the sets that contain the owner;
+//! - exclusive, or freed when several owners are deleted together: the sets whose members are all
+//!   among these owners;
+//! - shared by two owners: the sets that contain both.
 //!
 //! # How the sets are found
 //!
-//! From the roots down, level by level, each block once however many snapshots share it (`descent`). Equal sets have one
-//! number (`sets`). Leaves then say which extents their owners refer to, and an extent's set is the union over all its
-//! references (`leaves`, `gather`). The extent tree is not needed: what it says follows from the trees, and is left to
-//! `check` to compare.
+//! The descent reads the trees from the roots down, level by level, each block once for any number
+//! of snapshots (`descent`). Equal sets have one number (`sets`). Leaves then name the extents of
+//! their owners, and an extent's set is the union over all its references (`leaves`, `gather`). The
+//! extent tree is not read: its content follows from the trees, and `check` compares both.
 //!
-//! An extent is owned as a whole by everybody who refers to any part of it, also to a part that was overwritten
-//! everywhere else: as long as anybody does, none of it comes back.
+//! All owners that refer to any part of an extent own the whole extent. They also own a part that
+//! is overwritten everywhere else, because no part of an extent is freed while a reference exists.
 //!
-//! # What is not counted
+//! # Not counted
 //!
-//! The trees that no subvolume owns (of extents, checksums, free space, chunks), a log that waits for replay, and what
-//! a running transaction has changed: it is the last commit that is counted. Sizes are of one copy, whatever the profile.
+//! Not counted are the trees that no subvolume owns (extents, checksums, free space, chunks), a
+//! pending log, and changes of a running transaction: the account is of the last commit. Sizes are
+//! of one copy, whatever the profile.
 //!
 //! # Bounds
 //!
-//! Memory: at most some 350 MiB however large the volume is, and about 60 MiB with a million extents. Extents above
-//! [`EXTENTS_MAX`] take further passes over the leaves. Where sets, nodes or names are too many,
-//! [`Error::AccountingTooBig`] names them.
+//! Memory: at most some 350 MiB for any volume, and about 60 MiB with a million extents. More
+//! extents than [`EXTENTS_MAX`] need further passes over the leaves. If sets, nodes or names are
+//! too many, [`Error::AccountingTooBig`] names them.
 
 mod descent;
 mod extents;
@@ -66,22 +68,23 @@ pub use sums::{Group, OwnerSpace, Scope};
 lock_class!(SetsLock, "sets", Rank::LEAF);
 lock_class!(FailuresLock, "failures", Rank::LEAF);
 
-/// How many extents are known at once.
+/// The most extents in memory at once.
 pub const EXTENTS_MAX: usize = 3 << 19;
 
-/// What is to be counted.
+/// Options of an account.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Files of one subvolume that are counted apart.
+    /// Files of one subvolume that are counted separately.
     pub parts: Option<Parts>,
-    /// Whether files with several names count once for each name as well, see [`Accounting::named_files`].
+    /// Whether a file with several names also counts once for each name, see
+    /// [`Accounting::named_files`].
     pub names: bool,
-    /// Whether extents can be asked for one by one, see [`Accounting::extents`]. Then there may be at most
-    /// [`EXTENTS_MAX`] of them.
+    /// Whether the account keeps single extents, see [`Accounting::extents`]. At most
+    /// [`EXTENTS_MAX`] extents are then possible.
     pub keep_extents: bool,
-    /// How many extents are known at once: at most, and by default, [`EXTENTS_MAX`].
+    /// The most extents in memory at once; [`EXTENTS_MAX`] is the maximum and the default.
     pub extents_max: usize,
-    /// How many leaves are known at once.
+    /// The most leaves in memory at once.
     pub leaves_max: usize,
 }
 
@@ -97,7 +100,7 @@ impl Default for Options {
     }
 }
 
-/// Who owns what. See the module.
+/// The account of a volume's owners. See the module.
 #[derive(Debug)]
 pub struct Accounting {
     owners: Vec<Owner>,
@@ -108,14 +111,14 @@ pub struct Accounting {
     failure_count: u64,
 }
 
-/// Counts who owns what, as of the last commit.
+/// Counts which owner uses which space, as of the last commit.
 ///
-/// `progress` counts leaves. What cannot be read is listed in [`Accounting::failures`]; what lies below it is
-/// missing from all figures.
+/// `progress` counts leaves. Unreadable parts are listed in [`Accounting::failures`]. Blocks below
+/// them are missing from all figures.
 ///
 /// # Errors
-/// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of a subvolume that
-/// is not there, or that the root tree cannot be read.
+/// [`Error::AccountingTooBig`], [`Error::Cancelled`], [`Error::SubvolumeNotFound`] for parts of a
+/// missing subvolume, or an error of reading the root tree.
 pub(crate) fn account_space(
     filesystem: &Filesystem,
     options: &Options,
@@ -166,7 +169,7 @@ pub(crate) fn account_space(
     Ok(accounting)
 }
 
-/// Goes through all leaves as often as it takes. The extents come back where they are to be kept.
+/// Makes as many passes over all leaves as needed. Returns the extents if the options keep them.
 fn passes(
     mut descent: Descent<'_>,
     owners: &Owners,
@@ -177,7 +180,7 @@ fn passes(
     let mut start = 0;
     loop {
         let limit = options.extents_max.clamp(2, EXTENTS_MAX);
-        // A hole has address zero: nothing begins there.
+        // A hole has address zero, at which no extent begins.
         let gatherer = Gatherer::new(descent.sets, start, limit);
         let mut leaves = Leaves {
             sets: descent.sets,
@@ -228,7 +231,8 @@ impl Owners {
 }
 
 impl Accounting {
-    /// Looks up the rest of inodes that go on in leaves that do not say what sort of inode they belong to.
+    /// Looks up the rest of inodes that continue in leaves without the inode item, and so without
+    /// the file type.
     fn look_up(
         &mut self,
         filesystem: &Filesystem,
@@ -261,38 +265,40 @@ impl Accounting {
         Ok(())
     }
 
-    /// All owners; their places are their [`OwnerIndex`]es.
+    /// Returns all owners; their positions are their [`OwnerIndex`]es.
     #[must_use]
     pub fn owners(&self) -> &[Owner] {
         &self.owners
     }
 
-    /// The extents one by one, where that was asked for.
+    /// Returns the single extents, if the options keep them.
     #[must_use]
     pub const fn extents(&self) -> Option<&ExtentTable> {
         self.extents.as_ref()
     }
 
-    /// What could not be read, up to a limit. Figures are complete when there is nothing.
+    /// Returns errors of unreadable parts, up to a limit. If there are none, the figures are
+    /// complete.
     #[must_use]
     pub fn failures(&self) -> &[Error] {
         &self.failures
     }
 
-    /// How much could not be read.
+    /// Returns the number of unreadable parts.
     #[must_use]
     pub const fn failure_count(&self) -> u64 {
         self.failure_count
     }
 
-    /// All owners of a subvolume, as a scope.
+    /// Returns all owners of a subvolume, as a scope.
     #[must_use]
     pub fn subvolumes(&self, wanted: &[SubvolumeId]) -> Scope {
         self.scope(|owner| owner.subvolume().is_some_and(|id| wanted.contains(&id)))
     }
 }
 
-/// What an inode says of its content behind a key, as far as that can be read: what cannot was told on the way down.
+/// Returns the content items of an inode after a key, as far as they can be read. The descent
+/// already reported errors.
 fn rest_of_inode(tree: &buttress_tree::Tree, after: Key, sector_bytes: u32) -> Files {
     let last = Key::new(after.objectid, ItemType::EXTENT_DATA, u64::MAX);
     let mut files = Files::default();

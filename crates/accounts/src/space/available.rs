@@ -1,8 +1,9 @@
-//! What `df(1)` shows as available on a mount.
+//! The available space of a mount as `df(1)` shows it.
 //!
-//! Free space in data block groups, and what unallocated space would give in chunks of the data profile: the
-//! devices with the most space are used first, as many at once as the profile wants, until too few are left. The
-//! kernel keeps the first MiB of each device back, and counts in stripes of 64 KiB.
+//! It is the free space in data block groups, plus what unallocated space would give in chunks of
+//! the data profile. The estimate uses the devices with the most space first, as many at once as
+//! the profile wants, until too few are left. The kernel reserves the first MiB of each device, and
+//! counts in stripes of 64 KiB.
 //!
 //! Clamps: estimates from lengths on disk, which are only shown.
 
@@ -14,7 +15,7 @@ use buttress_format::{BlockGroupFlags, ByteCount, Profile};
 const STRIPE_BYTES: u64 = 64 << 10;
 
 impl Space {
-    /// How much more data fits, as `statfs(2)` has it.
+    /// Returns how much more data fits, as `statfs(2)` reports it.
     #[must_use]
     pub fn available(&self) -> ByteCount {
         let data = self
@@ -35,7 +36,8 @@ impl Space {
         ByteCount::new(free.saturating_add(Self::allocatable_bytes(profile, spaces)))
     }
 
-    /// Returns how much fits into new chunks of `profile`. `spaces` has the unallocated bytes of each device, without its first MiB.
+    /// Returns the bytes that fit into new chunks of `profile`. `spaces` has the unallocated bytes
+    /// of each device, without its first MiB.
     #[must_use]
     pub fn allocatable_bytes(profile: Profile, spaces: impl Iterator<Item = u64>) -> u64 {
         let per_device = if profile == Profile::Dup {
@@ -59,7 +61,7 @@ impl Space {
         };
         let least = usize::from(profile.min_devices()).max(1);
         let mut sum = 0_u64;
-        // The smallest device limits how far it and those beside it can be filled.
+        // The smallest device limits how far all devices of a chunk can be filled.
         while spaces.len() >= least {
             width = width.min(spaces.len());
             let Some(smallest) = spaces.last().copied() else {
@@ -74,7 +76,7 @@ impl Space {
             }
             spaces.pop();
         }
-        // Parity is not counted: the kernel counts copies only.
+        // Parity does not count, because the kernel divides by copies only.
         sum.checked_div(u64::from(profile.copies().max(1))).unwrap_or(0)
     }
 }

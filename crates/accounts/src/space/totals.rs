@@ -1,9 +1,11 @@
 //! The overall figures of `btrfs filesystem usage`.
 //!
-//! How much more data fits is an estimate: unallocated space will become chunks of the data profile, or in the
-//! worst case of the profile that needs the most copies. Less than [`WORTH_ALLOCATING`] is not counted on.
+//! The free space is an estimate: unallocated space will become chunks of the data profile, or in
+//! the worst case of the profile with the most copies. Less than [`WORTH_ALLOCATING`] unallocated
+//! bytes do not count.
 //!
-//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger than a number.
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger
+//! than a number.
 
 use super::Space;
 use buttress_format::{BlockGroupFlags, ByteCount};
@@ -14,31 +16,31 @@ const WORTH_ALLOCATING: u64 = 16 << 20;
 /// The overall figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Totals {
-    /// What the volume may use of all devices.
+    /// The bytes of all devices that the volume may use.
     pub device_size: ByteCount,
-    /// What chunks take up of that, copies and parity counted.
+    /// The raw bytes of chunks, including copies and parity.
     pub allocated: ByteCount,
-    /// What no chunk takes up.
+    /// The bytes that no chunk uses.
     pub unallocated: ByteCount,
     /// The size of missing devices.
     pub missing: ByteCount,
-    /// What devices are larger than the volume may use.
+    /// The bytes by which devices exceed the size that the volume may use.
     pub slack: ByteCount,
-    /// What is in use, copies and parity counted.
+    /// The raw bytes in use, including copies and parity.
     pub used: ByteCount,
-    /// How many raw bytes one byte of data takes.
+    /// The raw bytes for one byte of data.
     pub data_ratio: f64,
-    /// How many raw bytes one byte of metadata takes.
+    /// The raw bytes for one byte of metadata.
     pub metadata_ratio: f64,
-    /// How much more data fits, by the data profile.
+    /// The estimated bytes of data that still fit, with the data profile.
     pub free_estimated: ByteCount,
-    /// How much more data fits in the worst case.
+    /// The bytes of data that still fit in the worst case.
     pub free_min: ByteCount,
     /// Whether data, metadata or system chunks have more than one profile.
     pub multiple_profiles: bool,
 }
 
-/// A sum of groups.
+/// The sum of some block groups.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     total: u64,
@@ -62,7 +64,8 @@ fn to_float(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// Bytes divided by a ratio, which is at least one, or at least zero for broken chunks.
+/// Returns bytes divided by a ratio. The ratio is at least one, or at least zero for corrupt
+/// chunks.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -77,7 +80,7 @@ fn divide(bytes: u64, ratio: f64) -> u64 {
 }
 
 impl Space {
-    /// Sums up the groups that hold `flags`.
+    /// Returns the sum of the block groups with all of `flags`.
     fn sum(&self, flags: BlockGroupFlags) -> Sum {
         let mut sum = Sum::default();
         for group in self.groups.iter().filter(|group| group.flags.intersects(flags)) {
@@ -95,7 +98,7 @@ impl Space {
         sum
     }
 
-    /// The overall figures.
+    /// Returns the overall figures.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let all = self.sum(BlockGroupFlags::TYPES);
@@ -110,7 +113,7 @@ impl Space {
         let mut inside = divide(data.raw.saturating_sub(data.raw_used), data.ratio());
         let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
         if self.groups.iter().any(|group| group.flags.contains(mixed)) {
-            // What is kept back lies among the data then.
+            // In mixed block groups, the global reserve is part of the free space for data.
             inside = inside.saturating_sub(self.global_reserve.get());
         }
         let worst = self
@@ -119,7 +122,7 @@ impl Space {
             .filter_map(|group| Some((group.flags, group.flags.profile()?)))
             .map(|(flags, profile)| match profile.parity_stripes() {
                 0 => f64::from(profile.copies()),
-                // What parity takes depends on how many devices its chunks lie on.
+                // The space of parity depends on how many devices its chunks use.
                 _ => self.sum(flags & BlockGroupFlags::TYPES).ratio(),
             })
             .fold(1.0, f64::max);

@@ -1,4 +1,5 @@
-//! An open file of a volume that is open for writing: its content changes, and becomes durable.
+//! An open file of a volume that is open for writing: calls that change its content or make it
+//! durable.
 
 use super::File;
 use crate::error::Result;
@@ -9,7 +10,8 @@ use buttress_writer::AllocateMode;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Deref, Range};
 
-/// An open file of a volume, for reading and writing. It dereferences to [`File`], which has the calls that read.
+/// An open file of a volume, for reading and writing. It dereferences to [`File`], which has the
+/// calls that read.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,7 +56,8 @@ impl WritableFile {
         Self { file, volume }
     }
 
-    /// Writes all bytes at a position, without moving the file's own. The file grows as needed; a gap reads as zeros.
+    /// Writes all bytes at an offset, without moving the file's own position. The file grows as
+    /// needed, and gaps read as zeros.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -68,12 +71,13 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// The volume or the subvolume is read-only; there is no space; the file would grow past 2^63 - 1 bytes.
+    /// If the volume or the subvolume is read-only, if no space is free, or if the file would grow
+    /// past 2^63 - 1 bytes.
     pub fn write_at(&self, offset: FileOffset, bytes: &[u8]) -> Result<()> {
         Ok(self.volume.writer().write_at(self.location(), offset, bytes)?)
     }
 
-    /// Writes all bytes at the end, wherever that is by then, and gives where that was.
+    /// Writes all bytes at the current end of the file, and returns their offset.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -86,12 +90,12 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As [`WritableFile::write_at`].
+    /// As for [`WritableFile::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<FileOffset> {
         Ok(self.volume.writer().append(self.location(), bytes)?)
     }
 
-    /// Makes the file shorter, or longer by a hole.
+    /// Sets the file's size. A larger size adds a hole.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -105,7 +109,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As [`WritableFile::write_at`].
+    /// As for [`WritableFile::write_at`].
     pub fn set_size(&self, size: ByteCount) -> Result<()> {
         Ok(self.volume.writer().truncate(self.location(), size)?)
     }
@@ -125,13 +129,13 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As [`WritableFile::write_at`]; an empty range.
+    /// As for [`WritableFile::write_at`]; if the range is empty.
     pub fn allocate(&self, range: Range<FileOffset>, mode: AllocateMode) -> Result<()> {
         Ok(self.volume.writer().allocate(self.location(), range, mode)?)
     }
 
-    /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must be whole sectors, except
-    /// for an end that is that of the source.
+    /// Shares the extents of a range of `source` with this file, from `offset` on. The bounds must
+    /// be whole sectors, except for an end at the end of the source.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -147,7 +151,8 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As [`WritableFile::write_at`]; ranges that are not whole sectors, overlap in one file or end past the source.
+    /// As for [`WritableFile::write_at`]. If ranges are not whole sectors, overlap in one file, or
+    /// end past the source.
     pub fn clone_range(
         &self,
         source: impl AsRef<File>,
@@ -158,8 +163,8 @@ impl WritableFile {
         Ok(writer.clone_range(source.as_ref().location(), range, self.location(), offset)?)
     }
 
-    /// Copies `length` bytes of `source` to this file: shares extents where it can, and writes the rest. Gives how much was
-    /// copied: less where the source ends.
+    /// Copies `length` bytes of `source` to this file: shares extents if possible, and writes the
+    /// rest. Returns the copied bytes, which are fewer if the source ends.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -174,7 +179,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As [`WritableFile::write_at`], and that the source cannot be read.
+    /// As for [`WritableFile::write_at`], or if the source cannot be read.
     pub fn copy_range(
         &self,
         source: impl AsRef<File>,
@@ -188,7 +193,8 @@ impl WritableFile {
         Ok(writer.copy_range(source.as_ref().location(), range, self.location(), offset)?)
     }
 
-    /// Shares the extents of a range of `source` with this file if both hold the same bytes there. Returns whether they do.
+    /// Shares the extents of a range of `source` with this file if both have the same bytes there.
+    /// Returns whether they do.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -204,7 +210,7 @@ impl WritableFile {
     /// ```
     ///
     /// # Errors
-    /// As [`WritableFile::clone_range`], and that content cannot be read.
+    /// As for [`WritableFile::clone_range`], or if content cannot be read.
     pub fn dedupe_range(
         &self,
         source: impl AsRef<File>,
@@ -215,8 +221,8 @@ impl WritableFile {
         Ok(writer.dedupe_range(source.as_ref().location(), range, self.location(), offset)?)
     }
 
-    /// Makes the file durable as it is now, as `fsync(2)` does: content, attributes, names. It costs what is new in the file,
-    /// not what else was changed on the volume.
+    /// Makes the file's current content, attributes and names durable, as `fsync(2)` does. The cost
+    /// depends on changes of the file, not on other changes of the volume.
     ///
     /// # Errors
     /// As for [`WritableVolume::sync`].
@@ -225,10 +231,11 @@ impl WritableFile {
         Ok(())
     }
 
-    /// As [`WritableFile::sync`], but times that changed alone need not last, as `fdatasync(2)` has it.
+    /// Makes the file durable as [`WritableFile::sync`] does, except for changes of times alone,
+    /// like `fdatasync(2)`.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`WritableFile::sync`].
     pub fn sync_data(&self) -> Result<()> {
         self.volume.writer().fdatasync(self.location())?;
         Ok(())
@@ -254,8 +261,8 @@ impl WritableFile {
         Ok(())
     }
 
-    /// Writes all bytes at a position, and returns when that is durable, as `write(2)` does on a file that was opened with
-    /// `O_DSYNC`.
+    /// Writes all bytes at an offset, and returns once they are durable, as `write(2)` does on a
+    /// file opened with `O_DSYNC`.
     ///
     /// # Errors
     /// As for [`WritableFile::write_at`] and [`WritableVolume::sync`].
@@ -279,8 +286,8 @@ impl Seek for WritableFile {
     }
 }
 
-/// Writes at the file's position. Nothing waits in the handle: `flush` has nothing to do, and does not make anything
-/// durable, which [`WritableFile::sync`] does.
+/// Writes at the file's position. The handle buffers nothing, so `flush` does nothing. To make
+/// writes durable, call [`WritableFile::sync`].
 impl Write for WritableFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_at(FileOffset::new(self.file.position), bytes)?;

@@ -20,14 +20,14 @@ pub struct NewVolume {
 }
 
 impl NewVolume {
-    /// The label, at most 255 bytes.
+    /// Sets the label, at most 255 bytes.
     #[must_use]
     pub fn label(mut self, label: &str) -> Self {
         self.options.label = label.as_bytes().to_vec();
         self
     }
 
-    /// The checksum of everything; crc32c by default.
+    /// Sets the checksum of data and tree blocks; crc32c by default.
     #[must_use]
     pub fn checksum(mut self, checksum: ChecksumType) -> Self {
         self.options.checksum = Some(checksum);
@@ -49,7 +49,7 @@ impl NewVolume {
         self
     }
 
-    /// The volume's uuid and that of its device; random ones by default.
+    /// Sets the uuids of the volume and of its device; random by default.
     #[must_use]
     pub fn uuids(mut self, fsid: Uuid, device: Uuid) -> Self {
         (self.fsid, self.device_uuid) = (Some(fsid), Some(device));
@@ -63,12 +63,13 @@ impl NewVolume {
         self
     }
 
-    /// Makes the volume in a new image file of `size` bytes, which takes up no space before it is used, and opens it for
-    /// writing. A file that cannot become a volume is removed again.
+    /// Makes the volume in a new image file of `size` bytes, and opens it for writing. The file
+    /// takes up space on the host only as the volume uses it. If the volume cannot be made, the
+    /// file is removed.
     ///
     /// # Errors
-    /// There is something at the path already; it cannot be made; `size` is too small, in which case the error says how
-    /// large it must be.
+    /// If the path exists already or cannot be created. If `size` is too small, the error states
+    /// the smallest size.
     pub fn in_file(self, path: impl AsRef<Path>, size: ByteCount) -> Result<WritableVolume> {
         let path = path.as_ref();
         let at = |error: std::io::Error| crate::Error::from(error).at(path.as_os_str().as_encoded_bytes());
@@ -86,16 +87,17 @@ impl NewVolume {
             self.on_devices(vec![device])
         });
         if made.is_err() {
-            // The first failure is reported.
+            // The call returns the first failure, so this error is ignored.
             let _ = std::fs::remove_file(path);
         }
         made
     }
 
-    /// Makes the volume on devices that are open for writing, whatever they hold, and opens it for writing.
+    /// Makes the volume on devices that are open for writing, and opens it for writing. Old content
+    /// of the devices is lost.
     ///
     /// # Errors
-    /// Options that do not fit together, devices that are too few or too small, and what a device fails with.
+    /// If options contradict each other, if devices are too few or too small, or if a device fails.
     pub fn on_devices(self, devices: Vec<Device>) -> Result<WritableVolume> {
         let environment = Arc::clone(&self.opening.writing.options.environment);
         let mut time = environment.now();

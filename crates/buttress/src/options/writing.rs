@@ -10,7 +10,7 @@ use buttress_writer::{DataOptions, Environment, WriteOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The options that count for a writable volume alone.
+/// The options that apply only to a writable volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Writing {
     pub(crate) options: WriteOptions,
@@ -20,7 +20,8 @@ pub(crate) struct Writing {
 }
 
 impl Default for Writing {
-    /// New files belong to root, with the usual umask. Each user of a program makes an equal volume.
+    /// By default new files belong to root, with the usual umask, so that every user of a program
+    /// makes equal volumes.
     fn default() -> Self {
         Self {
             options: WriteOptions::default(),
@@ -37,12 +38,13 @@ impl Default for Writing {
 }
 
 impl VolumeOptions {
-    /// Opens the volume on an image file or block device, for reading and writing. Nothing else may then have it open for
-    /// writing: another process of this library, a loop device that is mounted, the kernel.
+    /// Opens the volume on an image file or block device, for reading and writing. No other program
+    /// may have it open for writing: neither another process of this library, nor the kernel, nor a
+    /// mounted loop device.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); the volume is in use elsewhere; a feature is not supported for writing; its log cannot be
-    /// replayed.
+    /// As for [`open`](Self::open). If the volume is in use elsewhere, if a feature is not
+    /// supported for writing, or if its log cannot be replayed.
     pub fn open_writable(mut self, path: impl AsRef<Path>) -> Result<WritableVolume> {
         self.device_options.write = true;
         let devices = self.devices(path.as_ref())?;
@@ -65,7 +67,7 @@ impl VolumeOptions {
         self
     }
 
-    /// Permission bits that new files do not get; `0o022` by default.
+    /// Sets the permission bits that new files do not get; `0o022` by default.
     #[must_use]
     pub fn umask(mut self, umask: u32) -> Self {
         self.writing.new_files.umask = umask & 0o777;
@@ -79,31 +81,32 @@ impl VolumeOptions {
         self
     }
 
-    /// Sets how content is written: compression, inline files, checksums, copy on write. Replaces what
-    /// [`compress`](Self::compress) set.
+    /// Sets how content is written: compression, inline files, checksums, copy-on-write. Replaces
+    /// the setting of [`compress`](Self::compress).
     #[must_use]
     pub fn data(mut self, options: DataOptions) -> Self {
         self.writing.options.data = options;
         self
     }
 
-    /// Whether a commit discards what it freed on the devices, as mount's `discard` does; not by default.
+    /// Sets whether commits discard the space that they freed, as the mount option `discard` does;
+    /// false by default.
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.writing.options.discard = discard;
         self
     }
 
-    /// Whether the volume is opened to cancel a device replacement that did not end. Its target may be missing, and is not
-    /// written.
+    /// Sets whether the volume is opened to cancel an unfinished device replacement. The target may
+    /// then be missing, and is not written.
     #[must_use]
     pub fn gives_up_replacement(mut self, gives_up: bool) -> Self {
         self.writing.options.gives_up_replacement = gives_up;
         self
     }
 
-    /// Sets the source of times and uuids; the system by default. A source that repeats its answers makes equal calls give
-    /// equal bytes.
+    /// Sets the source of times and uuids; the system by default. With a source that repeats its
+    /// values, equal calls write equal bytes.
     #[must_use]
     pub fn environment(mut self, environment: Arc<dyn Environment>) -> Self {
         self.writing.options.environment = environment;
@@ -113,8 +116,9 @@ impl VolumeOptions {
 
 #[cfg(feature = "scrub")]
 impl VolumeOptions {
-    /// Whether a bad copy that a reader passes over is rewritten from a good one, in the background, as it is by default on
-    /// a volume that is open for writing. [`WritableVolume::healed`](crate::WritableVolume::healed) reports it.
+    /// Sets whether a background thread rewrites a bad copy that a read passed over, from a good
+    /// one. The default is true for volumes open for writing.
+    /// [`WritableVolume::healed`](crate::WritableVolume::healed) reports these repairs.
     #[must_use]
     pub fn heal(mut self, heal: bool) -> Self {
         self.writing.heal = heal;

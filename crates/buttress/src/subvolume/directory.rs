@@ -1,4 +1,4 @@
-//! Listings: the entries of one directory, and everything below one.
+//! Listings: the entries of one directory, and everything below a directory.
 
 use crate::error::{Error, Result};
 use buttress_format::FileKind;
@@ -7,8 +7,8 @@ use std::ffi::OsStr;
 #[cfg(not(unix))]
 use std::ffi::OsString;
 
-/// The entries of a directory, without `.` and `..`. What cannot be read is an item that says so; the listing goes on
-/// behind it where it can.
+/// The entries of a directory, without `.` and `..`. An unreadable entry is an item with the error,
+/// and the listing continues after it if possible.
 #[derive(Debug)]
 pub struct ReadDir {
     view: Filesystem,
@@ -53,10 +53,11 @@ pub struct DirectoryEntry {
 }
 
 impl DirectoryEntry {
-    /// The name. It comes from the volume: escape it before it goes to a terminal, as [`DirectoryEntry::shown`] does.
+    /// Returns the name. The volume chose it: escape the name before it goes to a terminal, as
+    /// [`DirectoryEntry::shown`] does.
     ///
-    /// Names of systems other than Unix are Unicode. There U+FFFD takes the place of bytes that are not UTF-8;
-    /// [`DirectoryEntry::name_bytes`] has the name as it is.
+    /// On systems other than Unix, names are Unicode, and U+FFFD replaces bytes that are not UTF-8.
+    /// [`DirectoryEntry::name_bytes`] returns the unchanged name.
     #[must_use]
     pub fn name(&self) -> &OsStr {
         #[cfg(unix)]
@@ -67,31 +68,31 @@ impl DirectoryEntry {
         &self.unicode_name
     }
 
-    /// The name's bytes.
+    /// Returns the name's bytes.
     #[must_use]
     pub fn name_bytes(&self) -> &[u8] {
         &self.name
     }
 
-    /// The name for people: what could command a terminal is escaped.
+    /// Returns the name for display: characters that could control a terminal are escaped.
     #[must_use]
     pub fn shown(&self) -> String {
         Name(self.name.clone()).to_string()
     }
 
-    /// The kind of file.
+    /// Returns the file type.
     #[must_use]
     pub const fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// Whether it is the root of a subvolume.
+    /// Returns whether the entry is the root of a subvolume.
     #[must_use]
     pub fn is_subvolume(&self) -> bool {
         self.target.is_subvolume_root() && self.target.placeholder().is_none()
     }
 
-    /// What `stat(2)` says, of a symbolic link itself; as of the moment at which the listing began.
+    /// Returns the attributes as `lstat(2)` does, as of the moment at which the listing began.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -105,14 +106,15 @@ impl DirectoryEntry {
     /// ```
     ///
     /// # Errors
-    /// The inode cannot be read.
+    /// If the inode cannot be read.
     pub fn metadata(&self) -> Result<Metadata> {
         let metadata = self.view.metadata(self.target);
         metadata.map_err(|error| Error::from(error).at(&self.name))
     }
 }
 
-/// Everything below a directory. What cannot be read is an item that says so, and the walk goes on.
+/// Everything below a directory. An unreadable part is an item with the error, and the walk
+/// continues.
 #[derive(Debug)]
 pub struct Walk {
     walk: buttress_fs::Walk,
@@ -144,19 +146,20 @@ impl Iterator for Walk {
     }
 }
 
-/// Something that a walk found.
+/// An item of a walk.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its path from where the walk began, without slashes at its ends; empty for the beginning itself.
+    /// The path from the start of the walk, without slashes at its ends; empty for the start
+    /// itself.
     pub path: Vec<u8>,
-    /// For a further name of a file that came already: the path under which it came.
+    /// For another name of a file that the walk already returned: the earlier path.
     pub hard_link: Option<Vec<u8>>,
-    /// What `stat(2)` says.
+    /// The attributes, as `lstat(2)` returns them.
     pub metadata: Metadata,
 }
 
 impl Found {
-    /// The path for people: what could command a terminal is escaped.
+    /// Returns the path for display: characters that could control a terminal are escaped.
     #[must_use]
     pub fn shown(&self) -> String {
         Name(self.path.clone()).to_string()

@@ -1,4 +1,4 @@
-//! Snapshots from streams that `btrfs send` or [`Subvolume::send`](crate::Subvolume::send) made.
+//! Receiving snapshots from streams of `btrfs send` or [`Subvolume::send`](crate::Subvolume::send).
 
 use super::WritableSubvolume;
 use crate::error::Result;
@@ -8,8 +8,9 @@ use buttress_stream::receive::{Options, receive};
 use std::io::Read;
 
 impl WritableSubvolume {
-    /// Receives all streams of `input` into a directory: each makes a read-only subvolume there, durable when the next stream
-    /// begins, or nothing. A stream that is incremental builds on what was received, or sent, before.
+    /// Receives all streams of `input` into a directory. Each stream makes a read-only subvolume
+    /// there, durable before the next stream begins, or nothing. An incremental stream needs the
+    /// snapshot from which it starts, received or sent before.
     ///
     /// ```
     /// # let volume = || buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])]);
@@ -28,10 +29,10 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// The path is no directory; a stream is cut off, asks for something impossible, or builds on a missing snapshot. The
-    /// streams before that one are received then. The space of its own parts is free after
-    /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes), or after the next opening
-    /// for writing.
+    /// If the path is no directory, or if a stream is incomplete, invalid, or needs a missing
+    /// snapshot. Earlier streams of the input stay received. A failed stream's space is free after
+    /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes),
+    /// or after the next opening for writing.
     pub fn receive(&self, directory: impl VolumePath, input: impl Read) -> Result<Vec<Self>> {
         let path = directory.volume_path();
         let filesystem = self.volume().writer();

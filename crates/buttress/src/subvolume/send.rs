@@ -1,4 +1,4 @@
-//! Snapshots as streams that `btrfs receive` takes.
+//! Sending snapshots as streams for `btrfs receive`.
 
 use super::Subvolume;
 use crate::error::Result;
@@ -8,10 +8,10 @@ use buttress_stream::send::{self, Options, Snapshot, Summary};
 use std::io::Write;
 
 impl Subvolume {
-    /// Says how to send this read-only snapshot; [`Send::to`] sends it.
+    /// Returns a builder for sending this read-only snapshot; [`Send::to`] sends it.
     ///
     /// # Errors
-    /// It is not read-only, or is gone.
+    /// If the snapshot is not read-only, or was deleted.
     pub fn send(&self) -> Result<Send> {
         Ok(Send {
             snapshot: self.to_send()?,
@@ -24,13 +24,13 @@ impl Subvolume {
     /// stream, estimates, streams that continue.
     ///
     /// # Errors
-    /// It is not read-only, or does not exist.
+    /// If the snapshot is not read-only, or does not exist.
     pub fn to_send(&self) -> Result<Snapshot> {
         Ok(Snapshot::open(&self.volume.view(), self.id)?)
     }
 }
 
-/// A send that is about to begin. Made by [`Subvolume::send`].
+/// Options of one send. Made by [`Subvolume::send`].
 #[derive(Clone, Debug)]
 pub struct Send {
     snapshot: Snapshot,
@@ -39,25 +39,26 @@ pub struct Send {
 }
 
 impl Send {
-    /// Sends only what differs from this snapshot, which the receiver has already.
+    /// Sends only the differences from this snapshot, which the receiver must have.
     ///
     /// # Errors
-    /// It is not read-only, or is gone.
+    /// If that snapshot is not read-only, or was deleted.
     pub fn parent(mut self, parent: impl AsRef<Subvolume>) -> Result<Self> {
         self.options.parent = Some(parent.as_ref().to_send()?);
         Ok(self)
     }
 
-    /// Lets the receiver clone from this snapshot, which it has already.
+    /// Lets the receiver clone extents from this snapshot, which the receiver must have.
     ///
     /// # Errors
-    /// It is not read-only, or is gone.
+    /// If that snapshot is not read-only, or was deleted.
     pub fn clone_source(mut self, source: impl AsRef<Subvolume>) -> Result<Self> {
         self.options.clone_sources.push(source.as_ref().to_send()?);
         Ok(self)
     }
 
-    /// Sends compressed extents as they are stored, which needs a receiver that knows version 2 of the stream.
+    /// Sends compressed extents as they are stored. The receiver must support version 2 of the
+    /// stream.
     #[must_use]
     pub fn compressed(mut self) -> Self {
         self.options.version = Version::V2;
@@ -65,14 +66,14 @@ impl Send {
         self
     }
 
-    /// Reports how far the send is, and can cancel it.
+    /// Reports the progress of the send to `progress`, which can also cancel it.
     #[must_use]
     pub fn progress(mut self, progress: &Progress) -> Self {
         self.progress = progress.clone();
         self
     }
 
-    /// Sends. The same snapshots give the same bytes.
+    /// Sends the snapshot. Equal snapshots give equal bytes.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -89,8 +90,8 @@ impl Send {
     /// ```
     ///
     /// # Errors
-    /// The volume cannot be read, or the stream cannot be written. What was written until then has no end, which a
-    /// receiver refuses.
+    /// If the volume cannot be read, or the stream cannot be written. The stream then has no end
+    /// command, so receivers reject it.
     pub fn to(&self, sink: &mut (dyn Write + core::marker::Send)) -> Result<Summary> {
         Ok(send::send(&self.snapshot, &self.options, sink, &self.progress)?)
     }

@@ -1,4 +1,4 @@
-//! Making, renaming, removing, and changing what belongs to a name.
+//! Making, renaming and removing files and directories by path.
 
 mod attributes;
 mod snapshots;
@@ -17,13 +17,13 @@ use std::ops::Deref;
 pub use attributes::Times;
 pub use snapshots::SnapshotMode;
 
-/// How many entries of a directory are removed before it is looked at again.
+/// The number of entries of a directory that are removed before the directory is read again.
 const REMOVED_AT_ONCE: usize = 4096;
 
-/// A subvolume or snapshot of a volume that is open for writing. A cheap handle. It dereferences to [`Subvolume`], which has the
-/// calls that read.
+/// A subvolume or snapshot of a volume that is open for writing. A cheap handle. It dereferences to
+/// [`Subvolume`], which has the calls that read.
 ///
-/// A snapshot that is read-only refuses changes: that is known when the call is made.
+/// If a snapshot is read-only, calls that change it return an error.
 #[derive(Clone, Debug)]
 pub struct WritableSubvolume {
     subvolume: Subvolume,
@@ -54,13 +54,13 @@ impl WritableSubvolume {
         Self::new(self.volume.clone(), subvolume)
     }
 
-    /// The volume that it lies in.
+    /// Returns the subvolume's volume.
     #[must_use]
     pub const fn volume(&self) -> &WritableVolume {
         &self.volume
     }
 
-    /// Returns the subvolume at a path below.
+    /// Returns the subvolume at a path below this one.
     ///
     /// # Errors
     /// As for [`Subvolume::subvolume`].
@@ -78,9 +78,9 @@ impl WritableSubvolume {
         self.volume.open_file(location).map_err(|error| error.at(&path))
     }
 
-    /// Makes a directory or anything else durable as it is now, as `fsync(2)` on it does: of a directory its names, those that
-    /// came and those that went. A symlink at the end of the path is itself what is meant. It costs what is new, however
-    /// much the directory holds.
+    /// Makes the current state of a directory or any other inode durable, as `fsync(2)` does. For a
+    /// directory that includes its added and removed names. A symbolic link at the end of the path
+    /// is not followed. The cost depends on the changes, not on the size of the directory.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -94,7 +94,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::metadata`] and [`WritableVolume::sync`].
+    /// As for [`Subvolume::metadata`] and [`WritableVolume::sync`].
     pub fn sync_path(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let location = self.resolve(&path, Follow::NotLast)?;
@@ -103,7 +103,7 @@ impl WritableSubvolume {
         Ok(())
     }
 
-    /// Makes a file with this content. A file that is there keeps its inode and gets the content.
+    /// Makes a file with this content. An existing file keeps its inode and gets the content.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -115,7 +115,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::create`] and [`WritableFile::write_at`](crate::WritableFile::write_at).
+    /// As for [`Self::create`] and [`WritableFile::write_at`](crate::WritableFile::write_at).
     pub fn write(&self, path: impl VolumePath, content: impl AsRef<[u8]>) -> Result<()> {
         let path = path.volume_path();
         let file = self.create(&*path)?;
@@ -123,7 +123,7 @@ impl WritableSubvolume {
             .map_err(|error| error.at(&path))
     }
 
-    /// Opens a file for writing: an empty one, made where there is none.
+    /// Opens a file for writing, and makes it empty. Creates the file if it does not exist.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -137,8 +137,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// The directory is not there; there is something else at the path; the volume or the subvolume is read-only; there is
-    /// no space.
+    /// If the directory does not exist, the path leads to anything but a file, the volume or the
+    /// subvolume is read-only, or no space is free.
     pub fn create(&self, path: impl VolumePath) -> Result<WritableFile> {
         let path = path.volume_path();
         match self.resolve(&path, Follow::All) {
@@ -152,7 +152,7 @@ impl WritableSubvolume {
         }
     }
 
-    /// Makes a file that must not be there yet, and opens it.
+    /// Creates a file that must not exist yet, and opens it.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -163,7 +163,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; else as [`Self::create`].
+    /// If the path exists already; as for [`Self::create`].
     pub fn create_new(&self, path: impl VolumePath) -> Result<WritableFile> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             let location = writer.create(directory, name, &self.volume.new_inode(0o666))?;
@@ -182,7 +182,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; else as [`Self::create`].
+    /// If the path exists already; as for [`Self::create`].
     pub fn create_dir(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             writer.make_directory(directory, name, &self.volume.new_inode(0o777))?;
@@ -190,7 +190,7 @@ impl WritableSubvolume {
         })
     }
 
-    /// Makes a directory and those above it that are missing.
+    /// Makes a directory and all missing directories above it.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -201,7 +201,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// Something on the way is no directory; else as [`Self::create`].
+    /// If a part of the path is no directory; as for [`Self::create`].
     pub fn create_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -226,7 +226,7 @@ impl WritableSubvolume {
         Ok(())
     }
 
-    /// Makes a symbolic link that leads to `target`, which need not be there.
+    /// Makes a symbolic link to `target`, which need not exist.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -239,7 +239,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; the target is empty or too long; else as [`Self::create`].
+    /// If the path exists already, or the target is empty or too long; as for [`Self::create`].
     pub fn symlink(&self, target: impl VolumePath, path: impl VolumePath) -> Result<()> {
         let target = target.volume_path();
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -262,7 +262,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; a device number that the format cannot hold; else as
+    /// If the path exists already, or the format cannot hold the device number; as for
     /// [`Self::create`].
     pub fn create_node(&self, path: impl VolumePath, kind: NodeKind, mode: u32) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -271,7 +271,7 @@ impl WritableSubvolume {
         })
     }
 
-    /// Gives a file a further name.
+    /// Adds another name to a file.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -283,7 +283,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// `original` is a directory or not there; there is something at `path` already; else as [`Self::create`].
+    /// If `original` is a directory or does not exist, or `path` exists already; as for
+    /// [`Self::create`].
     pub fn hard_link(&self, original: impl VolumePath, path: impl VolumePath) -> Result<()> {
         let location = self.resolve(&original.volume_path(), Follow::NotLast)?;
         self.at_place(&path.volume_path(), |writer, directory, name| {
@@ -291,7 +292,8 @@ impl WritableSubvolume {
         })
     }
 
-    /// Renames, as `rename(2)` does: what has the new name is replaced.
+    /// Renames a file or directory, as `rename(2)` does: an existing entry of the new name is
+    /// replaced.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -305,12 +307,12 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As there: of directories, between subvolumes, into itself.
+    /// As for `rename(2)`: for instance between subvolumes, or of a directory into itself.
     pub fn rename(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
         self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::Replace)
     }
 
-    /// Renames where nothing has the new name yet.
+    /// Renames a file or directory if the new name does not exist yet.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -322,12 +324,12 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the new path already; else as [`Self::rename`].
+    /// If the new path exists already; as for [`Self::rename`].
     pub fn rename_new(&self, from: impl VolumePath, to: impl VolumePath) -> Result<()> {
         self.rename_with(&from.volume_path(), &to.volume_path(), RenameMode::NoReplace)
     }
 
-    /// Has what is at two paths change places, at one moment.
+    /// Exchanges the entries at two paths atomically.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -340,7 +342,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at one of the paths; else as [`Self::rename`].
+    /// If one of the paths leads nowhere; as for [`Self::rename`].
     pub fn exchange(&self, one: impl VolumePath, other: impl VolumePath) -> Result<()> {
         self.rename_with(&one.volume_path(), &other.volume_path(), RenameMode::Exchange)
     }
@@ -352,8 +354,8 @@ impl WritableSubvolume {
         })
     }
 
-    /// Copies the content of a file to another one of the volume, which is made or replaced. Both share what they hold:
-    /// the copy takes neither time nor space, whatever its size.
+    /// Copies the content of a file to another file of the volume, which is created or replaced.
+    /// Both files share their extents, so the copy costs neither time nor space at any size.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -365,7 +367,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Subvolume::open`] and [`Self::create`]; both paths lead to the same file.
+    /// As for [`Subvolume::open`] and [`Self::create`]; if both paths lead to the same file.
     pub fn copy(&self, from: impl VolumePath, to: impl VolumePath) -> Result<ByteCount> {
         let (from, to) = (from.volume_path(), to.volume_path());
         let source = self.open(&*from)?;
@@ -384,7 +386,7 @@ impl WritableSubvolume {
             .map_err(|error| error.at(&to))
     }
 
-    /// Removes a name that is not a directory's.
+    /// Removes a name of anything but a directory.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -396,7 +398,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or a directory; the volume or the subvolume is read-only.
+    /// If the path leads nowhere or to a directory, or the volume or the subvolume is read-only.
     pub fn remove_file(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.unlink(directory, name)?)
@@ -415,14 +417,16 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, no directory, one that is not empty, or a subvolume.
+    /// If the path leads nowhere, to no directory, to a directory that is not empty, or to a
+    /// subvolume.
     pub fn remove_dir(&self, path: impl VolumePath) -> Result<()> {
         self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.remove_directory(directory, name)?)
         })
     }
 
-    /// Removes a directory with all that it holds. Subvolumes in it stay, and stop the removal.
+    /// Removes a directory with its whole content. A subvolume below it is not removed, and stops
+    /// the removal.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -435,7 +439,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::remove_dir`]; what was removed before stays removed.
+    /// As for [`Self::remove_dir`]. Entries that were already removed stay removed.
     pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();
@@ -453,7 +457,7 @@ impl WritableSubvolume {
             }
             let directory = level.directory;
             match level.entries.pop() {
-                // The root of another subvolume is refused by the removal of its name.
+                // Removing the name of another subvolume's root returns an error.
                 Some(entry) if entry.kind == FileKind::Directory && !entry.target.is_subvolume_root() => {
                     levels.push(Level::new(directory, entry));
                 }
@@ -472,7 +476,7 @@ impl WritableSubvolume {
         Ok(())
     }
 
-    /// The directory that a path's last name is to stand in, and the name.
+    /// Returns the directory for a path's last name, and that name.
     fn place<'a>(&self, path: &'a [u8]) -> Result<(Location, &'a [u8])> {
         let (directory, name) = split(path);
         if matches!(name, b"" | b"." | b"..") {
@@ -481,7 +485,7 @@ impl WritableSubvolume {
         Ok((self.resolve(directory, Follow::All)?, name))
     }
 
-    /// Does something to a name in its directory; failures tell the path.
+    /// Runs `body` on a name in its directory. Its errors include the path.
     fn at_place<T>(
         &self,
         path: &[u8],
@@ -496,10 +500,10 @@ impl WritableSubvolume {
 /// A directory that is being removed.
 struct Level {
     directory: Location,
-    /// The directory that holds it, and its name there.
+    /// The parent directory, and the name in it.
     parent: Location,
     name: Vec<u8>,
-    /// What is still to be removed of the last look at it.
+    /// The entries of the last read that are still to be removed.
     entries: Vec<DirEntry>,
 }
 

@@ -1,4 +1,4 @@
-//! How a volume is open, and reading of inodes in either case: one that is written is read live.
+//! How a volume is open, and reads of inodes in either case. A writable volume is read live.
 
 use buttress_fs::{DirEntry, Filesystem, Follow, Location, Metadata, Result, Xattr};
 use buttress_writer::Shown;
@@ -24,7 +24,7 @@ macro_rules! either {
 }
 
 impl Access {
-    /// Returns the volume as it is now: a state that never changes.
+    /// Returns the current state of the volume, which never changes.
     pub(crate) fn view(&self) -> Filesystem {
         match self {
             Self::Reading(shown) => shown.filesystem.clone(),

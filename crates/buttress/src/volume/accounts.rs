@@ -9,16 +9,16 @@ use buttress_format::{Logical, SubvolumeId};
 use buttress_fs::{ChangedInodes, Location, Progress, SubvolumeInfo};
 
 impl Volume {
-    /// Where the space went, by type and profile and by device.
+    /// Returns the space of the volume by type and profile, and by device.
     ///
     /// # Errors
-    /// That the chunk tree cannot be read.
+    /// If the chunk tree cannot be read.
     pub fn space(&self) -> Result<Space> {
         Ok(self.view().space()?)
     }
 
-    /// Counts who owns which space, as of the last commit. Progress counts leaves. Unreadable parts are listed in
-    /// [`Accounting::failures`], and missing from all figures.
+    /// Counts which owner uses which space, as of the last commit. Progress counts leaves.
+    /// Unreadable parts are listed in [`Accounting::failures`], and missing from all figures.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -32,13 +32,14 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// The job needs more memory than the options allow, or is cancelled; the root tree cannot be read; a subvolume of the
-    /// options does not exist.
+    /// If the job needs more memory than the options allow or is cancelled, the root tree cannot be
+    /// read, or a subvolume of the options does not exist.
     pub fn account_space(&self, options: &Options, progress: &Progress) -> Result<Accounting> {
         Ok(self.view().account_space(options, progress)?)
     }
 
-    /// Returns what a path covers, for [`Options`]. With `one_file_system`, subvolumes below it are left out.
+    /// Returns the place of a path for [`Options`]. With `one_file_system`, the place excludes
+    /// subvolumes below it.
     ///
     /// # Errors
     /// A directory of the path cannot be read; the job is cancelled.
@@ -52,23 +53,24 @@ impl Volume {
         Ok(self.view().place_of(location, all, one_file_system, progress)?)
     }
 
-    /// Returns an answerer of whether extents are shared, batch by batch.
+    /// Returns an object that finds out whether extents are shared, batch by batch.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         self.view().sharing()
     }
 
-    /// Returns all files that refer to the data extent at an address. With `ignore_offset` every part of the extent counts,
-    /// else only the given address.
+    /// Returns all files that refer to the data extent at an address. With `ignore_offset` every
+    /// part of the extent counts, otherwise only the part at the given address.
     ///
     /// # Errors
-    /// No extent covers the address, or the extent tree cannot be read. Unreadable owners are listed.
+    /// If no extent covers the address, or the extent tree cannot be read. Unreadable owners are
+    /// listed.
     pub fn data_references(&self, logical: Logical, ignore_offset: bool) -> Result<DataReferences> {
         Ok(self.view().data_references(logical, ignore_offset)?)
     }
 
-    /// Returns the inodes that can differ between two subvolumes, and the directories above them; `None` if there are more than
-    /// four million.
+    /// Returns the inodes that can differ between two subvolumes, and the directories above these
+    /// inodes. Returns `None` if there are more than four million.
     ///
     /// # Errors
     /// A subvolume does not exist, or its tree cannot be read; the job is cancelled.

@@ -1,4 +1,4 @@
-//! Every cross-reference of a volume, checked.
+//! The check of every cross-reference of a volume.
 
 use super::{Access, Volume};
 use crate::error::Result;
@@ -6,7 +6,7 @@ use buttress_check as check;
 use buttress_fs::Progress;
 
 impl Volume {
-    /// Checks every cross-reference, without reports of steps. See [`check_with`](Self::check_with).
+    /// Checks every cross-reference, without reporting steps. See [`check_with`](Self::check_with).
     ///
     /// # Errors
     /// As for [`check_with`](Self::check_with).
@@ -14,11 +14,13 @@ impl Volume {
         self.check_with(options, progress, &|_, _| {})
     }
 
-    /// Checks every cross-reference of the last commit. `on_step` is called when a step begins, with the reason if the volume has
-    /// nothing for it. The volume must be open for reading: a change meanwhile would look like damage.
+    /// Checks every cross-reference of the last commit. It calls `on_step` when a step begins, with
+    /// the reason if a step does not apply to the volume. The volume must be open for reading only:
+    /// concurrent changes would look like damage.
     ///
     /// # Errors
-    /// The volume is open for writing, or the job was cancelled. The report has the damage of the volume.
+    /// If the volume is open for writing, or the job was cancelled. Damage of the volume is no
+    /// error but part of the report.
     pub fn check_with(
         &self,
         options: &check::Options,

@@ -5,7 +5,7 @@ use crate::error::Result;
 use buttress_format::{ByteCount, ChecksumType, DeviceId, DeviceStatistics, Generation, TreeId, Uuid};
 use buttress_volume::FaultLog;
 
-/// The superblock's facts about a volume. Returned by [`Volume::info`].
+/// Facts from the superblock about a volume. Returned by [`Volume::info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeInfo {
@@ -23,9 +23,9 @@ pub struct VolumeInfo {
     pub node_bytes: ByteCount,
     /// The sum of all devices' sizes.
     pub size: ByteCount,
-    /// Bytes of data and metadata in use; each byte counts once, whatever the profile.
+    /// Bytes of data and metadata in use. Each byte counts once, whatever the profile.
     pub used: ByteCount,
-    /// How many devices the volume has, missing ones among them.
+    /// The number of devices, including missing ones.
     pub device_count: u64,
 }
 
@@ -37,21 +37,21 @@ pub struct DeviceInfo {
     pub id: DeviceId,
     /// The device's uuid.
     pub uuid: Uuid,
-    /// The name for messages: the path, or words for a missing device.
+    /// The name for messages: the path, or a description of a missing device.
     pub name: String,
     /// The path that the device was opened with; `None` for a missing device.
     pub path: Option<String>,
-    /// The size, as the chunk tree has it. `None` if the chunk tree has no item of the device.
+    /// The size in the chunk tree. `None` if the chunk tree has no item of the device.
     pub size: Option<ByteCount>,
     /// Bytes that chunks cover. `None` if the chunk tree has no item of the device.
     pub allocated: Option<ByteCount>,
-    /// The generation of the superblock of a device that missed commits and can be written.
-    /// A resynchronisation brings it up to date.
+    /// The superblock's generation of a writable device that missed commits. A resynchronisation
+    /// brings such a device up to date.
     pub behind_since: Option<Generation>,
 }
 
 impl Volume {
-    /// Returns what the superblock holds of the volume.
+    /// Returns the facts that the superblock records about the volume.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -76,7 +76,7 @@ impl Volume {
         }
     }
 
-    /// Returns the devices in the order of their ids, missing ones among them.
+    /// Returns the devices in the order of their ids, including missing ones.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -108,7 +108,8 @@ impl Volume {
         devices
     }
 
-    /// Returns the counts of failures of each device, in the order of their ids. A device without an item has not failed.
+    /// Returns the error counts of each device, in the order of device ids. A device without an
+    /// item has not failed.
     ///
     /// # Errors
     /// The device tree cannot be read, or an item of it is corrupt.
@@ -123,7 +124,7 @@ impl Volume {
                 tree: TreeId::DEVICE,
                 error,
             });
-            // No item: the device has not failed.
+            // The device has no item, so it has not failed.
             Ok((
                 device.id,
                 parsed.map_err(buttress_fs::Error::from)?.unwrap_or_default(),
@@ -132,13 +133,14 @@ impl Volume {
         rows.collect()
     }
 
-    /// Returns the copies that reads passed over since the volume was opened, because another copy was in order.
+    /// Returns the bad copies that reads passed over since the volume was opened, because another
+    /// copy was valid.
     #[must_use]
     pub fn faults(&self) -> FaultLog {
         self.view().volume().faults()
     }
 
-    /// Returns whether another handle is of the same open volume.
+    /// Returns whether another handle belongs to the same open volume.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         std::sync::Arc::ptr_eq(self.view().volume(), other.view().volume())

@@ -1,4 +1,4 @@
-//! Reading by inode: for programs that hold a place in a volume and not its path.
+//! Reading by inode, for programs that keep locations in a volume instead of paths.
 
 use super::Volume;
 use crate::error::Result;
@@ -23,7 +23,8 @@ use buttress_fs::{DirEntry, Follow, InodeRecord, Location, Metadata, WalkOptions
 /// # Ok::<(), buttress::Error>(())
 /// ```
 impl Volume {
-    /// Returns the inode that a path leads to, from a directory. Paths with a slash at the start begin at the root of its subvolume.
+    /// Returns the inode at a path from a directory. A path with a leading slash begins at the root
+    /// of its subvolume.
     ///
     /// # Errors
     /// As for [`Subvolume::locate`](crate::Subvolume::locate).
@@ -39,7 +40,8 @@ impl Volume {
         Ok(self.access.metadata(location)?)
     }
 
-    /// Returns everything that the tree holds of an inode beside its content: metadata, names, extended attributes.
+    /// Returns everything that the tree holds of an inode except its content: metadata, names,
+    /// extended attributes.
     ///
     /// # Errors
     /// As for [`metadata`](Self::metadata).
@@ -55,7 +57,7 @@ impl Volume {
         Ok(self.access.lookup(directory, name)?)
     }
 
-    /// Returns the entries of a directory, as they are now.
+    /// Returns the current entries of a directory.
     ///
     /// # Errors
     /// The location is no directory, or cannot be read. Later failures are items of the iterator.
@@ -64,7 +66,8 @@ impl Volume {
         Ok(entries.map(|entry| Ok(entry?)))
     }
 
-    /// Walks everything below an inode, the inode first, as it is now. Failures are items of the walk, which continues.
+    /// Walks an inode and everything below it, in its current state. Errors are items of the walk,
+    /// which continues.
     #[must_use]
     pub fn walk(&self, start: Location, options: WalkOptions) -> buttress_fs::Walk {
         self.view().walk(start, options)
@@ -78,10 +81,11 @@ impl Volume {
         File::open(self, location)
     }
 
-    /// Opens a regular file whose record is known: of a walk, or returned by [`inode`](Self::inode). The record saves a look-up.
+    /// Opens a regular file whose record a walk or [`inode`](Self::inode) returned. The record
+    /// saves a lookup.
     ///
     /// # Errors
-    /// The record is of no regular file, or its content cannot be read.
+    /// If the record belongs to no regular file, or its content cannot be read.
     pub fn open_record(&self, record: &InodeRecord) -> Result<File> {
         File::open_record(self, record)
     }

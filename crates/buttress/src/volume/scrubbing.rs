@@ -1,4 +1,4 @@
-//! Every copy of a volume, read and repaired.
+//! Jobs that read and repair every copy of a volume.
 
 use super::{Access, Volume, WritableVolume};
 use crate::error::Result;
@@ -10,15 +10,15 @@ use buttress_writer::WritableFilesystem;
 use std::sync::Arc;
 
 impl Volume {
-    /// The same volume, with a thread that repairs what readers pass over.
+    /// Returns the same volume with a thread that repairs bad copies that reads pass over.
     pub(crate) fn healed_by(mut self, healer: Option<Healer>) -> Self {
         self.healer = healer.map(Arc::new);
         self
     }
 
-    /// Returns a scrub that has not begun, for callers that watch it: [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report
-    /// and position can be read meanwhile. It reads the state of this handle and does not know of a writer.
-    ///
+    /// Returns a scrub that has not begun, for callers that watch it.
+    /// [`Scrub::run`](crate::scrub::Scrub::run) runs it, and its report and position can be read
+    /// meanwhile. It reads the state of this handle, and does not expect concurrent writes.
     /// # Errors
     /// Reports a feature whose volumes are not scrubbed.
     pub fn scrub_job(&self, options: ScrubOptions, progress: &Progress) -> Result<Scrub<'static>> {
@@ -29,10 +29,11 @@ impl Volume {
         Ok(Scrub::new(&state, options, progress.clone())?)
     }
 
-    /// Reads and compares every copy and all parity, and reports what is bad. Nothing is repaired.
+    /// Reads and compares every copy and all parity, and reports bad ones. It repairs nothing.
     ///
     /// # Errors
-    /// Reports a feature whose volumes are not scrubbed, and a cancelled job. The report has the damage of the volume.
+    /// If a feature of the volume cannot be scrubbed, or the job is cancelled. Damage is no error
+    /// but part of the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         let options = ScrubOptions {
             read_only: true,
@@ -46,8 +47,8 @@ impl Volume {
 }
 
 impl WritableVolume {
-    /// Reads and compares every copy and all parity, and repairs bad copies from good ones. Others may read and write the volume
-    /// meanwhile.
+    /// Reads and compares every copy and all parity, and repairs bad copies from good ones. Other
+    /// threads may read and write the volume meanwhile.
     ///
     /// ```
     /// use buttress::{Device, Profile, Progress, ScrubOptions, Volume};
@@ -66,8 +67,9 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// Reports a device that missed commits and cannot be brought up to date, before the scrub. Reports a feature whose
-    /// volumes are not scrubbed, and a cancelled job. The report has the damage of the volume.
+    /// Before the scrub, if a device that missed commits cannot be brought up to date. If a feature
+    /// of the volume cannot be scrubbed, or the job is cancelled. Damage is no error but part of
+    /// the report.
     pub fn scrub(&self, options: ScrubOptions, progress: &Progress) -> Result<ScrubReport> {
         if !options.read_only {
             let resync = ResyncOptions::default();
@@ -76,15 +78,16 @@ impl WritableVolume {
         scrub_beside(self.writer(), options, progress)
     }
 
-    /// Brings devices up to date that missed commits, until the first that fails. The report has those that are done.
+    /// Brings devices that missed commits up to date, until one fails. The report lists the
+    /// completed devices.
     pub fn resync(&self, options: ResyncOptions, progress: &Progress) -> (Resynced, Result<()>) {
         let job = Resync::new(self.writer().clone(), options, progress.clone());
         let (resynced, ended) = job.run_as_far_as_possible();
         (resynced, ended.map_err(Into::into))
     }
 
-    /// Returns counts of bad copies that readers passed over, and of their repairs, since the volume was opened for writing.
-    /// Waits for repairs under way.
+    /// Returns counts of bad copies that reads passed over, and of their repairs, since the volume
+    /// was opened for writing. Waits for repairs in progress.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -103,7 +106,7 @@ impl WritableVolume {
     }
 }
 
-/// Scrubs a volume that may be written meanwhile.
+/// Scrubs a volume that other threads may write meanwhile.
 fn scrub_beside(
     writer: &WritableFilesystem,
     options: ScrubOptions,

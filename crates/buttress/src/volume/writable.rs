@@ -1,4 +1,4 @@
-//! A volume that is open for writing: what changes all of it.
+//! A volume that is open for writing: calls that change the volume as a whole.
 
 mod inodes;
 mod tuning;
@@ -21,13 +21,14 @@ impl Volume {
     /// Opens the volume on an image file or block device for reading and writing.
     ///
     /// # Errors
-    /// As [`VolumeOptions::open_writable`](crate::VolumeOptions::open_writable).
+    /// As for [`VolumeOptions::open_writable`](crate::VolumeOptions::open_writable).
     pub fn open_writable(path: impl AsRef<Path>) -> Result<WritableVolume> {
         Self::options().open_writable(path)
     }
 
-    /// Makes this volume writable, with the options that count for writing. It was opened with
-    /// [`VolumeOptions::on_disk`](crate::VolumeOptions::on_disk), on devices that are open for writing.
+    /// Makes this volume writable, with the options that apply to writing. The caller must have
+    /// opened it with [`VolumeOptions::on_disk`](crate::VolumeOptions::on_disk), on devices that
+    /// are open for writing.
     ///
     /// ```no_run
     /// # fn main() -> buttress::Result<()> {
@@ -46,7 +47,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// A device is open for reading only; a feature is not supported for writing; the log cannot be replayed.
+    /// If a device is open for reading only, a feature is not supported for writing, or the log
+    /// cannot be replayed.
     pub fn into_writable(self, options: VolumeOptions) -> Result<WritableVolume> {
         let Writing {
             options,
@@ -64,7 +66,7 @@ impl Volume {
         Ok(WritableVolume::new(volume, writer, new_files))
     }
 
-    /// Says how to make a new volume.
+    /// Returns options for making a volume.
     #[must_use]
     pub fn create() -> NewVolume {
         NewVolume::default()
@@ -83,7 +85,8 @@ impl Volume {
 /// ```
 #[derive(Clone, Debug)]
 pub struct WritableVolume {
-    /// Dropped before the last handle of the writer, which its healer uses.
+    /// Declared before the writer's last handle, which its healer uses, so that it is dropped
+    /// first.
     volume: Volume,
     writer: WritableFilesystem,
     new_files: NewInode,
@@ -144,7 +147,7 @@ impl WritableVolume {
         WritableSubvolume::new(self.clone(), subvolume)
     }
 
-    /// Makes a subvolume the one that is mounted where nothing else is said.
+    /// Sets the default subvolume, mounted when no `subvol=` option is given.
     ///
     /// # Errors
     /// The subvolume does not exist.
@@ -163,13 +166,14 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// A label that is too long, or holds a line break or a zero byte.
+    /// If the label is too long, or contains a line break or a zero byte.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
         Ok(self.writer.set_label(label.as_ref())?)
     }
 
-    /// Makes all changes durable. When it returns, they are there whatever happens; until then a crash goes back to the
-    /// last time, or to a state between. Without it changes are durable after about 30 seconds.
+    /// Commits all changes. After this returns, they survive a crash; before, a crash leaves the
+    /// volume at some earlier commit. Without this call, changes become durable after about 30
+    /// seconds.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -180,22 +184,23 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// A device failed, or there is no space. After a failed write the volume stays as it was last made durable, can still be
-    /// read, and every further change says why it is refused.
+    /// If a device failed, or no space is free. After a failed write, the volume stays at its last
+    /// commit. It can still be read, and every later change returns the cause.
     pub fn sync(&self) -> Result<()> {
         self.writer.commit()?;
         Ok(())
     }
 
-    /// Writes dirty content back to the devices, without a commit. Reading by extents sees it then.
+    /// Writes dirty content back to the devices, without a commit. Calls that read extents then see
+    /// this content.
     ///
     /// # Errors
-    /// A device failed, or there is no space.
+    /// If a device failed, or no space is free.
     pub fn write_back(&self) -> Result<()> {
         Ok(self.writer.write_back()?)
     }
 
-    /// Returns what the next commit makes durable.
+    /// Returns the changes that the next commit makes durable.
     #[must_use]
     pub fn uncommitted(&self) -> Uncommitted {
         self.writer.uncommitted()
@@ -207,31 +212,33 @@ impl WritableVolume {
         self.writer.committed_generation()
     }
 
-    /// Gives up everything that is not committed, and returns what that was. The volume takes no more changes.
+    /// Gives up all uncommitted changes, and returns their counts. The volume accepts no more
+    /// changes.
     pub fn abandon(&self) -> Uncommitted {
         self.writer.clone().abandon()
     }
 
-    /// Discards what nothing uses, on all devices, and returns how much that was. Free ranges shorter than `shortest` are left.
+    /// Discards unused space on all devices, and returns the discarded bytes. Free ranges shorter
+    /// than `shortest` are skipped.
     ///
     /// # Errors
-    /// A device failed.
+    /// If a device failed.
     pub fn trim(&self, range: Range<Logical>, shortest: ByteCount) -> Result<Trimmed> {
         Ok(self.writer.trim(range, shortest)?)
     }
 
-    /// Flushes all devices: what was written to them survives a power cut. A [`sync`](Self::sync) that has nothing to commit need
-    /// not flush.
+    /// Flushes all devices, so that all bytes written to them survive a power cut. A
+    /// [`sync`](Self::sync) without changes does not always flush.
     ///
     /// # Errors
-    /// A device failed.
+    /// If a device failed.
     pub fn flush_devices(&self) -> Result<()> {
         let view = self.view();
         let flushed = view.volume().flush();
         Ok(flushed.map_err(buttress_fs::Error::from)?)
     }
 
-    /// Makes all changes durable and lets go of the volume. Other handles of it keep it open.
+    /// Commits all changes and drops this handle. Other handles keep the volume open.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -241,13 +248,14 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// As for [`sync`](Self::sync). Changes that could not be made durable are lost with the last handle.
+    /// As for [`sync`](Self::sync). Changes that could not be committed are lost when the last
+    /// handle is dropped.
     pub fn close(self) -> Result<()> {
         self.sync()
     }
 
-    /// Returns counts of syncs since the volume was opened for writing: logged, joined with others, and taken as a whole commit,
-    /// by cause.
+    /// Returns counts of syncs since the volume was opened for writing: written to a log, joined to
+    /// another sync, or done as a whole commit, by cause.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -262,7 +270,8 @@ impl WritableVolume {
         self.writer.log_statistics()
     }
 
-    /// Gives back the space of deleted subvolumes. Opening and changing a volume do not wait for that.
+    /// Frees the space of deleted subvolumes. Opening a volume and deleting a subvolume do not wait
+    /// for that.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -276,7 +285,7 @@ impl WritableVolume {
     /// ```
     ///
     /// # Errors
-    /// The job was cancelled; a tree cannot be read or written.
+    /// If the job was cancelled, or a tree cannot be read or written.
     pub fn drop_deleted_subvolumes(&self, progress: &Progress) -> Result<()> {
         Ok(self.writer.drop_deleted_subvolumes(progress)?)
     }

@@ -1,7 +1,7 @@
 //! The findings, in a module for each step.
 //!
-//! Each module is a macro that adds its findings to those before it and calls the next one; at the end of the chain stands
-//! [`findings`], which makes the enum.
+//! Each module is a macro that appends its findings to the previous ones and calls the next macro.
+//! The last macro, [`findings`], makes the enum.
 
 mod checksums;
 mod extents;
@@ -32,7 +32,7 @@ use uuid::Uuid;
 log! { [roots extents free_space files checksums places quotas findings] }
 
 impl Finding {
-    /// What it is about.
+    /// Returns the subject of the finding.
     #[must_use]
     pub const fn subject(&self) -> Subject {
         match self {

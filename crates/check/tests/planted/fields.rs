@@ -1,4 +1,4 @@
-//! What findings say beside their codes: the numbers, the names, the files that they touch.
+//! Tests of the fields of findings: numbers, names, affected files.
 
 use crate::{check_it, text};
 use buttress_check::Finding;
@@ -9,7 +9,7 @@ use buttress_hostile::plants::{self, named};
 const NBYTES: usize = 24;
 const NLINK: usize = 40;
 
-/// What is found in a broken volume.
+/// Returns the findings of a damaged volume.
 fn found(plant: &str) -> Vec<Finding> {
     let plant = named(plant);
     let report = check_it(&plant.make(), plant.reads_data);
@@ -17,7 +17,7 @@ fn found(plant: &str) -> Vec<Finding> {
     findings.map(|reported| reported.finding).collect()
 }
 
-/// Which files the first finding touches.
+/// Returns the files that the first finding affects.
 fn affected(plant: &str) -> Vec<Vec<u8>> {
     let plant = named(plant);
     let report = check_it(&plant.make(), plant.reads_data);
@@ -37,7 +37,7 @@ pub(crate) fn plant_many(editor: &mut Editor) {
 }
 
 #[test]
-fn counts_are_told_as_they_are_and_as_they_should_be() {
+fn findings_have_recorded_and_expected_counts() {
     let links = found("link-count");
     assert!(
         matches!(&links[..], [Finding::LinkCount { stored, counted, .. }] if u64::from(*stored) == counted + 1),
@@ -62,7 +62,7 @@ fn counts_are_told_as_they_are_and_as_they_should_be() {
 }
 
 #[test]
-fn the_form_of_a_name_that_is_missing_is_told() {
+fn finding_names_missing_form_of_name() {
     for (plant, expected) in [
         ("entry-missing-index", "DIR_INDEX"),
         ("entry-missing-item", "DIR_ITEM"),
@@ -76,7 +76,7 @@ fn the_form_of_a_name_that_is_missing_is_told() {
 }
 
 #[test]
-fn an_owner_that_is_not_there_is_told_from_one_that_does_not_hold_the_block() {
+fn missing_owner_differs_from_owner_without_block() {
     let there = found("owner-without-block");
     let is = |found: &[Finding], expected: &str| matches!(found, [Finding::OwnerWithoutBlock { level: 0, problem, .. }] if *problem == expected);
     assert!(is(&there, "does not hold it"), "{there:?}");

@@ -1,7 +1,7 @@
-//! One damage planted, and exactly what follows from it found.
+//! Tests that plant one damage each, and expect exactly its findings.
 //!
-//! The plants ([`buttress_hostile::plants`]) edit the kernel's small volumes (the seeds of the fuzz targets), which are clean
-//! themselves. What findings say beside their codes is in [`fields`].
+//! The plants ([`buttress_hostile::plants`]) edit small volumes of the kernel (the seeds of the
+//! fuzz targets), which are undamaged before. [`fields`] tests the fields of findings.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -49,7 +49,7 @@ fn the_kernel_s_volumes_are_clean() {
 }
 
 #[test]
-fn a_check_that_is_cancelled_says_so() {
+fn cancelled_check_returns_cancelled() {
     let progress = Progress::new();
     progress.cancel();
     let result = check(&plants::seed("kinds").open(), &Options::default(), &progress);
@@ -66,7 +66,7 @@ fn outcomes_are_the_same_each_time() {
     }
 }
 
-/// Every plant gives the codes that it names and no others, and the notes that it names.
+/// Every plant gives exactly the codes and notes that it names.
 #[test]
 fn every_plant_gives_its_codes() {
     let mut wrong = String::new();
@@ -92,17 +92,17 @@ fn every_plant_gives_its_codes() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Findings that cannot be planted in one leaf: the check of the leaf itself forbids them, or they need more than a small
-/// volume has.
+/// Findings that cannot be planted in one leaf: the check of the leaf itself forbids them, or they
+/// need more than a small volume has.
 const NOT_PLANTED: [&str; 6] = [
-    // Neighbouring leaves that overlap.
+    // This needs adjacent leaves that overlap.
     "device-extents-overlap",
     "extents-overlap",
     "file-extents-overlap",
     "checksums-overlap",
-    // A block in another place.
+    // This needs a block at another address.
     "block-crosses-stripe",
-    // More differences than are looked into.
+    // This needs more differences than the check compares one by one.
     "references-differ",
 ];
 

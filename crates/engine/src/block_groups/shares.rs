@@ -10,9 +10,9 @@
 //! | pinned | bytes that were freed, or may still be read, and must not be reused yet |
 //!
 //! Once a group's free ranges are loaded, the shares and the unaccounted bytes (superblock copies,
-//! lost space) add up to the group's length after every move. If they do not, bytes would be
-//! allocated twice or never again. That is a [`Defect`] with the numbers, and writing stops before
-//! anything of it reaches the devices.
+//! lost space) add up to the group's length after every move. Otherwise bytes would be allocated
+//! twice or never again. Such an error is a [`Defect`] with the numbers, and writing stops before
+//! wrong data reaches the devices.
 //!
 //! The records of a volume may be wrong since before the opening: more free bytes than the group
 //! has, or less used bytes than are freed. These cases are [`Corruption`].
@@ -262,7 +262,7 @@ impl BlockGroups {
         group.shift(start, length, from, to)
     }
 
-    /// Gives back a range that was allocated and never used.
+    /// Frees a range that was allocated and never used.
     pub fn give_back(&mut self, start: u64, length: u64) -> Result<()> {
         self.shift(start, length, Share::Allocated, Share::Free)
     }

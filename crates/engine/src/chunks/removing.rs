@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A group is removed only if it was empty in the last durable state and still is.
-//! - One group of each kind stays, and one empty group besides. Otherwise a workload near the limit
-//!   would make and remove chunks by turns.
+//! - The last group of each kind stays, and so does one further empty group. Otherwise a workload
+//!   near the limit would make and remove chunks by turns.
 //! - Promises to edits and data still fit without the removed group.
 
 use super::super::block_groups::{Group, Purpose};
@@ -26,8 +26,8 @@ fn is_unused(group: &Group) -> bool {
 }
 
 impl Running {
-    /// Removes block groups that were empty in the last durable state and still are. One group of
-    /// each kind stays.
+    /// Removes block groups that were empty in the last durable state and still are. The last group
+    /// of each kind stays.
     pub fn remove_empty_groups(&mut self) -> Result<()> {
         let left = self
             .core

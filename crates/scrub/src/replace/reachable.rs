@@ -1,6 +1,6 @@
-//! All tree blocks that a state of a volume leads to, and which of them cannot be read.
+//! All tree blocks that are reachable in a state of a volume, and the unreadable ones among them.
 //!
-//! Left out are trees that are being deleted, and pending logs: parts of the former are gone.
+//! Left out: trees that are being deleted, of which parts are gone, and pending logs.
 
 use crate::error::Error;
 use buttress_exact::Exact as _;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 lock_class!(SeenLock, "seen", Rank::LEAF);
 
-/// Reads every tree block that a state leads to, each once, and returns the failures in order of address.
+/// Reads every reachable tree block of a state once, and returns the errors in order of address.
 ///
 /// # Errors
 /// If the job was cancelled.
@@ -36,7 +36,8 @@ pub(super) fn unreadable_blocks(
     Ok(failures)
 }
 
-/// The roots of all trees that are not being deleted. Parts of the root tree that cannot be read are failures of their own.
+/// Returns the roots of all trees that are not being deleted. Unreadable parts of the root tree are
+/// errors of their own.
 fn roots(filesystem: &Filesystem) -> Vec<RootPointer> {
     let superblock = filesystem.superblock();
     let mut roots = vec![*filesystem.root_tree().root()];
@@ -58,9 +59,9 @@ fn roots(filesystem: &Filesystem) -> Vec<RootPointer> {
     roots
 }
 
-/// A survey that reads each block once.
+/// A visitor that reads each block once.
 struct Reading<'a> {
-    /// Of 64 blocks each, those that were seen.
+    /// The visited blocks, as bits of 64 blocks for each key.
     seen: Mutex<HashMap<u64, u64>, SeenLock>,
     node_bytes: u64,
     progress: &'a Progress,

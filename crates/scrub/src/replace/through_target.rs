@@ -1,5 +1,5 @@
-//! The volume with the target in the source's place. It is opened for reading beside the volume in use, before and
-//! after the exchange.
+//! The volume with the target in the source's place, opened for reading beside the volume in use,
+//! before and after the exchange.
 
 use crate::error::Error;
 use buttress_device::Device;
@@ -16,24 +16,26 @@ use uuid::Uuid;
 /// The cache of the volume that is opened beside the one in use.
 const CACHE: ByteCount = ByteCount::new(16 << 20);
 
-/// How often an opening is tried beside writers whose commits take away what it reads.
+/// The most attempts to open the volume while commits of writers free the blocks that opening
+/// reads.
 const TRIES: usize = 100;
 
-/// The last committed state, which stays as it is while the view is held, and its superblock.
+/// Returns the last committed state, which does not change while the view is held, and its
+/// superblock.
 pub(super) fn committed(writable: &WritableFilesystem) -> (Filesystem, Superblock) {
     loop {
         let view = writable.committed_view();
         let superblock = view.volume().superblock();
         let root = view.root_tree().root();
-        // Between the view and its superblock a commit may have ended.
+        // A commit may have ended between taking the view and its superblock.
         if root.logical == superblock.root && root.generation == superblock.generation {
             return (view, Superblock::clone(&superblock));
         }
     }
 }
 
-/// Opens a committed state with the target in the source's place. Nothing is written to a device: the superblocks that the
-/// exchange will write are in memory.
+/// Opens a committed state with the target in the source's place. It writes nothing to devices: the
+/// superblocks of the coming exchange are in memory.
 pub(super) fn open_before(
     volume: &Volume,
     replacement: &Replacement,
@@ -52,14 +54,14 @@ pub(super) fn open_before(
         let is_written = slot.fsid() == superblock.fsid && slot.is_written();
         match item.filter(|_| is_source || is_written) {
             Some(item) => devices.push(with_superblocks(device, superblock, &item)?),
-            // A seed, or a device that missed commits: it is found as it is.
+            // The device is a seed or missed commits, so it is opened unchanged.
             None => devices.push(device.clone()),
         }
     }
     open(devices)
 }
 
-/// A device with the superblocks of a commit, which are in memory only.
+/// Returns a device with the superblocks of a commit in memory.
 fn with_superblocks(device: &Device, superblock: &Superblock, item: &DeviceItem) -> Result<Device, Error> {
     // A log is not copied, since only the next mount needs it.
     let superblock = Superblock {
@@ -82,7 +84,8 @@ fn with_superblocks(device: &Device, superblock: &Superblock, item: &DeviceItem)
     Ok(changed)
 }
 
-/// Opens the volume by what the exchange wrote: the target must be the device `uuid` that was replaced.
+/// Opens the volume by the superblocks that the exchange wrote. The target must have the replaced
+/// device's `uuid`.
 pub(super) fn open_after(volume: &Volume, uuid: Uuid) -> Result<(), Error> {
     let mut tries = 0_usize;
     loop {

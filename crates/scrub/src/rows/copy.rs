@@ -1,4 +1,4 @@
-//! The bytes of a row for the target of a replacement: the source's column, as read or as rebuilt.
+//! The bytes of a row for the target of a replacement: the source's column, as read or rebuilt.
 
 use super::rebuild::Columns;
 use super::{Span, spans};
@@ -12,14 +12,14 @@ use buttress_format::ByteCount;
 use core::ops::Range;
 use std::borrow::Cow;
 
-/// A part of a piece in a column that is not known.
+/// A part of a piece in an unknown column.
 struct Open<'a> {
     column: usize,
     piece: &'a Piece,
     bad: Bad,
 }
 
-/// Adds the source's column of each span for the target, as read or as rebuilt.
+/// Adds the source's column of each span for the target, as read or rebuilt.
 pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying, copied: &mut Copied<'a>) {
     let own = copying.stripes_on_source(&arrived.group.chunk);
     for span in spans(job, arrived) {
@@ -30,17 +30,17 @@ pub(crate) fn copy<'a>(job: &'a Job<'a>, arrived: &'a Arrived, copying: &Copying
 }
 
 impl<'a> Span<'a> {
-    /// The source's part of the span: as it was read, or as the other columns give it.
+    /// Adds the source's part of the span: as read, or rebuilt from the other columns.
     fn copy_stripe(&self, stripe: usize, copying: &Copying, copied: &mut Copied<'a>) {
         let chunk = &self.arrived.group.chunk;
         let mut all = 0..chunk.layout().stripe_count();
         let column = all.find(|column| self.stripe(*column) == Some(stripe));
         let (Some(column), Some(at)) = (column, copying.place(chunk, stripe, self.range.start)) else {
-            // No stripe of the chunk is without a column, and none leaves the device.
+            // Every stripe of the chunk has a column on its device, so this case is impossible.
             return self.lose_all(copied);
         };
         let bad = self.bad();
-        // Data is right by itself, parity only beside the data.
+        // A data column is checked alone; parity is checked against the data.
         let is_right = match column < self.data_columns() {
             true => bad.iter().all(|(own, ..)| *own != column),
             false => self.is_clean(&bad),
@@ -163,7 +163,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// A sector of a column, if it is known.
+    /// Returns a sector of a column, if it is known.
     fn source_bytes(
         &self,
         state: &Columns,
@@ -187,7 +187,7 @@ impl<'a> Span<'a> {
         }
     }
 
-    /// All of a piece, as what is to be rebuilt.
+    /// Returns a whole piece as the parts to be rebuilt.
     fn all_bad(&self, piece: &Piece) -> Vec<Bad> {
         let unit = if piece.is_data() {
             sector_of(&self.job.format)
@@ -201,7 +201,7 @@ impl<'a> Span<'a> {
         sectors(piece.length, unit).map(bad).collect()
     }
 
-    /// Rebuilds an open part in memory, if what comes out passes its check.
+    /// Rebuilds an open part in memory, if the result passes its check.
     fn rebuild_open(&self, state: &mut Columns, open: &Open<'_>) -> bool {
         let Open { column, piece, bad } = open;
         let start = self.within(piece).start.exact_add(bad.range.start);

@@ -1,22 +1,23 @@
-//! The columns of a span of a row, where each is trusted, and all ways to rebuild one.
+//! The columns of a span of a row, the sectors in which each is trusted, and all ways to rebuild a
+//! column.
 //!
-//! A sector can be rebuilt while no more columns are distrusted there than there are parities. What is asked for may span
-//! several sectors, of which each has its own set of distrusted columns: a way is tried over all of them, and where a sector
-//! leaves no choice, what it leaves is taken.
+//! A sector can be rebuilt if no more columns are untrusted there than the profile has parities. A
+//! range may have several sectors, each with its own set of untrusted columns. Each way is tried
+//! over all of them. A sector that allows only one way uses that way.
 
 use buttress_exact::Exact as _;
 use buttress_volume::parity::{Recovery, Row, compute_p, compute_q};
 use core::ops::Range;
 
-/// One column, data or parity.
+/// A column, data or parity.
 #[derive(Debug)]
 struct Column {
     bytes: Vec<u8>,
-    /// Of each sector.
+    /// For each sector, whether it is trusted.
     trusted: Vec<bool>,
 }
 
-/// Data columns, then `P`, then for RAID6 `Q`.
+/// Data columns, then `P`, then `Q` for RAID6.
 #[derive(Debug)]
 pub(super) struct Columns {
     columns: Vec<Column>,
@@ -25,7 +26,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Columns of zeros, all trusted.
+    /// Returns columns of zeros, all trusted.
     pub(super) fn new(data: usize, has_q: bool, length: usize, sector_bytes: usize) -> Self {
         let count = data.exact_add(1).exact_add(usize::from(has_q));
         let sector_bytes = sector_bytes.max(1);
@@ -52,7 +53,7 @@ impl Columns {
         }
     }
 
-    /// The numbers of the sectors of a range.
+    /// Returns the numbers of the sectors of a range.
     fn sectors(&self, range: &Range<usize>) -> Range<usize> {
         let first = range.start.quotient(self.sector_bytes);
         first..range.end.div_ceil(self.sector_bytes)
@@ -69,7 +70,7 @@ impl Columns {
         }
     }
 
-    /// Marks bytes as right that are in place.
+    /// Marks existing bytes as right.
     pub(super) fn trust(&mut self, column: usize, range: Range<usize>) {
         let sectors = self.sectors(&range);
         if let Some(marks) = self
@@ -81,7 +82,7 @@ impl Columns {
         }
     }
 
-    /// Puts bytes in place that are right.
+    /// Stores right bytes.
     pub(super) fn replace(&mut self, column: usize, range: Range<usize>, bytes: &[u8]) {
         let sectors = self.sectors(&range);
         let Some(column) = self.columns.get_mut(column) else {
@@ -119,21 +120,21 @@ impl Columns {
             .collect()
     }
 
-    /// `P` of the data.
+    /// Returns `P` of the data.
     pub(super) fn p(&self, range: &Range<usize>) -> Vec<u8> {
         let mut p = vec![0; range.len()];
         compute_p(self.data(range), &mut p);
         p
     }
 
-    /// `Q` of the data.
+    /// Returns `Q` of the data.
     pub(super) fn q(&self, range: &Range<usize>) -> Vec<u8> {
         let mut q = vec![0; range.len()];
         compute_q(self.data(range).into_iter().map(Some), &mut q);
         q
     }
 
-    /// Rebuilds a range of a data column; the first outcome that passes.
+    /// Rebuilds a range of a data column. Returns the first result that passes.
     pub(super) fn rebuild(
         &self,
         target: usize,
@@ -185,7 +186,7 @@ impl Columns {
             (0..self.data).filter(|column| *column != target && !self.is_trusted(*column, sector));
         let [p, q] = [self.data, self.data.exact_add(1)].map(|column| self.is_trusted(column, sector));
         let way = match (distrusted.next(), distrusted.next()) {
-            // Where one parity is bad, the other stands in.
+            // If one parity is bad, the other is used.
             (None, _) if way == Recovery::WithP && !p => Recovery::WithQ,
             (None, _) if way == Recovery::WithQ && !q => Recovery::WithP,
             (None, _) => way,
@@ -204,7 +205,7 @@ impl Columns {
         row.rebuild(target, way, out)
     }
 
-    /// Which other columns cannot help in a range, or that what they give is wrong.
+    /// Returns which other columns cannot help in a range, or that their result is wrong.
     pub(super) fn why_not(
         &self,
         target: usize,
@@ -244,13 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn each_sector_is_rebuilt_from_what_is_trusted_there() {
+    fn each_sector_is_rebuilt_from_trusted_columns() {
         let mut columns = columns(4);
         let all = 0..4 * SECTOR;
         let right = columns.get(1, &all).unwrap().to_vec();
         columns.set(1, &[0xee; 4 * SECTOR]);
         columns.distrust(1, all.clone());
-        // In the second sector another column is bad, in the third P, in the last Q.
+        // The test makes another column bad in the second sector, P in the third, and Q in the
+        // last.
         columns.distrust(3, SECTOR..2 * SECTOR);
         columns.distrust(4, 2 * SECTOR..3 * SECTOR);
         columns.distrust(5, 3 * SECTOR..4 * SECTOR);

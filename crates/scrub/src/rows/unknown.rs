@@ -1,4 +1,4 @@
-//! Columns of devices that missed commits: whether they are as old as the rest of their row is unknown.
+//! Columns of devices that missed commits, which may be older than the rest of their row.
 
 use super::Span;
 use super::rebuild::Columns;
@@ -7,15 +7,15 @@ use crate::verify::{sector_of, sectors};
 use core::ops::Range;
 
 impl Span<'_> {
-    /// On a device that missed commits, only bytes that pass their own check are trusted. Free ranges, data without
-    /// checksums, and parity may be older than the rest of the row.
+    /// Distrusts bytes of devices that missed commits, unless they pass their own check. Free
+    /// ranges, data without checksums, and parity may be older than the rest of the row.
     pub(super) fn distrust_unknown(&self, state: &mut Columns) {
         (0..state.len())
             .filter(|column| self.is_behind(*column))
             .for_each(|column| self.distrust_unverified(state, column));
     }
 
-    /// Whether a column's device missed commits.
+    /// Returns whether a column's device missed commits.
     pub(super) fn is_behind(&self, column: usize) -> bool {
         let chunk = &self.arrived.group.chunk;
         let slot = self.stripe(column).and_then(|stripe| chunk.devices().get(stripe));
@@ -37,7 +37,7 @@ impl Span<'_> {
         }
     }
 
-    /// Rebuilds what is not trusted of the data over a range, as far as that goes.
+    /// Rebuilds untrusted data in a range as far as possible.
     pub(super) fn complete_data(&self, state: &mut Columns, range: &Range<usize>) {
         for column in 0..self.data_columns() {
             if state.is_trusted(column, range) {

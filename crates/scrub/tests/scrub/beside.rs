@@ -1,4 +1,5 @@
-//! Scrubs and healing while others read and write: no false error, nothing missed, nobody held up.
+//! Tests of scrubs and healing beside readers and writers: no false error, no missed error, no
+//! blocked caller.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use support::{Lab, Make, Use};
 
-/// What a writer did.
+/// The operations of a writer.
 #[derive(Debug, Default)]
 struct Written {
     calls: u64,
@@ -45,10 +46,10 @@ impl Written {
     }
 }
 
-/// In how many turns each of the runs is done.
+/// The number of turns into which each run is divided.
 const SLICES: u32 = 4;
 
-/// Tells the writer to stop when it is dropped, also by a scrub that found what it should not.
+/// Tells the writer to stop when dropped, also after a failed assertion.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -57,7 +58,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Makes files, overwrites, removes, snapshots, deletes and commits, until it is told to stop.
+/// Makes files, overwrites, removes, snapshots, deletes and commits, until it must stop.
 fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Written {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let bare = filesystem.view().resolve(root, b"/bare", Follow::All).unwrap();
@@ -77,7 +78,7 @@ fn write(filesystem: &WritableFilesystem, stop: &AtomicBool, seed: u64) -> Writt
             .create(root, name.as_bytes(), &NewInode::of_root(0o644))
             .and_then(|file| filesystem.write_at(file, FileOffset::MIN, &content));
         let block = random.bytes(4096, false);
-        // After a snapshot it needs new space.
+        // After a snapshot, an overwrite needs new space.
         let made =
             made.and_then(|_| filesystem.write_at(bare, FileOffset::new(4096 * (number % 30)), &block));
         if number >= 20 {
@@ -120,7 +121,7 @@ fn scrub_beside(filesystem: &WritableFilesystem, limit: Option<ByteCount>) -> Re
     scrub.report()
 }
 
-/// Uses of the file `a`, which nobody changes.
+/// Returns the uses of the file `a`, which no thread changes.
 fn uses_of_a(lab: &Lab) -> Vec<Use> {
     let filesystem = lab.open().unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -136,7 +137,7 @@ fn uses_of_a(lab: &Lab) -> Vec<Use> {
     uses
 }
 
-/// Places 64 KiB from each other on the first device, in the first copy.
+/// Returns offsets 64 KiB apart on the first device, in the first copy.
 fn places(uses: &[Use]) -> Vec<u64> {
     let first = |used: &&Use| used.device == 0 && used.content == MappingContent::Data { copy: 1 };
     let places = |used: &Use| (used.physical..used.physical + used.length as u64).step_by(65536);
@@ -145,7 +146,7 @@ fn places(uses: &[Use]) -> Vec<u64> {
     found
 }
 
-/// The address of a place on the first device.
+/// Returns the logical address of an offset on the first device.
 fn logical_of(uses: &[Use], place: u64) -> u64 {
     let holds = |used: &&Use| {
         used.device == 0
@@ -156,14 +157,15 @@ fn logical_of(uses: &[Use], place: u64) -> u64 {
     used.logical.get() + (place - used.physical)
 }
 
-/// How long each of twelve runs takes, three for each of four profiles: `BUTTRESS_SOAK_SECONDS` gives all of them together.
+/// Returns the length of each of twelve runs, three for each of four profiles.
+/// `BUTTRESS_SOAK_SECONDS` sets their sum.
 fn seconds() -> u64 {
     let all = std::env::var("BUTTRESS_SOAK_SECONDS").map(|text| text.parse::<u64>().unwrap());
     all.map_or(1, |all| all.div_ceil(12))
 }
 
 #[test]
-fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
+fn scrub_beside_writer_finds_exactly_the_damage() {
     for (profile, devices) in [
         (Profile::Dup, 1),
         (Profile::Raid1, 2),
@@ -176,7 +178,7 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
         })
         .unwrap();
         let mut uses = uses_of_a(&lab);
-        // Parity changes with whatever shares its rows.
+        // Parity changes with every write to its row, so only copies are damaged.
         uses.retain(Use::is_copy);
         let before = lab.contents(&uses);
         let mut random = support::random(3);
@@ -216,7 +218,8 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
             };
             let (mut alone, mut beside, mut limited) =
                 (Written::default(), Written::default(), Written::default());
-            // By turns: what else the machine does, and how full the volume is, is then the same for all.
+            // The runs alternate, so that the load of the machine and the fill of the volume are
+            // the same for all.
             for turn in 0..u64::from(SLICES) {
                 let is_first = turn == 0;
                 beside.add(&for_a_while(turn * 3 + 1, &mut || round(None, is_first)));
@@ -244,7 +247,8 @@ fn beside_a_writer_what_was_damaged_is_found_and_nothing_else() {
     }
 }
 
-/// One copy has what is written in place, the other does not have it yet when a scrub comes by: it waits, and finds nothing.
+/// During a write in place, one copy has the new data before the other. A scrub at that moment
+/// waits, and finds no error.
 #[test]
 fn copies_that_are_being_written_are_waited_for() {
     let lab = Lab::new(&Make {
@@ -272,7 +276,8 @@ fn copies_that_are_being_written_are_waited_for() {
     let gate = Arc::clone(&gates[second.device]);
     let at = second.physical;
     let (own, own_gate) = (filesystem.clone(), Arc::clone(&gate));
-    // The scrub has looked at the superblocks, for which nothing may be written, when it first asks for the state.
+    // The scrub first requests the state after it has checked the superblocks, during which no
+    // commit may write.
     let writing = Arc::new(Mutex::new(None));
     let begins = Arc::clone(&writing);
     let scrubbing = WatchedThread::start(move || {
@@ -311,7 +316,7 @@ fn copies_that_are_being_written_are_waited_for() {
     lab.require_sound();
 }
 
-/// The addresses of a file's extents.
+/// Returns the addresses of a file's extents.
 fn addresses(filesystem: &WritableFilesystem, name: &str) -> Vec<Logical> {
     let view = filesystem.view();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -326,7 +331,7 @@ fn addresses(filesystem: &WritableFilesystem, name: &str) -> Vec<Logical> {
     extents.collect()
 }
 
-/// Where the chunks of data begin, and where on the first device.
+/// Returns the logical addresses of data chunks, and their offsets on the first device.
 fn data_chunks(filesystem: &WritableFilesystem) -> Vec<(Logical, Physical)> {
     let map = filesystem.view().volume().chunk_map();
     let is_data = |chunk: &&Arc<MappedChunk>| chunk.chunk().profile.contains(BlockGroupFlags::DATA);
@@ -334,7 +339,7 @@ fn data_chunks(filesystem: &WritableFilesystem) -> Vec<(Logical, Physical)> {
     map.chunks().iter().filter(is_data).map(place).collect()
 }
 
-/// Writes files of 1 MiB until it is enough; their names.
+/// Writes files of 1 MiB until `is_enough`. Returns their names.
 fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn() -> bool) -> Vec<String> {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let mut random = support::random(stem.len() as u64);
@@ -352,10 +357,10 @@ fn write_until(filesystem: &WritableFilesystem, stem: &str, is_enough: &dyn Fn()
     names
 }
 
-/// While a scrub goes on, files are removed, and with them the chunks that they were in; new files get a chunk that has the
-/// addresses of one that the scrub is still to come to, and lies elsewhere.
+/// During a scrub, files are removed together with their chunks. New files get a chunk at other
+/// places, with the addresses of a removed chunk that the scrub has not reached.
 #[test]
-fn chunks_that_go_and_come_beside_a_scrub_are_no_error() {
+fn chunks_removed_and_made_during_scrub_are_no_error() {
     let lab = Lab::new(&Make::new(Profile::Single, 1)).unwrap();
     let filesystem = WritableFilesystem::new(lab.open().unwrap(), WriteOptions::default()).unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -363,7 +368,7 @@ fn chunks_that_go_and_come_beside_a_scrub_are_no_error() {
     let before = data_chunks(&filesystem);
     let (kept, last) = (before[3].0, before[4]);
     let change = || {
-        // One chunk that is empty is kept at hand: of three two go.
+        // An empty chunk is kept, so two of three are removed.
         for name in &names {
             let in_kept = |at: &Logical| (kept..last.0).contains(at);
             if !addresses(&filesystem, name).iter().all(in_kept) {
@@ -437,7 +442,8 @@ fn what_readers_pass_over_is_mended_behind_them() {
         let expected = read();
         let mut random = support::random(4);
         let mut damaged = 0;
-        // In all copies by turns: whichever are read, some of what is passed over is in each group.
+        // The damage alternates between copies, so each group has a bad copy whichever copies are
+        // read.
         let copies: Vec<&Use> = uses
             .iter()
             .filter(|used| used.is_data && used.is_copy())
@@ -454,7 +460,7 @@ fn what_readers_pass_over_is_mended_behind_them() {
             lab.spies[copy.device].put(at, &random.bytes(4096, false));
             damaged += 1;
         }
-        // Several readers, who all get what was written.
+        // All of several readers get the written content.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| assert!(read() == expected, "{profile}"));
@@ -465,7 +471,7 @@ fn what_readers_pass_over_is_mended_behind_them() {
         assert_eq!(healed.uncorrectable, 0, "{profile}: {healed:?}");
         assert_eq!(healed.corrected, damaged, "{profile}: {healed:?}");
         assert!(lab.contents(&uses) == before, "{profile}");
-        // Nothing is left to be passed over.
+        // No bad copy remains.
         let faults = filesystem.view().volume().faults().total();
         assert!(read() == expected);
         assert_eq!(filesystem.view().volume().faults().total(), faults, "{profile}");

@@ -1,4 +1,5 @@
-//! The same damage given to the kernel's scrub and to ours: what each finds, and what is left afterwards. The table is printed.
+//! Compares the kernel's scrub with this crate's on the same damage: the errors found, and the
+//! final state. Prints the table.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -28,7 +29,7 @@ use support::images::{open, summed};
 use support::{Use, uses_of};
 use zerocopy::FromBytes;
 
-/// What is done to a volume.
+/// A function that damages a volume.
 type Damage = fn(&[Device], &[Use], &mut Random) -> Result<()>;
 
 fn data(used: &&Use) -> bool {
@@ -52,7 +53,7 @@ fn rot_tree(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()>
     Ok(devices[0].write(used.physical + 4096, &random.bytes(4096, false))?)
 }
 
-/// Changes a block's header, and mends its checksum.
+/// Changes a block's header, and updates its checksum.
 fn rewrite(device: &Device, used: &Use, change: impl FnOnce(&mut RawHeader)) -> Result<()> {
     let mut block = device.read(used.physical, used.length)?.to_vec();
     let (header, _) = RawHeader::mut_from_prefix(&mut block).map_err(|_| anyhow::anyhow!("short"))?;
@@ -99,7 +100,7 @@ fn rot_parity(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<(
     Ok(devices[used.device].write(used.physical, &random.bytes(4096, false))?)
 }
 
-/// Data and parity of one row, at the same place.
+/// Damages data and parity of one row at the same offset.
 fn rot_two(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
     let used = uses.iter().find(data).context("no data")?;
     let its = |other: &&Use| other.content == MappingContent::P && other.logical == used.logical;
@@ -108,7 +109,7 @@ fn rot_two(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> 
     Ok(devices[parity.device].write(parity.physical, &random.bytes(4096, false))?)
 }
 
-/// So many blocks beside each other, of whatever is there.
+/// The number of adjacent blocks that a burst damages.
 const BURST: u64 = 100;
 
 fn rot_burst(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
@@ -124,7 +125,7 @@ fn rot_burst(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()
     Ok(())
 }
 
-/// All that is in use of a device, but for its superblocks.
+/// Damages everything in use on a device, except its superblocks.
 fn rot_device(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
     for used in uses.iter().filter(|used| used.device == 1) {
         devices[1].write(used.physical, &random.bytes(used.length, false))?;
@@ -132,7 +133,7 @@ fn rot_device(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<(
     Ok(())
 }
 
-/// All copies of a sector: nobody can mend that.
+/// Damages all copies of a sector, which cannot be repaired.
 fn rot_all_copies(devices: &[Device], uses: &[Use], random: &mut Random) -> Result<()> {
     let first = uses.iter().find(data).context("no data")?;
     for used in uses.iter().filter(|used| used.logical == first.logical) {
@@ -152,10 +153,10 @@ fn counters(images: &[PathBuf], read_only: bool) -> Result<Counters> {
     Ok(scrub.report().totals())
 }
 
-/// Errors that the kernel's scrub counts, how many of them it says that it corrected, and how many that it cannot.
+/// Returns the kernel's counts of errors, of corrected errors, and of uncorrectable errors.
 fn kernels(images: &[PathBuf]) -> Result<[u64; 3]> {
     let mount = Mount::new(images, "noatime")?;
-    // It ends with 3 where something is uncorrectable.
+    // The command exits with 3 if an error is uncorrectable.
     let told = Command::new(newest("btrfs"))
         .args(["scrub", "start", "-B", "-R"])
         .arg(mount.path())
@@ -193,7 +194,7 @@ fn row(volume: &Volume, what: &str, damage: Damage) -> Result<()> {
     let ours = copies(&volume.images, "own")?;
     for images in [&theirs, &ours] {
         let (devices, filesystem) = open(images)?;
-        // Of data without checksums nobody can tell.
+        // Errors of data without checksums cannot be detected.
         let summed = summed(&filesystem)?;
         let mut uses = uses_of(&filesystem)?;
         let is_known = |used: &Use| {
@@ -217,7 +218,7 @@ fn row(volume: &Volume, what: &str, damage: Damage) -> Result<()> {
         own.uncorrectable_errors,
     );
     ensure!(own.errors() > 0, "{what} on {profile} devices: not found");
-    // What is left is what cannot be mended, in each copy.
+    // Each copy keeps exactly the errors that cannot be repaired.
     ensure!(
         left == own.uncorrectable_errors,
         "{what}: {left} errors are left, {} cannot be mended",

@@ -1,4 +1,5 @@
-//! Repairs and replacements that are cut off at every write: nothing is lost, and what was begun goes on or is given up.
+//! Tests that cut repairs and replacements at every write: nothing is lost, and the job continues
+//! or is given up.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -23,13 +24,13 @@ use std::sync::Arc;
 use support::replacing::{check_files, open, run, spoil, tolerated, writable};
 use support::{Lab, Make, REDUNDANT, Spy, Use};
 
-/// Cuts that are tried of each run, unless `BUTTRESS_SOAK` asks for all.
+/// The cuts that each run tries, unless `BUTTRESS_SOAK` requests all.
 const CUTS: usize = 16;
 
-/// Looks at the images of a crash, which a text describes.
+/// A function that inspects the images of a crash; the text describes the crash.
 type Tried<'a> = dyn FnMut(&[Arc<dyn Backend>], &str) + 'a;
 
-/// What is there of writes that were in doubt: all but those to a device that was slow to write.
+/// Returns the images of a crash that keep all writes in doubt, except those to one slow device.
 fn all_but(history: &History, cut: usize, slow: usize) -> Vec<Arc<dyn Backend>> {
     let of_slow: Vec<bool> = history
         .events()
@@ -38,7 +39,8 @@ fn all_but(history: &History, cut: usize, slow: usize) -> Vec<Arc<dyn Backend>> 
     history.images_with(cut, &mut |number, _, _| !of_slow[number])
 }
 
-/// Tries cuts, each with all, with nothing, with some of what was in doubt, and with all but what was to go to the last device.
+/// Tries cuts, each with all, none, and some of the writes in doubt, and with all except those to
+/// the last device.
 fn each_cut(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>) {
     let all = std::env::var_os("BUTTRESS_SOAK").is_some();
     let step = if all { 1 } else { cuts.len().div_ceil(CUTS) };
@@ -67,8 +69,9 @@ fn each_cut(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>
     );
 }
 
-/// Cuts right after the last device was given a primary superblock, each with all that was in doubt but the other blocks of
-/// that device: a drive may write what it was given last first. What its superblock leads to must have been flushed before.
+/// Tries cuts directly after a primary superblock of the last device, each without that device's
+/// other writes in doubt. A drive may write its last request first, so all blocks under the
+/// superblock must have been flushed before.
 fn each_superblock(what: &str, history: &History, cuts: &[usize], tried: &mut Tried<'_>) {
     let last = history.images_at(0, Cut::NoneKept).len() - 1;
     let (mut after, mut blocks) = (Vec::new(), Vec::new());
@@ -105,8 +108,9 @@ fn all_cuts(history: &History) -> Vec<usize> {
     (0..=history.len()).collect()
 }
 
-/// Cuts at which all that was written to some devices, but for superblocks, is durable: no row is half written. What a row
-/// of RAID5 or RAID6 held on a device that is missing is lost when it is: the write hole.
+/// Returns cuts at which all writes to some devices, except superblocks, are durable, so that no
+/// row is half-written. A half-written row of RAID5 or RAID6 loses the data of a missing device:
+/// the write hole.
 fn cuts_of_whole_rows(history: &History, devices: usize) -> Vec<usize> {
     let mut open = vec![false; devices];
     let mut cuts = vec![0];
@@ -134,14 +138,14 @@ fn record(crashes: &CrashLab, spies: &[Arc<Spy>]) -> Vec<Device> {
     spies.iter().map(record).collect()
 }
 
-/// A device that is replaced, in a crash's images: those of the volume, then the target.
+/// A replacement in the images of a crash: those of the volume, then the target.
 struct Replacement {
     source: usize,
     is_missing: bool,
 }
 
 impl Replacement {
-    /// What is found after a crash, brought to its end; the devices of the volume then.
+    /// Completes the state found after a crash. Returns the devices of the volume then.
     fn recover(&self, images: &[Arc<dyn Backend>], what: &str) -> Vec<Device> {
         let (target, own) = images.split_last().unwrap();
         let is_there = |(number, _): &(usize, &Arc<dyn Backend>)| !self.is_missing || *number != self.source;
@@ -154,11 +158,11 @@ impl Replacement {
         in_place[self.source] = device(target);
         let filesystem = match open(with_target()) {
             Ok(filesystem) => filesystem,
-            // Both say that they are the device: the old one was not wiped yet.
+            // Both devices claim to be the device, because the old one was not wiped yet.
             Err(error) if error.to_string().contains("same") || error.to_string().contains("uuid") => {
                 return in_place;
             }
-            // The target has no superblock yet, or the source none any more.
+            // The target has no superblock yet, or the source has none any more.
             Err(_) => {
                 let is_finished = open(in_place.clone()).is_ok_and(|filesystem| {
                     replacement_item(&filesystem)
@@ -189,9 +193,10 @@ impl Replacement {
                 filesystem.close().unwrap();
                 in_place
             }
-            // The newest superblocks say that it is finished. Those of a source that is missing do not matter.
+            // The newest superblocks record the replacement as finished. Superblocks of a missing
+            // source do not matter.
             Some(ReplaceState::Finished) if self.is_missing => in_place,
-            // Those of the target came no further: the source is whole.
+            // The target's superblocks are older, so the source is complete.
             _ => without(),
         }
     }
@@ -220,7 +225,8 @@ fn scrub(devices: Vec<Device>, read_only: bool, what: &str) -> Report {
     report
 }
 
-/// Everything is right, but for superblocks of a commit that was cut off, and for the write hole.
+/// Requires that everything is right, except superblocks of an interrupted commit, and the write
+/// hole.
 fn require_sound(devices: Vec<Device>, what: &str) {
     let report = scrub(devices, true, what);
     let is_left = |damage: &&Damage| damage.part == Part::Superblock || damage.cause == Cause::Parity;
@@ -228,7 +234,7 @@ fn require_sound(devices: Vec<Device>, what: &str) {
     assert!(damages.is_empty(), "{what}: {damages:#?}");
 }
 
-/// The files of a lab, with what they hold.
+/// Returns the files of a lab, with their content.
 fn files(lab: &Lab) -> Vec<(String, Vec<u8>)> {
     let filesystem = lab.open().unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -300,7 +306,7 @@ fn a_replacement_of_a_missing_device_that_is_cut_off_goes_on_or_is_given_up() {
     }
 }
 
-/// Spoils as much as the profile can do without: whole devices' worth of it, and the primary superblock of one.
+/// Damages as much as the profile can repair: whole devices, and the primary superblock of one.
 fn spoil_all(lab: &Lab, uses: &[Use], profile: Profile) {
     if profile == Profile::Dup {
         let first = |used: &&Use| used.content == MappingContent::Data { copy: 1 };
@@ -333,7 +339,7 @@ fn a_repair_that_is_cut_off_loses_nothing() {
         drop((scrub_all, filesystem));
         let mut tried = |images: &[Arc<dyn Backend>], what: &str| {
             let devices: Vec<Device> = images.iter().map(device).collect();
-            // Before anything more is mended, and after.
+            // Check before and after further repairs.
             check_files(&open(devices.clone()).unwrap(), &expected);
             let report = scrub(devices.clone(), false, what);
             assert!(!report.has_uncorrectable(), "{what}: {:#?}", report.damages);
@@ -349,12 +355,12 @@ fn a_repair_that_is_cut_off_loses_nothing() {
     }
 }
 
-/// How many writes and flushes before the target's superblock takes the source's id are cut, too.
+/// How many writes and flushes before the target's superblock gets the source's id are also cut.
 const BEFORE_THE_EXCHANGE: usize = 12;
 
-/// Whether a set of devices opens, and everything in it is right.
+/// Returns whether a set of devices opens, with everything in it right.
 fn is_whole(devices: &[Device], expected: &[(String, Vec<u8>)], what: &str) -> bool {
-    // None may be missing.
+    // No device may be missing.
     let Ok(filesystem) = OpenOptions::new(devices.to_vec()).open() else {
         return false;
     };
@@ -364,8 +370,8 @@ fn is_whole(devices: &[Device], expected: &[(String, Vec<u8>)], what: &str) -> b
     true
 }
 
-/// Cuts at every write and flush of the end of a replacement, until the last superblock is wiped. The volume opens from
-/// the devices with the source, or from those with the target.
+/// Cuts at every write and flush at the end of a replacement, until the last superblock is wiped.
+/// The volume opens from the devices with the source, or from those with the target.
 #[test]
 fn cut_at_the_end_of_a_replacement_leaves_one_of_the_sets() {
     for (profile, devices) in [(Profile::Single, 1), (Profile::Raid0, 2)]

@@ -1,5 +1,5 @@
-//! Damage at known places of small volumes: everything that can be repaired is, byte for byte, nothing else is touched, and
-//! what cannot be is named.
+//! Tests of damage at known places of small volumes: scrub repairs everything repairable byte for
+//! byte, touches nothing else, and reports the rest.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -22,7 +22,7 @@ use zerocopy::FromBytes;
 
 const BLOCK: usize = 4096;
 
-/// All blocks of all uses.
+/// Returns all blocks of all uses.
 fn blocks(uses: &[Use]) -> Vec<(Use, u64)> {
     let blocks = |used: &Use| {
         let used = used.clone();
@@ -33,7 +33,7 @@ fn blocks(uses: &[Use]) -> Vec<(Use, u64)> {
     uses.iter().flat_map(blocks).collect()
 }
 
-/// How many blocks are tried over all profiles, unless all are: `BUTTRESS_SOAK` asks for that.
+/// The number of blocks tried over all profiles; `BUTTRESS_SOAK` requests all.
 const TRIED: usize = 2000;
 
 #[test]
@@ -107,7 +107,7 @@ fn a_device_of_noise_is_written_anew() {
             for used in uses.iter().filter(|used| used.device == lost) {
                 lab.spies[lost].put(used.physical, &random.bytes(used.length, false));
             }
-            // The second superblock, too.
+            // The second superblock is damaged too.
             lab.spies[lost].put(64 << 20, &random.bytes(BLOCK, false));
             let report = lab.scrub().unwrap();
             let totals = report.totals();
@@ -119,9 +119,9 @@ fn a_device_of_noise_is_written_anew() {
     }
 }
 
-/// Runs of blocks that lie beside each other on one device, as a scratch or a cable leaves them.
+/// Damages runs of adjacent blocks on one device, like a scratch or a bad cable.
 #[test]
-fn bursts_are_mended_and_nothing_else_is_touched() {
+fn bursts_are_repaired_and_nothing_else_is_touched() {
     let mut random = support::random(12);
     for (profile, devices) in REDUNDANT {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
@@ -131,7 +131,8 @@ fn bursts_are_mended_and_nothing_else_is_touched() {
             let hit = &uses[random.below(uses.len() as u64) as usize];
             let start = hit.physical + random.below(hit.length as u64 / BLOCK as u64) * BLOCK as u64;
             let end = start + (1 + random.below(64)) * BLOCK as u64;
-            // One copy of what is twice on its device; what lies between is not in use.
+            // Damage one copy of content that is twice on its device. The space between is not in
+            // use.
             let mut spoilt = 0;
             for used in uses.iter().filter(|used| used.device == hit.device) {
                 let range = start.max(used.physical)..end.min(used.physical + used.length as u64);
@@ -152,7 +153,7 @@ fn bursts_are_mended_and_nothing_else_is_touched() {
             for (device, writes) in lab.take_writes().into_iter().enumerate() {
                 for write in writes {
                     assert_eq!(device, hit.device, "{what}");
-                    // A tree block is written whole.
+                    // A tree block is damaged as a whole.
                     let block = 16384;
                     assert!(
                         start < write.end + block && write.start < end + block,
@@ -166,14 +167,14 @@ fn bursts_are_mended_and_nothing_else_is_touched() {
     }
 }
 
-/// Uses that share a row with a use of data, by column: two of them are spoilt in the same place.
+/// Uses that share a row with a use of data, by column. Two of them are damaged at the same offset.
 #[test]
 fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
     let lab = Lab::new(&Make::new(Profile::Raid6, 5)).unwrap();
     let uses = lab.uses().unwrap();
     let before = lab.contents(&uses);
     let mut random = support::random(3);
-    // A row that is full of data: three uses with one place of P.
+    // A row full of data has three uses with the same `P`.
     let place_of = |data: &Use, parity: MappingContent| {
         let is_its = |used: &&Use| used.content == parity && used.logical == data.logical;
         uses.iter().find(is_its)
@@ -230,12 +231,12 @@ fn raid6_with_two_wrong_in_a_row_is_mended_and_with_three_is_told() {
         let Outcome::Uncorrectable { tried } = &damage.outcome else {
             panic!("{damage}");
         };
-        // Its own place, and the two other columns.
+        // The list has its own place, and the two other columns.
         assert_eq!(tried.len(), 3, "{tried:?}");
     }
 }
 
-/// A tree block as an older transaction left it, and one that belongs elsewhere.
+/// A tree block of an older transaction, and a tree block that belongs elsewhere.
 #[test]
 fn lost_and_misdirected_writes_are_told_from_rot_and_mended() {
     for (profile, devices) in REDUNDANT {
@@ -271,7 +272,7 @@ fn lost_and_misdirected_writes_are_told_from_rot_and_mended() {
         );
         assert_eq!(report.totals().verify_errors, 1);
         assert!(lab.contents(&uses) == before, "{profile}");
-        // The device's statistics are counted up with the next commit.
+        // The next commit adds to the device's statistics.
         let filesystem = lab.open().unwrap();
         spy.put(used.physical, &old);
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
@@ -342,7 +343,7 @@ fn superblocks_are_mended_from_each_other() {
         );
         assert_eq!(lab.spies[device].read(at, BLOCK), before[number]);
     }
-    // One that missed commits.
+    // A superblock of a device that missed commits.
     let (device, at) = places[3];
     let good = Superblock::check(&before[3], Physical::new(at)).unwrap();
     let generation = Generation::new(good.generation.get() - 1);
@@ -351,7 +352,7 @@ fn superblocks_are_mended_from_each_other() {
     let report = lab.scrub().unwrap();
     assert_eq!(report.totals().super_errors, 1, "{:#?}", report.damages);
     assert_eq!(lab.spies[device].read(at, BLOCK), before[3]);
-    // One of another device.
+    // A superblock of another device.
     let other = lab.spies[1].read(64 << 20, BLOCK);
     lab.spies[0].put(64 << 20, &other);
     let report = lab.scrub().unwrap();
@@ -383,7 +384,7 @@ fn what_is_beyond_repair_is_named_with_every_place_tried() {
         assert!(damage.to_string().contains("tried: copy 2 on device"), "{damage}");
     }
     assert!(lab.contents(&uses) == before);
-    // A device that loses what is written to it.
+    // A device that drops writes to it.
     lab.spies[0].put(copies[0].physical, &before[0][..BLOCK]);
     let lab = Lab::new(&Make::new(Profile::Raid1, 2)).unwrap();
     let used = lab.uses().unwrap().into_iter().find(|used| used.is_data).unwrap();
@@ -399,7 +400,7 @@ fn what_is_beyond_repair_is_named_with_every_place_tried() {
 }
 
 #[test]
-fn copies_without_checksums_that_differ_are_told_and_left() {
+fn differing_copies_without_checksums_are_reported_only() {
     for (profile, devices) in REDUNDANT {
         let make = Make {
             bare: true,
@@ -430,7 +431,7 @@ fn copies_without_checksums_that_differ_are_told_and_left() {
         );
         assert_eq!(totals.corrected_errors, 0, "{:#?}", report.damages);
         assert!(lab.contents(&uses) == before, "{profile}");
-        // What was reserved and never written may differ.
+        // Preallocated data that was never written may differ.
         let scrub = Scrub::new(&filesystem, Options::default(), Progress::new()).unwrap();
         let scrub = scrub.asking(&|_, _, _| Vec::new());
         scrub.run().unwrap();
@@ -443,7 +444,7 @@ fn copies_without_checksums_that_differ_are_told_and_left() {
     }
 }
 
-/// Whether data has no checksum, as the checksum tree says.
+/// Returns whether data has no checksum in the checksum tree.
 fn is_bare(filesystem: &buttress_fs::Filesystem, used: &Use) -> bool {
     use buttress_format::{ChecksumItem, Key};
     let tree = filesystem.tree(TreeId::CHECKSUM).unwrap();

@@ -1,4 +1,5 @@
-//! Writes into rows of RAID5 and RAID6 whose other data is damaged: parity keeps what it can still give back.
+//! Tests of writes into rows of RAID5 and RAID6 with other damaged data: parity can still rebuild
+//! that data afterwards.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

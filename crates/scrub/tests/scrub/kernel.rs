@@ -1,5 +1,5 @@
-//! Volumes that the kernel made and filled, spoilt on one device, mended here; then `btrfs check`, the kernel's own scrub and
-//! its mount say whether all is as it was.
+//! Tests of volumes that the kernel made, damaged on one device and repaired here. `btrfs check`,
+//! the kernel's scrub and its mount then find no error.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -26,13 +26,13 @@ use std::process::Command;
 use support::images::{open, summed};
 use support::{Use, uses_of};
 
-/// Spoils a third of the blocks of one device; how many.
+/// Damages a third of the blocks of one device. Returns their number.
 fn spoil(images: &[PathBuf], seed: u64) -> Result<usize> {
     let (devices, filesystem) = open(images)?;
     let mut random = Random::new(seed);
     let lost = random.below(devices.len() as u64) as usize;
     let summed = summed(&filesystem)?;
-    // Without checksums nothing can be told, and parity over it nothing either.
+    // Damage of data without checksums cannot be detected, nor damage of parity over it.
     let is_known = |used: &Use, at: u64| {
         let logical = used.logical.get() + at;
         !used.is_data || summed.iter().any(|range| range.contains(&logical))
@@ -97,7 +97,7 @@ fn mended(data: &'static str, metadata: &'static str, devices: u32, checksum: &'
 }
 
 #[test]
-fn the_kernel_finds_nothing_where_all_was_mended() {
+fn kernel_finds_no_error_after_repair() {
     if skips(kernel_missing()) {
         return;
     }

@@ -1,4 +1,5 @@
-//! Scrubs, replacements and resynchronisations: damage of every kind, crashes at every write, and the kernel beside them.
+//! Tests of scrubs, replacements and resynchronisations: damage of every kind, crashes at every
+//! write, and the kernel.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

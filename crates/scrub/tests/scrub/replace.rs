@@ -1,4 +1,4 @@
-//! Devices are replaced on every profile: there, missing, damaged; beside a writer.
+//! Tests that replace devices on every profile: present, missing, or damaged; and beside a writer.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -26,22 +26,22 @@ use support::replacing::{
 };
 use support::{Lab, Make, REDUNDANT, Spy, Use};
 
-/// What is to be true of the device that goes.
+/// The state of the replaced device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// It is good.
+    /// The device is good.
     There,
-    /// It is good, and read only where nothing else helps.
+    /// The device is good, and read only if no other device helps.
     Avoided,
-    /// A third of its blocks is noise.
+    /// A third of its blocks are noise.
     Rotten,
-    /// It is gone.
+    /// The device is missing.
     Missing,
-    /// It is gone, and a third of another device's blocks is noise.
+    /// The device is missing, and a third of another device's blocks are noise.
     MissingAndMore,
-    /// It is good, and a third of another device's blocks is noise.
+    /// The device is good, and a third of another device's blocks are noise.
     ThereAndMore,
-    /// A third of its blocks is noise, and of another device's blocks.
+    /// A third of its blocks and of another device's blocks are noise.
     RottenAndMore,
 }
 
@@ -54,7 +54,7 @@ impl Source {
         matches!(self, Self::Rotten | Self::RottenAndMore)
     }
 
-    /// Whether another device is damaged, too.
+    /// Returns whether another device is damaged too.
     const fn and_more(self) -> bool {
         matches!(
             self,
@@ -95,7 +95,7 @@ fn replaced(profile: Profile, devices: usize, lost: usize, source: Source, bare:
     }
     let (bytes, ..) = finished(run(&filesystem), &what);
     assert_eq!(bytes, ByteCount::ZERO, "{what}");
-    // It goes on being written to, at once.
+    // The volume accepts writes at once.
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     filesystem
         .create(root, b"after", &NewInode::of_root(0o644))
@@ -127,7 +127,7 @@ fn a_device_of_each_profile_is_replaced() {
         .into_iter()
         .chain(REDUNDANT)
     {
-        // Where the other copy would be right, too, nothing else tells of data without checksums.
+        // If the other copy were right too, nothing else would verify data without checksums.
         replaced(profile, devices, devices - 1, Source::There, true);
         if tolerated(profile) > 0 {
             replaced(profile, devices, 0, Source::Avoided, false);
@@ -144,9 +144,10 @@ fn a_device_of_each_profile_is_replaced() {
     }
 }
 
-/// Parity for the target is computed from data that passed its check: none is read, neither the source's own nor the other one.
+/// Parity for the target is computed from verified data: no parity is read, neither the source's
+/// nor the other one.
 #[test]
-fn no_parity_is_read_where_all_data_has_checksums() {
+fn parity_is_not_read_if_all_data_has_checksums() {
     for (profile, devices) in [(Profile::Raid5, 3), (Profile::Raid6, 5)] {
         for lost in 0..devices {
             let lab = Lab::new(&Make::new(profile, devices)).unwrap();
@@ -241,8 +242,9 @@ fn a_device_is_replaced_beside_a_writer() {
     }
 }
 
-/// A volume of which the device `lost` was replaced by one that held noise. When the metadata was copied and its data not yet,
-/// files were made: their tree blocks lie where the copy has been, in rows that were free then, of which parts stay free.
+/// Makes a volume whose device `lost` was replaced by one that held noise. Files are made after
+/// metadata was copied and before its data was. Their tree blocks are in already copied rows that
+/// were free, and of which parts stay free.
 fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (Lab, Vec<(String, Vec<u8>)>) {
     let what = format!("{profile}, device {lost} of {devices}");
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
@@ -274,7 +276,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     let mut random = support::random(17);
     let mut files = Vec::new();
     for number in 0..30 {
-        // Content that lies in the tree.
+        // The content is inline.
         let (name, content) = (format!("behind-{number}"), random.bytes(1500, false));
         let file = filesystem
             .create(root, name.as_bytes(), &NewInode::of_root(0o644))
@@ -291,7 +293,7 @@ fn written_behind_the_copy(profile: Profile, devices: usize, lost: usize) -> (La
     (lab_with_target(&lab, lost, target), files)
 }
 
-/// Shapes whose rows have parity.
+/// Profiles with parity, each with a number of devices.
 const ROWS: [(Profile, usize); 3] = [(Profile::Raid5, 3), (Profile::Raid5, 4), (Profile::Raid6, 5)];
 
 #[test]
@@ -314,7 +316,8 @@ fn what_is_written_behind_the_copy_outlives_the_loss_of_other_devices() {
             let uses = lab.uses().unwrap();
             let before = lab.contents(&uses);
             for first in 1..devices {
-                // As many as the profile can do without, the target among those that stay.
+                // As many devices are removed as the profile can lose; the target is not among
+                // them.
                 let gone = (0..tolerated(profile)).map(|next| 1 + (first - 1 + next) % (devices - 1));
                 let gone: Vec<usize> = gone.map(|behind| (lost + behind) % devices).collect();
                 for used in uses.iter().filter(|used| gone.contains(&used.device)) {
@@ -364,16 +367,16 @@ fn a_target_that_missed_a_commit_is_filled_anew() {
     filesystem
         .start_replacement(DeviceId::new(1), target.device(), false)
         .unwrap();
-    // As if half of it had been copied.
+    // Pretend that half of the device was copied.
     filesystem.set_replacement_progress(Physical::new(200 << 20), ReplaceState::Suspended, 0);
     filesystem.close().unwrap();
-    // Without the target nobody writes, but for giving it up.
+    // Without the target, only cancelling the replacement may write.
     let error = writable(lab.devices()).unwrap_err();
     assert!(error.to_string().contains("replace cancel"), "{error}");
     let with_target = || [lab.devices(), vec![target.device()]].concat();
     let mut half = writable(with_target()).unwrap();
     assert_eq!(half.replacement().unwrap().cursor_left, Physical::new(200 << 20));
-    // A commit that the target takes no part in.
+    // The target misses a commit.
     half.abandon();
     let backup = lab.spies[0].read(65536, 4096);
     target.lose_writes();

@@ -1,4 +1,5 @@
-//! Replacing beside the kernel's: what it started is brought to its end here, and what was begun here there.
+//! Tests of replacements with the kernel: this crate completes replacements of the kernel, and the
+//! kernel completes those of this crate.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -43,7 +44,7 @@ fn state(images: &[PathBuf]) -> Result<Option<ReplaceState>> {
     Ok(replacement_item(&filesystem)?.map(|item| item.state))
 }
 
-/// What the kernel and btrfs-progs find in a volume whose device was replaced.
+/// Requires that the kernel and btrfs-progs find no error in a volume whose device was replaced.
 fn is_replaced(what: &str, manifest: &Manifest, images: &[PathBuf]) -> Result<()> {
     is_whole(what, manifest, images, |mount| {
         let status = status(mount)?;
@@ -74,7 +75,7 @@ const SHAPES: [Shape; 9] = [
     ("raid6", "raid6", 4),
 ];
 
-/// Does something with a volume of each shape that the kernel made.
+/// Runs `tried` on a volume of each shape that the kernel made.
 fn with_each(shapes: &[Shape], device_mib: u64, tried: impl Fn(&Shape, &Volume) -> Result<()>) {
     for shape @ (data, metadata, devices) in shapes {
         let volume = make(&Specification {
@@ -91,7 +92,7 @@ fn with_each(shapes: &[Shape], device_mib: u64, tried: impl Fn(&Shape, &Volume) 
     }
 }
 
-/// Replaces to the end, and nothing may be lost.
+/// Completes a replacement, which must lose nothing.
 fn finish(filesystem: WritableFilesystem) -> Result<()> {
     let ended = Replace::new(filesystem.clone(), ReplaceOptions::default(), Progress::new()).run()?;
     let is_whole = matches!(
@@ -107,7 +108,7 @@ fn finish(filesystem: WritableFilesystem) -> Result<()> {
 }
 
 #[test]
-fn the_kernel_finds_nothing_where_a_device_was_replaced() {
+fn kernel_finds_no_error_after_replacement() {
     if skips(kernel_missing()) {
         return;
     }
@@ -157,11 +158,12 @@ fn half_way(filesystem: &WritableFilesystem) -> Result<()> {
 }
 
 #[test]
-fn the_kernel_goes_on_with_what_was_begun_here() {
+fn kernel_completes_replacement_begun_here() {
     if skips(kernel_missing()) {
         return;
     }
-    // Of a volume with one device this kernel registers no other, so that it cannot find the target.
+    // For a volume with one device this kernel registers no other device, so it cannot find the
+    // target.
     let several: Vec<Shape> = [("single", "raid1", 2), ("raid0", "dup", 2)]
         .into_iter()
         .chain(SHAPES.into_iter().skip(3))
@@ -193,7 +195,7 @@ fn the_kernel_goes_on_with_what_was_begun_here() {
     });
 }
 
-/// Has the kernel copy few bytes in a second.
+/// Limits the kernel's copy to few bytes per second.
 fn slow_down(mount: &Mount, devices: u32) -> Result<()> {
     let told = run(Command::new(newest("btrfs"))
         .args(["filesystem", "show"])
@@ -211,7 +213,7 @@ fn slow_down(mount: &Mount, devices: u32) -> Result<()> {
     Ok(())
 }
 
-/// Copies of images, beside them.
+/// Copies images, and returns the copies.
 fn copy_all(images: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let copy = |image: &PathBuf| {
         let copy = image.with_extension("copy");
@@ -221,7 +223,8 @@ fn copy_all(images: &[PathBuf]) -> Result<Vec<PathBuf>> {
     images.iter().map(copy).collect()
 }
 
-/// A volume whose device 1 the kernel is replacing, as a crash would leave it: its devices, the target last.
+/// Makes a volume whose device 1 the kernel is replacing, as a crash would leave it. Returns its
+/// devices, the target last.
 fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
     let target = new_image(volume, 1024)?;
     let mut images = volume.images.clone();
@@ -238,12 +241,12 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
         .args(["replace", "start", "-f", "1"])
         .arg(to.path())
         .arg(mount.path()))?;
-    // The command goes to the background before the kernel begins.
+    // The command runs in the background before the kernel begins.
     while status(&mount)?.contains("Never started") {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // With its superblock the target is one of the devices that the beginning was committed to, and nothing more is committed for a
-    // long time. A frozen file system would cancel it.
+    // The target has a superblock once the kernel commits the start. Nothing more is committed for
+    // a long time. A frozen file system would cancel the replacement.
     for _ in 0..1000 {
         let mut superblock = [0; 4096];
         File::open(&target)?.read_exact_at(&mut superblock, 64 << 10)?;
@@ -256,7 +259,7 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
         .args(["filesystem", "sync"])
         .arg(mount.path()))?;
     let copied = copy_all(&images);
-    // It may have come to its end since.
+    // The replacement may have finished since.
     let _ = Command::new(newest("btrfs"))
         .args(["replace", "cancel"])
         .arg(mount.path())
@@ -266,8 +269,8 @@ fn begun_by_kernel(volume: &Volume) -> Result<(Manifest, Vec<PathBuf>)> {
     Ok((manifest, copied?))
 }
 
-/// Shapes of volumes whose replacement the kernel began; the second half only with `BUTTRESS_SOAK`. Of RAID1C4 this kernel
-/// writes no superblock to the target for as long as it copies slowly.
+/// Shapes of volumes whose replacement the kernel began; the second half only with `BUTTRESS_SOAK`.
+/// On RAID1C4, this kernel writes no superblock to the target while it copies slowly.
 const BEGUN_BY_KERNEL: [Shape; 8] = [
     ("single", "dup", 1),
     ("raid1", "raid1", 2),
@@ -280,7 +283,7 @@ const BEGUN_BY_KERNEL: [Shape; 8] = [
 ];
 
 #[test]
-fn what_the_kernel_began_is_brought_to_its_end() {
+fn replacement_begun_by_kernel_is_completed() {
     if skips(kernel_missing()) {
         return;
     }

@@ -1,4 +1,5 @@
-//! Replaces a device whose bytes no copy has: lost metadata stops the replacement, lost data still reads as an error.
+//! Tests that replace a device whose bytes no copy has: lost metadata stops the replacement, lost
+//! data still reads as an error.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -40,7 +41,7 @@ fn spoil_all(lab: &Lab, logical: Logical) {
     }
 }
 
-/// The first extent of data of a file, with its places.
+/// Returns the uses of a file's first data extent.
 fn data_of(lab: &Lab, name: &str) -> Vec<Use> {
     let filesystem = lab.open().unwrap();
     let file = filesystem.open_file(location(&filesystem, name)).unwrap();
@@ -60,7 +61,7 @@ fn location(filesystem: &Filesystem, name: &str) -> Location {
     filesystem.resolve(root, path.as_bytes(), Follow::All).unwrap()
 }
 
-/// A sector of a file, or that it cannot be read.
+/// Returns a sector of a file, or the error of its read.
 fn sector(filesystem: &Filesystem, name: &str, number: u64) -> buttress_fs::Result<Vec<u8>> {
     let file = filesystem.open_file(location(filesystem, name))?;
     let mut bytes = vec![0; 4096];
@@ -68,7 +69,7 @@ fn sector(filesystem: &Filesystem, name: &str, number: u64) -> buttress_fs::Resu
     Ok(bytes)
 }
 
-/// All sectors of the files that the lab holds.
+/// Returns all sectors of the lab's files.
 fn all_sectors(filesystem: &Filesystem) -> Vec<Option<Vec<u8>>> {
     let sectors = [("a", 170), ("c", 17), ("bare", 36)];
     let read = |(name, count)| (0..count).map(move |number| sector(filesystem, name, number).ok());
@@ -83,7 +84,7 @@ fn lab(profile: Profile, devices: usize) -> Lab {
     .unwrap()
 }
 
-/// Replaces a device; the target, and how it ended.
+/// Replaces a device. Returns the target, and the result.
 fn replace(lab: &Lab, device: usize) -> (Arc<Spy>, Result<Replaced, Error>) {
     let target = Spy::all_of_noise("target", lab.spies[device].size_bytes());
     let filesystem = writable(lab.devices()).unwrap();
@@ -114,7 +115,7 @@ fn lost_metadata_stops_the_replacement_before_the_exchange() {
             blocks[0].starts_with("tree 5") && blocks[0].contains(&named),
             "{what}: {error}"
         );
-        // The source is the device, as before, and the target belongs to no volume.
+        // The source is still the device, and the target belongs to no volume.
         assert!(open(vec![target.device()]).is_err(), "{what}");
         let filesystem = lab.open().unwrap();
         let item = replacement_item(&filesystem).unwrap().unwrap();
@@ -151,7 +152,7 @@ fn with_lost_sector(profile: Profile, devices: usize, name: &str, loss: Loss) {
     let what = format!("{profile}, {name}, {loss:?}");
     let lab = lab(profile, devices);
     let places = data_of(&lab, name);
-    // The sector is the extent's second.
+    // The lost sector is the second of the extent.
     let (source, logical) = (
         places[0].device,
         places[0].logical.saturating_add(ByteCount::new(4096)),
@@ -233,7 +234,7 @@ fn block_that_only_its_extent_item_contradicts_is_copied() {
     for (profile, devices) in [(Profile::Single, 1), (Profile::Raid1, 2), (Profile::Raid0, 2)] {
         let lab = lab(profile, devices);
         let leaf = leaves_of(&lab, 5).pop().unwrap();
-        // The generation of a tree block's extent item.
+        // Change the generation in a tree block's extent item.
         change_extent_item(&lab, leaf.logical, |item| {
             item[8..16].copy_from_slice(&3_u64.to_le_bytes())
         });
@@ -286,8 +287,8 @@ fn target_that_loses_half_a_volume_does_not_take_the_place() {
     replaced_by_a_target_that_loses_writes(Profile::Raid0, 2);
 }
 
-/// The target drops the superblocks that the exchange writes, so the volume does not open through the target. The source keeps
-/// its superblocks and still opens at the commit before the exchange.
+/// The target drops the superblocks that the exchange writes, so the volume does not open through
+/// the target. The source keeps its superblocks, and still opens at the commit before the exchange.
 #[test]
 fn target_that_loses_superblocks_leaves_the_source_unwiped() {
     let lab = lab(Profile::Single, 1);
@@ -310,7 +311,7 @@ fn target_that_loses_superblocks_leaves_the_source_unwiped() {
     lab.require_sound();
 }
 
-/// The source missed a commit, and has the only good copy of what was written before that.
+/// The source missed a commit, and has the only good copy of older content.
 #[test]
 fn source_that_missed_commits_is_read_as_a_last_resort() {
     let lab = lab(Profile::Raid1, 2);

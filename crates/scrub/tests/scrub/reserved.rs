@@ -1,5 +1,5 @@
-//! Data without checksums whose copies differ, beside writers: who is asked what of it was ever written is asked with nothing
-//! locked, of the state that the scrub goes by.
+//! Tests of data without checksums whose copies differ, beside writers. The scrub asks a function
+//! which data was ever written, in the scrub's state, without any lock held.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -20,8 +20,9 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use support::{Lab, Make, Use};
 
-/// Scrubs beside a writer. Whoever is asked makes a file and commits: that takes the edit lock and waits for devices, and in
-/// a build with debug assertions it ends the test if a row is locked meanwhile. How often it was asked, and the report.
+/// Scrubs beside a writer. The function that answers makes a file and commits, so it acquires the
+/// edit lock and waits for devices. With debug assertions, a locked row then ends the test. Returns
+/// how often it was called, and the report.
 fn scrub_that_asks(filesystem: &WritableFilesystem, was_written: bool) -> (u64, Report) {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let asked = AtomicU64::new(0);
@@ -48,7 +49,7 @@ fn scrub_that_asks(filesystem: &WritableFilesystem, was_written: bool) -> (u64, 
     (asked.load(Ordering::SeqCst), scrub.report())
 }
 
-/// A copy of the first block of the file `bare`.
+/// Returns a copy of the first block of the file `bare`.
 fn bare_copy(lab: &Lab) -> Use {
     let filesystem = lab.open().unwrap();
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
@@ -63,7 +64,7 @@ fn bare_copy(lab: &Lab) -> Use {
 }
 
 #[test]
-fn what_was_written_is_asked_before_rows_are_locked() {
+fn written_ranges_are_queried_before_rows_are_locked() {
     for (profile, devices) in [(Profile::Raid1, 2), (Profile::Raid5, 3)] {
         let lab = Lab::new(&Make {
             bare: true,
@@ -81,7 +82,7 @@ fn what_was_written_is_asked_before_rows_are_locked() {
             "{profile}: {:#?}",
             report.damages
         );
-        // Nobody ever wrote it: it may be anything.
+        // The data was never written, so it may differ.
         let (asked, report) = scrub_that_asks(&filesystem, false);
         assert!(asked > 0, "{profile}");
         assert_eq!(

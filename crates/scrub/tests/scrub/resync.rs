@@ -1,4 +1,5 @@
-//! Devices that missed commits: brought up to date, counted by a scrub, refused where they were written apart from the volume.
+//! Tests of devices that missed commits: brought up to date, counted by a scrub, refused after
+//! divergent writes.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -45,7 +46,7 @@ fn devices_that_missed_commits_are_brought_up_to_date() {
             assert_eq!(resynced.devices.len(), away.len(), "{what}");
             assert!(resynced.devices.iter().all(|device| device.since == volume.since));
             assert!(resynced.devices.iter().all(|device| device.missed.get() > 0));
-            // The device takes part in what follows.
+            // The device receives the following writes.
             write(&filesystem, 50);
             filesystem.close().unwrap();
             require_up_to_date(volume.lab.devices(), &what);
@@ -80,13 +81,13 @@ fn a_scrub_counts_what_a_device_missed_and_leaves_it() {
     }
 }
 
-/// A second run reads, and writes nothing again.
+/// A second run only reads, and writes nothing again.
 #[test]
-fn what_an_interrupted_run_wrote_is_not_written_again() {
+fn writes_of_interrupted_run_are_not_repeated() {
     let volume = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(volume.lab.devices()).unwrap();
     let progress = Progress::new();
-    // Well behind what is read before the job begins to write.
+    // Far after the ranges that are read before the job begins to write.
     let behind = devices_behind(filesystem.committed_view().volume());
     let returning = filesystem
         .begin_return(behind[0].uuid(), &Progress::new())
@@ -100,7 +101,7 @@ fn what_an_interrupted_run_wrote_is_not_written_again() {
     let first = resync(&filesystem);
     assert!(first.devices[0].written.get() > 500_000);
     filesystem.close().unwrap();
-    // As if the device's superblock had not come: its blocks are there.
+    // Pretend that only the device's superblock is missing: its blocks are present.
     let stale = Away::new(&Make::new(Profile::Raid1, 2), &[1], 1);
     let filesystem = writable(stale.lab.devices()).unwrap();
     let superblocks: Vec<(u64, Vec<u8>)> = [64 << 10, 64 << 20]
@@ -124,7 +125,8 @@ fn devices_that_were_written_apart_are_refused() {
         let lab = Lab::new(&Make::new(Profile::Raid1, 2)).unwrap();
         let [first, second] = [0, 1].map(|number| lab.spies[number].device());
         (0..on_first).for_each(|number| session(vec![first.clone()], number));
-        // Once both histories allocate the same, and only what blocks hold differs.
+        // In one case both histories allocate the same addresses, and only the content of blocks
+        // differs.
         let base = if on_first == on_second { 20 } else { 70 };
         (0..on_second).for_each(|number| session(vec![second.clone()], base + number));
         let generation = |device: &Device| {
@@ -141,7 +143,8 @@ fn devices_that_were_written_apart_are_refused() {
     }
 }
 
-/// Where superblocks do not tell, the device is refused when it is to be written, and nothing is written to it.
+/// If superblocks do not show the divergence, the device is refused before anything is written to
+/// it.
 #[test]
 fn a_device_that_was_written_apart_unseen_is_not_written() {
     for (on_first, number) in [(8, 70), (8, 20), (2, 20)] {
@@ -161,7 +164,7 @@ fn a_device_that_was_written_apart_unseen_is_not_written() {
     }
 }
 
-/// Writes a file over space that was reserved for it while all devices were there.
+/// Writes a file into extents that were preallocated while all devices were present.
 #[test]
 fn data_in_space_reserved_before_comes_with_the_return() {
     for (profile, devices) in profiles() {
@@ -184,14 +187,14 @@ fn data_in_space_reserved_before_comes_with_the_return() {
         filesystem.close().unwrap();
         let what = profile.to_string();
         require_up_to_date(lab.devices(), &what);
-        // Another device than the one that was away is lost.
+        // A device other than the one that was away is lost.
         let others = Away::present(&lab, &[1]);
         check_files(&open(others).unwrap(), &[("reserved".to_owned(), content)]);
     }
 }
 
-/// Data without redundancy or checksums on a device that only lacks superblocks: no other device has it, and the device missed
-/// none of it.
+/// Data without redundancy or checksums on a device that only lacks superblocks: no other device
+/// has the data, and the device missed none of it.
 #[test]
 fn single_data_without_checksums_stays_on_its_device() {
     let make = Make {
@@ -221,13 +224,13 @@ fn single_data_without_checksums_stays_on_its_device() {
     require_up_to_date(lab.devices(), "single data");
 }
 
-/// A device whose chunks take all of it has no place for stripes that have to move: it stays as it was and is named, and the
-/// volume continues without it.
+/// A device that is full of chunks has no place for stripes that must move. It stays unchanged and
+/// is named in the error, and the volume continues without it.
 #[test]
-fn a_device_without_unallocated_space_stays_behind_and_is_named() {
+fn device_without_unallocated_space_stays_stale_and_is_named() {
     let volume = Away::with(&Make::new(Profile::Raid1, 2), &[0], 3, &|lab| fill(lab));
     let filesystem = writable(Away::present(&volume.lab, &[0])).unwrap();
-    // Deleted extents of the device's own state are used again.
+    // Deleted extents of the device's own state are reused.
     for round in 0..2 {
         for number in 0..8 {
             let name = format!("full-{}", 16 * round + 2 * number + 1);
@@ -263,7 +266,7 @@ fn put(filesystem: &WritableFilesystem, name: &str, seed: u64) -> buttress_fs::R
     filesystem.write_back()
 }
 
-/// Has chunks take all of the devices, and leaves half of their space free.
+/// Fills the devices with chunks, and leaves half of their space free.
 fn fill(lab: &Lab) {
     let filesystem = writable(lab.devices()).unwrap();
     let mut count = 0;

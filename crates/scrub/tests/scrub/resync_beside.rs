@@ -1,5 +1,5 @@
-//! Devices that are brought up to date while threads write, sync and commit: nothing synced is lost wherever the power is cut,
-//! and no read returns anything old.
+//! Tests that bring devices up to date while threads write, sync and commit: a power cut at any
+//! point loses no synced data, and no read returns old data.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -32,19 +32,20 @@ use support::{Lab, Make, Spy};
 
 const SECTOR: usize = 4096;
 
-/// The unit that a device writes whole or not at all.
+/// The number of bytes that a device writes completely or not at all.
 const UNIT: usize = 512;
 
-/// Sectors of each file.
+/// The number of sectors of each file.
 const SECTORS: usize = 40;
 
-/// How many writes each thread does at least.
+/// The least number of writes of each thread.
 const ROUNDS: u64 = 25;
 
-/// Cuts that are tried of each run, unless `BUTTRESS_SOAK` asks for all.
+/// The cuts that each run tries, unless `BUTTRESS_SOAK` requests all.
 const CUTS: usize = 24;
 
-/// Files that threads write: one with copy-on-write and one that is overwritten in place for each thread.
+/// The files of the threads: for each thread, one with copy-on-write and one that is overwritten in
+/// place.
 const FILES: usize = 6;
 
 /// The version of each sector of a file.
@@ -54,8 +55,8 @@ fn name(file: usize) -> String {
     format!("threads-{file}")
 }
 
-/// A sector each of whose units names its file, its place and its version: of data that is overwritten in place a power cut may
-/// keep some units.
+/// Returns a sector whose units each name its file, its place and its version. If data is
+/// overwritten in place, a power cut may keep only some units.
 fn sector(file: usize, at: usize, version: u64) -> Vec<u8> {
     let seed = version << 24 | (file as u64) << 16 | at as u64;
     let mut bytes = Random::new(seed).bytes(SECTOR, false);
@@ -65,7 +66,7 @@ fn sector(file: usize, at: usize, version: u64) -> Vec<u8> {
     bytes
 }
 
-/// The oldest version in a sector; panics if a unit is not one that was ever written there.
+/// Returns the oldest version in a sector. Panics if a unit was never written there.
 fn version_of(file: usize, at: usize, bytes: &[u8], what: &str) -> u64 {
     let units = bytes.chunks(UNIT).enumerate().map(|(number, unit)| {
         let version = u64::from_le_bytes(unit[..8].try_into().unwrap());
@@ -105,7 +106,7 @@ struct Promise {
 struct Promises(Mutex<Vec<Promise>>);
 
 impl Promises {
-    /// The least versions that a file must have after a cut.
+    /// Returns the least versions that a file must have after a cut.
     fn least(&self, file: usize, cut: usize) -> Versions {
         let promises = self.0.lock().unwrap();
         let kept = promises
@@ -129,7 +130,7 @@ fn make_files(filesystem: &WritableFilesystem) {
     }
 }
 
-/// A volume whose first device missed sessions, with files for the threads.
+/// Makes a volume whose first device missed sessions, with files for the threads.
 fn volume(profile: Profile, devices: usize) -> Away {
     let make = Make::new(profile, devices);
     let away = Away::with(&make, &[0], 2, &|lab: &Lab| {
@@ -214,7 +215,8 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Reads all files again and again: a read returns what was written before the read began, or newer.
+    /// Reads all files repeatedly. A read returns the content from before its begin, or newer
+    /// content.
     fn read(&self) {
         while !self.is_over.load(Ordering::SeqCst) {
             for file in 0..FILES {
@@ -240,7 +242,8 @@ fn device(image: &Arc<dyn Backend>) -> Device {
     Device::with_backend(Arc::clone(image), Engine::Inline)
 }
 
-/// Brings the device up to date beside three writers and a reader. What the writers were promised.
+/// Brings the device up to date beside three writers and a reader. Returns the promises to the
+/// writers.
 fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Versions>) {
     let filesystem = writable(given).unwrap();
     let shared = Shared::new(&filesystem, crashes);
@@ -254,7 +257,7 @@ fn beside_threads(given: Vec<Device>, crashes: &CrashLab) -> (Promises, Vec<Vers
             .collect();
         let reader = scope.spawn(|| shared.read());
         let options = ResyncOptions {
-            // Slow enough that the writers do much beside it.
+            // The job is slow enough that the writers do much beside it.
             limit: Some(ByteCount::new(6 << 20)),
             ..ResyncOptions::default()
         };
@@ -279,8 +282,8 @@ fn check_versions(filesystem: &Filesystem, least: impl Fn(usize) -> Versions, wh
     }
 }
 
-/// The device alone after a cut: whole, at its own state or at the volume's. In the volume's state it has all that was synced.
-/// Returns whether it is at the volume's state.
+/// Checks the device alone after a cut: it is complete, in its own state or in the volume's. In the
+/// volume's state it has all synced data. Returns whether it is in the volume's state.
 fn check_alone(
     image: &Arc<dyn Backend>,
     volume: &Away,
@@ -292,7 +295,7 @@ fn check_alone(
     let alone = open(vec![device(image)]).unwrap();
     let is_new = alone.superblock().generation != volume.since;
     drop(alone);
-    // Replays the log.
+    // Opening replays the log.
     let filesystem = writable(vec![device(image)]).unwrap_or_else(|error| panic!("{what}: {error}"));
     let least = |file: usize| match is_new {
         true => least(file),
@@ -304,7 +307,7 @@ fn check_alone(
 }
 
 #[test]
-fn nothing_synced_beside_a_return_is_lost_at_any_cut() {
+fn syncs_during_return_survive_every_cut() {
     let all = std::env::var_os("BUTTRESS_SOAK").is_some();
     for (profile, devices) in [
         (Profile::Raid1, 2),
@@ -343,7 +346,7 @@ fn nothing_synced_beside_a_return_is_lost_at_any_cut() {
                 check_versions(&filesystem.view(), least, &what);
                 write(&filesystem, 62);
                 filesystem.close().unwrap();
-                // Copies of superblocks of a commit that was cut off.
+                // These are superblock copies of an interrupted commit.
                 let scrubbed = open(given.clone()).unwrap();
                 assert_eq!(scrub(&scrubbed, false).totals().uncorrectable_errors, 0, "{what}");
                 drop(scrubbed);
@@ -359,9 +362,9 @@ fn nothing_synced_beside_a_return_is_lost_at_any_cut() {
     }
 }
 
-/// At the end all devices, and the returned one alone, have everything.
+/// In the end all devices together, and the returned one alone, have everything.
 #[test]
-fn a_device_that_returned_beside_writers_has_all_they_wrote() {
+fn device_returned_beside_writers_has_all_writes() {
     for (profile, devices) in support::away::profiles() {
         let volume = volume(profile, devices);
         let crashes = CrashLab::new();
@@ -371,7 +374,7 @@ fn a_device_that_returned_beside_writers_has_all_they_wrote() {
         let given: Vec<Device> = images.iter().map(device).collect();
         let what = format!("{profile} on {devices}");
         require_up_to_date(given.clone(), &what);
-        // As many of the others as the profile can lose are lost.
+        // As many of the other devices are lost as the profile allows.
         let lost = support::replacing::tolerated(profile);
         let left = given[..devices - lost].to_vec();
         let filesystem = open(left).unwrap();
@@ -382,8 +385,8 @@ fn a_device_that_returned_beside_writers_has_all_they_wrote() {
     }
 }
 
-/// New chunks get a stripe on the device that is being brought up to date: what is written to them has all its copies, and a
-/// volume on two devices is not full before its time.
+/// New chunks get a stripe on the returning device. Writes to them have all their copies, and a
+/// volume on two devices is not full too early.
 #[test]
 fn new_chunks_use_the_device_that_returns() {
     let volume = volume(Profile::Raid1, 2);
@@ -404,7 +407,7 @@ fn new_chunks_use_the_device_that_returns() {
             break;
         }
     }
-    // Given up, the device has its own state still.
+    // After the return was given up, the device still has its own state.
     drop(returning);
     assert!(!volume.require_alone(0, volume.lab.spies[0].device(), "a return that was given up"));
     resync(&filesystem);

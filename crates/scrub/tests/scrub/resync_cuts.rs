@@ -1,4 +1,5 @@
-//! Devices that missed commits: degraded writes, their return, and scrubs beside them, cut off at every write.
+//! Tests of devices that missed commits: degraded writes, returns, and scrubs, each cut at every
+//! write.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -21,7 +22,7 @@ use support::away::{
 use support::replacing::{check_files, open, spoil, writable};
 use support::{Make, Spy};
 
-/// Cuts that are tried of each run, unless `BUTTRESS_SOAK` asks for all.
+/// The cuts that each run tries, unless `BUTTRESS_SOAK` requests all.
 const CUTS: usize = 12;
 
 fn record(crashes: &CrashLab, spies: &[Arc<Spy>]) -> Vec<Device> {
@@ -33,8 +34,8 @@ fn device(image: &Arc<dyn Backend>) -> Device {
     Device::with_backend(Arc::clone(image), Engine::Inline)
 }
 
-/// Cuts at which no row of RAID5 or RAID6 is half written: what a row held on devices that do not count is lost when it is, the
-/// write hole.
+/// Returns cuts at which no row of RAID5 or RAID6 is half-written. A half-written row loses the
+/// data of devices that are not used: the write hole.
 fn cuts(history: &History, profile: Profile, devices: usize) -> Vec<usize> {
     if !matches!(profile, Profile::Raid5 | Profile::Raid6) || devices < 4 && profile == Profile::Raid6 {
         return (0..=history.len()).collect();
@@ -56,9 +57,9 @@ fn cuts(history: &History, profile: Profile, devices: usize) -> Vec<usize> {
     cuts
 }
 
-/// Work on a volume of which devices missed commits, cut off at every write: each device alone gives what it gave before, or the
-/// volume's state; the volume has what it had; a resynchronisation brings all up to date. How often a device that was away was
-/// found at its own state, and at the volume's.
+/// Cuts work on a volume whose devices missed commits at every write. Each device alone has its old
+/// state or the volume's; the volume keeps its content; a resynchronisation brings all up to date.
+/// Returns how often an away device was found in its own state, and in the volume's.
 fn cut_off(
     what: &str,
     volume: &Away,
@@ -107,7 +108,8 @@ fn cut_off(
                 let is_whole = is_whole_alone(device(&images[number]), &["a", "b", "c"]);
                 assert!(is_whole, "{what}: device {number} alone after all was written");
             }
-            // Damage that the repair had not reached, and copies of superblocks of a commit that was cut off.
+            // The errors are damage that the repair had not reached, and superblock copies of an
+            // interrupted commit.
             let scrubbed = open(given.clone()).unwrap();
             assert_eq!(scrub(&scrubbed, false).totals().uncorrectable_errors, 0, "{what}");
             drop(scrubbed);
@@ -159,9 +161,9 @@ fn a_degraded_write_that_is_cut_off_leaves_devices_that_return() {
     }
 }
 
-/// A scrub of a volume with one device behind and another that rots.
+/// Scrubs a volume with one stale device and another that is damaged.
 #[test]
-fn a_scrub_that_is_cut_off_leaves_a_device_that_is_behind() {
+fn interrupted_scrub_does_not_change_stale_device() {
     for (profile, devices) in [(Profile::Raid1C3, 3), (Profile::Raid1C4, 4), (Profile::Raid6, 4)] {
         let mut volume = Away::new(&Make::new(profile, devices), &[0], 2);
         let uses = volume.lab.uses().unwrap();
@@ -181,8 +183,8 @@ fn a_scrub_that_is_cut_off_leaves_a_device_that_is_behind() {
     }
 }
 
-/// The first commit without a device, cut off between superblocks: the device has the superblock of the commit before, as one
-/// that was there and was cut off.
+/// The first commit without a device is cut between superblocks. The device then has the previous
+/// commit's superblock, like a device that was present at the cut.
 #[test]
 fn the_first_degraded_commit_that_is_cut_off_leaves_devices_behind() {
     for (profile, devices) in profiles() {

@@ -1,4 +1,5 @@
-//! Devices that missed commits of the kernel and of Buttress: brought up to date, the kernel finds nothing wrong, and mounts them alone.
+//! Tests of devices that missed commits of the kernel and of Buttress. After their return, the
+//! kernel finds no error and mounts them alone.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use support::with_kernel::{is_whole, writable};
 
-/// The kernel writes twice without the devices that are away, then Buttress does.
+/// The kernel, and then Buttress, each write without the away devices.
 fn write_without(images: &[PathBuf]) -> Result<Manifest> {
     let mut random = Random::new(buttress_oracle::seeds::seed(
         "scrub::resync_kernel",
@@ -43,7 +44,7 @@ fn write_without(images: &[PathBuf]) -> Result<Manifest> {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     let file = filesystem.create(root, b"buttress", &NewInode::of_root(0o644))?;
     filesystem.write_at(file, FileOffset::MIN, &random.bytes(700_000, false))?;
-    // The kernel itself loses data that it writes there on a degraded RAID6, at times.
+    // On a degraded RAID6, the kernel itself sometimes loses data that it writes there.
     let reserved = filesystem.view().resolve(root, b"/reserved", Follow::All)?;
     for at in [0, 250_000] {
         filesystem.write_at(reserved, FileOffset::new(at), &random.bytes(200_000, false))?;
@@ -55,7 +56,7 @@ fn write_without(images: &[PathBuf]) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// The kernel reserves space for a file, as long as all devices are there.
+/// Lets the kernel preallocate a file while all devices are present.
 fn reserve(images: &[PathBuf]) -> Result<()> {
     let mount = Mount::new(images, "noatime")?;
     run(Command::new("fallocate")

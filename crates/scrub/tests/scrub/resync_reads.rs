@@ -1,4 +1,4 @@
-//! Devices that missed commits: reads, scrubs and healing use nothing old of them.
+//! Tests of devices that missed commits: reads, scrubs and healing use no old data of them.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -19,7 +19,8 @@ use support::away::{Away, content_of, require_up_to_date, resync, root};
 use support::replacing::{open, writable};
 use support::{Lab, Make, Use};
 
-/// Data without checksums: what is newer than a device is not read from it, and after its return it is.
+/// Data without checksums that is newer than a stale device is not read from it, and is read from
+/// it after its return.
 fn bare_data_of_a_stale_device(profile: Profile, devices: usize) {
     let make = Make {
         bare: true,
@@ -54,7 +55,7 @@ fn bare_data_of_a_stale_device(profile: Profile, devices: usize) {
         .and_then(|file| file.read_at(FileOffset::MIN, &mut read));
     assert!(result.is_err(), "{profile}: old data was read");
     drop(filesystem);
-    // The sectors come back with the device that is written again.
+    // The sectors become readable when the device returns.
     for used in &bare {
         let bytes = lab.spies[0].read(used.physical, used.length);
         lab.spies[0].device().write(used.physical, &bytes).unwrap();
@@ -83,8 +84,8 @@ fn a_stale_column_rebuilds_no_data_without_checksums() {
     bare_data_of_a_stale_device(Profile::Raid5, 3);
 }
 
-/// A device that failed a write keeps what was overwritten in place. A scrub of the volume repairs nothing from it, and writes
-/// nothing to it.
+/// A device that failed a write keeps old data of overwrites in place. A scrub of the volume
+/// repairs nothing from it, and writes nothing to it.
 fn scrub_beside_a_device_that_failed_a_write(volumes: &[(Profile, usize)]) {
     for (profile, devices) in volumes.iter().copied() {
         let make = Make {
@@ -99,7 +100,7 @@ fn scrub_beside_a_device_that_failed_a_write(volumes: &[(Profile, usize)]) {
         let new = Random::new(3).bytes(old.len(), false);
         filesystem.write_at(file, FileOffset::MIN, &new).unwrap();
         filesystem.commit().unwrap();
-        // The device works again, and is still left out.
+        // The device works again, but the volume still does not use it.
         lab.spies[1].fail_writes(false);
         lab.take_writes();
         let bare = places_of(&lab, &new);
@@ -138,7 +139,7 @@ fn scrub_uses_no_column_of_a_device_that_failed_a_write() {
     scrub_beside_a_device_that_failed_a_write(&[(Profile::Raid5, 3), (Profile::Raid5, 2)]);
 }
 
-/// Places on the devices but the second that hold some content without checksums.
+/// Returns places on the devices except the second that hold some content without checksums.
 fn places_of(lab: &Lab, content: &[u8]) -> Vec<Use> {
     let uses = lab.uses().unwrap();
     let holds = |used: &Use| {
@@ -151,7 +152,7 @@ fn places_of(lab: &Lab, content: &[u8]) -> Vec<Use> {
     copies.filter(holds).collect()
 }
 
-/// A scrub of a volume with a stale device repairs data without checksums from no copy of that device, and healing does not.
+/// Neither a scrub nor healing repairs data without checksums from a stale device's copy.
 #[test]
 fn scrub_repairs_no_bare_data_from_a_stale_copy() {
     for (profile, devices) in [(Profile::Raid1, 2), (Profile::Raid1C3, 3), (Profile::Raid10, 4)] {

@@ -1,5 +1,5 @@
-//! How a scrub runs: what it reads and what it leaves, stopped and resumed, without devices that are missing or behind, on
-//! simulated devices, with more damage than it lists.
+//! Tests of running scrubs: the ranges that they read, stopping and resuming, missing or stale
+//! devices, simulated devices, and more damage than the report lists.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -51,7 +51,7 @@ fn a_scrub_that_only_reads_writes_nothing() {
 }
 
 #[test]
-fn only_what_is_in_use_is_read_and_all_of_it_once() {
+fn used_ranges_are_read_exactly_once() {
     for (profile, devices) in REDUNDANT
         .into_iter()
         .chain([(Profile::Single, 2), (Profile::Raid0, 3)])
@@ -93,7 +93,7 @@ fn only_what_is_in_use_is_read_and_all_of_it_once() {
 }
 
 #[test]
-fn a_scrub_that_was_stopped_goes_on_where_it_was() {
+fn stopped_scrub_continues_at_its_position() {
     for (profile, devices) in REDUNDANT {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();
@@ -115,7 +115,7 @@ fn a_scrub_that_was_stopped_goes_on_where_it_was() {
             let progress = Progress::new();
             let options = Options {
                 resume,
-                // Small groups, so that there are many.
+                // The groups are small, so that there are many.
                 shape: buttress_scrub::Shape {
                     stripes: 1,
                     groups: 2,
@@ -148,7 +148,7 @@ fn a_scrub_that_was_stopped_goes_on_where_it_was() {
 }
 
 #[test]
-fn degraded_volumes_are_scrubbed_without_what_is_missing() {
+fn degraded_volumes_are_scrubbed_without_missing_devices() {
     for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {
         let lab = Lab::new(&Make::new(profile, devices)).unwrap();
         let uses = lab.uses().unwrap();
@@ -207,7 +207,8 @@ fn damage_beyond_the_list_is_counted() {
     assert_eq!(report.totals().corrected_errors, trees.len() as u64);
 }
 
-/// On simulated devices all happens on one thread, in virtual time: the same damage gives the same report, and the same figures.
+/// On simulated devices everything runs on one thread in virtual time: equal damage gives equal
+/// reports and figures.
 #[test]
 fn simulated_devices_give_the_same_each_time() {
     for (profile, devices) in REDUNDANT {
@@ -240,7 +241,7 @@ fn simulated_devices_give_the_same_each_time() {
     }
 }
 
-/// A scrub leaves a device that missed commits as it is: what it missed is no damage.
+/// A scrub does not change a device that missed commits: missed writes are no damage.
 #[test]
 fn a_scrub_leaves_a_device_that_missed_commits() {
     for (profile, devices) in REDUNDANT.into_iter().filter(|(_, devices)| *devices > 1) {

@@ -1,4 +1,5 @@
-//! Volumes whose trees of space are damaged: what a scrub and a trim must leave alone.
+//! Tests of volumes whose extent or free-space trees are damaged: scrub and trim leave the affected
+//! ranges unchanged.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -30,15 +31,16 @@ fn content(filesystem: &Filesystem, name: &str) -> buttress_fs::Result<Vec<u8>> 
 /// The sectors of a file that a test damages.
 #[derive(Clone, Copy)]
 enum Damaged {
-    /// RAID6 rebuilds two columns of a row.
+    /// All sectors: RAID6 rebuilds two columns of a row.
     All,
-    /// RAID5 rebuilds one column. Parity of the damaged sector covers another extent, and no other sector of the file.
+    /// A single sector: RAID5 rebuilds one column. Parity of that sector covers another extent, and
+    /// no other sector of the file.
     OneBesideAnother,
 }
 
 const STRIPE_BYTES: u64 = 64 << 10;
 
-/// The places of the sectors in a use.
+/// Returns the indexes and offsets of the sectors in a use.
 fn sectors(used: &Use) -> impl Iterator<Item = (usize, u64)> {
     let (device, physical) = (used.device, used.physical);
     (0..used.length as u64)
@@ -46,8 +48,8 @@ fn sectors(used: &Use) -> impl Iterator<Item = (usize, u64)> {
         .map(move |at| (device, physical + at))
 }
 
-/// A row holds damaged data of a file, and the extent tree lacks the file's extent. Reads of the file need the row's parity, so a
-/// scrub must keep it.
+/// A row has damaged data of a file, and the extent tree lacks the file's extent. Reads of the file
+/// need the row's parity, so a scrub must keep it.
 fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize, damaged: Damaged) {
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
     let filesystem = lab.open().unwrap();
@@ -74,7 +76,7 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize, damaged: Dam
         .filter(|used| !is_own(used))
         .flat_map(sectors)
         .collect();
-    // Offsets in the stripe at which parity covers another extent, too.
+    // The offsets in the stripe at which parity also covers another extent.
     let shared: Vec<u64> = own
         .iter()
         .filter(|used| used.content == MappingContent::P)
@@ -105,7 +107,7 @@ fn scrub_beside_an_unknown_extent(profile: Profile, devices: usize, damaged: Dam
         expected,
         "{profile}"
     );
-    // An extent that leaves its chunk is none that the scrub can take.
+    // A scrub cannot use an extent item that extends past its chunk.
     change_extent_length(&lab, extent.logical, 1 << 40);
     let report = lab.scrub().unwrap();
     assert_eq!(report.unwalked.len(), 1, "{profile}: {:?}", report.unwalked);
@@ -126,12 +128,12 @@ fn parity_of_raid5_beside_an_unknown_extent_stays() {
     scrub_beside_an_unknown_extent(Profile::Raid5, 3, Damaged::OneBesideAnother);
 }
 
-/// The free-space tree lists a part of a file as free, and as much after the file as used.
+/// The free-space tree lists a part of a file as free, and an equal range after the file as used.
 fn trim_by_a_wrong_free_space_tree(profile: Profile, devices: usize) {
     let lab = Lab::new(&Make::new(profile, devices)).unwrap();
     let filesystem = lab.open().unwrap();
     let expected = content(&filesystem, "/a").unwrap();
-    // The file with the lowest address is where data begins.
+    // The file with the lowest address begins at the start of the data.
     let map = filesystem.volume().chunk_map();
     let is_data = |used: &Use| used.is_data;
     let uses = lab.uses().unwrap();

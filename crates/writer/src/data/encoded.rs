@@ -53,9 +53,9 @@ pub(super) enum Fit {
 
 impl WritableFilesystem {
     /// Stores a caller's extents in a file, in the order of their ranges, which do not overlap.
-    /// Returns `false`, and changes nothing, if an extent cannot be stored unchanged. That is so if
-    /// its bounds are not whole sectors, if it is larger than its content, if the file has no
-    /// checksums, or if no free range is long enough.
+    /// Returns `false`, and changes nothing, if an extent cannot be stored unchanged. Its bounds
+    /// must be whole sectors, and it must not be larger than its content. The file must have
+    /// checksums, and a free range must be long enough.
     ///
     /// This call does not verify that compressed bytes can be decoded. A reader of the file returns
     /// the error.

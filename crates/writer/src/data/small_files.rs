@@ -46,7 +46,7 @@ const RANGES_MAX: usize = 16;
 /// The items of a file that change beside its extent items.
 const FILE_ITEMS: u64 = 4;
 
-/// One file of a batch.
+/// A file of a batch.
 struct SmallFile<'c, 'a> {
     content: &'c mut Content<'a>,
     item: InodeItem,

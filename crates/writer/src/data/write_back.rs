@@ -48,7 +48,7 @@ pub(super) const EXTENT_ITEMS: u64 = 3;
 pub(super) type Pieces = Vec<(u64, Bytes)>;
 
 impl WritableFilesystem {
-    /// Gives back space that was allocated for extents which were not inserted.
+    /// Frees space that was allocated for extents which were not inserted.
     pub(super) fn give_back_insertions(&self, insertions: impl IntoIterator<Item = Insertion>) {
         let placed = insertions.into_iter().filter_map(|insertion| match insertion {
             Insertion::New(placed) => Some(placed),

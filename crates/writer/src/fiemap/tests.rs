@@ -325,14 +325,14 @@ fn change(seed: u64, steps: u64, data: DataOptions) {
 }
 
 #[test]
-fn maps_of_a_changing_volume_are_those_of_its_sectors() {
+fn maps_of_changing_volume_equal_its_sectors() {
     for seed in buttress_oracle::seeds::seeds("writer::fiemap", "BUTTRESS_SEED", &Vec::from_iter(0..3)) {
         change(seed, 150, DataOptions::default());
     }
 }
 
 #[test]
-fn maps_of_a_changing_compressed_volume_are_those_of_its_sectors() {
+fn maps_of_changing_compressed_volume_equal_its_sectors() {
     let compressed = DataOptions {
         compression: Some(CompressionMethod::new(Compression::Lzo)),
         ..DataOptions::default()
@@ -341,7 +341,7 @@ fn maps_of_a_changing_compressed_volume_are_those_of_its_sectors() {
 }
 
 #[test]
-fn maps_are_right_while_somebody_else_edits() {
+fn maps_are_right_beside_edits() {
     let Some(image) = Image::make(&[]) else { return };
     let writer = open_with(&image.path, DataOptions::default());
     let new = NewInode::of_root(0o644);

@@ -1,4 +1,4 @@
-//! Looking at names, inodes, links and attributes as they are now, without the edit lock.
+//! Lookups of current names, inodes, links and attributes, without the edit lock.
 //!
 //! A view holds everything as it is, which makes the next edits copy what they touch. A caller that looks and changes by
 //! turns, or that wants what is newest, is better off with these: each call goes to a leaf or two and keeps nothing.
@@ -112,9 +112,9 @@ impl WritableFilesystem {
         })
     }
 
-    /// Returns at most `count` entries of a directory from `index` on, in the order of
-    /// `getdents64(2)`, without `.` and `..`. That is the order in which they were made. The next
-    /// call continues after the last [`DirEntry::index`].
+    /// Returns at most `count` entries of a directory from `index` on, in the order in which they
+    /// were made, without `.` and `..`, as `getdents64(2)` lists them. The next call continues
+    /// after the last [`DirEntry::index`].
     ///
     /// # Errors
     /// [`Error::NotADirectory`], [`Error::InodeNotFound`], or an error of the tree.

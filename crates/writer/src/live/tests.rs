@@ -83,7 +83,7 @@ fn fill(filesystem: &WritableFilesystem) -> Location {
 }
 
 #[test]
-fn reads_wait_for_nobody_who_has_the_edit_lock() {
+fn reads_do_not_wait_for_edit_lock() {
     let filesystem = new_volume();
     let directory = fill(&filesystem);
     let expected = all_reads(&filesystem, directory);
@@ -99,7 +99,7 @@ fn reads_wait_for_nobody_who_has_the_edit_lock() {
 
 /// Live size and content equal those of a view after the content was written back.
 #[test]
-fn live_reads_are_what_a_view_shows() {
+fn live_reads_equal_reads_of_view() {
     let filesystem = new_volume();
     let directory = fill(&filesystem);
     filesystem.write_back().unwrap();
@@ -127,7 +127,7 @@ fn live_reads_are_what_a_view_shows() {
 }
 
 #[test]
-fn an_inode_that_is_gone_is_found_by_no_read() {
+fn removed_inode_is_found_by_no_read() {
     let filesystem = new_volume();
     let directory = fill(&filesystem);
     let file = filesystem.lookup(directory, b"extent").unwrap().unwrap().target;

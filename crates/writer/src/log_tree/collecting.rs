@@ -53,7 +53,7 @@ pub(super) enum Extent {
 /// A name of an inode, with its directory.
 type OwnName = (InodeNumber, SmallVec<[u8; 32]>);
 
-/// What a sync must do.
+/// The work that a sync must do.
 #[derive(Debug)]
 pub(super) enum Collected {
     /// Nothing: the last commit has all of it.

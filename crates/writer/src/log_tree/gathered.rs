@@ -34,7 +34,7 @@ impl Gathered {
     }
 }
 
-/// One value for each of several inodes, in order.
+/// Values of several inodes, one for each, in order.
 #[derive(Debug)]
 pub(super) struct Row<T> {
     pub(super) all: Vec<(InodeNumber, T)>,

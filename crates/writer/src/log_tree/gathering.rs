@@ -1,7 +1,7 @@
 //! Reads inode items, names and attributes of many inodes in one pass.
 //!
 //! A directory with many new names leads to as many inodes. If they were made one after another,
-//! they are adjacent in the tree. One scan then reads them, instead of one descent for each. If
+//! they are adjacent in the tree. A single scan then reads them, instead of a descent for each. If
 //! other items lie between, the scan descends to the next inode. Items that are newer in memory
 //! than in the tree are taken from memory.
 

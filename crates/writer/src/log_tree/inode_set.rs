@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_in_is_there_until_it_is_taken_out() {
+    fn set_contains_inserted_inodes() {
         let numbers = [0, 1, 63, 64, 65, 127, 1 << 40, u64::MAX];
         let mut set = InodeSet::default();
         for (before, number) in numbers.into_iter().enumerate() {

@@ -4,10 +4,10 @@
 //! 2. Under the lock of the subvolume's log, it collects new changes from the trees of the running
 //!   transaction. This happens in memory, under the edit lock ([`super::collecting`]). Then it adds
 //!   them to the log's own tree, without the edit lock.
-//! 3. One waiting call writes for all. Under the edit lock, changed log blocks get addresses.
-//!   Without it, that call writes the blocks, then the tree of log roots; flushes; writes the
-//!   primary superblocks with the new root; flushes. Calls that come meanwhile wait for the next
-//!   round, and one of them leads it.
+//! 3. Of all waiting calls, one writes for all. Under the edit lock, changed log blocks get
+//!   addresses. Without it, that call writes the blocks, then the tree of log roots; flushes;
+//!   writes the primary superblocks with the new root; flushes. Calls that come meanwhile wait for
+//!   the next round, and one of them leads it.
 //!
 //! Later changes of the trees never change the meaning of a log. A commit makes every log of its
 //! transaction obsolete: its superblock names none, and the log blocks are then free.

@@ -166,7 +166,7 @@ fn a_sync_with_nothing_to_do_writes_nothing() {
 
 /// Threads sync their own files at once. All content survives a crash, without a commit.
 #[test]
-fn what_many_threads_sync_is_there_after_a_crash() {
+fn syncs_of_many_threads_survive_crash() {
     let backends = made(&[512 * MIB], None);
     let filesystem = open(&backends);
     let files: Vec<Location> = (0..8)
@@ -201,7 +201,7 @@ fn what_many_threads_sync_is_there_after_a_crash() {
 
 /// A failed write, flush or superblock makes that sync fail. Earlier synced content survives.
 #[test]
-fn a_device_that_fails_ends_the_sync_and_not_what_was_synced_before() {
+fn device_failure_fails_sync_and_keeps_earlier_syncs() {
     for number in 0..4 {
         let backends = made(&[160 * MIB], None);
         let filesystem = open(&backends);
@@ -361,7 +361,7 @@ fn a_device_left_out_while_logging_makes_the_sync_a_commit() {
 
 /// On a full volume, a sync keeps its promise by a log or by a commit.
 #[test]
-fn what_is_synced_on_a_full_volume_is_there_after_a_crash() {
+fn sync_on_full_volume_survives_crash() {
     let backends = made(&[160 * MIB], None);
     let filesystem = open(&backends);
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();

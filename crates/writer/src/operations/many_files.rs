@@ -2,8 +2,8 @@
 //! ([`defer_names`](WritableFilesystem::defer_names)).
 //!
 //! Each file is made as by [`create_whole`](WritableFilesystem::create_whole), but all in one
-//! operation. Their inode numbers are consecutive, and so are their indexes in each directory.
-//! Their items therefore form few runs, and each directory changes once.
+//! operation. Their inode numbers are consecutive, and their indexes in each directory are
+//! consecutive too. Their items therefore form few runs, and each directory changes once.
 //!
 //! All files are made or, after an error, none. A caller that needs to know which file fails makes
 //! them one by one.

@@ -29,7 +29,7 @@ const RENAME_PLACES: u64 = RENAME_ITEMS + 2;
 
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// What a rename does with an existing entry of the new name, and with the old name.
+/// The effect of a rename on an existing entry of the new name, and on the old name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// The entry of the new name is replaced, if it has the same kind and, for a directory, is
@@ -69,7 +69,7 @@ impl WritableFilesystem {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] for [`RenameMode::NoReplace`];
-    /// [`Error::IsADirectory`] and [`Error::NotADirectory`] if only one of both is a directory;
+    /// [`Error::IsADirectory`] and [`Error::NotADirectory`] if only one of both is a directory.
     /// [`Error::NotEmpty`], also for a subvolume; [`Error::CrossesSubvolumes`]; [`Error::Invalid`]
     /// for a move of a directory into itself; [`Error::NotPermitted`], also for a subvolume's root.
     /// [`Error::ReadOnlySubvolume`], also for a move of a read-only subvolume to another directory;

@@ -33,8 +33,8 @@ pub(super) const SUBVOLUME_ITEMS: u64 = 20;
 /// The most bytes of a label, without the zero byte that ends it.
 pub const LABEL_BYTES_MAX: usize = 255;
 
-/// What happens to a received subvolume's received uuid when the subvolume becomes writable. The
-/// uuid asserts that it equals its original.
+/// The treatment of a received uuid when its subvolume becomes writable. The uuid asserts that the
+/// subvolume equals its original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedUuid {
     /// The subvolume does not become writable.

@@ -106,7 +106,7 @@ impl Watched {
 /// A commit reads blocks of the extent tree and of free space before it converges, and releases the
 /// edit lock for these reads.
 #[test]
-fn a_view_waits_for_no_commit_that_settles() {
+fn view_does_not_wait_for_converging_commit() {
     let device = Watched::new();
     let filesystem = device.open();
     filesystem

@@ -95,7 +95,7 @@ fn the_shares_of_a_block_group() {
 
 /// Free and used bytes are wrong by the same amount, so only the trees show the error.
 #[test]
-fn a_block_group_beside_the_extent_tree() {
+fn wrong_used_bytes_against_extent_tree_stop_writing() {
     spoilt(
         |core| {
             let group = core
@@ -133,7 +133,7 @@ fn delayed_references_that_were_not_applied() {
 }
 
 #[test]
-fn pinned_space_that_nothing_waits_for() {
+fn pinned_bytes_without_pins_stop_writing() {
     spoilt(
         |core| {
             let generation = Generation::new(core.generation.get() + 1);

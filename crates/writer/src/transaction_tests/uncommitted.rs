@@ -105,7 +105,7 @@ fn counts(filesystem: &WritableFilesystem) -> (u64, u64) {
 }
 
 #[test]
-fn a_last_handle_that_is_dropped_says_what_is_lost() {
+fn dropping_last_handle_reports_lost_changes() {
     let volume = Volume::new();
     let filesystem = volume.open();
     assert!(filesystem.uncommitted().is_empty());

@@ -109,7 +109,7 @@ fn a_long_run_of_creations_stays_within_the_budget() {
 }
 
 #[test]
-fn content_is_written_back_beside_those_who_write() {
+fn content_is_written_back_beside_writers() {
     let clock = Arc::new(Clock {
         interval: Some(Duration::from_secs(1 << 40)),
         ..Clock::default()
@@ -164,7 +164,7 @@ fn content_is_written_back_beside_those_who_write() {
 }
 
 #[test]
-fn what_waits_for_long_is_committed() {
+fn changes_dirty_for_long_are_committed() {
     let clock = Arc::new(Clock::default());
     let filesystem = new_volume(128 << 20, ByteCount::new(32 * MIB), &clock);
     let interval = Duration::from_secs(30);
@@ -195,7 +195,7 @@ fn what_waits_for_long_is_committed() {
 }
 
 #[test]
-fn the_last_handle_waits_for_a_commit_under_way() {
+fn dropping_last_handle_waits_for_commit_in_progress() {
     for _ in 0..20 {
         let clock = Arc::new(Clock {
             interval: Some(Duration::from_secs(1 << 40)),

@@ -59,7 +59,7 @@ fn damage(memory: &Arc<MemoryBackend>, subvolume: SubvolumeId) {
 }
 
 #[test]
-fn one_damaged_subvolume_keeps_no_other_from_being_cleaned_and_written() {
+fn damaged_subvolume_does_not_block_others() {
     let (memory, [damaged, sound]) = volume();
     damage(&memory, damaged);
     let filesystem = WritableFilesystem::new(open(&memory), WriteOptions::default()).unwrap();

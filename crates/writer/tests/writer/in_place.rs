@@ -2,8 +2,8 @@
 //! then keeps its content.
 //!
 //! The critical moment: a commit in progress delays a snapshot that has already written dirty data
-//! back. Only then does a write find that the file owns its extent alone. The write is on its way
-//! to the device when the snapshot runs.
+//! back. Only then does a write find that the file owns its extent alone. The write is in flight to
+//! the device when the snapshot runs.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -86,7 +86,7 @@ fn snapshot_comes_between(data: DataOptions, make: impl FnOnce(&WritableFilesyst
     let snapshot = WatchedThread::start(take).unwrap();
     assert!(snapshot.comes_to_wait(), "two commits at once");
 
-    // The content of the file is on its way to the device; the gate now passes all other requests.
+    // The content of the file is in flight; the gate now passes all other requests.
     let is_content = |bytes: &[u8]| bytes.len() >= 4096 && bytes.iter().all(|byte| *byte == NEW);
     let is_either = move |request: Request<'_>| match request {
         Request::Flush => true,

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// One volume of the test matrix, for both programs.
+/// A volume of the test matrix, for both programs.
 #[derive(Clone, Debug)]
 struct Case {
     mib: u64,
@@ -389,7 +389,7 @@ fn compare(case: &Case, theirs: &Contents, ours: &Contents) -> Result<()> {
 }
 
 #[test]
-fn items_are_those_of_mkfs_btrfs() {
+fn items_equal_those_of_mkfs_btrfs() {
     if skips(missing(REFERENCE_PROGS)) {
         return;
     }
@@ -408,7 +408,7 @@ fn items_are_those_of_mkfs_btrfs() {
 }
 
 #[test]
-fn the_kernel_mounts_and_writes_to_every_new_volume_and_check_finds_nothing() {
+fn kernel_mounts_and_writes_every_new_volume() {
     if skips(kernel_missing()) {
         return;
     }
@@ -599,7 +599,7 @@ fn a_crash_leaves_the_old_volume_none_or_the_new_one() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn contradicting_options_are_refused() {
     let refused = |options: &Options, devices: usize, words: &str| {
         let devices: Vec<Device> = (0..devices).map(|_| Device::memory(vec![0; 16 << 20])).collect();
         let error = mkfs::make(&devices, options, &identity(devices.len())).unwrap_err();

@@ -108,7 +108,7 @@ fn holds(filesystem: &WritableFilesystem, name: &str, pattern: &[u8; 16], bytes:
 }
 
 #[test]
-fn what_went_is_told_to_every_device_and_what_stays_is_not() {
+fn trim_discards_removed_content_and_keeps_the_rest() {
     let profiles = [
         (1, Profile::Single, Profile::Dup),
         (2, Profile::Raid0, Profile::Raid1),
@@ -252,7 +252,7 @@ fn edits_beside_trim(
 }
 
 #[test]
-fn what_writers_were_promised_is_there_while_a_full_volume_is_trimmed() {
+fn promised_space_remains_while_full_volume_is_trimmed() {
     let disks = Disks::new(1, Profile::Single, Profile::Dup);
     let filesystem = disks.open();
     let is_over = AtomicBool::new(false);
@@ -303,7 +303,7 @@ fn what_writers_were_promised_is_there_while_a_full_volume_is_trimmed() {
 }
 
 #[test]
-fn with_discards_a_commit_tells_what_it_freed() {
+fn commit_with_discard_discards_freed_ranges() {
     let disks = Disks::new(2, Profile::Raid1, Profile::Raid1);
     let filesystem = disks.open();
     for number in 0..20 {

@@ -204,7 +204,7 @@ fn a_file_that_goes_while_it_is_cut_was_cut_before() {
 /// A copy without sharing runs in visible pieces. If the file is removed after one of them, the
 /// copy is short, without an error.
 #[test]
-fn a_file_that_goes_while_it_is_copied_to_was_copied_to_before() {
+fn removal_during_copy_makes_short_copy() {
     const PIECE: usize = 1 << 20;
     let (gate, filesystem) = new_volume();
     let source = create(&filesystem, ROOT, b"source", &vec![b's'; 2 * PIECE]);
@@ -319,7 +319,7 @@ fn in_flight(bytes: usize) -> (Arc<GatedBackend>, WritableFilesystem, Location, 
 
 /// A write of whole sectors, or after the end, waits for no device while the file is written back.
 #[test]
-fn a_write_goes_on_beside_the_write_back_of_its_file() {
+fn write_does_not_wait_for_write_back_of_its_file() {
     let (gate, filesystem, file, write_back) = in_flight(60_000);
     let of = filesystem.clone();
     let write = WatchedThread::start(move || {
@@ -386,7 +386,7 @@ fn a_write_of_part_of_a_sector_has_the_rest_of_what_is_in_flight() {
 /// Content that was written during a failed write-back is newer than the content that becomes dirty
 /// again.
 #[test]
-fn what_was_written_beside_a_write_back_that_fails_stays_on_top() {
+fn write_during_failed_write_back_stays_newest() {
     let faults = FaultyBackend::new(Arc::new(new_memory()), 1);
     let gate = GatedBackend::new(Arc::clone(&faults) as Arc<dyn Backend>);
     let filesystem = new_volume_on(&gate);
@@ -409,7 +409,7 @@ fn what_was_written_beside_a_write_back_that_fails_stays_on_top() {
 /// Making a subvolume read-only waits for a hole punch in progress: content seen afterwards no
 /// longer changes.
 #[test]
-fn what_became_read_only_changes_no_more() {
+fn read_only_subvolume_no_longer_changes() {
     let (gate, filesystem) = new_volume();
     let id = filesystem.create_subvolume(ROOT, b"subvolume").unwrap();
     let file = create(&filesystem, Location::root_of(id), b"file", &vec![b'o'; 20_000]);

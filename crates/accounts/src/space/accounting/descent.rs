@@ -1,12 +1,14 @@
-//! From the roots down: the tree blocks of all owners, each with the set of those that reach it.
+//! The descent from the roots: the tree blocks of all owners, each with the set of owners that
+//! reach it.
 //!
-//! The trees form a graph without cycles whose shared parts are read once. It is gone through level by level: when all
-//! blocks of one level have been read, everything that is known of a block one level below is known, so that it too
-//! is read once, with its final set. Within a level blocks are read in order of address, checked and looked at on all
-//! cores ([`buttress_tree::scan`]).
+//! The trees form a graph without cycles, whose shared parts are read once. The descent reads one
+//! level after another. Once it has read all blocks of a level, it knows everything about the
+//! blocks one level below. It therefore reads each of them once, with its final set. All cores
+//! read, check and inspect the blocks of a level in order of address ([`buttress_tree::scan`]).
 //!
-//! Blocks of the lowest level are handed out in windows of at most `LEAVES_MAX` where there are more: nodes above
-//! them, less than a hundredth as many, are read again for each. Nodes are bounded by `NODES_MAX` on each level.
+//! If the lowest level has more than `LEAVES_MAX` blocks, the descent returns them in windows of at
+//! most that many. It rereads the nodes above, less than a hundredth as many, for each window. Each
+//! level has at most `NODES_MAX` nodes.
 
 use super::gather::{Gatherer, Record};
 use super::owners::Root;
@@ -21,22 +23,22 @@ use buttress_locks::Mutex;
 use buttress_tree::{BlockPointer, Scanner};
 use std::collections::HashMap;
 
-/// How many leaves are known at once.
+/// The most leaves in memory at once.
 pub(super) const LEAVES_MAX: usize = 1 << 18;
 
-/// How many nodes of one level there may be: enough for some 60 million leaves.
+/// The most nodes of one level: enough for some 60 million leaves.
 pub(super) const NODES_MAX: usize = 1 << 18;
 
-/// How many leaves are asked for at once: between batches the job can be stopped.
+/// The number of leaves in a batch. The job can be stopped between batches.
 const LEAVES_AT_ONCE: usize = 1 << 15;
 
-/// How many records a thread keeps for itself.
+/// The number of records that a thread collects before it shares them.
 pub(super) const RECORDS_AT_ONCE: usize = 1 << 12;
 
-/// How many errors are kept; the others are counted.
+/// The most errors that are kept; more are only counted.
 const FAILURES_MAX: usize = 64;
 
-/// A block and who reaches it.
+/// A block, and the set of owners that reach it.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub(super) pointer: BlockPointer,
@@ -67,7 +69,7 @@ impl Record for Block {
     }
 }
 
-/// What could not be read.
+/// Errors of unreadable blocks.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     pub(super) list: Vec<Error>,
@@ -83,25 +85,25 @@ impl Failures {
     }
 }
 
-/// What is asked of all blocks.
+/// A visitor of all blocks.
 pub(super) trait Visitor: Sync {
-    /// What one thread adds up.
+    /// The sums of one thread.
     type Tally: Send;
 
-    /// A thread begins.
+    /// Begins the sums of a thread.
     fn begin(&self) -> Self::Tally;
 
-    /// A leaf that the owners of `set` reach.
+    /// Visits a leaf that the owners of `set` reach.
     fn leaf(&self, tally: &mut Self::Tally, tree: TreeId, block: &TreeBlock, set: SetId);
 
-    /// A block of any level, once, before it is read.
+    /// Counts a block of any level once, before it is read.
     fn counted(&mut self, set: SetId, bytes: ByteCount);
 
-    /// What a thread added up.
+    /// Takes the sums of a thread at its end.
     fn end(&mut self, tally: Self::Tally) -> Result<()>;
 }
 
-/// A way down from the roots.
+/// A descent from the roots.
 pub(super) struct Descent<'a> {
     pub(super) filesystem: &'a Filesystem,
     pub(super) roots: &'a [Root],
@@ -109,14 +111,14 @@ pub(super) struct Descent<'a> {
     pub(super) progress: &'a Progress,
     pub(super) failures: &'a Mutex<Failures, FailuresLock>,
     pub(super) leaves_max: usize,
-    /// Whether what cannot be read is to be told: it was not gone over before.
+    /// Whether errors are reported: on later passes they were reported before.
     pub(super) is_first: bool,
 }
 
 impl Descent<'_> {
-    /// Goes over all blocks.
+    /// Visits all blocks.
     pub(super) fn run<V: Visitor>(&self, visitor: &mut V) -> Result<()> {
-        // Clamp: without roots there is nothing to go over.
+        // Clamp: without roots there is no block to visit.
         let mut level = self
             .roots
             .iter()
@@ -160,7 +162,8 @@ impl Descent<'_> {
         Ok(())
     }
 
-    /// The blocks of `level` at `start` or above: the roots of that level, and the children of the blocks above.
+    /// Returns the blocks of `level` from `start` on: the roots of that level, and the children of
+    /// the blocks above.
     fn below(&self, above: &[Block], level: u8, start: u64, limit: usize) -> Result<(Vec<Block>, u64)> {
         let gatherer = Gatherer::new(self.sets, start, limit);
         let mut roots = Vec::new();
@@ -179,7 +182,7 @@ impl Descent<'_> {
             is_first: self.is_first && start == 0,
             dropped: self.dropped()?,
         };
-        // Taken from the end.
+        // The last block is taken first.
         let wanted = above.iter().rev().map(|block| (block.pointer, block.set));
         for mut children in self.filesystem.forest().survey_blocks(wanted, &nodes) {
             gatherer.add(&mut children);
@@ -188,7 +191,8 @@ impl Descent<'_> {
         gatherer.finish()
     }
 
-    /// The half dropped trees: by the set of those who reach a block that nobody else does.
+    /// Returns the drop progress of half-dropped trees, by the set of the owner that alone reaches
+    /// a block.
     fn dropped(&self) -> Result<HashMap<SetId, (Key, u8)>> {
         let mut sets = self.sets.lock();
         let mut dropped = HashMap::new();
@@ -217,7 +221,7 @@ impl Descent<'_> {
     }
 }
 
-/// Reads nodes for their children.
+/// Reads nodes, and collects their children.
 struct Nodes<'a> {
     descent: &'a Descent<'a>,
     gatherer: &'a Gatherer<'a, Block>,
@@ -227,11 +231,11 @@ struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    /// Whether the child is gone with the part of its tree that was dropped. Of a node that others reach too, a tree
-    /// that is being dropped gives up all or nothing.
+    /// Returns whether the child went with the dropped part of its tree. If other trees also reach
+    /// a node, a tree that is being dropped drops all of the node or nothing.
     fn is_dropped(&self, child: &BlockPointer, set: SetId) -> bool {
         self.dropped.get(&set).is_some_and(|(progress, level)| {
-            // Clamp: a level from disk; children of a leaf are leaves.
+            // Clamp: the level comes from disk; children of a leaf count as leaves.
             child.level >= level.saturating_sub(1) && child.end_key.is_some_and(|end| end <= *progress)
         })
     }

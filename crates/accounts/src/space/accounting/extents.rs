@@ -1,4 +1,4 @@
-//! The extents one by one: whether somebody else uses one, and which have been counted.
+//! The single extents of an account: whether each is shared, and which have been counted.
 
 use super::leaves::Extent;
 use super::owners::Owner;
@@ -6,7 +6,7 @@ use super::sets::{SetId, Sets, members};
 use buttress_format::{ByteCount, Logical};
 use std::collections::HashMap;
 
-/// All data extents that files refer to, in order of address.
+/// All data extents to which files refer, in order of address.
 #[derive(Debug)]
 pub struct ExtentTable {
     list: Vec<Entry>,
@@ -19,20 +19,22 @@ struct Entry {
     is_shared: bool,
 }
 
-/// One extent.
+/// An extent of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// Its place in the table.
+    /// The position of the extent in the table.
     pub index: usize,
-    /// What it takes up on disk.
+    /// The length of the extent on disk.
     pub disk: ByteCount,
-    /// Whether more than one file refers to it: of one subvolume, or the same file of several.
+    /// Whether more than one file refers to the extent: several files of one subvolume, or files of
+    /// several subvolumes.
     pub is_shared: bool,
 }
 
 impl ExtentTable {
     pub(super) fn new(extents: Vec<Extent>, sets: &Sets, owners: &[Owner]) -> Self {
-        // Owners of one subvolume are not others to each other: files are told apart by their inodes.
+        // Several owners of one subvolume count as one here; its files are distinguished by their
+        // inodes.
         let mut known: HashMap<SetId, bool> = HashMap::new();
         let mut is_of_several = |set: SetId| {
             *known.entry(set).or_insert_with(|| {
@@ -54,19 +56,19 @@ impl ExtentTable {
         Self { list }
     }
 
-    /// How many there are.
+    /// Returns the number of extents.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no extents.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The extent that begins at `logical`.
+    /// Returns the extent that begins at `logical`.
     #[must_use]
     pub fn get(&self, logical: Logical) -> Option<Owned> {
         let index = self

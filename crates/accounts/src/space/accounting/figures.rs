@@ -1,14 +1,15 @@
-//! What is counted: extents by what they hold, and the items of files that refer to them.
+//! Figures of an account: extents by kind of content, and the file items that refer to them.
 //!
-//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger than a number.
+//! Clamps: sums of lengths from disk, which are only shown. A hostile volume can make them larger
+//! than a number.
 
 use buttress_format::{ByteCount, Compression};
 
-/// What an extent holds.
+/// The kind of content of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ContentKind {
-    /// Bytes as they are.
+    /// Uncompressed bytes.
     Plain = 0,
     /// A zlib stream.
     Zlib = 1,
@@ -16,15 +17,15 @@ pub enum ContentKind {
     Lzo = 2,
     /// A zstd frame.
     Zstd = 3,
-    /// Nothing yet: reserved space that reads as zeros.
+    /// Preallocated space without content, which reads as zeros.
     Preallocated = 4,
 }
 
 impl ContentKind {
-    /// All kinds, in the order in which they are shown.
+    /// All kinds, in display order.
     pub const ALL: [Self; 5] = [Self::Plain, Self::Zlib, Self::Lzo, Self::Zstd, Self::Preallocated];
 
-    /// The kind of written content.
+    /// Returns the kind of written content with this compression.
     #[must_use]
     pub const fn of(compression: Compression) -> Self {
         match compression {
@@ -35,7 +36,7 @@ impl ContentKind {
         }
     }
 
-    /// Its name, as compsize prints it.
+    /// Returns the name of the kind, as compsize prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,12 +49,12 @@ impl ContentKind {
     }
 }
 
-/// One figure for each kind of content.
+/// Figures for all kinds of content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByKind<T>([T; 5]);
 
 impl<T> ByKind<T> {
-    /// The figure of one kind.
+    /// Returns the figure of one kind.
     #[must_use]
     pub const fn of(&self, kind: ContentKind) -> &T {
         let [plain, zlib, lzo, zstd, preallocated] = &self.0;
@@ -77,7 +78,7 @@ impl<T> ByKind<T> {
         }
     }
 
-    /// All figures with their kinds.
+    /// Returns all figures with their kinds.
     pub fn iter(&self) -> impl Iterator<Item = (ContentKind, &T)> {
         ContentKind::ALL.into_iter().zip(&self.0)
     }
@@ -85,7 +86,7 @@ impl<T> ByKind<T> {
 
 /// Figures that can be added up.
 pub(super) trait Sum: Copy {
-    /// Adds another one `times` over.
+    /// Adds another figure `times` times.
     fn add(&mut self, other: &Self, times: u64);
 }
 
@@ -105,14 +106,14 @@ impl<T: Sum> Sum for ByKind<T> {
     }
 }
 
-/// Extents, each counted once.
+/// Sums of extents, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// How many.
+    /// The number of extents.
     pub count: u64,
-    /// What they take up on disk, one copy of them: whole extents, however little of them is still in use.
+    /// The length of whole extents on disk, in one copy, even if files use only a part.
     pub disk: ByteCount,
-    /// What they are without compression.
+    /// The length of the content without compression.
     pub uncompressed: ByteCount,
 }
 
@@ -124,18 +125,18 @@ impl Sum for Extents {
     }
 }
 
-/// What files say about their content, each file of each subvolume by itself.
+/// Sums of file extent items, counted for each file of each subvolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct References {
-    /// Items that refer to extents.
+    /// The number of items that refer to extents.
     pub count: u64,
-    /// The length of all of them in their files.
+    /// The length of these items in their files, in bytes.
     pub bytes: ByteCount,
-    /// Items that hold their content themselves.
+    /// The number of inline items.
     pub inline_count: u64,
-    /// The bytes of that content as they are stored.
+    /// The stored bytes of inline content.
     pub inline_stored: ByteCount,
-    /// What they are without compression.
+    /// The length of inline content without compression.
     pub inline_bytes: ByteCount,
 }
 
@@ -152,9 +153,9 @@ impl Sum for References {
 /// Files and their references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// Regular files.
+    /// The number of regular files.
     pub count: u64,
-    /// Their content.
+    /// The content of these files.
     pub references: ByKind<References>,
 }
 
@@ -165,12 +166,12 @@ impl Sum for Files {
     }
 }
 
-/// What a part of the volume takes up on disk.
+/// The space of a part of the volume on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupied {
-    /// Data extents.
+    /// Data extents by kind.
     pub extents: ByKind<Extents>,
-    /// Tree blocks of subvolumes, one copy of them.
+    /// The bytes of subvolumes' tree blocks, in one copy.
     pub metadata: ByteCount,
 }
 
@@ -182,13 +183,13 @@ impl Sum for Occupied {
 }
 
 impl Occupied {
-    /// Data of all kinds on disk.
+    /// Returns the bytes of data of all kinds on disk.
     #[must_use]
     pub fn data(&self) -> ByteCount {
         self.sum().disk
     }
 
-    /// Extents of all kinds.
+    /// Returns the extents of all kinds.
     #[must_use]
     pub fn sum(&self) -> Extents {
         let mut sum = Extents::default();
@@ -215,14 +216,14 @@ impl References {
 }
 
 impl Files {
-    /// Takes away what was counted and belongs to no file.
+    /// Subtracts counted figures that belong to no file.
     pub(super) fn remove(&mut self, other: &Self, times: u64) {
         for (sum, less) in self.references.0.iter_mut().zip(&other.references.0) {
             sum.remove(less, times);
         }
     }
 
-    /// References of all kinds.
+    /// Returns the references of all kinds.
     #[must_use]
     pub fn sum(&self) -> References {
         let mut sum = References::default();
@@ -232,7 +233,7 @@ impl Files {
         sum
     }
 
-    /// The content of all files: what their items cover, inline content included, holes left out.
+    /// Returns the length of all files' content, including inline content, without holes.
     #[must_use]
     pub fn logical(&self) -> ByteCount {
         let sum = self.sum();

@@ -1,14 +1,16 @@
-//! Records with addresses, gathered by several threads, of which those of one address are merged.
+//! A gatherer of records by address, used by several threads, which merges records of equal
+//! address.
 //!
-//! Records come in any order and many times for one address. They are kept in a list that is put in order and merged
-//! whenever it has grown by half of what it may hold, so that memory is bounded by the number of addresses, not by that
-//! of records.
+//! Records arrive in any order, and many times for one address. A list holds them, and is sorted
+//! and merged whenever it has grown by half of its limit. Memory is therefore bounded by the number
+//! of addresses, not of records.
 //!
-//! Where even the addresses are too many, the upper half of them is given up, and with it everything above the first
-//! address that is: the gatherer then holds all records of a *window*, `[start, end)`, and whoever gathers comes again
-//! for `[end, ..)`. Nothing grows past the limit, and nothing is lost: it takes more passes. Each window has at least one
-//! address, so they end: where a damaged volume says more different things about one address than half of the limit, that
-//! is an error.
+//! If even the addresses are too many, the gatherer drops the upper half of them, and from then on
+//! everything above the first dropped address. It then holds all records of a *window*, `[start,
+//! end)`, and the caller makes another pass for `[end, ..)`. Nothing grows past the limit, and
+//! nothing is lost. Each window has at least one address, so the passes end. If a damaged volume
+//! has more different records for one address than half of the limit, the gatherer returns an
+//! error.
 
 use super::SetsLock;
 use super::sets::{SetId, Sets};
@@ -19,28 +21,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 lock_class!(InnerLock, "inner", Rank::new(55));
 
-/// Something gathered.
+/// A record to be gathered.
 pub(super) trait Record: Copy {
-    /// Its address.
+    /// Returns the address of the record.
     fn address(&self) -> u64;
 
-    /// The order within one address: of what is merged the first is kept.
+    /// Returns the order among records of one address: of merged records the first is kept.
     fn rank(&self) -> (u64, u64);
 
-    /// Who owns it.
+    /// Returns the set of owners of the record.
     fn set(&self) -> SetId;
 
-    /// Takes over what another record of the same address says; sets are merged by the gatherer.
+    /// Merges another record of the same address into this one. The gatherer merges the sets.
     fn absorb(&mut self, other: &Self);
 
-    /// The record with another set.
+    /// Returns the record with another set.
     fn with_set(self, set: SetId) -> Self;
 
-    /// Whether both are about the same thing; addresses are equal.
+    /// Returns whether both records of one address describe the same object.
     fn same(&self, other: &Self) -> bool;
 }
 
-/// Gathers the records of a window.
+/// Gathers the records of one window.
 pub(super) struct Gatherer<'a, R> {
     sets: &'a Mutex<Sets, SetsLock>,
     start: u64,
@@ -51,16 +53,16 @@ pub(super) struct Gatherer<'a, R> {
 
 struct Inner<R> {
     records: Vec<R>,
-    /// The first ones are in order and merged.
+    /// The number of records at the start of the list that are sorted and merged.
     merged: usize,
     failure: Option<Error>,
 }
 
-/// The list is not merged before it has grown by this much.
+/// The least growth before the list is merged again.
 const GROWTH_MIN: usize = 1 << 14;
 
 impl<'a, R: Record> Gatherer<'a, R> {
-    /// Gathers what lies at `start` or above, up to `limit` addresses.
+    /// Returns a gatherer of up to `limit` addresses from `start` on.
     pub(super) fn new(sets: &'a Mutex<Sets, SetsLock>, start: u64, limit: usize) -> Self {
         Self {
             sets,
@@ -75,7 +77,7 @@ impl<'a, R: Record> Gatherer<'a, R> {
         }
     }
 
-    /// Whether the window has this address, as far as is known.
+    /// Returns whether the window may contain this address.
     pub(super) fn wants(&self, address: u64) -> bool {
         self.start <= address && address < self.end.load(Ordering::Relaxed)
     }
@@ -100,7 +102,8 @@ impl<'a, R: Record> Gatherer<'a, R> {
         }
     }
 
-    /// The records in order of address, and where the window ends; `u64::MAX` when all that was wanted is there.
+    /// Returns the records in order of address, and the end of the window; `u64::MAX` if it is the
+    /// last.
     pub(super) fn finish(self) -> Result<(Vec<R>, u64)> {
         let mut inner = self.inner.lock();
         self.merge(&mut inner)?;
@@ -142,10 +145,11 @@ impl<'a, R: Record> Gatherer<'a, R> {
         if kept > self.limit {
             let half = self.limit.quotient(2).max(1);
             if let Some(first) = records.get(half).map(Record::address) {
-                // All of one address stay together: the window ends before the first that is given up.
+                // Records of one address stay together: the window ends before the first dropped
+                // address.
                 let stay = records.partition_point(|record| record.address() < first);
                 if stay == 0 {
-                    // A window that has nothing would come again for ever.
+                    // An empty window would repeat forever.
                     return Err(Error::AccountingTooBig {
                         what: "different tree blocks said to lie at one address",
                         limit: u64_of(half),
@@ -160,8 +164,8 @@ impl<'a, R: Record> Gatherer<'a, R> {
     }
 }
 
-/// The sets of the records of one address; what came out for the address before is remembered, since neighbours were
-/// written together and have the same owners.
+/// The merged sets of one address. The result of the previous address is remembered, because
+/// neighbours were often written together and have the same owners.
 #[derive(Default)]
 struct Merged {
     ids: Vec<SetId>,
@@ -232,7 +236,8 @@ mod tests {
         }
     }
 
-    /// Gathers all of `given` in windows of at most `limit` addresses; what comes out, and how many passes it took.
+    /// Gathers all of `given` in windows of at most `limit` addresses. Returns the result and the
+    /// number of passes.
     fn gather(given: &[(u64, u32)], limit: usize) -> (BTreeMap<u64, (BTreeSet<u32>, u64)>, u32) {
         let sets = Mutex::new(Sets::new(SETS_BYTES_MAX));
         let (mut found, mut passes, mut start) = (BTreeMap::new(), 0, 0);

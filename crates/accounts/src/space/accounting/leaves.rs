@@ -1,11 +1,13 @@
-//! What the leaves say: which extents files refer to, how much of them, and how they are compressed.
+//! The visitor of leaves: which extents files refer to, how much of them, and their compression.
 //!
-//! Each leaf is seen once, with the set of all owners that reach it; what its items say counts for each of them. An
-//! inode whose files are counted apart ([`super::Parts`]), or that has no name, has other owners than its leaf.
+//! Each leaf is visited once, with the set of all owners that reach it, and its items count for
+//! each of them. An inode that is counted separately ([`super::Parts`]), or that has no name, has
+//! other owners than its leaf.
 //!
-//! A file with several names is several files to those who count by path: what it has counts once more for each further
-//! name ([`Counted::further`]). Where such a file goes on in the next leaf, which does not say how many names it has, its
-//! rest is looked up at the end ([`Split`]). So is a symlink whose target lies in the next leaf: it is no file's content.
+//! A file with several names is several files for callers that count by path: it counts once more
+//! for each further name ([`Counted::further`]). If such a file continues in the next leaf, that
+//! leaf does not show its number of names, so the rest is looked up at the end ([`Split`]). A
+//! symlink whose target is in the next leaf is looked up too, since a target is no file content.
 
 use super::descent::{Failures, RECORDS_AT_ONCE, Visitor};
 use super::figures::{ContentKind, Files, Occupied, References, Sum};
@@ -23,10 +25,10 @@ use buttress_fs::error::{Corruption, Error, Result};
 use buttress_locks::Mutex;
 use std::collections::HashMap;
 
-/// How many files with several names may go on in another leaf.
+/// The most files with several names that may continue in another leaf.
 const SPLIT_FILES_MAX: usize = 1 << 20;
 
-/// An extent, and who refers to it.
+/// An extent, and the references to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) logical: u64,
@@ -36,7 +38,7 @@ pub(super) struct Extent {
     offset: u64,
     pub(super) set: SetId,
     kind: ContentKind,
-    /// Whether inodes of different numbers refer to it.
+    /// Whether inodes of different numbers refer to the extent.
     pub(super) several_inodes: bool,
 }
 
@@ -45,7 +47,7 @@ impl Record for Extent {
         self.logical
     }
 
-    /// What an extent holds is what the first reference to it says.
+    /// The first reference to an extent decides its kind of content.
     fn rank(&self) -> (u64, u64) {
         (self.inode, self.offset)
     }
@@ -67,31 +69,31 @@ impl Record for Extent {
     }
 }
 
-/// What is counted.
+/// The sums of an account.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    /// By the owners of extents and of tree blocks.
+    /// Space by the owners of extents and of tree blocks.
     pub(super) occupied: HashMap<SetId, Occupied>,
-    /// By the owners of leaves.
+    /// Files by the owners of leaves.
     pub(super) files: HashMap<SetId, Files>,
-    /// As `files`, for each further name of a file.
+    /// Files once more for each further name.
     pub(super) further: HashMap<SetId, Files>,
-    /// What is in `files` and belongs to no file.
+    /// Figures in `files` that belong to no file.
     pub(super) excess: HashMap<SetId, Files>,
 }
 
-/// An inode that may go on in another leaf, which will not say what sort of inode it is.
+/// An inode that may continue in another leaf, which does not show its file type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
-    /// Its owners.
+    /// The owners of the inode.
     pub(super) set: SetId,
-    /// The last key that was seen.
+    /// The last visited key.
     pub(super) after: Key,
-    /// How many names it has besides the first; `None` for a symlink.
+    /// The number of names besides the first; `None` for a symlink.
     pub(super) further_names: Option<u64>,
 }
 
-/// What one thread adds up.
+/// The sums of one thread.
 pub(super) struct Tally {
     extents: Vec<Extent>,
     files: HashMap<SetId, Files>,
@@ -100,25 +102,25 @@ pub(super) struct Tally {
     failure: Option<Error>,
 }
 
-/// Looks at leaves.
+/// The visitor of leaves.
 pub(super) struct Leaves<'a> {
     pub(super) sets: &'a Mutex<Sets, SetsLock>,
     pub(super) owners: &'a Owners,
-    /// The subvolume of which files are counted apart.
+    /// The subvolume with files that are counted separately.
     pub(super) detail: Option<(OwnerIndex, &'a Parts)>,
     pub(super) extents: &'a Gatherer<'a, Extent>,
     pub(super) sector_bytes: u32,
-    /// What cannot be made sense of, told once.
+    /// Errors of items that cannot be parsed, reported once.
     pub(super) failures: &'a Mutex<Failures, FailuresLock>,
     /// Whether further names are counted.
     pub(super) with_names: bool,
-    /// What goes through all leaves again counts only extents.
+    /// Whether only extents are counted, as on repeated passes over all leaves.
     pub(super) only_extents: bool,
     pub(super) counted: Counted,
     pub(super) split: Vec<Split>,
 }
 
-/// The inode that the items at hand belong to.
+/// The inode of the current items.
 struct Current {
     inode: InodeNumber,
     set: SetId,
@@ -126,7 +128,7 @@ struct Current {
     further: Further,
 }
 
-/// For whom an inode counts more than once, and how often more.
+/// The sets for which an inode counts additional times, and how many.
 type Further = smallvec::SmallVec<[(SetId, u64); 2]>;
 
 impl Visitor for Leaves<'_> {
@@ -226,7 +228,7 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Who owns an inode of a leaf that the owners of `set` reach.
+    /// Returns the owners of an inode in a leaf that the owners of `set` reach.
     fn inode(&self, inode: InodeNumber, set: SetId, is_special: bool) -> Result<Current> {
         let mut current = Current {
             inode,
@@ -284,12 +286,12 @@ impl Leaves<'_> {
         files.count = files.count.exact_add(1);
         if parsed.nlink > 1 {
             let mut sets = self.sets.lock();
-            // Files that are counted apart have the names that they have there.
+            // Files that are counted separately have the names of their parts.
             let others = match self.detail {
                 Some((owner, _)) if sets.contains(leaf_set, owner) => sets.replaced(leaf_set, owner, &[])?,
                 _ => leaf_set,
             };
-            // Clamp: a number from disk.
+            // Clamp: the number of links comes from disk.
             let further = u64::from(parsed.nlink).saturating_sub(1);
             current.further.push((others, further));
         }
@@ -361,7 +363,7 @@ impl Leaves<'_> {
             let sets = self.sets.lock();
             self.owners.parts.iter().any(|part| sets.contains(set, *part))
         };
-        // The names in parts are known in every leaf.
+        // Every leaf knows the number of names in parts.
         for (set, further_names) in &last.further {
             if !is_part(*set) {
                 tally.split.push(Split {
@@ -374,13 +376,14 @@ impl Leaves<'_> {
     }
 }
 
-/// Adds what was counted to its set, and begins anew.
+/// Adds the figures to their set, and resets them.
 fn put(sums: &mut HashMap<SetId, Files>, set: SetId, files: &mut Files) {
     sums.entry(set).or_default().add(files, 1);
     *files = Files::default();
 }
 
-/// What an item says about its content; `None` for a hole. `item_bytes` is the length of the item.
+/// Returns the figures of a file extent item; `None` for a hole. `item_bytes` is the length of the
+/// item.
 pub(super) fn references_of(extent: &FileExtent<'_>, item_bytes: usize) -> Option<(ContentKind, References)> {
     let written = ContentKind::of(extent.compression);
     let of_slice = |bytes: ByteCount| References {
@@ -406,7 +409,7 @@ pub(super) fn references_of(extent: &FileExtent<'_>, item_bytes: usize) -> Optio
 }
 
 impl Extent {
-    /// What it takes up.
+    /// Returns the space of the extent.
     pub(super) fn occupied(&self) -> Occupied {
         let mut occupied = Occupied::default();
         let extents = occupied.extents.of_mut(self.kind);

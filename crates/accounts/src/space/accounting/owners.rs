@@ -1,11 +1,13 @@
-//! Who can own something: every tree that keeps data or tree blocks of files alive.
+//! The owners of an account: every tree that keeps data or tree blocks of files alive.
 //!
-//! Those are the subvolumes and snapshots, also deleted ones that are not yet dropped; the root tree, whose inodes hold
-//! the free space cache of old volumes; and the trees of an interrupted balance. Of a deleted subvolume that is half
-//! dropped only what is still there counts.
+//! These are the subvolumes and snapshots, including deleted ones that are not yet dropped. The
+//! root tree is an owner too, since its inodes hold the free space cache of old volumes. The trees
+//! of an interrupted balance are also owners. Of a half-dropped subvolume only the remaining part
+//! counts.
 //!
-//! A subvolume is one owner, or several: inodes without a name are an owner of their own, so that what only they hold
-//! can be told apart, and a caller can have some of its files counted apart ([`super::Parts`]).
+//! A subvolume is one owner or several. Inodes without a name are an owner of their own, so that
+//! space which only they hold is distinguishable. A caller can also have some files counted
+//! separately ([`super::Parts`]).
 
 use buttress_exact::Exact as _;
 use buttress_format::{
@@ -17,67 +19,67 @@ use buttress_fs::progress::Progress;
 use buttress_tree::{ReadAhead, RootPointer, Tree};
 use std::collections::HashMap;
 
-/// How many owners there may be.
+/// The most owners.
 const OWNERS_MAX: u32 = 1 << 17;
 
-/// How many files without a name there may be, in all subvolumes.
+/// The most files without a name in all subvolumes.
 const UNLINKED_MAX: u64 = 1 << 20;
 
-/// The number of an owner in [`super::Accounting::owners`].
+/// The index of an owner in [`super::Accounting::owners`].
 pub type OwnerIndex = u32;
 
-/// Who owns something.
+/// An owner of space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The tree.
+    /// The tree of the owner.
     pub tree: TreeId,
-    /// Which files of it.
+    /// The files of the tree that the owner has.
     pub share: Share,
-    /// Whether it was deleted and only waits to be dropped.
+    /// Whether the tree was deleted and is not yet dropped.
     pub deleted: bool,
 }
 
-/// Which files of a subvolume an owner stands for.
+/// The files of a subvolume that an owner has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// All that no other owner of the subvolume stands for.
+    /// All files that no other owner of the subvolume has.
     Rest,
-    /// Inodes without a name: files that were deleted while they were open.
+    /// Inodes without a name: files that were deleted while open.
     Unlinked,
-    /// A part that was asked for, by its number.
+    /// A requested part, by its number.
     Part(u32),
 }
 
 impl Owner {
-    /// The subvolume, where it is one.
+    /// Returns the subvolume, if the tree is one.
     #[must_use]
     pub const fn subvolume(&self) -> Option<SubvolumeId> {
         self.tree.as_subvolume()
     }
 }
 
-/// A tree to be walked.
+/// A tree to be read.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
     pub(super) pointer: RootPointer,
     pub(super) owner: OwnerIndex,
-    /// Keys below this one are gone, and the level at which the deletion goes on.
+    /// The first key that still exists, and the level at which dropping continues.
     pub(super) dropped: Option<(Key, u8)>,
 }
 
-/// All owners, as far as they are known before anything is walked.
+/// All owners that are known before any tree is read.
 #[derive(Debug)]
 pub(super) struct Owners {
     pub(super) list: Vec<Owner>,
     pub(super) roots: Vec<Root>,
-    /// Inodes without a name, with the owners of the subvolumes and of their unlinked files.
+    /// Inodes without a name, with the owners of their subvolumes and of unlinked files.
     pub(super) unlinked: HashMap<InodeNumber, Vec<(OwnerIndex, OwnerIndex)>>,
-    /// The owners of the parts that were asked for, by their numbers.
+    /// The owners of the requested parts, by their numbers.
     pub(super) parts: Vec<OwnerIndex>,
 }
 
 impl Owners {
-    /// Gathers them as of the last commit.
+    /// Gathers the owners as of the last commit.
     pub(super) fn gather(filesystem: &Filesystem, progress: &Progress) -> Result<Self> {
         let superblock = filesystem.superblock();
         let root_tree = filesystem.forest().tree(RootPointer {
@@ -86,7 +88,7 @@ impl Owners {
             generation: superblock.generation,
             level: superblock.root_level,
         });
-        // A volume that is only read may have been opened by an older root.
+        // A read-only volume may have been opened by an older root.
         let held = filesystem.root_tree();
         let root_tree = if held.is_in_memory() {
             root_tree
@@ -115,7 +117,7 @@ impl Owners {
                 tree: TreeId::ROOT,
                 error,
             })?;
-            // A tree that has no block is one that a balance has done with.
+            // A balance that has finished leaves a root item without a block.
             if item.logical != Logical::MIN {
                 let deleted = item.flags.contains(RootFlags::DEAD) || item.references == 0;
                 let half = item.drop_progress.objectid != ObjectId::MIN;
@@ -157,14 +159,14 @@ impl Owners {
         Ok(index)
     }
 
-    /// The owner that stands for a whole subvolume.
+    /// Returns the owner of a whole subvolume.
     pub(super) fn whole(&self, subvolume: SubvolumeId) -> Option<&Root> {
         let tree = subvolume.tree();
         self.roots.iter().find(|root| root.pointer.tree == tree)
     }
 
-    /// Finds the inodes without a name: those with an orphan item and no links. An orphan item lies behind all files
-    /// of its tree, so this takes one way down a tree.
+    /// Finds the inodes without a name: inodes with an orphan item and no links. Orphan items
+    /// follow all files of their tree, so the search costs one descent for each tree.
     pub(super) fn find_unlinked(&mut self, filesystem: &Filesystem, progress: &Progress) -> Result<()> {
         let mut count = 0_u64;
         let first = Key::new(ObjectId::ORPHAN, ItemType::ORPHAN_ITEM, 0);
@@ -181,7 +183,7 @@ impl Owners {
             progress.check()?;
             for item in tree.range(first..=last, ReadAhead::None) {
                 progress.check()?;
-                // What cannot be read is found and told where all blocks are read.
+                // The descent that reads all blocks reports this error.
                 let Ok(item) = item else { break };
                 let inode = InodeNumber::new(item.key().offset);
                 if !is_unlinked(&tree, inode) {
@@ -214,7 +216,8 @@ impl Owners {
     }
 }
 
-/// Whether an inode with an orphan item has no name. One that has is only to be truncated.
+/// Returns whether an inode with an orphan item has no name. An orphan item of a named inode marks
+/// a truncation.
 fn is_unlinked(tree: &Tree, inode: InodeNumber) -> bool {
     let key = Key::new(inode.object_id(), ItemType::INODE_ITEM, 0);
     let Ok(Some(item)) = tree.get(&key) else {

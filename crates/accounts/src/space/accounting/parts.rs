@@ -1,7 +1,8 @@
-//! Files that are counted apart: those below each entry of a directory.
+//! Files that are counted separately: those below each entry of a directory.
 //!
-//! Inodes tell their own names, with the directory of each. One pass over the leaves of the subvolume gathers these,
-//! and then it is gone down from the directory; directory entries are not read.
+//! Inodes record their own names, with the directory of each. A pass over the leaves of the
+//! subvolume gathers these names. A walk down from the directory then uses them, without reading
+//! directory entries.
 //!
 //! Bound: `NAMES_MAX` names in the subvolume.
 
@@ -14,24 +15,24 @@ use buttress_fs::progress::Progress;
 use buttress_tree::{BlockPointer, Scanner};
 use std::sync::Arc;
 
-/// How many names a subvolume may have of which files are counted apart.
+/// The most names of a subvolume with separately counted files.
 const NAMES_MAX: usize = 1 << 22;
 
-/// Which files of one subvolume are counted apart.
+/// Files of one subvolume that are counted separately.
 #[derive(Clone, Debug)]
 pub struct Parts {
     pub(super) subvolume: SubvolumeId,
-    /// In order of inodes.
+    /// The memberships, in order of inodes.
     members: Arc<[Member]>,
     count: u32,
 }
 
-/// That an inode belongs to a part.
+/// The membership of an inode in a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     inode: InodeNumber,
     pub(super) part: u32,
-    /// How many names it has in it.
+    /// The number of the inode's names in the part.
     pub(super) names: u32,
 }
 
@@ -43,45 +44,47 @@ struct Named {
 }
 
 impl Parts {
-    /// How many parts there are; they are numbered from zero.
+    /// Returns the number of parts, which are numbered from zero.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// The subvolume whose files these are.
+    /// Returns the subvolume of these files.
     #[must_use]
     pub const fn subvolume(&self) -> SubvolumeId {
         self.subvolume
     }
 
-    /// The parts that an inode belongs to: a file with several names may belong to several.
+    /// Returns the parts to which an inode belongs; a file with several names may belong to
+    /// several.
     pub fn of_inode(&self, inode: InodeNumber) -> impl Iterator<Item = u32> {
         self.members_of(inode).iter().map(|member| member.part)
     }
 
-    /// The parts with the number of names in each.
+    /// Returns the parts of an inode, with its number of names in each.
     pub(super) fn members_of(&self, inode: InodeNumber) -> &[Member] {
         let start = self.members.partition_point(|member| member.inode < inode);
-        // Clamp: places that a search found in the list.
+        // Clamp: a search of the list returned these positions.
         let rest = self.members.get(start..).unwrap_or(&[]);
         let count = rest.partition_point(|member| member.inode == inode);
         rest.get(..count).unwrap_or(&[])
     }
 
-    /// One part of everything below `directory`.
+    /// Returns one part with everything below `directory`.
     ///
     /// # Errors
-    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], or that a block of the subvolume cannot be read.
+    /// [`Error::AccountingTooBig`], [`Error::Cancelled`], or an error of reading a block of the
+    /// subvolume.
     pub fn below(filesystem: &Filesystem, directory: Location, progress: &Progress) -> Result<Self> {
         Self::gather(filesystem, directory, progress, |_| Some(0))
     }
 
-    /// Parts of some entries of a directory, each given with its part: the file, or the directory with everything
-    /// below it.
+    /// Returns parts of some entries of a directory, each entry given with its part: the file, or
+    /// the directory with everything below it.
     ///
     /// # Errors
-    /// As [`Parts::below`].
+    /// As for [`Parts::below`].
     pub fn of_entries(
         filesystem: &Filesystem,
         directory: Location,
@@ -97,7 +100,7 @@ impl Parts {
         })
     }
 
-    /// One part of one file.
+    /// Returns one part of one file.
     #[must_use]
     pub fn of_file(file: Location) -> Self {
         Self {
@@ -111,7 +114,7 @@ impl Parts {
         }
     }
 
-    /// `part_of` says which part an entry of the directory itself begins.
+    /// Gathers the parts; `part_of` returns the part of an entry in the start directory.
     fn gather(
         filesystem: &Filesystem,
         directory: Location,
@@ -124,7 +127,8 @@ impl Parts {
         let mut members = Vec::new();
         while let Some((current, part)) = waiting.pop() {
             progress.check()?;
-            // A directory has one name; where a damaged volume says otherwise, it is entered once.
+            // A directory has one name. If a damaged volume has more, the walk still visits the
+            // directory once.
             let Some(start) = first_in(&names, current) else {
                 continue;
             };
@@ -132,7 +136,7 @@ impl Parts {
                 Some(entered) if !*entered => *entered = true,
                 _ => continue,
             }
-            // Clamp: a place that a search found in the list.
+            // Clamp: a search of the list returned this position.
             let below = names.get(start..).unwrap_or(&[]);
             for name in below.iter().take_while(|name| name.directory == current) {
                 if let Some(part) = part.or_else(|| part_of(name.inode)) {
@@ -165,14 +169,14 @@ impl Parts {
     }
 }
 
-/// Where the names in a directory begin, if it has any.
+/// Returns the index of a directory's first name, if it has any.
 fn first_in(names: &[Named], directory: InodeNumber) -> Option<usize> {
     let start = names.partition_point(|name| name.directory < directory);
     let first = names.get(start)?;
     (first.directory == directory).then_some(start)
 }
 
-/// All names in a subvolume, by directory.
+/// Returns all names in a subvolume, by directory.
 fn names_of(filesystem: &Filesystem, subvolume: SubvolumeId, progress: &Progress) -> Result<Vec<Named>> {
     let tree = filesystem.subvolume_tree(subvolume)?;
     if tree.is_in_memory() {

@@ -1,4 +1,4 @@
-//! What a path covers: a subvolume, a directory or a file of one, and the subvolumes that are seen below it.
+//! The place of a path: a subvolume, a directory or a file, and the subvolumes visible below it.
 
 use super::owners::{Owner, Share};
 use super::parts::Parts;
@@ -11,21 +11,21 @@ use buttress_fs::progress::Progress;
 use buttress_fs::subvolume::SubvolumeInfo;
 use std::collections::{HashMap, HashSet};
 
-/// A path whose space is asked for.
+/// A path whose space is requested.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What the path leads to.
+    /// The inode at the path.
     pub location: Location,
-    /// The files that it covers in its own subvolume, as one part; `None` for all of them.
+    /// The files at the path in its own subvolume, as one part; `None` for all files.
     pub parts: Option<Parts>,
-    /// The subvolumes below it that a walk over the path goes into.
+    /// The subvolumes below that a walk from the path enters.
     pub nested: Vec<SubvolumeId>,
 }
 
-/// What a path covers; with `one_file_system`, without the subvolumes below it.
+/// Returns the place of a path. With `one_file_system`, the place excludes the subvolumes below it.
 ///
 /// # Errors
-/// As [`Parts::below`].
+/// As for [`Parts::below`].
 pub(crate) fn place_of(
     filesystem: &Filesystem,
     location: Location,
@@ -59,14 +59,14 @@ pub(crate) fn place_of(
     })
 }
 
-/// Which subvolumes lie in which.
+/// The nesting of subvolumes.
 #[derive(Clone, Debug, Default)]
 pub struct Nesting {
     inside: HashMap<SubvolumeId, Vec<(InodeNumber, SubvolumeId)>>,
 }
 
 impl Nesting {
-    /// Of all subvolumes of a volume; deleted ones lie nowhere.
+    /// Returns the nesting of a volume's subvolumes; deleted ones are nowhere.
     #[must_use]
     pub fn of(all: &[SubvolumeInfo]) -> Self {
         let mut inside: HashMap<_, Vec<_>> = HashMap::new();
@@ -79,13 +79,14 @@ impl Nesting {
         Self { inside }
     }
 
-    /// The subvolumes that lie in a subvolume itself, each with its directory.
+    /// Returns the subvolumes directly in a subvolume, each with its directory.
     #[must_use]
     pub fn directly_in(&self, subvolume: SubvolumeId) -> &[(InodeNumber, SubvolumeId)] {
         self.inside.get(&subvolume).map_or(&[], Vec::as_slice)
     }
 
-    /// The subvolumes that lie in those directories of `subvolume` that are wanted, and all below these, in order.
+    /// Returns the subvolumes in those directories of `subvolume` for which `is_wanted` is true,
+    /// and all below these, in order.
     pub fn below(&self, subvolume: SubvolumeId, is_wanted: impl Fn(InodeNumber) -> bool) -> Vec<SubvolumeId> {
         let mut found = Vec::new();
         let mut seen = HashSet::from([subvolume]);
@@ -104,7 +105,8 @@ impl Nesting {
 }
 
 impl Place {
-    /// Its owners in an account that was made with its parts; with files that no path leads to, or without.
+    /// Returns the place's owners in an account that was made with its parts, with or without files
+    /// that no path reaches.
     #[must_use]
     pub fn scope(&self, accounting: &Accounting, with_unlinked: bool) -> Scope {
         let is_whole = self.parts.is_none();

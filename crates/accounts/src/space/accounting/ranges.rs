@@ -1,8 +1,9 @@
-//! Sums for every owner of figures that are given for runs of owners.
+//! Sums for every owner, of figures that are given for runs of owners.
 //!
-//! A run is put into at most two nodes of each level of a binary tree over all owners, and an owner's sum is that of the
-//! nodes above it. So what a set of a thousand neighbours has is added in some twenty steps, not in a thousand; with
-//! hundreds of snapshots there are as many different sets as pairs of them.
+//! A binary tree spans all owners. A run is added to at most two nodes of each level, and an
+//! owner's sum is the sum of the nodes above it. The figures of a run of a thousand owners thus
+//! cost some twenty steps, not a thousand. With hundreds of snapshots there are as many different
+//! sets as pairs of snapshots.
 
 use super::figures::Sum;
 use super::owners::OwnerIndex;
@@ -12,13 +13,14 @@ use buttress_exact::Exact as _;
 /// The sums.
 #[derive(Debug)]
 pub(super) struct RangeSums<T> {
-    /// The nodes below the one at `n` are at `2n` and `2n + 1`; owners are at `leaves` and behind.
+    /// The nodes below the node at `n` are at `2n` and `2n + 1`; owners are at `leaves` and after
+    /// it.
     nodes: Vec<T>,
     leaves: usize,
 }
 
 impl<T: Sum + Default> RangeSums<T> {
-    /// Nothing for so many owners.
+    /// Returns zero sums for `owners` owners.
     pub(super) fn new(owners: usize) -> Self {
         let leaves = owners.max(1);
         Self {
@@ -27,7 +29,7 @@ impl<T: Sum + Default> RangeSums<T> {
         }
     }
 
-    /// Adds something to every owner of a set.
+    /// Adds figures to every owner of a set.
     pub(super) fn add(&mut self, runs: &[Run], figures: &T) {
         for (start, end) in runs {
             let (mut start, mut end) = (self.leaf(*start), self.leaf(*end));
@@ -57,7 +59,7 @@ impl<T: Sum + Default> RangeSums<T> {
         }
     }
 
-    /// The sum of one owner.
+    /// Returns the sum of one owner.
     pub(super) fn of(&self, owner: OwnerIndex) -> T {
         let mut sum = T::default();
         let mut node = self.leaf(owner);
@@ -78,7 +80,7 @@ mod tests {
     use buttress_format::ByteCount;
 
     #[test]
-    fn sums_are_those_of_adding_one_by_one() {
+    fn sums_equal_adding_one_by_one() {
         let mut state = 5_u32;
         let mut random = |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

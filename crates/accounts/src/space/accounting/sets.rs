@@ -1,10 +1,10 @@
-//! Sets of owners, each kept once: equal sets have equal ids.
+//! Sets of owners, each stored once: equal sets have equal ids.
 //!
-//! Owners are numbered in the order of their ids, which is that of their making, and a block lives from one snapshot
-//! to a later one: most sets are a few runs of neighbours. So a set is a list of half-open runs, in order, with a gap
-//! between any two.
+//! Owners are numbered in the order of their ids, which is the order in which they were made. A
+//! block lives from one snapshot to a later one, so most sets are a few runs of neighbours. A set
+//! is therefore a list of half-open runs, in order, with a gap between any two.
 //!
-//! Bound: `SETS_BYTES_MAX` for all of them. More is refused, not stored.
+//! Bound: `SETS_BYTES_MAX` for all sets. More sets are an error.
 
 use super::owners::OwnerIndex;
 use buttress_exact::{Exact as _, u64_of};
@@ -13,19 +13,20 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How much memory sets may take, with what is counted for each of them.
+/// The memory limit of all sets, including the figures of each.
 pub(super) const SETS_BYTES_MAX: usize = 96 << 20;
 
-/// What one set takes besides its runs: two pointers to it, its place in the table, and what is counted for it.
+/// The memory of one set besides its runs: two pointers to it, its place in the table, and its
+/// figures.
 const SET_BYTES: usize = 400;
 
-/// How many unions of two sets are remembered.
+/// The most unions of two sets that are remembered.
 const UNIONS_MAX: usize = 1 << 16;
 
-/// Owners that follow each other, `[start, end)`.
+/// Consecutive owners, `[start, end)`.
 pub(super) type Run = (OwnerIndex, OwnerIndex);
 
-/// A set of owners, by its number.
+/// The number of a set of owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SetId(pub(super) u32);
 
@@ -50,13 +51,13 @@ impl Sets {
         }
     }
 
-    /// The runs of a set.
+    /// Returns the runs of a set.
     pub(super) fn runs(&self, id: SetId) -> &[Run] {
         let index = id.0.narrow::<usize>();
         self.list.get(index).map_or(&[], |runs| runs)
     }
 
-    /// The set of these runs, which are in order with gaps between them.
+    /// Returns the set of these runs, which are in order with gaps between them.
     ///
     /// # Errors
     /// [`Error::AccountingTooBig`].
@@ -81,12 +82,12 @@ impl Sets {
         Ok(id)
     }
 
-    /// The set of one owner.
+    /// Returns the set of one owner.
     pub(super) fn of_one(&mut self, owner: OwnerIndex) -> Result<SetId> {
         self.intern(&[(owner, owner.exact_add(1))])
     }
 
-    /// The union of all sets of a list, which is put in order.
+    /// Returns the union of all sets of a list, and sorts the list.
     pub(super) fn union(&mut self, ids: &mut Vec<SetId>) -> Result<SetId> {
         ids.sort_unstable();
         ids.dedup();
@@ -113,7 +114,7 @@ impl Sets {
         }
     }
 
-    /// A set with `added` instead of one of its members.
+    /// Returns a set with `added` in place of one of its members.
     pub(super) fn replaced(&mut self, id: SetId, gone: OwnerIndex, added: &[OwnerIndex]) -> Result<SetId> {
         let mut runs = Vec::new();
         for (start, end) in self.runs(id) {
@@ -130,20 +131,20 @@ impl Sets {
         self.intern(&union)
     }
 
-    /// Whether a set has this member.
+    /// Returns whether a set has this member.
     pub(super) fn contains(&self, id: SetId, owner: OwnerIndex) -> bool {
         self.runs(id)
             .iter()
             .any(|(start, end)| *start <= owner && owner < *end)
     }
 
-    /// All sets, given away.
+    /// Returns all sets.
     pub(super) fn into_list(self) -> Vec<Arc<[Run]>> {
         self.list
     }
 }
 
-/// The members of a list of runs.
+/// Returns the members of a list of runs.
 pub(super) fn members(runs: &[Run]) -> impl Iterator<Item = OwnerIndex> {
     runs.iter().flat_map(|(start, end)| Range {
         start: *start,
@@ -151,7 +152,7 @@ pub(super) fn members(runs: &[Run]) -> impl Iterator<Item = OwnerIndex> {
     })
 }
 
-/// The union of lists of runs.
+/// Returns the union of lists of runs.
 fn merged(lists: &[&[Run]]) -> Vec<Run> {
     let mut all: Vec<Run> = lists.iter().flat_map(|runs| runs.iter().copied()).collect();
     all.sort_unstable();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_those_of_sets_and_equal_sets_are_one() {
+    fn operations_equal_those_of_sets_and_equal_sets_share_id() {
         let mut sets = sets();
         let mut state = 7_u32;
         let mut random = || {

@@ -1,4 +1,4 @@
-//! Sums over sets of owners: what the questions about space come down to.
+//! Sums over sets of owners, which answer the questions about space.
 
 use super::Accounting;
 use super::figures::{Files, Occupied, Sum};
@@ -8,10 +8,11 @@ use super::sets::{Run, SetId, members};
 use buttress_exact::Exact as _;
 use std::collections::HashMap;
 
-/// Some of the owners.
+/// A subset of the owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// For each owner how many before it are among them; at the end, how many there are.
+    /// For each owner, the number of selected owners before it; at the end, the number of all
+    /// selected owners.
     before: Vec<u32>,
 }
 
@@ -26,31 +27,31 @@ impl Scope {
         Self { before }
     }
 
-    /// How many of them come before an owner.
+    /// Returns how many selected owners precede an owner.
     fn before(&self, owner: OwnerIndex) -> u32 {
         let index = owner.narrow::<usize>();
-        // Clamp: a scope of no owners, and one of fewer.
+        // Clamp: the scope may have no owners, or fewer than the account.
         let known = self.before.get(index).or_else(|| self.before.last());
         known.copied().unwrap_or(0)
     }
 
-    /// Whether an owner is among them.
+    /// Returns whether an owner is in the scope.
     #[must_use]
     pub fn contains(&self, owner: OwnerIndex) -> bool {
         self.before(owner.exact_add(1)) > self.before(owner)
     }
 
-    /// Whether nobody is among them.
+    /// Returns whether the scope is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.before.last().is_none_or(|count| *count == 0)
     }
 
-    /// Those that are in either.
+    /// Returns the owners that are in either scope.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let owners = self.before.len().max(other.before.len());
-        // Clamp: a scope of no owners has no sums either.
+        // Clamp: a scope without owners has no sums.
         let owners = owners.saturating_sub(1);
         let owners = 0..owners.narrow::<OwnerIndex>();
         Self::new(owners.map(|owner| self.contains(owner) || other.contains(owner)))
@@ -76,30 +77,30 @@ impl Scope {
     }
 }
 
-/// How many owners a set has.
+/// Returns the number of owners of a set.
 fn count_of(runs: &[Run]) -> usize {
     let lengths = runs.iter().map(|(start, end)| end.exact_sub(*start));
     let count = lengths.fold(0_u32, u32::exact_add);
     count.narrow::<usize>()
 }
 
-/// What one owner has.
+/// The figures of one owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerSpace {
-    /// Its files.
+    /// The files of the owner.
     pub files: Files,
-    /// What it reaches on disk.
+    /// The space on disk that the owner reaches.
     pub occupied: Occupied,
-    /// What of that nobody else reaches.
+    /// The part of `occupied` that no other owner reaches.
     pub exclusive: Occupied,
 }
 
-/// What the same owners have in common, and nobody else.
+/// The space that exactly these owners share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The owners, in order.
     pub owners: Vec<OwnerIndex>,
-    /// What they have.
+    /// The space that they share.
     pub occupied: Occupied,
 }
 
@@ -109,7 +110,7 @@ impl Accounting {
         self.sets.get(index).map_or(&[], |runs| runs)
     }
 
-    /// The owners that a condition holds for.
+    /// Returns the owners for which a condition holds.
     #[must_use]
     pub fn scope(&self, is_wanted: impl FnMut(&Owner) -> bool) -> Scope {
         Scope::new(self.owners.iter().map(is_wanted))
@@ -125,27 +126,27 @@ impl Accounting {
         sum
     }
 
-    /// Everything on disk that anybody owns.
+    /// Returns the space on disk of all owners.
     #[must_use]
     pub fn all(&self) -> Occupied {
         self.sum(|_| true)
     }
 
-    /// What any of them reaches on disk, everything once.
+    /// Returns the space on disk that any owner of the scope reaches, counted once.
     #[must_use]
     pub fn occupied_by(&self, scope: &Scope) -> Occupied {
         self.sum(|runs| scope.has_any_of(runs))
     }
 
-    /// What nobody but them reaches.
+    /// Returns the space that only owners of the scope reach.
     #[must_use]
     pub fn exclusive_to(&self, scope: &Scope) -> Occupied {
         self.sum(|runs| scope.has_all_of(runs))
     }
 
-    /// What comes back when they are deleted together, all of it and nothing else. What already deleted subvolumes
-    /// still have comes back by itself and is not counted ([`Accounting::pending`]); what is shared with nobody but
-    /// these is.
+    /// Returns the space that is freed when exactly these owners are deleted together. Space that
+    /// only deleted subvolumes hold is freed anyway and does not count ([`Accounting::pending`]).
+    /// Space that these owners share only with deleted subvolumes counts.
     #[must_use]
     pub fn freed_by(&self, scope: &Scope) -> Occupied {
         let deleted = self.scope(|owner| owner.deleted);
@@ -153,14 +154,14 @@ impl Accounting {
         self.sum(|runs| with.has_all_of(runs) && !deleted.has_all_of(runs))
     }
 
-    /// What comes back when deleted subvolumes are dropped.
+    /// Returns the space that is freed when deleted subvolumes are dropped.
     #[must_use]
     pub fn pending(&self) -> Occupied {
         self.exclusive_to(&self.scope(|owner| owner.deleted))
     }
 
-    /// The files of all of them. What several subvolumes have counts for each; a file that belongs to several parts of
-    /// one counts once.
+    /// Returns the files of all owners in the scope. A file in several subvolumes counts for each.
+    /// A file in several parts of one subvolume counts once.
     #[must_use]
     pub fn files_of(&self, scope: &Scope) -> Files {
         // Only one tree has parts.
@@ -174,8 +175,8 @@ impl Accounting {
         })
     }
 
-    /// As [`Accounting::files_of`], with each file as often as it has names. [`super::Options::names`] must have been
-    /// set; inodes without a name count as one all the same.
+    /// Returns the files as [`Accounting::files_of`] does, but each file counts once for each of
+    /// its names. Requires [`super::Options::names`]. An inode without names counts once.
     #[must_use]
     pub fn named_files(&self, scope: &Scope) -> Files {
         let maps = [&self.counted.files, &self.counted.further];
@@ -193,7 +194,8 @@ impl Accounting {
         sum
     }
 
-    /// What each other owner shares with any of them, in the order of owners; those that share nothing are left out.
+    /// Returns the space that each other owner shares with the scope, in the order of owners,
+    /// without owners that share nothing.
     #[must_use]
     pub fn shared_with(&self, scope: &Scope) -> Vec<(OwnerIndex, Occupied)> {
         let mut sums = RangeSums::new(self.owners.len());
@@ -212,7 +214,7 @@ impl Accounting {
         0..self.owners.len().narrow::<OwnerIndex>()
     }
 
-    /// What every owner has, in the order of [`Accounting::owners`].
+    /// Returns the figures of every owner, in the order of [`Accounting::owners`].
     #[must_use]
     pub fn by_owner(&self) -> Vec<OwnerSpace> {
         let mut occupied = RangeSums::new(self.owners.len());
@@ -240,23 +242,22 @@ impl Accounting {
             OwnerSpace {
                 files,
                 occupied: occupied.of(owner),
-                // Clamp: most owners have nothing for themselves.
+                // Clamp: most owners have no exclusive space.
                 exclusive: exclusive.get(&owner).copied().unwrap_or_default(),
             }
         };
         self.indexes().map(of_owner).collect()
     }
 
-    /// What every set of owners has in common, the largest first; sets with nothing are left out. Of very many sets
-    /// with very many owners the small ones, of which all owners together would be more than `owners_max`, come as one
-    /// sum behind the others.
+    /// Returns the space of every set of owners, largest first, without empty sets. If all sets
+    /// together have more than `owners_max` owners, the smallest sets come last as one sum.
     #[must_use]
     pub fn groups(&self, owners_max: usize) -> (Vec<Group>, Occupied) {
         let occupied = self.counted.occupied.iter();
         let mut sorted: Vec<(&SetId, &Occupied)> = occupied
             .filter(|(_, occupied)| **occupied != Occupied::default())
             .collect();
-        // Clamp: sums of lengths from disk.
+        // Clamp: the sums are of lengths from disk.
         let size = |occupied: &Occupied| occupied.data().saturating_add(occupied.metadata);
         sorted.sort_by(|a, b| {
             let by_owners = || self.runs(*a.0).cmp(self.runs(*b.0));

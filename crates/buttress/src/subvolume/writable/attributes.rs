@@ -7,12 +7,12 @@ use buttress_format::Timestamp;
 use buttress_fs::Follow;
 use buttress_writer::operations::{AttributeChanges, SetXattr};
 
-/// Times to be set; `None` stays.
+/// Times to be set; `None` keeps a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// The last access.
+    /// The time of the last access.
     pub accessed: Option<Timestamp>,
-    /// The last change of content.
+    /// The time of the last change of content.
     pub modified: Option<Timestamp>,
 }
 
@@ -29,7 +29,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only; bits that are none of permissions.
+    /// If the path leads nowhere, the volume or the subvolume is read-only, or `mode` has bits that
+    /// are no permissions.
     pub fn set_permissions(&self, path: impl VolumePath, mode: u32) -> Result<()> {
         let changes = AttributeChanges {
             mode: Some(mode),
@@ -38,7 +39,8 @@ impl WritableSubvolume {
         self.change(&path.volume_path(), Follow::All, &changes)
     }
 
-    /// Sets owner and group, of a symbolic link its own. A file loses its set-id bits and capabilities by that.
+    /// Sets owner and group. A symbolic link is not followed. A file loses its set-id bits and
+    /// capabilities.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -50,7 +52,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only.
+    /// If the path leads nowhere, or the volume or the subvolume is read-only.
     pub fn set_owner(&self, path: impl VolumePath, uid: u32, gid: u32) -> Result<()> {
         let changes = AttributeChanges {
             uid: Some(uid),
@@ -60,7 +62,7 @@ impl WritableSubvolume {
         self.change(&path.volume_path(), Follow::NotLast, &changes)
     }
 
-    /// Sets times, of a symbolic link its own.
+    /// Sets times. A symbolic link is not followed.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -75,7 +77,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only.
+    /// If the path leads nowhere, or the volume or the subvolume is read-only.
     pub fn set_times(&self, path: impl VolumePath, times: Times) -> Result<()> {
         let changes = AttributeChanges {
             accessed: times.accessed,
@@ -104,8 +106,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path; the volume or the subvolume is read-only; a value that is too long, or that an
-    /// attribute with a meaning cannot have.
+    /// If the path leads nowhere, the volume or the subvolume is read-only, or the value is too
+    /// long or invalid for this attribute.
     pub fn set_xattr(&self, path: impl VolumePath, name: &str, value: &[u8]) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();
@@ -127,7 +129,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or no such attribute; the volume or the subvolume is read-only.
+    /// If the path or the attribute does not exist, or the volume or the subvolume is read-only.
     pub fn remove_xattr(&self, path: impl VolumePath, name: &str) -> Result<()> {
         let path = path.volume_path();
         let writer = self.volume.writer();

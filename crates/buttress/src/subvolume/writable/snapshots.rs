@@ -10,9 +10,9 @@ use buttress_writer::operations::ReceivedUuid;
 /// Whether a snapshot can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotMode {
-    /// It stays as it is; it can be sent.
+    /// The snapshot never changes, and can be sent.
     ReadOnly,
-    /// It can be changed.
+    /// The snapshot can be changed.
     Writable,
 }
 
@@ -29,7 +29,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; else as [`Self::create`].
+    /// If the path exists already; as for [`Self::create`].
     pub fn create_subvolume(&self, path: impl VolumePath) -> Result<Self> {
         let id = self.at_place(&path.volume_path(), |writer, directory, name| {
             Ok(writer.create_subvolume(directory, name)?)
@@ -37,8 +37,8 @@ impl WritableSubvolume {
         Ok(self.with_id(id))
     }
 
-    /// Makes a snapshot of `source` at a path, which takes the same time at any size. The snapshot and all earlier changes
-    /// are durable when this returns.
+    /// Makes a snapshot of `source` at a path. The time does not depend on the size. The snapshot
+    /// and all earlier changes are durable when this returns.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -54,7 +54,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is something at the path already; `source` is gone; else as [`WritableVolume::sync`](crate::WritableVolume::sync).
+    /// If the path exists already, or `source` was deleted; as for
+    /// [`WritableVolume::sync`](crate::WritableVolume::sync).
     pub fn create_snapshot(
         &self,
         source: impl AsRef<Subvolume>,
@@ -68,8 +69,9 @@ impl WritableSubvolume {
         Ok(self.with_id(id))
     }
 
-    /// Deletes the subvolume at a path. Its space comes back with
-    /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes).
+    /// Deletes the subvolume at a path.
+    /// [`WritableVolume::drop_deleted_subvolumes`](crate::WritableVolume::drop_deleted_subvolumes)
+    /// frees its space.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -81,7 +83,8 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// There is nothing at the path, or no subvolume; others lie in it; it is the default one or the top level.
+    /// If the path leads to no subvolume, or to one that contains others, is the default subvolume,
+    /// or is the top level.
     pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<()> {
         let path = path.volume_path();
         let id: SubvolumeId = self.subvolume.subvolume(&*path)?.id();
@@ -89,8 +92,8 @@ impl WritableSubvolume {
         deleted.map_err(|error| Error::from(error).at(&path))
     }
 
-    /// Makes this subvolume read-only, or writable. One that was received stays read-only: what it equals would be no
-    /// longer true.
+    /// Makes this subvolume read-only, or writable. A received subvolume stays read-only, because
+    /// its received uuid asserts that it equals its original.
     ///
     /// ```
     /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -103,7 +106,7 @@ impl WritableSubvolume {
     /// ```
     ///
     /// # Errors
-    /// The volume is open for reading only; the subvolume was received.
+    /// If the volume is open for reading only, or the subvolume was received.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let writer = self.volume.writer();
         Ok(writer.set_read_only(self.id(), read_only, ReceivedUuid::Refuse)?)

@@ -1,4 +1,4 @@
-//! Edits by inode: for programs that hold a place in a volume and not its path.
+//! Edits by inode, for programs that keep locations in a volume instead of paths.
 
 use super::WritableVolume;
 use crate::error::Result;
@@ -6,8 +6,9 @@ use buttress_format::{DeviceId, SubvolumeId};
 use buttress_fs::{FileAttributes, Location, NodeKind};
 use buttress_writer::operations::{AttributeChanges, NewInode, ReceivedUuid, RenameMode, SetXattr};
 
-/// Calls that take a [`Location`] and a name in it. The calls of [`WritableSubvolume`](crate::WritableSubvolume) take paths, and
-/// give new inodes the owner of the options; these take a [`NewInode`].
+/// Calls that take a [`Location`] and a name in it. The calls of
+/// [`WritableSubvolume`](crate::WritableSubvolume) take paths, and give new inodes the owner of the
+/// options. The calls here take a [`NewInode`].
 ///
 /// ```
 /// # let volume = buttress::Volume::create().on_devices(vec![buttress::Device::memory(vec![0; 256 << 20])])?;
@@ -27,8 +28,8 @@ use buttress_writer::operations::{AttributeChanges, NewInode, ReceivedUuid, Rena
 /// ```
 ///
 /// # Errors
-/// Each call reports a name that is not valid, exists or does not exist, a location that is no directory, a read-only subvolume, and
-/// a volume without space.
+/// Each call fails for an invalid name, a name that exists or does not exist, a location that is no
+/// directory, a read-only subvolume, and a volume without space.
 #[expect(
     clippy::missing_errors_doc,
     reason = "the head of the block lists the errors of all its calls"
@@ -55,7 +56,7 @@ impl WritableVolume {
         Ok(self.writer.make_node(directory, name, new, kind)?)
     }
 
-    /// Creates a symbolic link to `target`, which may be anything except nothing.
+    /// Creates a symbolic link to `target`, which must not be empty.
     pub fn create_symlink(
         &self,
         directory: Location,
@@ -66,7 +67,7 @@ impl WritableVolume {
         Ok(self.writer.make_symlink(directory, name, new, target)?)
     }
 
-    /// Gives an inode a further name.
+    /// Adds another name to an inode.
     pub fn link(&self, inode: Location, directory: Location, name: &[u8]) -> Result<()> {
         Ok(self.writer.link(inode, directory, name)?)
     }
@@ -81,7 +82,7 @@ impl WritableVolume {
         Ok(self.writer.remove_directory(directory, name)?)
     }
 
-    /// Moves a name from one directory to another, or to another name in the same one.
+    /// Renames an entry, within a directory or to another directory.
     pub fn rename(
         &self,
         old_directory: Location,
@@ -142,12 +143,13 @@ impl WritableVolume {
         Ok(self.writer.snapshot(source, directory, name, read_only)?)
     }
 
-    /// Deletes a subvolume. [`drop_deleted_subvolumes`](Self::drop_deleted_subvolumes) returns its space.
+    /// Deletes a subvolume. [`drop_deleted_subvolumes`](Self::drop_deleted_subvolumes) frees its
+    /// space.
     pub fn delete_subvolume(&self, id: SubvolumeId) -> Result<()> {
         Ok(self.writer.delete_subvolume(id)?)
     }
 
-    /// Returns the deleted subvolumes whose space is not returned yet.
+    /// Returns the deleted subvolumes whose space is not freed yet.
     pub fn deleted_subvolumes(&self) -> Result<Vec<SubvolumeId>> {
         Ok(self.writer.deleted_subvolumes()?)
     }
@@ -157,7 +159,7 @@ impl WritableVolume {
         Ok(self.writer.set_read_only(id, read_only, received)?)
     }
 
-    /// Sets the counts of failures of a device to zero.
+    /// Resets the error counts of a device.
     pub fn reset_device_statistics(&self, device: DeviceId) -> Result<()> {
         Ok(self.writer.reset_device_statistics(device)?)
     }

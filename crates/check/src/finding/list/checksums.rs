@@ -1,83 +1,83 @@
-//! Checksums of data.
+//! Findings about checksums of data.
 
 macro_rules! checksums {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
-            /// Checksums of what is no data.
+            /// Checksums of a range that is not data.
             ChecksumSurplus = "checksum-surplus", Inconsistent, Checksums {
-                /// Where they begin.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How much they cover.
+                /// The length of the range that the checksums cover, in bytes.
                 length: ByteCount,
             } "checksums for {length} bytes at {logical}: no data at this address"
 
-            /// Data of a file that should have checksums and has none.
+            /// Data of a file that must have checksums and has none.
             ChecksumMissing = "checksum-missing", Loss, Checksums {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: SubvolumeId,
-                /// The inode.
+                /// The number of the inode.
                 inode: InodeNumber,
-                /// Where in the file.
+                /// The offset in the file.
                 offset: FileOffset,
-                /// Where on disk.
+                /// The logical address of the data.
                 logical: Logical,
-                /// How much has none.
+                /// The length of the data without checksums, in bytes.
                 length: ByteCount,
             } "subvolume {subvolume}, inode {inode}, offset {offset}: no checksums for {length} bytes at {logical}"
 
             /// Data that does not match its checksums.
             DataDamaged = "data-damaged", Loss, Checksums {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How much.
+                /// The length of the damaged data, in bytes.
                 length: ByteCount,
             } "data at {logical}: {length} bytes do not match their checksums in any copy"
 
-            /// A copy of data that does not match its checksums while another does.
+            /// A copy of data that does not match its checksums, while another copy matches.
             DataCopyDamaged = "data-copy-damaged", Redundancy, Checksums {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How much.
+                /// The length of the damaged data, in bytes.
                 length: ByteCount,
-                /// Which copy, counted from 1.
+                /// The number of the copy, counted from 1.
                 copy: u32,
-                /// In which way.
+                /// A description of the problem.
                 reason: String,
             } "data at {logical}: {length} bytes of copy {copy} are damaged: {reason}"
 
             /// Checksum items that overlap.
             ChecksumsOverlap = "checksums-overlap", Inconsistent, Checksums {
-                /// Where the second one begins.
+                /// The logical address at which the second range begins.
                 logical: Logical,
-                /// Where the first one ends.
+                /// The logical address at which the first range ends.
                 previous_end: Logical,
             } "checksum item at {logical} overlaps the item before it, which ends at {previous_end}"
 
-            /// Checksums of what should have none.
+            /// Checksums of data that must have none.
             ChecksumUnexpected = "checksum-unexpected", Inconsistent, Checksums {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: SubvolumeId,
-                /// The inode.
+                /// The number of the inode.
                 inode: InodeNumber,
-                /// Where in the file.
+                /// The offset in the file.
                 offset: FileOffset,
-                /// Where on disk.
+                /// The logical address of the data.
                 logical: Logical,
-                /// Why there should be none.
+                /// The reason why the data must have no checksums.
                 reason: &'static str,
             } "subvolume {subvolume}, inode {inode}, offset {offset}: data at {logical} has checksums, although {reason}"
 
             /// Compressed data without checksums in an inode whose data has none.
             CompressedWithoutChecksums = "compressed-without-checksums", Inconsistent, Checksums {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: SubvolumeId,
-                /// The inode.
+                /// The number of the inode.
                 inode: InodeNumber,
-                /// Where in the file.
+                /// The offset in the file.
                 offset: FileOffset,
-                /// Where on disk.
+                /// The logical address of the data.
                 logical: Logical,
-                /// How much has none.
+                /// The length of the data without checksums, in bytes.
                 length: ByteCount,
             } "subvolume {subvolume}, inode {inode}, offset {offset}: no checksums for {length} compressed bytes at {logical}"
         }

@@ -1,279 +1,282 @@
-//! Chunks, block groups, extents and references.
+//! Findings about chunks, block groups, extents and references.
 
 macro_rules! extents {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
             /// A chunk without a block group.
             BlockGroupMissing = "block-group-missing", Unsafe, Extents {
-                /// Where the chunk begins.
+                /// The logical address of the chunk.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "chunk {logical} ({length} bytes) has no block group"
 
             /// A block group without a chunk.
             ChunkMissing = "chunk-missing", Loss, Extents {
-                /// Where the block group begins.
+                /// The logical address of the block group.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "block group {logical} ({length} bytes) has no chunk"
 
-            /// A block group and its chunk are of different kinds.
+            /// A block group and its chunk have different types or profiles.
             BlockGroupFlagsDiffer = "block-group-flags", Unsafe, Extents {
-                /// Where they begin.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// The block group's.
+                /// The type and profile of the block group.
                 group: String,
-                /// The chunk's.
+                /// The type and profile of the chunk.
                 chunk: String,
             } "block group {logical}: flags differ from its chunk (found {group}, expected {chunk})"
 
-            /// A block group counts its extents wrongly.
+            /// The used bytes of a block group differ from the sum of its extents.
             BlockGroupUsed = "block-group-used", Unsafe, Extents {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// What it says.
+                /// The recorded value.
                 stored: ByteCount,
-                /// The sum of its extents.
+                /// The counted sum of its extents.
                 counted: ByteCount,
             } "block group {logical}: wrong used bytes (found {stored}, expected {counted})"
 
-            /// The superblock counts extents wrongly.
+            /// The used bytes in the superblock differ from the sum of all extents.
             BytesUsed = "bytes-used", Inconsistent, Extents {
-                /// What it says.
+                /// The recorded value.
                 stored: ByteCount,
-                /// The sum of all extents.
+                /// The counted sum of all extents.
                 counted: ByteCount,
             } "superblock: wrong used bytes (found {stored}, expected {counted})"
 
-            /// A stripe of a chunk without the device extent that holds its place.
+            /// A stripe of a chunk without a device extent.
             DeviceExtentMissing = "device-extent-missing", Unsafe, Extents {
-                /// The chunk.
+                /// The logical address of the chunk.
                 chunk: Logical,
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Where the stripe begins on it.
+                /// The offset of the stripe on the device.
                 physical: Physical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "chunk {chunk}: no device extent for its stripe on device {device} at {physical} ({length} bytes)"
 
-            /// A device extent without the stripe of a chunk.
+            /// A device extent without a stripe of a chunk.
             StripeMissing = "stripe-missing", Inconsistent, Extents {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Where the extent begins on it.
+                /// The offset of the device extent.
                 physical: Physical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
-                /// The chunk that it says it belongs to.
+                /// The logical address of the chunk that the device extent names.
                 chunk: Logical,
             } "device {device}: the extent at {physical} ({length} bytes) names chunk {chunk}, which has no such stripe"
 
             /// Two device extents overlap.
             DeviceExtentsOverlap = "device-extents-overlap", Loss, Extents {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Where the second one begins.
+                /// The offset at which the second device extent begins.
                 physical: Physical,
-                /// Where the first one ends.
+                /// The offset at which the first device extent ends.
                 previous_end: Physical,
             } "device {device}: the extent at {physical} overlaps the extent before it, which ends at {previous_end}"
 
             /// A device extent that ends past the device.
             DeviceExtentPastEnd = "device-extent-past-end", Loss, Extents {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Where the extent ends.
+                /// The offset at which the device extent ends.
                 end: Physical,
-                /// How large the device is.
+                /// The size of the device, in bytes.
                 size: ByteCount,
             } "device {device}: an extent ends past the device (found {end}, expected at most {size})"
 
             /// A device extent on a device that the volume does not have.
             DeviceUnknown = "device-unknown", Loss, Extents {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
             } "device {device}: it has extents, but no device item"
 
-            /// A device item counts its extents wrongly.
+            /// The used bytes of a device item differ from the sum of its device extents.
             DeviceBytesUsed = "device-bytes-used", Inconsistent, Extents {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// What its item says.
+                /// The value in the device item.
                 stored: ByteCount,
-                /// The sum of its extents.
+                /// The counted sum of its extents.
                 counted: ByteCount,
             } "device {device}: wrong used bytes in its item (found {stored}, expected {counted})"
 
             /// Two extents overlap.
             ExtentsOverlap = "extents-overlap", Loss, Extents {
-                /// Where the second one begins.
+                /// The logical address at which the second range begins.
                 logical: Logical,
-                /// Where the first one ends.
+                /// The logical address at which the first range ends.
                 previous_end: Logical,
             } "extent {logical} overlaps the extent before it, which ends at {previous_end}"
 
-            /// An extent that does not lie in one block group.
+            /// An extent that is not completely in one block group.
             ExtentOutsideBlockGroup = "extent-outside-block-group", Loss, Extents {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "extent {logical} ({length} bytes) is not contained in a block group"
 
-            /// An extent in a block group of another kind.
+            /// An extent in a block group of another type.
             ExtentKind = "extent-kind", Inconsistent, Extents {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// What it holds.
+                /// The extent's content: data or a tree block.
                 kind: &'static str,
-                /// What its block group is for.
+                /// The type of the block group.
                 group: String,
             } "extent {logical} contains {kind}, but its block group is {group}"
 
-            /// An extent whose number of references is not the sum of those that are recorded.
+            /// An extent whose number of references differs from the sum of its recorded
+            /// references.
             ReferenceTotal = "reference-total", Unsafe, Extents {
-                /// The extent.
+                /// The logical address of the extent.
                 logical: Logical,
-                /// The number that it says.
+                /// The recorded number of references.
                 stored: u64,
-                /// The sum of its references.
+                /// The counted sum of its references.
                 counted: u64,
             } "extent {logical}: wrong reference count (found {stored}, expected {counted})"
 
-            /// A recorded reference to an extent that there is no item of.
+            /// A recorded reference to an extent without an extent item.
             ReferenceWithoutExtent = "reference-without-extent", Inconsistent, Extents {
-                /// The reference's key.
+                /// The key of the reference item.
                 key: Key,
             } "reference {key}: no extent item at its address"
 
-            /// Something is used that no extent says so.
+            /// A range in use by a file or tree, without an extent item.
             ExtentMissing = "extent-missing", Unsafe, Extents {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
-                /// One of its users.
+                /// An example of the references to the extent.
                 user: Reference,
             } "extent {logical} ({length} bytes): used by {user}, but it has no extent item"
 
-            /// An extent that nothing uses.
+            /// An extent without any reference to it.
             ExtentUnused = "extent-unused", Inconsistent, Extents {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "extent {logical} ({length} bytes) is not used"
 
-            /// A reference that is not recorded, or less often than it is there.
+            /// A reference that is recorded less often than it exists, or not at all.
             ReferenceMissing = "reference-missing", Unsafe, Extents {
-                /// The extent.
+                /// The logical address of the extent.
                 logical: Logical,
-                /// The reference.
+                /// The reference whose counts differ.
                 user: Reference,
-                /// How often it is recorded.
+                /// How often the extent tree records the reference.
                 recorded: u64,
-                /// How often it is there.
+                /// How often the reference exists in trees.
                 found: u64,
             } "extent {logical}: missing references from {user} (found {recorded} recorded, expected {found})"
 
-            /// A reference that is recorded more often than it is there.
+            /// A reference that is recorded more often than it exists.
             ReferenceSurplus = "reference-surplus", Inconsistent, Extents {
-                /// The extent.
+                /// The logical address of the extent.
                 logical: Logical,
-                /// The reference.
+                /// The reference whose counts differ.
                 user: Reference,
-                /// How often it is recorded.
+                /// How often the extent tree records the reference.
                 recorded: u64,
-                /// How often it is there.
+                /// How often the reference exists in trees.
                 found: u64,
             } "extent {logical}: too many references from {user} (found {recorded} recorded, expected {found})"
 
-            /// A file's extent that is not as long as the one on disk.
+            /// A file extent item whose extent length differs from the extent item.
             ExtentLength = "extent-length", Unsafe, Extents {
-                /// The extent.
+                /// The logical address of the extent.
                 logical: Logical,
-                /// Its length.
+                /// The length of the extent or tree block, in bytes.
                 length: ByteCount,
-                /// The length that a file extent item says.
+                /// The length in a file extent item.
                 found: ByteCount,
             } "extent {logical}: wrong length in a file extent item (found {found}, expected {length})"
 
-            /// An extent item of a tree block that says another level or generation than the block.
+            /// An extent item of a tree block whose level or generation differs from the block.
             BlockDiffers = "block-differs", Inconsistent, Extents {
-                /// The block.
+                /// The logical address of the tree block.
                 logical: Logical,
-                /// The field.
+                /// The name of the differing field.
                 field: &'static str,
-                /// What the extent item says.
+                /// The value in the extent item.
                 recorded: u64,
-                /// What the block says.
+                /// The value in the tree block.
                 found: u64,
             } "block {logical}: wrong {field} in its extent item (found {recorded}, expected {found})"
 
-            /// A tree block that counts what is below it for a tree that does not hold the block.
+            /// A tree block with keyed references to its children in the name of a tree that does
+            /// not hold the block.
             OwnerWithoutBlock = "owner-without-block", Unsafe, Extents {
-                /// The block.
+                /// The logical address of the tree block.
                 logical: Logical,
-                /// Its level.
+                /// The level of the tree block.
                 level: u8,
-                /// The tree.
+                /// The id of the tree.
                 owner: TreeId,
-                /// In which way.
+                /// A description of the problem.
                 problem: &'static str,
             } "block {logical} (level {level}) records its children for tree {owner}, which {problem}"
 
-            /// More references differ than were looked into.
+            /// More references differ than the check compares one by one.
             ReferencesDiffer = "references-differ", Unsafe, Extents {
-                /// In how many stretches of addresses.
+                /// The number of address ranges with differences.
                 stretches: u64,
             } "references differ in {stretches} more address ranges, which were not examined"
 
-            /// An item of a type that its tree does not hold.
+            /// An item whose type does not belong in its tree.
             ItemUnexpected = "item-unexpected", Inconsistent, Extents {
-                /// The tree.
+                /// The id of the tree.
                 tree: TreeId,
-                /// The leaf.
+                /// The logical address of the leaf.
                 logical: Logical,
-                /// The item's key.
+                /// The key of the item.
                 key: Key,
             } "tree {tree}: leaf {logical} contains the item {key}, which does not belong in this tree"
 
-            /// Tree blocks whose children are recorded by name although they must be by address, or the other way round.
+            /// A tree block with keyed references to its children that must be full back
+            /// references, or the reverse.
             BackReferenceFlags = "back-reference-flags", Unsafe, Extents {
-                /// The block.
+                /// The logical address of the tree block.
                 logical: Logical,
-                /// Its level.
+                /// The level of the tree block.
                 level: u8,
-                /// The tree that it was made for.
+                /// The tree for which the block was made.
                 owner: TreeId,
-                /// In which way.
+                /// A description of the problem.
                 problem: &'static str,
             } "block {logical} (level {level}) of tree {owner}: {problem}"
 
-            /// A header whose flags have no meaning, or do not fit its tree.
+            /// A tree block header with unknown flags, or with flags that its tree cannot have.
             HeaderFlags = "header-flags", Inconsistent, Extents {
-                /// The tree.
+                /// The id of the tree.
                 tree: TreeId,
-                /// The block.
+                /// The logical address of the tree block.
                 logical: Logical,
-                /// Its level.
+                /// The level of the tree block.
                 level: u8,
-                /// The flags.
+                /// The flags in the block's header.
                 flags: u64,
-                /// The revision of its back references.
+                /// The back reference revision in the block's header.
                 revision: u8,
-                /// In which way.
+                /// A description of the problem.
                 problem: &'static str,
             } "block {logical} (level {level}) of tree {tree}: {problem} (flags {flags:#x}, revision {revision})"
 
-            /// A tree block that lies in two stripes.
+            /// A tree block that crosses a stripe boundary.
             BlockCrossesStripe = "block-crosses-stripe", Inconsistent, Extents {
-                /// The block.
+                /// The logical address of the tree block.
                 logical: Logical,
-                /// Its length.
+                /// The length of the extent or tree block, in bytes.
                 length: ByteCount,
             } "block {logical} ({length} bytes) crosses a stripe boundary"
         }

@@ -1,45 +1,45 @@
-//! The free space tree.
+//! Findings about the free-space tree.
 
 macro_rules! free_space {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
             /// A block group without free space information.
             FreeSpaceInfoMissing = "free-space-info-missing", Inconsistent, FreeSpace {
-                /// The block group.
+                /// The logical address of the block group.
                 logical: Logical,
             } "block group {logical} has no free space information"
 
             /// Free space information that belongs to no block group.
             FreeSpaceWithoutBlockGroup = "free-space-without-block-group", Unsafe, FreeSpace {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "free space information at {logical} ({length} bytes) belongs to no block group"
 
-            /// A block group whose number of free ranges is wrong.
+            /// A block group whose recorded number of free ranges is wrong.
             FreeSpaceCount = "free-space-count", Inconsistent, FreeSpace {
-                /// The block group.
+                /// The logical address of the block group.
                 logical: Logical,
-                /// What its information says.
+                /// The recorded number of free ranges.
                 stored: u64,
-                /// How many there are.
+                /// The counted number of free ranges.
                 counted: u64,
             } "block group {logical}: wrong number of free ranges (found {stored}, expected {counted})"
 
-            /// Space of an extent that is recorded as free.
+            /// Space of an extent that the free-space tree records as free.
             FreeSpaceUsed = "free-space-used", Unsafe, FreeSpace {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "free space at {logical}: {length} bytes are recorded as free, but belong to an extent"
 
-            /// Free space that is not recorded.
+            /// Free space that the free-space tree does not record.
             FreeSpaceLost = "free-space-lost", Inconsistent, FreeSpace {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
             } "free space at {logical}: {length} free bytes are not recorded"
         }

@@ -1,41 +1,42 @@
-//! The pending log.
+//! Findings about the pending log.
 
 macro_rules! log {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
-            /// A block or an extent of the log that lies in no block group for it.
+            /// A log block or an extent of the log outside of block groups of its type.
             LogOutsideBlockGroup = "log-outside-block-group", Loss, Log {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
-                /// What it is.
+                /// The kind of the object: a log block or data.
                 kind: &'static str,
             } "log: {kind} at {logical} ({length} bytes) is in no block group of its kind"
 
-            /// A block or an extent of the log where something else lies.
+            /// A log block or an extent of the log at an address that another object uses.
             LogCollision = "log-collision", Unsafe, Log {
-                /// Where it begins.
+                /// The first logical address of the affected range.
                 logical: Logical,
-                /// How long it is.
+                /// The length of the affected range, in bytes.
                 length: ByteCount,
-                /// What it is.
+                /// The kind of the object: a log block or data.
                 kind: &'static str,
-                /// What is there.
+                /// The kind of the other object at this address.
                 other: &'static str,
             } "log: {kind} at {logical} ({length} bytes) overlaps {other}"
 
-            /// Data of a logged file that should have checksums and has none, neither in the log nor outside it.
+            /// Data of a logged file that must have checksums and has none, neither in the log nor
+            /// outside of it.
             LogChecksumMissing = "log-checksum-missing", Loss, Log {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: TreeId,
-                /// The inode.
+                /// The number of the inode.
                 inode: InodeNumber,
-                /// Where in the file.
+                /// The offset in the file.
                 offset: FileOffset,
-                /// Where on disk.
+                /// The logical address of the data.
                 logical: Logical,
-                /// How much has none.
+                /// The length of the data without checksums, in bytes.
                 length: ByteCount,
             } "log of subvolume {subvolume}, inode {inode}, offset {offset}: no checksums for {length} bytes at {logical}"
         }

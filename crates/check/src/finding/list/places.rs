@@ -1,65 +1,65 @@
-//! Places of subvolumes, uuids.
+//! Findings about root references and uuids.
 
 macro_rules! places {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
-            /// A subvolume's place that only one side knows, or that the sides do not agree on.
+            /// A root reference that only one side records, or whose sides contradict each other.
             RootReference = "root-reference", Inconsistent, RootReferences {
-                /// The parent.
+                /// The id of the parent subvolume.
                 parent: TreeId,
-                /// The subvolume.
+                /// The id of the subvolume.
                 child: TreeId,
-                /// In which way.
+                /// A description of the problem.
                 problem: &'static str,
             } "subvolume {child} in {parent}: {problem}"
 
-            /// A subvolume's place where the directory has no entry for it.
+            /// A root reference to a subvolume without an entry in the directory.
             SubvolumeEntryMissing = "subvolume-entry-missing", Loss, RootReferences {
-                /// The parent.
+                /// The id of the parent subvolume.
                 parent: TreeId,
-                /// The subvolume.
+                /// The id of the subvolume.
                 child: TreeId,
-                /// The directory.
+                /// The inode number of the directory.
                 directory: InodeNumber,
-                /// The name.
+                /// The name of the directory entry.
                 name: Name,
-                /// What is missing: `DIR_ITEM`, `DIR_INDEX`, or both.
+                /// The missing items: `DIR_ITEM`, `DIR_INDEX`, or both.
                 missing: &'static str,
             } "subvolume {child}: directory {directory} of {parent} has no {missing} for its name {name}"
 
-            /// A subvolume that lies nowhere and is not being deleted.
+            /// A subvolume without a directory entry that is not being deleted.
             SubvolumeUnreachable = "subvolume-unreachable", Loss, RootReferences {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: TreeId,
             } "subvolume {subvolume} is in no directory"
 
-            /// A place of a subvolume that does not exist.
+            /// A root reference to a subvolume that does not exist.
             SubvolumeMissing = "subvolume-missing", Loss, RootReferences {
-                /// The parent.
+                /// The id of the parent subvolume.
                 parent: TreeId,
-                /// The subvolume.
+                /// The id of the subvolume.
                 child: TreeId,
             } "subvolume {child}: {parent} refers to it, but it does not exist"
 
-            /// A subvolume that cannot be found by its uuid.
+            /// A subvolume that the uuid tree does not list under its uuid.
             UuidMissing = "uuid-missing", Inconsistent, RootReferences {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: TreeId,
-                /// Its uuid, or that which it was received from.
+                /// The uuid or the received uuid of the subvolume.
                 uuid: Uuid,
             } "subvolume {subvolume}: its uuid {uuid} is not in the uuid tree"
 
-            /// A uuid that leads to a subvolume that has another one, or to none.
+            /// A uuid whose entry names a missing subvolume, or one with another uuid.
             UuidWrong = "uuid-wrong", Inconsistent, RootReferences {
-                /// The uuid.
+                /// The uuid in the uuid tree.
                 uuid: Uuid,
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: TreeId,
             } "uuid tree: the entry {uuid} points to subvolume {subvolume}, which has another uuid"
 
-            /// A subvolume without references that nothing says is to be deleted.
+            /// A subvolume without references and without an orphan item.
             RootOrphanItemMissing = "root-orphan-item-missing", Inconsistent, RootReferences {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: TreeId,
             } "subvolume {subvolume} has no references and no orphan item"
         }

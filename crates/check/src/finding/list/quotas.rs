@@ -1,33 +1,33 @@
-//! Quota groups.
+//! Findings about quota groups.
 
 macro_rules! quotas {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
-            /// A quota group that counts wrongly.
+            /// A quota group whose counts are wrong.
             QgroupCount = "qgroup-count", Inconsistent, Quotas {
-                /// The group: level and number.
+                /// The quota group: level and number.
                 group: String,
-                /// Bytes that it says it refers to.
+                /// The recorded referenced bytes of the group.
                 stored_referenced: ByteCount,
-                /// Bytes that it refers to.
+                /// The counted referenced bytes of the group.
                 referenced: ByteCount,
-                /// Bytes that it says are its own.
+                /// The recorded exclusive bytes of the group.
                 stored_exclusive: ByteCount,
-                /// Bytes that are its own.
+                /// The counted exclusive bytes of the group.
                 exclusive: ByteCount,
             } "quota group {group}: wrong counts (found referenced {stored_referenced} and exclusive {stored_exclusive}, expected {referenced} and {exclusive})"
 
             /// A subvolume without a quota group.
             QgroupMissing = "qgroup-missing", Inconsistent, Quotas {
-                /// The group: level and number.
+                /// The quota group: level and number.
                 group: String,
             } "quota group {group} is missing"
 
-            /// A relation of quota groups that is recorded from one side only.
+            /// A relation of quota groups that only one side records.
             QgroupRelation = "qgroup-relation", Inconsistent, Quotas {
-                /// The group that it is recorded under.
+                /// The quota group whose item records the relation.
                 group: String,
-                /// The other group.
+                /// The other quota group of the relation.
                 other: String,
             } "quota group {group}: its relation to {other} is recorded on one side only"
         }

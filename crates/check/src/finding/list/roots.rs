@@ -1,137 +1,137 @@
-//! Superblocks, devices, root items, and the blocks of all trees.
+//! Findings about superblocks, devices, root items, and the blocks of all trees.
 
 macro_rules! roots {
     ([$next:ident $($more:ident)*] $($before:tt)*) => {
         $next! { [$($more)*] $($before)*
-            /// A superblock that does not pass its checks, on a device whose other ones do.
+            /// A superblock that fails its checks, on a device with other valid superblocks.
             SuperblockDamaged = "superblock-damaged", Redundancy, Roots {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Where it lies.
+                /// The offset of the superblock on the device.
                 physical: Physical,
-                /// The check that fails.
+                /// The check that the superblock fails.
                 reason: String,
             } "device {device}: the superblock at {physical} is damaged: {reason}"
 
-            /// A superblock of the newest generation that says something else than the one in use.
+            /// A superblock of the newest generation that differs from the superblock in use.
             SuperblockDiffers = "superblock-differs", Unsafe, Roots {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Where it lies.
+                /// The offset of the superblock on the device.
                 physical: Physical,
-                /// The field.
+                /// The name of the differing field.
                 field: &'static str,
-                /// What it says.
+                /// The recorded value.
                 found: u64,
-                /// What the one in use says.
+                /// The value in the superblock in use.
                 expected: u64,
             } "device {device}: wrong {field} in the superblock at {physical} (found {found}, expected {expected})"
 
             /// A device that missed commits.
             DeviceBehind = "device-behind", Redundancy, Roots {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Its generation.
+                /// The generation of the device's superblock.
                 generation: Generation,
-                /// The volume's.
+                /// The generation of the volume's last commit.
                 expected: Generation,
             } "device {device} missed commits (found generation {generation}, expected {expected})"
 
-            /// A device that is not there.
+            /// A missing device.
             DeviceMissing = "device-missing", Redundancy, Roots {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Its uuid.
+                /// The uuid of the device.
                 uuid: Uuid,
             } "device {device} ({uuid}) is missing"
 
-            /// A device that is smaller than its item says.
+            /// A device that is smaller than the size in its device item.
             DeviceTooSmall = "device-too-small", Loss, Roots {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// Its size.
+                /// The size of the device, in bytes.
                 size: ByteCount,
-                /// What its item says.
+                /// The value in the device item.
                 expected: ByteCount,
             } "device {device} is too small (found {size} bytes, expected {expected} by its item)"
 
-            /// A superblock and the chunk tree say different things of a device.
+            /// The device item in a superblock differs from the one in the chunk tree.
             DeviceItemDiffers = "device-item-differs", Inconsistent, Roots {
-                /// The device.
+                /// The id of the device.
                 device: DeviceId,
-                /// The field.
+                /// The name of the differing field.
                 field: &'static str,
-                /// In its superblock.
+                /// The value in the device's superblock.
                 superblock: String,
-                /// In the chunk tree.
+                /// The value in the chunk tree.
                 item: String,
             } "device {device}: {field} differs (found {superblock} in the superblock, expected {item} by the chunk tree)"
 
-            /// The superblock counts devices wrongly.
+            /// The number of devices in the superblock is wrong.
             DeviceCount = "device-count", Inconsistent, Roots {
-                /// By the superblock.
+                /// The value in the superblock.
                 stored: u64,
-                /// By the chunk tree.
+                /// The number of device items in the chunk tree.
                 counted: u64,
             } "superblock: wrong number of devices (found {stored}, expected {counted} by the chunk tree)"
 
-            /// The superblock adds up the devices' sizes wrongly.
+            /// The sum of the devices' sizes in the superblock is wrong.
             TotalBytes = "total-bytes", Inconsistent, Roots {
-                /// By the superblock.
+                /// The value in the superblock.
                 stored: ByteCount,
-                /// By the device items.
+                /// The sum of the sizes in the device items.
                 counted: ByteCount,
             } "superblock: wrong total size of devices (found {stored}, expected {counted} by the device items)"
 
-            /// A system chunk that the superblock's array and the chunk tree do not agree on.
+            /// A system chunk that differs between the superblock's array and the chunk tree.
             SystemChunkDiffers = "system-chunk-differs", Unsafe, Roots {
-                /// The chunk.
+                /// The logical address of the chunk.
                 logical: Logical,
-                /// In which way.
+                /// A description of the problem.
                 problem: &'static str,
             } "system chunk {logical}: {problem}"
 
-            /// A tree that the volume must have is not there.
+            /// A required tree of the volume is missing.
             TreeMissing = "tree-missing", Loss, Roots {
-                /// The tree.
+                /// The id of the tree.
                 tree: TreeId,
             } "tree {tree} has no root item"
 
-            /// A tree block of which no copy is in order.
+            /// A tree block without a valid copy.
             TreeBlockDamaged = "tree-block-damaged", Loss, Roots {
-                /// The tree through which it was reached.
+                /// The tree through which the block was reached.
                 tree: TreeId,
-                /// Where it lies.
+                /// The logical address of the tree block.
                 logical: Logical,
-                /// Its level.
+                /// The level of the tree block.
                 level: u8,
-                /// What is wrong with the last copy.
+                /// The error of the last copy.
                 reason: String,
             } "tree {tree}: block {logical} (level {level}): {reason}"
 
-            /// A copy of a tree block that is bad while another is good.
+            /// A bad copy of a tree block that also has a valid copy.
             CopyDamaged = "copy-damaged", Redundancy, Roots {
-                /// Where it lies.
+                /// The logical address of the tree block.
                 logical: Logical,
                 /// The device of the bad copy.
                 device: DeviceId,
-                /// Its place there.
+                /// The offset of the copy on that device.
                 physical: Physical,
-                /// What is wrong with it.
+                /// The error of the copy.
                 reason: String,
             } "block {logical}: the copy on device {device} at {physical} is damaged: {reason}"
 
             /// The default subvolume does not exist.
             DefaultSubvolumeMissing = "default-subvolume-missing", Inconsistent, Roots {
-                /// What is set.
+                /// The id that the default entry names.
                 subvolume: TreeId,
             } "default subvolume {subvolume} does not exist"
 
-            /// A root item whose root directory is not the one that all have.
+            /// A root item that names another root directory than the usual inode.
             RootDirectory = "root-directory", Loss, Roots {
-                /// The subvolume.
+                /// The id of the subvolume.
                 subvolume: SubvolumeId,
-                /// The inode that the item names.
+                /// The inode that the root item names as root directory.
                 directory: InodeNumber,
             } "subvolume {subvolume}: wrong root directory in its root item (found inode {directory}, expected inode 256)"
         }

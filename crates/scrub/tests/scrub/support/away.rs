@@ -1,4 +1,5 @@
-//! Volumes of which some devices missed commits: making them, bringing the devices up to date, what each must hold alone.
+//! Volumes of which some devices missed commits: making them, bringing devices up to date, and the
+//! content of each device alone.
 #![allow(
     dead_code,
     clippy::arithmetic_side_effects,
@@ -24,8 +25,8 @@ pub(crate) const fn root() -> Location {
     Location::root_of(SubvolumeId::TOP_LEVEL)
 }
 
-/// Every redundant profile that can lose a device, with a number of devices; also those of parity with one data column, where
-/// each device is readable alone.
+/// Returns every redundant profile that can lose a device, with a number of devices. Parity
+/// profiles with one data column are included, since each of their devices is readable alone.
 pub(crate) fn profiles() -> Vec<(Profile, usize)> {
     let redundant = REDUNDANT.into_iter();
     let redundant = redundant.filter(|(profile, _)| tolerated(*profile) > 0);
@@ -34,14 +35,14 @@ pub(crate) fn profiles() -> Vec<(Profile, usize)> {
         .collect()
 }
 
-/// A volume of which some devices missed sessions, or will.
+/// A volume of which some devices missed sessions, or will miss them.
 pub(crate) struct Away {
     pub(crate) lab: Lab,
-    /// The files at the generation of the devices that were away, and now.
+    /// The files at the generation of the away devices, and now.
     pub(crate) old: Files,
     pub(crate) new: Files,
     pub(crate) since: Generation,
-    /// Of each device whether it could be read alone.
+    /// For each device, whether it could be read alone.
     pub(crate) alone: Vec<bool>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn files_of(filesystem: &Filesystem, names: &[&str]) -> Files {
     names.iter().map(file).collect()
 }
 
-/// Writes over files, and makes one. What one session frees the next one uses.
+/// Overwrites files, and makes one. The next session reuses the space that a session frees.
 pub(crate) fn write(filesystem: &WritableFilesystem, session: u64) {
     let mut random = super::random(100 + session);
     for (name, length) in [("a", 600_000), ("c", 70_000)] {
@@ -69,7 +70,7 @@ pub(crate) fn write(filesystem: &WritableFilesystem, session: u64) {
             .view()
             .resolve(root(), path.as_bytes(), Follow::All)
             .unwrap();
-        // Histories that are to differ in what they allocate.
+        // These histories must differ in their allocations.
         let more = if session < 70 { 0 } else { 40_000 };
         let content = random.bytes(length + more, false);
         filesystem.write_at(file, FileOffset::MIN, &content).unwrap();
@@ -93,7 +94,7 @@ impl Away {
         Self::with(make, away, sessions, &|_| {})
     }
 
-    /// The same, with something done to the volume before the devices leave.
+    /// Makes the same volume, and runs `before` on it before the devices leave.
     pub(crate) fn with(make: &Make, away: &[usize], sessions: u64, before: &dyn Fn(&Lab)) -> Self {
         let lab = Lab::new(make).unwrap();
         before(&lab);
@@ -129,7 +130,8 @@ impl Away {
         there.map(|(_, spy)| spy.device()).collect()
     }
 
-    /// Requires that a device holds its own state or the volume's, alone. Returns whether it is the volume's.
+    /// Requires that a device alone has its own state or the volume's. Returns whether it is the
+    /// volume's.
     pub(crate) fn require_alone(&self, number: usize, device: Device, what: &str) -> bool {
         let what = format!("{what}, device {} alone", number + 1);
         let alone = open(vec![device]).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -158,7 +160,7 @@ pub(crate) fn scrub(filesystem: &Filesystem, read_only: bool) -> Report {
     scrub.report()
 }
 
-/// Whether a device alone gives all of its state, some files among that.
+/// Returns whether a device alone has its whole state, including some files.
 pub(crate) fn is_whole_alone(device: Device, names: &[&str]) -> bool {
     let Ok(filesystem) = open(vec![device]) else {
         return false;
@@ -190,14 +192,15 @@ pub(crate) fn resync(filesystem: &WritableFilesystem) -> Resynced {
         .unwrap()
 }
 
-/// Nothing is wrong anywhere, and nothing is missed.
+/// Requires that scrub finds no error and no missed writes.
 pub(crate) fn require_up_to_date(devices: Vec<Device>, what: &str) {
     let unverified = require_up_to_date_except_in_place(devices, what);
     assert_eq!(unverified, 0, "{what}");
 }
 
-/// The same. A power cut leaves copies of data that was being overwritten in place unlike each other, and nothing says which is
-/// right: returns how many sectors differ.
+/// Requires the same, except for overwrites in place. A power cut leaves different copies of data
+/// that was being overwritten, and it is unknown which is right. Returns the number of differing
+/// sectors.
 pub(crate) fn require_up_to_date_except_in_place(devices: Vec<Device>, what: &str) -> u64 {
     let filesystem = open(devices).unwrap_or_else(|error| panic!("{what}: {error}"));
     let generation = filesystem.superblock().generation;
@@ -211,7 +214,7 @@ pub(crate) fn require_up_to_date_except_in_place(devices: Vec<Device>, what: &st
     report.totals().unverified_errors
 }
 
-/// How many devices are away in the cases of a profile.
+/// Returns how many devices are away in the cases of a profile.
 pub(crate) fn cases(profile: Profile) -> Vec<Vec<usize>> {
     (1..=tolerated(profile))
         .map(|count| (0..count).collect())

@@ -1,4 +1,4 @@
-//! Tree blocks of a lab as bytes: where they are, and changes that keep their checksums right.
+//! Tree blocks of a lab as bytes: their places, and changes that keep their checksums right.
 #![allow(
     dead_code,
     clippy::arithmetic_side_effects,
@@ -19,12 +19,12 @@ const ITEM_COUNT: usize = 96;
 const ITEMS: usize = 101;
 const ITEM_BYTES: usize = 25;
 
-/// The bytes of a device at a use.
+/// Returns the bytes of a device at a use.
 pub(crate) fn bytes_of(lab: &Lab, used: &Use) -> Vec<u8> {
     lab.spies[used.device].read(used.physical, used.length)
 }
 
-/// The first copies of the leaves that a tree owns.
+/// Returns the first copies of the leaves that a tree owns.
 pub(crate) fn leaves_of(lab: &Lab, tree: u64) -> Vec<Use> {
     let is_leaf = |used: &Use| {
         let bytes = bytes_of(lab, used);
@@ -35,19 +35,20 @@ pub(crate) fn leaves_of(lab: &Lab, tree: u64) -> Vec<Use> {
     leaves
 }
 
-/// Everything that holds a part of the extent at an address: copies and parity.
+/// Returns all places of a part of the extent at an address: copies and parity.
 pub(crate) fn places_of(lab: &Lab, logical: Logical) -> Vec<Use> {
     let uses = lab.uses().unwrap().into_iter();
     uses.filter(|used| used.logical == logical).collect()
 }
 
-/// Changes a leaf: its bytes, where in them an item is, and where the item's data is. Returns whether it did.
+/// Changes a leaf, given its bytes, the offset of an item, and the range of the item's data.
+/// Returns whether it did.
 type Change<'a> = dyn Fn(&mut [u8], usize, std::ops::Range<usize>) -> bool + 'a;
 
 /// Changes one item of each leaf of a tree, in all copies, and updates the leaf's checksum.
 fn change_item(lab: &Lab, tree: u64, change: &Change<'_>) {
     let mut is_changed = false;
-    // Found while the extent tree is whole.
+    // The leaves are found while the extent tree is complete.
     let leaves = leaves_of(lab, tree).into_iter();
     let leaves: Vec<Vec<Use>> = leaves.map(|leaf| places_of(lab, leaf.logical)).collect();
     for place in leaves.iter().flatten().filter(|place| place.is_copy()) {

@@ -1,4 +1,4 @@
-//! Volumes on image files: opening them to mend them, and what of them has checksums.
+//! Volumes on image files: opening them for repair, and their ranges with checksums.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! Volumes in memory whose every use is known, and devices that say what was written to them.
+//! Volumes in memory with all uses known, and devices that record writes to them.
 #![allow(
     dead_code,
     clippy::arithmetic_side_effects,
@@ -30,8 +30,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// A device in memory that keeps a list of what was written, has sectors that cannot be read until they are written, and can
-/// ask a job to stop.
+/// A memory device that lists writes, has sectors that are unreadable until they are written, and
+/// can stop a job.
 #[derive(Debug)]
 pub(crate) struct Spy {
     pub(crate) memory: MemoryBackend,
@@ -54,14 +54,14 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Spy {
-    /// A device that holds nothing of use, where chunks begin.
+    /// Returns a device with noise where chunks begin.
     pub(crate) fn of_noise(name: &str, size: u64) -> Arc<Self> {
         let spy = Self::new(name.to_owned(), size as usize);
         spy.put_noise(size / 4);
         spy
     }
 
-    /// The same, everywhere.
+    /// Returns a device with noise everywhere.
     pub(crate) fn all_of_noise(name: &str, size: u64) -> Arc<Self> {
         let spy = Self::new(name.to_owned(), size as usize);
         spy.put_noise(size);
@@ -87,22 +87,22 @@ impl Spy {
         })
     }
 
-    /// What was written since this was last asked.
+    /// Returns the writes since the last call.
     pub(crate) fn take_writes(&self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.state.lock().unwrap().writes)
     }
 
-    /// What was read since this was last asked.
+    /// Returns the reads since the last call.
     pub(crate) fn take_reads(&self) -> Vec<Range<u64>> {
         std::mem::take(&mut self.state.lock().unwrap().reads)
     }
 
-    /// The same, and the list stays.
+    /// Returns the reads since the last `take_reads`, and keeps the list.
     pub(crate) fn read_so_far(&self) -> Vec<Range<u64>> {
         self.state.lock().unwrap().reads.clone()
     }
 
-    /// Reads of the range fail until it is written.
+    /// Makes reads of the range fail until it is written.
     pub(crate) fn make_unreadable(&self, range: Range<u64>) {
         self.state.lock().unwrap().unreadable.push(range);
     }
@@ -122,12 +122,12 @@ impl Spy {
         self.state.lock().unwrap().fail_writes = fails;
     }
 
-    /// After so many more reads the job is asked to stop.
+    /// Stops the job after `reads` more reads.
     pub(crate) fn stop_after(&self, reads: usize, progress: &Progress) {
         self.state.lock().unwrap().stop = Some((reads, progress.clone()));
     }
 
-    /// With the first read behind `offset` the job is asked to stop.
+    /// Stops the job at the first read after `offset`.
     pub(crate) fn stop_from(&self, offset: u64, progress: &Progress) {
         self.state.lock().unwrap().stop_from = Some((offset, progress.clone()));
     }
@@ -140,7 +140,7 @@ impl Spy {
         bytes
     }
 
-    /// Puts bytes there, and no list has it.
+    /// Stores bytes without recording the write.
     pub(crate) fn put(&self, offset: u64, bytes: &[u8]) {
         self.memory.write_at(offset, bytes).unwrap();
     }
@@ -208,14 +208,14 @@ impl Backend for Spy {
     }
 }
 
-/// How a volume is made.
+/// Options for making a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Make {
     pub(crate) profile: Profile,
     pub(crate) devices: usize,
     pub(crate) checksum: ChecksumType,
     pub(crate) mixed: bool,
-    /// A file without checksums.
+    /// Whether a file without checksums is made.
     pub(crate) bare: bool,
     /// The profile of data, if it is not that of metadata.
     pub(crate) data: Option<Profile>,
@@ -234,7 +234,7 @@ impl Make {
     }
 }
 
-/// The redundant profiles, each with a number of devices that it takes.
+/// The redundant profiles, each with a possible number of devices.
 pub(crate) const REDUNDANT: [(Profile, usize); 7] = [
     (Profile::Dup, 1),
     (Profile::Raid1, 2),
@@ -245,7 +245,7 @@ pub(crate) const REDUNDANT: [(Profile, usize); 7] = [
     (Profile::Raid6, 5),
 ];
 
-/// A part of a device that is in use.
+/// A part of a device in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Use {
     pub(crate) device: usize,
@@ -257,13 +257,13 @@ pub(crate) struct Use {
 }
 
 impl Use {
-    /// Whether it is a copy, not parity.
+    /// Returns whether the part is a copy, not parity.
     pub(crate) const fn is_copy(&self) -> bool {
         matches!(self.content, MappingContent::Data { .. })
     }
 }
 
-/// Everything in use on all devices, found without the scrub: extents through the volume's map.
+/// Returns everything in use on all devices, found through the volume's map without the scrub.
 pub(crate) fn uses_of(filesystem: &Filesystem) -> Result<Vec<Use>> {
     let volume = filesystem.volume();
     let devices: Vec<_> = volume.devices().iter().map(|slot| slot.uuid()).collect();
@@ -296,13 +296,13 @@ pub(crate) fn uses_of(filesystem: &Filesystem) -> Result<Vec<Use>> {
     Ok(uses)
 }
 
-/// A seed: the same in each run of the suite, another with `BUTTRESS_SOAK_SEED`.
+/// Returns a seed: the same in each run of the tests, another with `BUTTRESS_SOAK_SEED`.
 pub(crate) fn seed(own: u64) -> u64 {
     let of_run = buttress_oracle::seeds::seed("scrub", "BUTTRESS_SOAK_SEED", 0);
     of_run.wrapping_mul(1_000_003).wrapping_add(own)
 }
 
-/// Random numbers of such a seed.
+/// Returns random numbers of such a seed.
 pub(crate) fn random(own: u64) -> Random {
     Random::new(seed(own))
 }
@@ -321,7 +321,7 @@ impl Lab {
             features: vec![(Feature::MixedBlockGroups, make.mixed)],
             ..MkfsOptions::default()
         };
-        // Two superblocks on each.
+        // Each device has space for two superblocks.
         let least = mkfs::least_device_bytes(&options, make.devices)?.get();
         let size = least.max(256 << 20).next_multiple_of(1 << 20) as usize;
         let spies = (0..make.devices)
@@ -379,12 +379,12 @@ impl Lab {
         Ok(())
     }
 
-    /// Everything in use on all devices, found without the scrub.
+    /// Returns everything in use on all devices, found without the scrub.
     pub(crate) fn uses(&self) -> Result<Vec<Use>> {
         uses_of(&self.open()?)
     }
 
-    /// What lies at all uses.
+    /// Returns the content of all uses.
     pub(crate) fn contents(&self, uses: &[Use]) -> Vec<Vec<u8>> {
         uses.iter()
             .map(|used| self.spies[used.device].read(used.physical, used.length))
@@ -402,7 +402,7 @@ impl Lab {
         Ok(scrub.report())
     }
 
-    /// What was written to each device since this was last asked.
+    /// Returns the writes to each device since the last call.
     pub(crate) fn take_writes(&self) -> Vec<Vec<Range<u64>>> {
         self.spies.iter().map(|spy| spy.take_writes()).collect()
     }

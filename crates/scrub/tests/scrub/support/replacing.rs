@@ -1,4 +1,4 @@
-//! Volumes whose devices are replaced: opening them, spoiling them, what their files hold.
+//! Volumes whose devices are replaced: opening them, damaging them, and checking their files.
 #![allow(
     dead_code,
     clippy::arithmetic_side_effects,
@@ -64,7 +64,7 @@ pub(crate) fn lab_with_target(lab: &Lab, device: usize, target: Arc<Spy>) -> Lab
     Lab { spies }
 }
 
-/// Spoils a third of the blocks that a device has in use.
+/// Damages a third of a device's blocks in use.
 pub(crate) fn spoil(spy: &Spy, uses: &[Use], device: usize, seed: u64) {
     let mut random = Random::new(seed);
     for used in uses.iter().filter(|used| used.device == device) {
@@ -76,7 +76,7 @@ pub(crate) fn spoil(spy: &Spy, uses: &[Use], device: usize, seed: u64) {
     }
 }
 
-/// How many devices a profile can lose.
+/// Returns the number of devices that a profile can lose.
 pub(crate) fn tolerated(profile: Profile) -> usize {
     match profile {
         Profile::Raid1 | Profile::Raid10 | Profile::Raid5 => 1,
@@ -86,7 +86,7 @@ pub(crate) fn tolerated(profile: Profile) -> usize {
     }
 }
 
-/// What the files of the lab hold, and those of a writer.
+/// Checks the content of the lab's files and of a writer's files.
 pub(crate) fn check_files(filesystem: &Filesystem, files: &[(String, Vec<u8>)]) {
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     for (name, content) in files {

@@ -1,4 +1,4 @@
-//! Volumes in image files that the kernel and Buttress use by turns.
+//! Volumes in image files that the kernel and Buttress use alternately.
 #![allow(dead_code, reason = "each test uses a part of this")]
 
 use anyhow::{Context, Result, ensure};
@@ -29,8 +29,8 @@ pub(crate) fn writable(images: &[PathBuf]) -> Result<WritableFilesystem> {
     Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
 }
 
-/// Requires that the kernel and btrfs-progs find nothing wrong, and that the volume holds what it should. `also` inspects the
-/// volume as the kernel mounted it.
+/// Requires that the kernel and btrfs-progs find no error, and that the volume has the expected
+/// content. `also` inspects the volume as the kernel mounted it.
 pub(crate) fn is_whole(
     what: &str,
     manifest: &Manifest,

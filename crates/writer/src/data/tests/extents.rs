@@ -168,7 +168,7 @@ fn preallocated_room_is_written_where_it_lies() {
 }
 
 #[test]
-fn files_without_copy_on_write_are_overwritten_where_they_lie() {
+fn files_without_copy_on_write_are_overwritten_in_place() {
     let Some(image) = Image::make(&[]) else { return };
     let filesystem = open(&image, DataOptions::default());
     let file = filesystem.create(ROOT, b"file", &NEW).unwrap();
@@ -432,7 +432,7 @@ fn only_files_have_content_to_share() {
 }
 
 #[test]
-fn room_that_is_shared_is_known_as_room() {
+fn clone_of_preallocated_extent_sets_prealloc_flag() {
     let Some(image) = Image::make(&[]) else { return };
     let filesystem = open(&image, DataOptions::default());
     let source = filesystem.create(ROOT, b"source", &NEW).unwrap();

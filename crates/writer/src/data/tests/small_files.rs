@@ -7,7 +7,7 @@ use buttress_fs::error::Error;
 
 /// A batch of small files keeps each file's content independent of the other files.
 #[test]
-fn small_files_that_are_written_back_together_keep_what_is_theirs() {
+fn batched_small_files_keep_their_content() {
     let Some(image) = Image::make(&[]) else { return };
     let filesystem = open(&image, DataOptions::default());
     let mut random = Random(7);

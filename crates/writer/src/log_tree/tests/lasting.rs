@@ -77,7 +77,7 @@ fn a_name_that_was_taken_over_is_always_there() {
 /// A file with two names is removed, and another file has one of the names. A log with the second
 /// file removes both names of the first. The first file never existed with only one of them.
 #[test]
-fn a_file_that_is_gone_is_gone_under_all_its_names() {
+fn deleted_file_loses_all_its_names_after_crash() {
     for first in [&b"one"[..], b"two"] {
         let backends = made(&[160 * MIB], None);
         let filesystem = open(&backends);

@@ -101,7 +101,7 @@ fn a_row_of_new_names_of_all_kinds_is_there_after_a_crash() {
 /// On devices that do not spin, a log reuses addresses of earlier ones: syncs use little more space
 /// than the last log.
 #[test]
-fn logs_go_where_earlier_logs_were() {
+fn logs_reuse_addresses_of_earlier_logs() {
     let backends = made(&[512 * MIB], None);
     let filesystem = open(&backends);
     let directory = filesystem.make_directory(ROOT, b"directory", &NEW).unwrap();

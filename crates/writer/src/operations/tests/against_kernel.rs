@@ -441,7 +441,7 @@ fn random_operations_end_as_the_kernels_do() {
 }
 
 #[test]
-fn the_property_of_compression_can_be_taken_from_what_is_written_in_place() {
+fn compression_property_can_be_removed_from_nocow_file() {
     if skips(kernel_missing()) {
         return;
     }

@@ -25,7 +25,7 @@ fn names(filesystem: &WritableFilesystem, directory: Location) -> Vec<String> {
 }
 
 #[test]
-fn everything_is_made_and_goes() {
+fn every_kind_of_inode_is_made_and_removed() {
     let Some(image) = Image::make(&[]) else { return };
     let filesystem = image.open();
     let directory = filesystem
@@ -347,7 +347,7 @@ fn unnamed_files_live_as_long_as_they_are_held() {
 }
 
 #[test]
-fn times_that_are_set_outlive_content_that_waits() {
+fn set_times_survive_write_back() {
     let Some(image) = Image::make(&[]) else {
         return;
     };

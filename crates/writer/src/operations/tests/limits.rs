@@ -67,7 +67,7 @@ fn names_of_one_inode_in_one_directory_go_on_in_extended_items() {
 }
 
 #[test]
-fn a_volume_without_extended_items_refuses_the_name_that_does_not_fit() {
+fn volume_without_extended_items_rejects_name_without_space() {
     let mut steps = vec![Step::Create("file".to_owned(), 0o644)];
     steps.extend((0..25).map(|number| Step::Link("file".to_owned(), format!("{number:0200}"))));
     let features = [&SMALL_NODES[..], &["-O", "^extref"]].concat();
@@ -100,7 +100,7 @@ fn attributes_of_one_hash_until_their_item_is_full() {
         Step::SetXattr("file".to_owned(), name.clone(), vec![5; bytes], how)
     };
     steps.extend(names.iter().map(|name| set(name, 500, SetXattr::Create)));
-    // One attribute grows without space, shrinks, and grows into the space that another left.
+    // An attribute grows without space, shrinks, and grows into the space that another left.
     steps.push(set(&names[0], 1200, SetXattr::Replace));
     steps.push(set(&names[0], 10, SetXattr::Replace));
     steps.push(set(&names[1], 900, SetXattr::Replace));

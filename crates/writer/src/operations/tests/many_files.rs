@@ -92,7 +92,7 @@ fn all_of(filesystem: &WritableFilesystem, directories: [Location; 2]) -> Vec<St
 }
 
 #[test]
-fn files_that_are_made_together_are_those_that_are_made_one_by_one() {
+fn files_made_together_equal_files_made_one_by_one() {
     let Some(image) = Image::make(&[]) else { return };
     let filesystem = image.open();
     let mut found = Vec::new();
@@ -153,7 +153,7 @@ fn of_files_that_cannot_all_be_made_none_is() {
         made.unwrap_err()
     };
     for (directories, names) in [
-        // One name already waits, and one name occurs twice.
+        // A name already waits, and another name occurs twice.
         ([below, root], [&b"new"[..], b"there"]),
         ([below, below], [b"new", b"new"]),
     ] {

@@ -14,7 +14,7 @@ pub(super) enum How {
     Whiteout,
 }
 
-/// One operation. Paths neither begin nor end with a slash.
+/// An operation. Paths neither begin nor end with a slash.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Create(String, u32),

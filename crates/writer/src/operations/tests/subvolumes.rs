@@ -294,7 +294,7 @@ fn an_entry_that_stands_for_a_subvolume_is_not_that_subvolume() {
 /// references to their children. If a second snapshot shares these blocks and the first is dropped,
 /// the blocks must hold the references themselves.
 #[test]
-fn what_was_written_before_a_snapshot_was_committed_outlives_it_in_others() {
+fn blocks_of_dropped_snapshot_survive_in_second_snapshot() {
     let Some(image) = Image::make(&["-n", "4096"]) else {
         return;
     };

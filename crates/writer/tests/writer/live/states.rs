@@ -39,7 +39,7 @@ fn change(filesystem: &WritableFilesystem, how: Change, file: Location, other: L
     filesystem.write_at(file, FileOffset::MIN, content).unwrap();
 }
 
-/// One thread changes a file that repeats one byte. Other threads read it, write back, commit and
+/// A thread changes a file that repeats one byte. Other threads read it, write back, commit and
 /// take snapshots.
 fn reads_see_one_state(how: Change, bytes: usize, data: DataOptions) {
     let (_, filesystem) = new_volume(data);
@@ -217,7 +217,7 @@ fn a_name_that_is_renamed_over_is_always_found() {
 /// Names that stay are always found, and listed once, while other names are added, removed and
 /// renamed.
 #[test]
-fn names_that_stay_are_found_beside_those_that_change() {
+fn stable_names_are_found_beside_changing_names() {
     const STAY: usize = 400;
     let (_, filesystem) = new_volume(DataOptions::default());
     let stays = |number: usize| format!("stays-{number}");
