@@ -1,24 +1,29 @@
-//! The server of a mount closes itself in once it has all that it needs: an image that it serves may be anybody's.
+//! Sandbox of a mount's server: it drops all rights that it does not need, because its image may
+//! come from anybody.
 //!
-//! When its devices, its log, its socket and `/dev/fuse` are open and the mount is there, it needs no other file, connection or program. A filter
-//! of system calls, for all of its threads and for good, refuses them with `EPERM`: opening, making, renaming and removing files,
-//! sockets and connections, programs and other processes, mounts, other processes' memory, the system's clock and names, and whatever
-//! gets around such refusals (handles of files, new rings, keys, namespaces). No rights come back by programs that have them.
+//! Once its devices, its log, its socket and `/dev/fuse` are open and the mount exists, the server
+//! needs no other file, connection or program. A permanent seccomp filter for all of its threads
+//! refuses with `EPERM`: opening, creating, renaming and removing files, sockets and connections,
+//! programs and other processes, mounts, other processes' memory, changes of the system's clock and
+//! names, and calls that circumvent such refusals (handles of files, new rings, keys, namespaces).
+//! Programs cannot restore any rights.
 //!
-//! Rings that are there (io_uring) are let through where there are any. Those of devices read and write, those of the mount bring requests,
-//! and neither can do anything else: they are restricted when they are made.
+//! Existing io_uring rings remain usable. Rings of devices read and write, and rings of the mount
+//! carry requests. They cannot do anything else, because they were restricted at their creation.
 //!
-//! Threads are still made, by `clone(2)`, whose flags a filter can look at. Those of `clone3(2)` lie behind a pointer, so that call is not
-//! there (`ENOSYS`), and C libraries take the other.
+//! The server can still create threads with `clone(2)`, whose flags a filter can check. The flags
+//! of `clone3(2)` are behind a pointer, so this call returns `ENOSYS`, and C libraries fall back to
+//! `clone(2)`.
 //!
-//! Capabilities of root are not dropped and Landlock is not used: Linux does either for the thread that asks and those it makes, and
-//! threads of the devices are there before the mount is, which needs the rights. What both would refuse is refused here.
+//! The server neither drops root's capabilities nor uses Landlock. Linux applies both only to the
+//! calling thread and its children, and the threads of the devices start before the mount, which
+//! needs the rights. The filter refuses the same operations.
 //!
-//! A list of what is refused, and not of what is allowed: a call that nobody thought of must not end in a commit that fails. What it leaves
-//! out: reading and writing what is open, threads, memory, signals to itself, looking (`stat(2)`), by which the server finds what a descriptor
-//! of a caller's leads to.
+//! The filter is a deny list, not an allow list: an unforeseen call must not make a commit fail. It
+//! still allows reading and writing open files, threads, memory, signals to itself, and `stat(2)`,
+//! by which the server resolves a caller's descriptor.
 //!
-//! Unmounting is left to the process that watches ([`super::watch`]), which has its rights still.
+//! The watch process ([`super::watch`]), which keeps its rights, unmounts.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +33,9 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 
-/// What is refused, on every architecture.
+/// System calls that are refused on every architecture.
 const REFUSED: &[i64] = &[
-    // Files by name, and by what stands for a name.
+    // Files by name or by handle.
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_open_by_handle_at,
