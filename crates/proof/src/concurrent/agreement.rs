@@ -282,7 +282,7 @@ fn reasons(model: &Model, call: &Call) -> Vec<i32> {
     found.found.iter().map(|errno| errno.raw_os_error()).collect()
 }
 
-/// Gathers reasons that hold.
+/// Collector of applicable reasons.
 struct Reasons<'a> {
     model: &'a Model,
     found: Vec<Errno>,
@@ -452,8 +452,8 @@ impl Reasons<'_> {
         self.when(meets && !moves, Errno::ISDIR);
         self.when(moves && present.is_some() && !meets, Errno::NOTDIR);
         self.when(!self.is_empty(to, new), Errno::NOTEMPTY);
-        // The directory moves into itself; the other facts tell which of the two moves this applies
-        // to.
+        // A directory would move into itself. The other facts show which of the two directories it
+        // is.
         self.when(moves || meets, Errno::INVAL);
     }
 }

@@ -48,7 +48,7 @@ fn with_other_uuid(stream: &Path, to: &Path) -> Result<()> {
     Ok(std::fs::write(to, out)?)
 }
 
-/// Receives streams by either side into new volumes, and compares the last one's snapshot.
+/// Receives streams on both sides into new volumes, and compares the last one's snapshot.
 fn received_is(number: u64, streams: &[PathBuf], snapshot: &str, source: &Tree) -> Result<()> {
     for by_kernel in [false, true] {
         let target = Target::new(number)?;
