@@ -93,7 +93,7 @@ fn bytes_of(seed: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_by_rings_is_there() {
+fn files_written_through_rings_are_complete() {
     let Some(_offered) = rings() else { return };
     let mounted = Mounted::new();
     mounted.mount("rw");
@@ -147,7 +147,7 @@ fn what_is_written_by_rings_is_there() {
 /// kernel drop pages, while concurrent reads hold these pages and their requests wait for the same
 /// threads.
 #[test]
-fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
+fn waiting_calls_leave_threads_for_requests_of_the_kernel() {
     let Some(_offered) = rings() else { return };
     const WRITERS: usize = 40;
     const BLOCK: usize = 4096;

@@ -345,7 +345,7 @@ fn on_two_devices_with_a_copy_on_each() {
 }
 
 #[test]
-fn on_four_devices_with_striped_data_and_three_copies_of_metadata() {
+fn on_four_devices_with_raid0_and_raid1c3() {
     crash(
         &[128 << 20; 4],
         &profiles(Profile::Raid0, Profile::Raid1C3),

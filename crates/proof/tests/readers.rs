@@ -75,7 +75,7 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
 /// Content that is written back and deleted within one transaction belongs to no commit. A view of
 /// that transaction still reads it, so its place must not be reused while the view is held.
 #[test]
-fn what_came_and_went_within_a_transaction_stays_for_a_view_of_it() {
+fn a_view_keeps_content_deleted_within_its_transaction() {
     let options = Options {
         metadata: Some(Profile::Single),
         ..Options::default()

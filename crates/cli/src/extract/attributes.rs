@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_the_place_of_a_node_gets_nothing() {
+    fn a_replacement_of_a_node_gets_no_attributes() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, victim) = (folder.path().join("pipe"), folder.path().join("victim"));
         fs::write(&victim, "as it was").unwrap();

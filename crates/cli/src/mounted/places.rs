@@ -198,7 +198,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_lies_below_a_mount_of_ours() {
+    fn paths_below_our_mounts_are_found() {
         let mounts: Vec<Mounted> = TABLE.iter().filter_map(|line| parse(line.as_bytes())).collect();
         assert_eq!(mounts.len(), TABLE.len());
         let cases = [
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_has_a_place() {
+    fn links_are_followed_in_paths_that_do_not_exist_yet() {
         let folder = tempfile::tempdir().unwrap();
         let real = folder.path().canonicalize().unwrap();
         std::os::unix::fs::symlink(&real, real.join("link")).unwrap();

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn requests_and_answers_are_parsed_from_their_bytes() {
         let request = Request {
             arguments: vec!["buttress".into(), OsString::from_vec(vec![0xff, b'a'])],
             paths: HashMap::from([(OsString::from_vec(vec![0xff]), vec![b'/', 0xfe])]),

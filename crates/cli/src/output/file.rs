@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_written_at_once() {
+    fn devices_and_open_files_are_written_directly() {
         create(Path::new("/dev/null"), true).finish().unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
         let folder = tempfile::tempdir().unwrap();

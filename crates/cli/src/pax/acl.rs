@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_acl_is_refused() {
+    fn invalid_acls_are_refused() {
         assert_eq!(acl_text(b""), None);
         assert_eq!(acl_text(&VERSION.to_le_bytes()), None);
         assert_eq!(acl_text(&stored(&[(3, 7, 0)])), None);

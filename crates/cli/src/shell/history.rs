@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_it_is() {
+    fn the_history_file_depends_on_the_environment() {
         let at = |variables: &[(&str, &str)]| {
             let found = HistoryFile::at(|name| {
                 let (_, value) = variables.iter().find(|(variable, _)| *variable == name)?;

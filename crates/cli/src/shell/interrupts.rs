@@ -258,7 +258,7 @@ mod tests {
     /// Otherwise the session would wait for a line at an idle pipe, and the announced end would
     /// never come.
     #[test]
-    fn a_signal_between_two_words_ends_the_session_before_it_waits_for_a_line() {
+    fn a_signal_between_commands_ends_the_session_at_a_prompt() {
         let mut state = State {
             at: At::Word,
             interrupts: 0,

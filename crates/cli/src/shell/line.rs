@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_a_cursor() {
+    fn the_words_before_a_cursor_are_split() {
         type Case = (&'static [u8], &'static [&'static str], usize, &'static [u8]);
         let cases: [Case; 12] = [
             (b"", &[], 0, b""),

@@ -149,7 +149,7 @@ fn prepared() -> Option<Debian> {
 }
 
 #[test]
-fn a_debian_system_gives_the_same_bytes_from_directory_archive_and_plan_and_everywhere() {
+fn a_debian_system_has_the_same_bytes_from_every_kind_of_source() {
     let Some(debian) = prepared() else {
         return;
     };

@@ -244,7 +244,7 @@ impl Source {
 }
 
 #[test]
-fn any_two_flags_that_mkfs_btrfs_has_give_what_the_kernel_and_the_checks_accept() {
+fn all_pairs_of_flags_of_mkfs_btrfs_give_sound_volumes() {
     if skips(any_missing(&[
         "root",
         "kernel",

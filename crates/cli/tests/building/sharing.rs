@@ -103,7 +103,7 @@ fn an_image_that_shares_blocks_has_the_same_bytes_and_takes_next_to_no_space() {
 }
 
 #[test]
-fn blocks_that_cannot_be_shared_are_an_error_and_leave_no_volume() {
+fn failed_sharing_of_blocks_leaves_no_volume() {
     if skips(kernel_missing()) {
         return;
     }

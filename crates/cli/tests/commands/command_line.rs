@@ -93,7 +93,7 @@ fn man_pages_and_completions_know_every_command() {
 }
 
 #[test]
-fn what_is_no_volume_is_refused_with_a_reason() {
+fn files_without_a_volume_are_refused_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = directory.path().join(name);

@@ -321,7 +321,7 @@ fn sessions_in_the_documents_are_as_they_are_shown() {
 }
 
 #[test]
-fn what_is_shown_may_leave_out_what_differs() {
+fn shown_lines_may_omit_differences() {
     for (shown, printed, expected) in [
         ("a", "a", true),
         ("a", "b", false),

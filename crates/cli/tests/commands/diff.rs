@@ -321,7 +321,7 @@ fn apply(old: &BTreeSet<String>, found: &[Value]) -> BTreeSet<String> {
 /// Random changes with snapshots between them: the comparison that skips shared parts must equal
 /// the full comparison, and must explain every name.
 #[test]
-fn what_is_shared_is_the_same() {
+fn skipping_shared_parts_gives_the_full_comparison() {
     const SNAPSHOTS: usize = 4;
     for seed in buttress_oracle::seeds::seeds("cli::diff", "BUTTRESS_SEED", &Vec::from_iter(1..=6)) {
         let volume = Volume::copy();

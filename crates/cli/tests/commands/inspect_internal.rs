@@ -150,7 +150,7 @@ fn chunks_and_superblocks_as_json() {
 }
 
 #[test]
-fn what_does_not_exist_is_an_error() {
+fn missing_objects_are_errors() {
     let image = image_name();
     for (words, said) in [
         (

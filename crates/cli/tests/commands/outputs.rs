@@ -325,7 +325,7 @@ fn an_archive_is_there_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_stream_that_was_cut_off_is_kept_beside_its_file_and_gone_on_with() {
+fn an_interrupted_stream_is_kept_beside_its_file_and_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("stream");
     fs::write(&file, b"from yesterday").unwrap();

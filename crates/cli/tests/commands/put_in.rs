@@ -163,7 +163,7 @@ fn content_is_compressed_on_request() {
 }
 
 #[test]
-fn what_cannot_be_copied() {
+fn impossible_copies_are_refused() {
     let volume = Volume::copy();
     let folder = tempfile::tempdir().unwrap();
     let host = folder.path().to_str().unwrap();

@@ -202,7 +202,7 @@ fn a_stream_that_fails_leaves_the_image_as_it_was() {
 }
 
 #[test]
-fn what_is_not_received_is_refused_by_name() {
+fn unsupported_streams_are_refused_by_name() {
     let (_folder, image) = volume();
     let target = format!("{image}:/");
     for (stream, reason) in [

@@ -336,7 +336,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn the_kernel_shows_what_was_written_and_is_in_the_way_while_it_does() {
+fn the_kernel_shows_written_files_and_its_mount_blocks_writes() {
     let volume = Volume::copy();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     stdout(&["cp", "-a", "--compress", "zstd", source, &volume.inside("/src")]);

@@ -97,7 +97,7 @@ fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
 }
 
 #[test]
-fn what_cannot_be_a_target_is_refused_by_name() {
+fn unsuitable_targets_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     mirror(folder);
@@ -402,7 +402,7 @@ fn a_signal_suspends_it_and_the_same_command_goes_on() {
 }
 
 #[test]
-fn what_may_not_be_written_or_is_in_use_is_no_target() {
+fn targets_in_use_or_without_permission_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     mirror(folder);

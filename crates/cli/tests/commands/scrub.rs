@@ -139,7 +139,7 @@ fn a_bad_copy_is_mended_told_with_its_file_and_counted() {
 }
 
 #[test]
-fn what_is_lost_ends_with_3_and_stays() {
+fn uncorrectable_errors_give_status_3_and_stay() {
     let folder = tempfile::tempdir().unwrap();
     let image = volume(folder.path());
     let name = image.to_str().unwrap();

@@ -55,7 +55,7 @@ fn words(words: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn the_same_send_gives_the_same_bytes_and_the_exact_estimate_their_number() {
+fn send_is_repeatable_and_the_exact_estimate_equals_its_size() {
     for more in [&[][..], &["--proto", "2", "--compressed-data"], &["--no-data"]] {
         let full = inside("/home-monday");
         for arguments in [vec!["send", &full], words(&changes())] {
@@ -135,7 +135,7 @@ fn a_token_belongs_to_one_stream() {
 }
 
 #[test]
-fn what_can_change_is_refused() {
+fn writable_subvolumes_and_wrong_arguments_are_refused() {
     let (code, error) = failure(&["send", &inside("/home")]);
     assert_eq!(code, 1);
     assert!(error.contains("is not read-only"), "{error}");

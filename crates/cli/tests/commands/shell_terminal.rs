@@ -379,7 +379,7 @@ fn a_reader_that_goes_away_ends_the_word_and_not_the_session() {
 }
 
 #[test]
-fn the_last_line_of_a_script_needs_no_end_and_closed_outputs_are_no_reason_to_panic() {
+fn scripts_end_without_newline_and_closed_outputs_do_not_panic() {
     for (input, closed) in [
         ("mkdir /a\nmkdir /kept", ""),
         ("ls\nhelp\nnonsense\n", ">&- 2>&-"),

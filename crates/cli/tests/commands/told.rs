@@ -56,7 +56,7 @@ fn told(words: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn a_wrong_count_of_bytes_in_use_hides_nothing_and_is_mended_by_a_commit() {
+fn a_wrong_count_of_used_bytes_is_reported_and_fixed() {
     for wrong in [1, 1 << 50] {
         let volume = Volume::copy();
         let names = stdout(&["ls", "-R", volume.path()]);
@@ -171,7 +171,7 @@ fn a_volume_that_lacks_too_much_is_not_written_and_says_why() {
 }
 
 #[test]
-fn a_bad_primary_superblock_is_told_plainly_and_mended_by_the_next_commit() {
+fn a_bad_primary_superblock_is_reported_and_fixed_by_a_commit() {
     let volume = Volume::copy();
     let file = File::options().write(true).open(volume.path()).unwrap();
     file.write_all_at(&[0; 8], 65536 + 64).unwrap();
@@ -202,7 +202,7 @@ fn a_bad_primary_superblock_is_told_plainly_and_mended_by_the_next_commit() {
 }
 
 #[test]
-fn what_was_made_into_something_else_is_not_written_by_a_copy_of_its_superblock() {
+fn a_device_with_another_filesystem_is_not_written() {
     let volume = Volume::copy();
     let file = File::options().write(true).open(volume.path()).unwrap();
     file.write_all_at(&[0; 4096], 65536).unwrap();

@@ -79,7 +79,7 @@ fn tour_without_keep_removes_its_image() {
 
 /// The image grows in the directory that the tour reads.
 #[test]
-fn tour_of_the_folder_for_temporary_files_leaves_its_own_image_out() {
+fn a_tour_of_the_temporary_folder_omits_its_own_image() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "content").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_buttress"))

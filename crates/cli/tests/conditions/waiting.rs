@@ -163,7 +163,7 @@ fn ends(child: &mut Child) -> Option<ExitStatus> {
 }
 
 #[test]
-fn one_signal_ends_a_command_that_waits() {
+fn a_signal_ends_a_command_that_waits() {
     let mut wrong = Vec::new();
     for (words, waits) in LINES {
         for signal in [Signal::INT, Signal::TERM] {

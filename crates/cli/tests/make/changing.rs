@@ -73,7 +73,7 @@ fn properties_and_the_label_are_set_and_shown() {
 }
 
 #[test]
-fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
+fn an_overlay_keeps_changes_until_a_commit_or_discard() {
     let (folder, image) = made();
     let before = std::fs::read(&image).unwrap();
     let side = folder.path().join("side").to_str().unwrap().to_owned();

@@ -130,7 +130,7 @@ fn make_source(source: &Path) {
 }
 
 #[test]
-fn no_time_is_later_than_the_epoch_and_the_same_commands_give_the_same_bytes() {
+fn a_source_date_epoch_limits_times_and_makes_bytes_repeatable() {
     let (folder, image) = fresh();
     let source = folder.path().join("source");
     make_source(&source);

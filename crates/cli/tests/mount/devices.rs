@@ -237,7 +237,7 @@ fn helpers_of_mount_and_umount_have_names_of_their_own() {
 }
 
 #[test]
-fn what_is_write_protected_is_mounted_for_reading_and_that_is_said() {
+fn a_write_protected_device_is_mounted_read_only_with_a_warning() {
     if skips(no_fuse().or_else(|| missing("loop-devices"))) {
         return;
     }
@@ -267,7 +267,7 @@ fn what_is_write_protected_is_mounted_for_reading_and_that_is_said() {
 }
 
 #[test]
-fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
+fn a_mount_can_be_remounted_and_bound_to_another_directory() {
     if skips(no_fuse()) {
         return;
     }
@@ -312,7 +312,7 @@ fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
 /// The server of a read-only mount cannot open devices for writing later, so a remount needs a new
 /// mount, and fails while the mount is in use.
 #[test]
-fn what_was_mounted_for_reading_can_be_remounted_for_changes() {
+fn a_read_only_mount_can_be_remounted_for_writing() {
     if skips(no_fuse()) {
         return;
     }

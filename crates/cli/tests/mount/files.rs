@@ -92,7 +92,7 @@ fn names_come_and_go() {
 }
 
 #[test]
-fn what_is_unlinked_stays_as_long_as_it_is_used() {
+fn unlinked_files_stay_while_they_are_open() {
     if skips(no_fuse()) {
         return;
     }
@@ -521,7 +521,7 @@ fn a_log_is_not_written_into_the_image() {
 /// The kernel caches attributes, so the server notifies it of changes by other means than attribute
 /// calls.
 #[test]
-fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
+fn attributes_changed_by_commands_and_direct_writes_are_current() {
     if skips(no_fuse()) {
         return;
     }
@@ -607,7 +607,7 @@ fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send
 /// After its write-back, the kernel may cache a file's attributes for long, however new it is.
 /// Closing a file sends no request.
 #[test]
-fn what_is_settled_is_not_asked_for_again() {
+fn attributes_are_cached_after_the_write_back() {
     if skips(no_fuse()) {
         return;
     }

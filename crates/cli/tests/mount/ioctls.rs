@@ -428,7 +428,7 @@ fn ioctls_answer_as_the_kernels_do() {
 }
 
 #[test]
-fn what_does_not_get_through_says_so() {
+fn unsupported_ioctls_fail_with_specific_errors() {
     if skips(no_fuse()) {
         return;
     }
@@ -461,7 +461,7 @@ fn what_does_not_get_through_says_so() {
 }
 
 #[test]
-fn a_listing_that_the_kernel_keeps_has_a_subvolume_whose_name_nobody_looked_up() {
+fn a_cached_listing_shows_a_new_subvolume() {
     if skips(no_fuse()) {
         return;
     }

@@ -158,7 +158,7 @@ fn content_is_written_as_the_kernel_writes_it() {
 }
 
 #[test]
-fn what_is_missing_or_damaged_is_mounted_if_asked_for() {
+fn degraded_and_damaged_volumes_are_mounted_on_request() {
     if skips(no_fuse()) {
         return;
     }

@@ -162,7 +162,7 @@ fn commands_on_a_mount_wait_for_its_resynchronisation() {
 /// An unmount stops the resynchronisation. The stale device is readable alone as before, and the
 /// next mount continues.
 #[test]
-fn unmount_stops_a_resynchronisation_and_the_next_mount_continues() {
+fn an_unmount_pauses_a_resync_until_the_next_mount() {
     if skips(no_fuse()) {
         return;
     }

@@ -151,7 +151,7 @@ fn a_mounted_volume_is_scrubbed_beside_those_who_use_it() {
 }
 
 #[test]
-fn a_scrub_of_a_mount_is_cancelled_gone_on_with_and_ends_with_the_mount() {
+fn a_scrub_of_a_mount_can_be_cancelled_and_resumed() {
     if skips(no_fuse()) {
         return;
     }

@@ -312,7 +312,7 @@ fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
 }
 
 #[test]
-fn what_was_synced_outlives_every_end_of_a_mount() {
+fn synced_data_survives_every_end_of_a_mount() {
     if skips(no_fuse()) {
         return;
     }

@@ -34,7 +34,7 @@ fn furnished() -> Mounted {
 }
 
 #[test]
-fn a_listing_that_the_kernel_keeps_has_what_words_and_calls_made_since() {
+fn a_cached_listing_shows_later_changes_of_commands_and_calls() {
     if skips(no_fuse()) {
         return;
     }
@@ -71,7 +71,7 @@ fn a_listing_that_the_kernel_keeps_has_what_words_and_calls_made_since() {
 }
 
 #[test]
-fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
+fn trim_releases_deleted_space_of_a_mount_and_its_image() {
     if skips(no_fuse()) {
         return;
     }
@@ -104,7 +104,7 @@ fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
 /// Other references to an extent are known, although the references of a new file are pending until
 /// a commit.
 #[test]
-fn what_a_file_shares_is_told_of_one_that_was_just_written() {
+fn sharing_is_reported_for_a_new_file() {
     if skips(no_fuse()) {
         return;
     }

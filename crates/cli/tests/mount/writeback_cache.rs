@@ -73,7 +73,7 @@ fn holes_are_found_around_what_is_kept_back() {
 }
 
 #[test]
-fn a_file_that_had_no_room_has_some_once_something_is_kept_back_of_it() {
+fn cached_writes_count_in_the_blocks_of_an_empty_file() {
     let Some(mounted) = mounted() else { return };
     let path = mounted.path("empty");
     drop(open(&path));
@@ -135,7 +135,7 @@ fn snapshots_and_commands_see_what_is_kept_back() {
 
 /// Content written before a subvolume became read-only, or a file immutable, is stored.
 #[test]
-fn what_may_not_be_changed_any_more_has_what_was_written_before() {
+fn read_only_subvolumes_and_immutable_files_keep_earlier_writes() {
     let Some(mounted) = mounted() else { return };
     let written = content(3, MIB + 5);
     let file = open(&mounted.path("sub/file"));

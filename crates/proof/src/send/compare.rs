@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_shares_must_be_shared() {
+    fn blocks_shared_by_the_kernel_must_be_shared() {
         let kernel = [Some(tree(
             &[],
             &[(0, (100, 0)), (4096, (100, 0)), (8192, (200, 0))],

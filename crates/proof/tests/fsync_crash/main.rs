@@ -203,7 +203,7 @@ fn with_small_nodes() {
 }
 
 #[test]
-fn where_holes_have_items() {
+fn with_items_for_holes() {
     let options = Options {
         features: vec![(Feature::NoHoles, false)],
         ..Options::default()

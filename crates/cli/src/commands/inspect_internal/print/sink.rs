@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_up_is_closed() {
+    fn abandoned_entries_are_closed() {
         let (mut text, mut tree) = (Text::default(), Tree::default());
         fn half(sink: &mut impl Sink) {
             sink.begin_list("items");
