@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_not_written_whatever_its_name() {
+    fn sources_are_refused_as_outputs_under_every_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["image", "other"] {

@@ -150,7 +150,7 @@ mod tests {
     );
 
     #[test]
-    fn what_exists_decides_where_the_image_ends() {
+    fn existing_files_decide_where_the_image_ends() {
         let cases: [Case; 9] = [
             (b"a.img", &["a.img"], "a.img", b"/", false),
             (b"a.img:/etc", &["a.img"], "a.img", b"/etc", true),

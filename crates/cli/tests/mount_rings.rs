@@ -1,5 +1,6 @@
-//! Mounts whose requests come by io_uring: what they serve, how they end. They need a kernel that is told to offer that
-//! (`enable_uring` of the module fuse). That is a setting of the whole machine: it is on while tests of this program run, and then what it was.
+//! Tests of mounts with requests by io_uring: their service and their end. They need a kernel that
+//! offers rings (`enable_uring` of the module fuse). This setting applies to the whole machine: the
+//! tests enable it while they run, and restore it afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -29,13 +30,13 @@ const NEED: &str = "fuse-rings";
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How many tests want rings right now, and what the parameter was before the first of them.
+/// Number of tests that currently want rings, and the parameter's value before the first of them.
 static WANTED: Mutex<(usize, Vec<u8>)> = Mutex::new((0, Vec::new()));
 
-/// The kernel offers rings as long as this is there.
+/// Guard during whose life the kernel offers rings.
 struct Offered(());
 
-/// Has the kernel offer rings; none where it does not, and the test is skipped.
+/// Makes the kernel offer rings. Returns `None` and skips the test if it cannot.
 fn rings() -> Option<Offered> {
     if skips(no_fuse().or_else(|| missing(NEED))) {
         return None;
@@ -66,9 +67,9 @@ impl Drop for Offered {
     }
 }
 
-/// How many threads of the server of a mount take requests by rings.
+/// Returns the number of threads of a mount's server that take requests by rings.
 fn ring_threads(mounted: &Mounted) -> usize {
-    // It has answered something: the threads are there.
+    // After an answer, the server's threads exist.
     fs::metadata(mounted.path(".")).unwrap();
     let _asked = fs::metadata(mounted.path("is not there"));
     let tasks = fs::read_dir(format!("/proc/{}/task", mounted.server())).unwrap();
@@ -76,7 +77,7 @@ fn ring_threads(mounted: &Mounted) -> usize {
     names.filter(|name| name.starts_with(b"buttress-ring")).count()
 }
 
-/// Holds this thread to the first processor that it may use.
+/// Binds this thread to the first processor that it may use.
 fn hold_to_one_processor() {
     let all = sched_getaffinity(None).unwrap();
     let first = (0..CpuSet::MAX_CPU).find(|number| all.is_set(*number)).unwrap();
@@ -92,12 +93,12 @@ fn bytes_of(seed: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_by_rings_is_there() {
+fn files_written_through_rings_are_complete() {
     let Some(_offered) = rings() else { return };
     let mounted = Mounted::new();
     mounted.mount("rw");
     assert!(ring_threads(&mounted) > 0);
-    // Larger than one request, and of lengths that end anywhere.
+    // The files are larger than one request, and their lengths are not aligned.
     let length = |number: usize| 3 * (1 << 20) + number * 1234 + 1;
     thread::scope(|scope| {
         for number in 0..8 {
@@ -122,7 +123,7 @@ fn what_is_written_by_rings_is_there() {
         let folder = mounted.path(&format!("d{number}"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 101);
         assert!(fs::read(folder.join("large")).unwrap() == bytes_of(number, length(number)));
-        // Around the page cache: as large requests as there are.
+        // Direct I/O makes the largest requests.
         let direct = OFlags::DIRECT.bits().cast_signed();
         let mut file = OpenOptions::new()
             .read(true)
@@ -142,10 +143,11 @@ fn what_is_written_by_rings_is_there() {
     mounted.umount();
 }
 
-/// More direct writes of one processor than it has threads, each of which has the kernel forget pages, beside reads that hold those
-/// pages while their requests wait for the same threads.
+/// The test makes more direct writes on one processor than it has threads. Each write makes the
+/// kernel drop pages, while concurrent reads hold these pages and their requests wait for the same
+/// threads.
 #[test]
-fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
+fn waiting_calls_leave_threads_for_requests_of_the_kernel() {
     let Some(_offered) = rings() else { return };
     const WRITERS: usize = 40;
     const BLOCK: usize = 4096;
@@ -189,7 +191,8 @@ fn calls_that_wait_for_the_kernel_leave_room_for_those_that_it_waits_for() {
     mounted.expect_sound();
 }
 
-/// More searches of one processor than it has threads, each of which has the kernel send what it keeps back.
+/// The test makes more searches on one processor than it has threads. Each search makes the kernel
+/// send unsent content.
 #[test]
 fn searches_for_holes_see_what_is_kept_back_or_no_holes() {
     let Some(_offered) = rings() else { return };
@@ -208,7 +211,7 @@ fn searches_for_holes_see_what_is_kept_back_or_no_holes() {
                     file.write_all_at(&bytes_of(3, 5000), round * MIB).unwrap();
                     let from = (round - 1) * MIB + 8192;
                     let found = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(from)).unwrap();
-                    // Where there are too many at once the kernel is told that there are no holes.
+                    // If too many searches run at once, the server reports that there are no holes.
                     assert!(found == round * MIB || found == from, "{found} from {from}");
                 }
             });
@@ -218,7 +221,7 @@ fn searches_for_holes_see_what_is_kept_back_or_no_holes() {
     mounted.expect_sound();
 }
 
-/// As the kernel's own way out of a server that hangs.
+/// Aborting the connection is the kernel's own method against a hanging server.
 #[test]
 fn a_connection_that_is_broken_off_ends_the_server() {
     let Some(_offered) = rings() else { return };
@@ -229,7 +232,7 @@ fn a_connection_that_is_broken_off_ends_the_server() {
     File::open(mounted.path("synced")).unwrap().sync_all().unwrap();
     let server = rustix::process::Pid::from_raw(mounted.server()).unwrap();
     let device = fs::metadata(&mounted.at).unwrap().dev();
-    // The kernel's own folder of connections, wherever the system has it or not.
+    // Mount the kernel's directory of connections, because the system may not have it mounted.
     let connections = mounted.at.with_file_name("connections");
     fs::create_dir(&connections).unwrap();
     rustix::mount::mount("connections", &connections, "fusectl", MountFlags::empty(), None).unwrap();
@@ -238,7 +241,7 @@ fn a_connection_that_is_broken_off_ends_the_server() {
     thread::scope(|scope| {
         for number in 0..4 {
             let folder = mounted.path(&format!("d{number}"));
-            // Until it fails.
+            // Read until the mount fails.
             scope.spawn(move || {
                 (0..).all(|name| fs::write(folder.with_extension(name.to_string()), b"content").is_ok())
             });
@@ -253,7 +256,7 @@ fn a_connection_that_is_broken_off_ends_the_server() {
     while rustix::process::test_kill_process(server).is_ok() {
         thread::yield_now();
     }
-    // The process beside it may have been faster.
+    // The watch process may have unmounted first.
     let _detached = unmounted(&mounted.at);
     mounted.mount("rw");
     assert_eq!(fs::read(mounted.path("synced")).unwrap(), b"content");

@@ -58,7 +58,7 @@ fn fill(mounted: &MountedVolume, handle: HandleId, told: impl Fn(usize)) -> Resu
 }
 
 #[test]
-fn who_writes_waits_for_a_file_that_nobody_has_open_to_be_forgotten() {
+fn a_write_waits_for_space_of_removed_files_without_handles() {
     let mounted = volume();
     let (first, handle) = create(&mounted, b"first");
     fill(&mounted, handle, |_| {}).unwrap();
@@ -84,7 +84,7 @@ fn who_writes_waits_for_a_file_that_nobody_has_open_to_be_forgotten() {
 }
 
 #[test]
-fn who_writes_is_told_when_somebody_has_the_file_open() {
+fn a_write_fails_while_a_removed_file_is_open() {
     let mounted = volume();
     let (_, open) = create(&mounted, b"first");
     fill(&mounted, open, |_| {}).unwrap();

@@ -1,29 +1,36 @@
-//! Calls of many threads on one volume, and whether one order of them explains all that was answered.
+//! Concurrent calls on one volume, and the search for a sequential order that explains all their
+//! answers.
 //!
-//! Threads draw calls at once, on shared files and directories. Each call is [recorded](record): when it began, when it
-//! ended, and what it answered, errors and bytes that were read included. The library promises that every call takes effect
-//! at one moment between its begin and its end: then there is an order of all calls, in which whatever ended before another
-//! began comes first, and in which the sequential model ([`crate::writing::model`]) gives the same answers. A [search](order)
-//! finds such an order, or shows the smallest part of the record that has none.
+//! Threads make random calls concurrently, on shared files and directories. Each call is
+//! [recorded](record) with its begin, its end, and its answer, including errors and read bytes. The
+//! library promises linearizability: every call takes effect at one moment between its begin and
+//! its end. An order of all calls then exists in which every call precedes those that began after
+//! its end, and in which the sequential model ([`crate::writing::model`]) gives the same answers. A
+//! [search](order) finds such an order, or shows the smallest part of the record that has none.
 //!
-//! - [`call`]: what threads call, and what is answered;
+//! - [`call`]: calls and answers;
 //! - [`record`]: calls with their begins and ends;
-//! - [`drawing`]: calls from a seed, mostly on a few files and names, so that threads meet;
-//! - [`agreement`]: whether the model agrees with an answer, and what the call does to it;
+//! - [`drawing`]: random calls from a seed, mostly on a few files and names, so that threads
+//!   interact;
+//! - [`agreement`]: whether the model agrees with an answer, and the effect of the call on the
+//!   model;
 //! - [`order`]: the search (Wing and Gong, with Lowe's memory of states);
-//! - [`observation`]: all that a quiet volume shows, which the last state of an order must show, too;
-//! - [`rounds`]: threads in rounds with a barrier between, so that the search stays small; commits, views and write-back
-//!   run beside them;
+//! - [`observation`]: the visible state of a quiet volume, which the last state of an order must
+//!   equal;
+//! - [`rounds`]: threads in rounds with a barrier between, so that the search stays small; commits,
+//!   views and write-back run concurrently;
 //! - [`fork`]: devices that begin with the same bytes;
-//! - `schedules`: a few calls under a model checker that chooses who goes on at each lock, in its build only.
+//! - `schedules`: a few calls under a model checker that chooses the next thread at each lock; only
+//!   in a special build.
 //!
-//! # What is one moment, and what is not
+//! # Atomicity
 //!
-//! A snapshot has two moments, both within its call: the one at which its source is frozen, and the one at which it gets its
-//! name. Of content that was dirty when the call began it has what was written back by then: for each file a state that the
-//! file had within the round. That is what the kernel promises, too.
+//! A snapshot has two moments, both within its call: at the first one its source is frozen, and at
+//! the second one it gets its name. For content that was dirty when the call began, the snapshot
+//! has the part that was written back by then: for each file a state that the file had within the
+//! round. The kernel promises the same.
 //!
-//! Times are not compared: here a clock ticks for all threads.
+//! Times are not compared, because one clock ticks for all threads.
 
 pub mod agreement;
 pub mod call;

@@ -1,13 +1,15 @@
-//! The extents of every file of a volume beside the kernel's, and beside a count of all references.
+//! Compares the extents of every file of a volume with the kernel's, and with a count of all
+//! references.
 //!
-//! - [`of_kernel`] and [`of_writer`] make random volumes of extents: snapshots, clones, compression, preallocation,
-//!   overwriting, deleted subvolumes;
-//! - [`compare`] mounts a volume, and asks `FIEMAP` and `lseek(2)` what the library says of each file.
+//! - [`of_kernel`] and [`of_writer`] create random volumes of extents: snapshots, clones,
+//!   compression, preallocation, overwrites, deleted subvolumes;
+//! - [`compare`] mounts a volume, and compares `FIEMAP` and `lseek(2)` with the library for each
+//!   file.
 //!
-//! Every flag, length and address must be the kernel's. Sharedness must also be what follows from all items of all trees:
-//! an extent is shared when two files use it, or one from two places. Where the kernel says something else of sharedness
-//! than that, it is the kernel's fault, and is counted ([`Compared::kernel_differs`]); what is known of it is in
-//! `docs/fiemap.md`.
+//! Every flag, length and address must equal the kernel's. Sharedness must also follow from all
+//! items of all trees: an extent is shared if two files use it, or one file uses it at two offsets.
+//! If the kernel's sharedness differs from this count, the kernel is wrong, and the file is counted
+//! ([`Compared::kernel_differs`]). `docs/fiemap.md` describes the known cases.
 
 pub mod of_kernel;
 pub mod of_writer;
@@ -23,16 +25,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What a comparison went over.
+/// Counts of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Extents of files, as the library gives them.
+    /// Number of the files' extents, as the library reports them.
     pub extents: u64,
-    /// Those of them that are shared.
+    /// Number of these extents that are shared.
     pub shared: u64,
-    /// Files of whose sectors the kernel says something else about sharedness than the count of references.
+    /// Number of files for which the kernel's sharedness differs from the count of references.
     pub kernel_differs: u64,
 }
 
@@ -45,16 +47,16 @@ impl std::ops::AddAssign for Compared {
     }
 }
 
-/// An extent as both sides have it: offset, address, length, flags.
+/// An extent as both sides report it: offset, address, length, flags.
 type Plain = (u64, u64, u64, u32);
 
-/// Who uses each extent: tree, inode, and where in the file the extent would begin.
+/// Users of each extent: tree, inode, and the file offset at which the extent would begin.
 type Users = HashMap<Logical, HashSet<(TreeId, u64, u64)>>;
 
-/// The sectors of a file: address and flags but for the last extent's.
+/// Sectors of a file: address, and flags except the one for the last extent.
 type Sectors = BTreeMap<u64, (u64, u32)>;
 
-/// How many files without content come with each that has some: trees get several levels by them.
+/// Number of empty files per file with content; they give trees several levels.
 const FILLERS: u64 = 8;
 
 const SECTOR: u64 = 4096;
@@ -62,7 +64,7 @@ const LAST: u32 = 0x1;
 const SHARED: u32 = 0x2000;
 const ENCODED: u32 = 0x8;
 
-/// A long name, so that a leaf holds few of them.
+/// Returns a long name, so that a leaf holds few of them.
 fn filler_name(number: u64, filler: u64) -> String {
     format!("filler-{number}-{filler:0>80}")
 }
@@ -75,7 +77,7 @@ pub fn compare(image: &Path) -> Result<Compared> {
     )?])
     .open()?;
     let users = users_of(&filesystem)?;
-    // Nothing that the mount would go on with is to change the volume.
+    // Mount read-only, so that background work of the mount does not change the volume.
     let mount = Mount::new(&[image.to_path_buf()], "ro,noatime")?;
     let mut compared = Compared::default();
     let mut waiting = vec![(
@@ -100,7 +102,7 @@ pub fn compare(image: &Path) -> Result<Compared> {
     Ok(compared)
 }
 
-/// Looks at every item of every subvolume. Of one that is being dropped, what is left.
+/// Reads every item of every subvolume, including the rest of a partly dropped one.
 fn users_of(filesystem: &Filesystem) -> Result<Users> {
     let mut users = Users::new();
     for subvolume in filesystem.subvolumes()? {
@@ -159,7 +161,7 @@ fn compare_file(
         );
     }
     if ours != theirs {
-        // All but sharedness must be the same.
+        // Everything except sharedness must be equal.
         let without = |sectors: &Sectors| -> Sectors {
             sectors
                 .iter()
@@ -206,7 +208,7 @@ fn sectors_of(map: &[Plain]) -> Result<Sectors> {
     Ok(sectors)
 }
 
-/// The sectors of a file that lie in extents with two users.
+/// Returns the sectors of a file in extents with at least two users.
 fn shared_sectors(file: &buttress::unstable::fs::File, users: &Users) -> Result<HashSet<u64>> {
     let mut shared = HashSet::new();
     for range in file.extents()? {
@@ -223,7 +225,7 @@ fn shared_sectors(file: &buttress::unstable::fs::File, users: &Users) -> Result<
     Ok(shared)
 }
 
-/// A part of the map is what the whole map says of that part.
+/// Asserts that the map of a part equals this part of the whole map.
 fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Result<()> {
     let Some(middle) = map.get(map.len() / 2) else {
         return Ok(());
@@ -238,8 +240,9 @@ fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Re
     let behind = |map: &[FiemapExtent]| -> Result<Sectors> {
         let mut sectors = sectors_of(&map.iter().map(plain).collect::<Vec<_>>())?;
         let mut behind = sectors.split_off(&first);
-        // Encoded extents can be one line by chance, where the address of one and its length in the file give the address
-        // of the next. A part that begins with the second has that one's address, as the kernel's has.
+        // The whole map may merge encoded extents by chance, if the address of one plus its length
+        // in the file gives the address of the next one. The map of a part that begins with the
+        // second one has that one's address, as in the kernel.
         for (address, _) in behind.values_mut().filter(|(_, flags)| flags & ENCODED != 0) {
             *address = 0;
         }
@@ -257,7 +260,7 @@ fn compare_part(file: &buttress::unstable::fs::File, map: &[FiemapExtent]) -> Re
     Ok(())
 }
 
-/// Seeks from every boundary, and from beside it.
+/// Seeks from every boundary, and from the bytes beside it.
 fn compare_seeks(file: &buttress::unstable::fs::File, place: &Path, map: &[Plain]) -> Result<()> {
     let opened = File::open(place)?;
     let size = file.size().get();

@@ -1,6 +1,7 @@
 //! Reads an unmounted volume through the library into a manifest.
 //!
-//! Where `buttress tar` shows what a stream holds, this asks for everything that stat(2) and statx(2) show.
+//! `buttress tar` shows only what a tar stream holds; this manifest has everything that stat(2) and
+//! statx(2) show.
 
 use anyhow::{Context, Result};
 use buttress::unstable::fs::Filesystem;
@@ -8,7 +9,7 @@ use buttress::{FileOffset, Location, Metadata};
 use buttress_oracle::manifest::{DataRange, Entry, Extra, Manifest, Time, link_groups, shown};
 use std::collections::HashMap;
 
-/// The manifest of everything below `top`, nested subvolumes too.
+/// Returns the manifest of everything below `top`, including nested subvolumes.
 pub fn manifest(filesystem: &Filesystem, top: Location) -> Result<Manifest> {
     manifest_by(filesystem, top, |location, entry| {
         entry.data = data(filesystem, location, entry.size)?;
@@ -16,7 +17,8 @@ pub fn manifest(filesystem: &Filesystem, top: Location) -> Result<Manifest> {
     })
 }
 
-/// As [`manifest`]; `content` is shown each regular file, and fills in [`Entry::data`].
+/// Returns a manifest like [`manifest`]; `content` gets each regular file, and fills in
+/// [`Entry::data`].
 pub fn manifest_by(
     filesystem: &Filesystem,
     top: Location,
@@ -30,7 +32,7 @@ pub fn manifest_by(
     })
 }
 
-/// As [`manifest`]; `more` is shown each inode, and fills in what it likes.
+/// Returns a manifest like [`manifest`]; `more` gets each inode, and may fill in further fields.
 pub fn manifest_with(
     filesystem: &Filesystem,
     top: Location,
@@ -98,7 +100,7 @@ fn entry(filesystem: &Filesystem, stat: &Metadata) -> Result<Entry> {
     Ok(entry)
 }
 
-/// Ranges that touch are one, as the kernel's seeks to data and holes show them.
+/// Adjacent ranges are joined, as in the kernel's seeks to data and holes.
 fn data(filesystem: &Filesystem, location: Location, size: u64) -> Result<Vec<DataRange>> {
     let file = filesystem.open_file(location)?;
     let mut ranges: Vec<DataRange> = Vec::new();

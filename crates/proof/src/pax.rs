@@ -1,7 +1,8 @@
-//! Reads a tar stream (ustar, pax, GNU sparse 1.0) into a manifest, as it flows.
+//! Reads a tar stream (ustar, pax, GNU sparse 1.0) into a manifest, sequentially.
 //!
-//! Written from the formats' documents (POSIX pax, the GNU tar manual's "Sparse Formats") and apart from the
-//! writer that it judges. It is strict: an unknown type, a bad checksum or a missing end is an error.
+//! The reader follows the formats' documents (POSIX pax, the GNU tar manual's "Sparse Formats"),
+//! independently of the writer that it tests. It is strict: an unknown type, a bad checksum or a
+//! missing end is an error.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::manifest::{DataRange, Entry, Manifest, Time, link_groups, shown};
@@ -12,7 +13,7 @@ const BLOCK: usize = 512;
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The manifest of the tar stream `reader`. Members are `./…`, the top directory first.
+/// Returns the manifest of the tar stream `reader`. Members are `./…`, the top directory first.
 pub fn manifest(mut reader: impl Read) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     let mut groups: HashMap<Vec<u8>, Vec<Vec<u8>>> = HashMap::new();
@@ -226,7 +227,7 @@ fn check_sum(header: &[u8; BLOCK]) -> Result<()> {
     Ok(())
 }
 
-/// An octal number, or GNU's base-256 form.
+/// Parses an octal number, or GNU's base-256 form.
 fn number(field: &[u8]) -> Result<u64> {
     if field[0] & 0x80 != 0 {
         let mut value = u64::from(field[0] & 0x7f);
@@ -255,7 +256,8 @@ fn pax_time(text: &[u8]) -> Result<Time> {
     let negative = whole.starts_with('-');
     let seconds: i64 = whole.parse().with_context(|| format!("time {text:?}"))?;
     let nanoseconds: u32 = format!("{fraction:0<9}").get(..9).context("fraction")?.parse()?;
-    // -1.25 is a quarter of a second before -1: seconds round down, nanoseconds count up.
+    // The text -1.25 means a quarter of a second before -1: seconds round down, nanoseconds count
+    // up.
     if negative && nanoseconds > 0 {
         Ok((seconds - 1, 1_000_000_000 - nanoseconds))
     } else {

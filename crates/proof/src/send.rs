@@ -1,13 +1,13 @@
-//! Round trips: a history's snapshots are sent, the kernel receives them, and what came of it is compared
-//! with the snapshots and with what the kernel's own streams make.
+//! Round trips: a history's snapshots are sent, the kernel receives them, and the result is
+//! compared with the snapshots and with the result of the kernel's own streams.
 //!
-//! - [`volumes`]: pairs of mounted volumes, to send from and to receive in, used again and again;
+//! - [`volumes`]: pairs of mounted volumes for sending and receiving, reused for many histories;
 //! - [`transfer`]: sends one history in one format, by the kernel or by Buttress, and receives it;
-//! - [`tree`]: what a snapshot holds: names, attributes, content, holes, shared extents;
-//! - [`compare`]: two such trees, and three;
+//! - [`tree`]: the content of a snapshot: names, attributes, content, holes, shared extents;
+//! - [`compare`]: comparisons of two such trees, and of three;
 //! - [`received`]: the same streams, received by Buttress;
 //! - [`wire`]: the kernel's streams decoded, dumped and encoded again;
-//! - [`round_trip`]: a whole history in every format, and what is kept of one that fails.
+//! - [`round_trip`]: a whole history in every format, and the files kept of a failing one.
 
 pub mod compare;
 pub mod merged;
@@ -18,7 +18,7 @@ pub mod tree;
 pub mod volumes;
 pub mod wire;
 
-/// Who makes the streams.
+/// Sender of the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     /// The kernel, through `btrfs send`.
@@ -28,8 +28,8 @@ pub enum Sender {
 }
 
 impl Sender {
-    /// The one under test: Buttress, unless the environment's `BUTTRESS_SENDER` says `kernel`, which tests
-    /// the tests.
+    /// Returns the sender under test: Buttress, unless the environment variable `BUTTRESS_SENDER`
+    /// is `kernel`, which tests the tests.
     #[must_use]
     pub fn under_test() -> Self {
         match std::env::var("BUTTRESS_SENDER").as_deref() {
@@ -39,18 +39,18 @@ impl Sender {
     }
 }
 
-/// What a stream looks like.
+/// Format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// A short name for messages and files.
     pub name: &'static str,
-    /// The options of `send`, the same for both senders.
+    /// Options of `send`, the same for both senders.
     pub options: &'static [&'static str],
-    /// Whether it can say that a range becomes a hole.
+    /// True if the format can punch holes.
     pub says_holes: bool,
 }
 
-/// The formats that are tested.
+/// The tested formats.
 pub const FORMATS: [Format; 3] = [
     Format {
         name: "v1",

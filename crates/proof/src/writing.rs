@@ -1,26 +1,28 @@
-//! What tests of the writer need.
+//! Support for tests of the writer.
 //!
-//! - [`volume`], [`state`], [`workload`]: volumes in memory, what a volume holds as one text, random operations: for
-//!   crashes;
-//! - [`recorded`]: runs in the crash laboratory, and what each generation of them held;
+//! - [`volume`], [`state`], [`workload`]: volumes in memory, the content of a volume as one text,
+//!   random operations; for crash tests;
+//! - [`recorded`]: runs in the crash laboratory, and the content of each of their generations;
 //! - [`unsteady`]: devices whose requests end in another order than they began;
 //! - [`deep`]: trees of many levels;
 //! - [`fill`]: volumes that are filled until there is no space, by data, metadata or snapshots;
-//! - [`model`]: what a volume must hold: subvolumes, inodes, names, attributes, content;
-//! - [`operation`]: one change, drawn from a seed so that it mostly makes sense, and carried out on both sides;
-//! - [`access_list`], [`newborn`]: the model's rules of access control lists, flags, and what directories pass on;
-//! - [`renames`]: what renames may do;
-//! - [`content`]: those changes that concern the content of a file;
+//! - [`model`]: the expected content of a volume: subvolumes, inodes, names, attributes, content;
+//! - [`operation`]: one random change from a seed, mostly a valid one, made on the volume and on
+//!   the model;
+//! - [`access_list`], [`newborn`]: the model's rules for access control lists, flags, and inherited
+//!   attributes;
+//! - [`renames`]: the model's rules for renames;
+//! - [`content`]: changes of a file's content;
 //! - [`world`]: a volume, its model and a clock: commits, reopening;
-//! - [`comparing`]: the comparison after each commit, of the volume and of what the kernel shows of it;
-//! - [`twin`]: the same changes by the kernel, on a volume of its own;
-//! - [`degraded`]: what is left of a volume that lost devices;
-//! - [`account`]: what a run met.
+//! - [`comparing`]: the comparison after each commit, of the volume and of the kernel's view of it;
+//! - [`twin`]: the same changes by the kernel, on a separate volume;
+//! - [`degraded`]: volumes that lost devices;
+//! - [`account`]: counts of a run's events.
 //!
-//! Whether a change succeeds must be the same on all sides. After each commit the volume is opened anew from its
-//! devices, checked, and compared with the model in all that stat(2), chattr(1), xattrs and reading show, and in what it has
-//! beside files: label, default subvolume, which subvolumes are read-only. Everything but the ids of volumes follows from the
-//! seed.
+//! A change must succeed on all sides or fail on all sides. After each commit the volume is opened
+//! again from its devices, checked, and compared with the model: in everything that stat(2),
+//! chattr(1), xattrs and reading show, and in the label, the default subvolume, and the read-only
+//! subvolumes. Everything except the ids of volumes follows from the seed.
 
 pub mod access_list;
 pub mod account;

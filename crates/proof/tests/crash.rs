@@ -1,12 +1,14 @@
-//! Crashes: random operations on volumes in the crash laboratory, cut at random moments with random losses.
+//! Crash tests: random operations on volumes in the crash laboratory, cut at random moments with
+//! random losses.
 //!
-//! After each cut the volume opens, checks clean, is exactly a state that was committed, and not one older than the last
-//! commit that had returned; then it takes further operations and a commit, and checks clean again. The volumes are small
-//! and large, full, and on several devices, each of which loses what it likes. What RAID5 loses to a crash is parity of rows
-//! that were being written: its write hole, which is the kernel's, too. It stays for a scrub to mend; no data is behind it.
+//! After each cut the volume opens, checks clean, and is exactly a committed state, at least as new
+//! as the last commit that had returned. It then accepts further operations and a commit, and
+//! checks clean again. The volumes are small and large, full, and on several devices, each with
+//! separate losses. On RAID5 a crash may lose the parity of rows that were being written. This is
+//! the write hole, which the kernel has, too. It remains until a scrub repairs it; no data is lost.
 //!
-//! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the seed and the number of cuts of each volume (`cargo xtask soak`
-//! does).
+//! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the seed and the number of cuts of each
+//! volume (`cargo xtask soak` sets them).
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::{Feature, Options};
@@ -35,31 +37,33 @@ use buttress_proof::writing::workload::Workload;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Just large enough for a second superblock: where there is one alone, a torn write of it loses the volume, here as in
-/// the kernel.
+/// Smallest size with a second superblock, in bytes. With a single superblock, a torn write of it
+/// loses the volume, as in the kernel.
 const SMALL_BYTES: usize = 72 << 20;
 
-/// How much of trees a run keeps in memory: all, little, next to nothing.
+/// Cache sizes of runs: for all trees, for few blocks, for almost none.
 const CACHE_BYTES: [u64; 4] = [256 << 20, 2 << 20, 256 << 20, 128 << 10];
 
-/// A run: how many operations, how many of them to a commit on average, how many cuts, and who serves the devices.
+/// Parameters of a run: number of operations, average number of operations per commit, number of
+/// cuts, and the device engine.
 #[derive(Clone, Copy)]
 struct Plan {
     operations: usize,
     commit_every: u64,
     cuts: u64,
     engine: Engine,
-    /// With a thread of its own that commits while operations go on.
+    /// True if a separate thread commits during operations.
     commits_beside: bool,
-    /// Whether the kernel and `btrfs check` look at a share of the images.
+    /// True if the kernel and `btrfs check` verify a share of the images.
     asks_kernel: bool,
 }
 
-/// Cuts of a volume: in the suite, and in a nightly run.
+/// Number of cuts of a volume: in the suite, and in a nightly run.
 const CUTS: (u64, u64) = (21, 63);
 
 impl Plan {
-    /// A run with all cuts in the suite, too: deliberate faults must be caught by its test.
+    /// Creates a plan with all cuts in the suite, too, because its test must catch deliberate
+    /// faults.
     fn with_all_cuts(operations: usize, commit_every: u64) -> Self {
         Self {
             cuts: budget("BUTTRESS_CRASH_CUTS", CUTS.1, CUTS.1),
@@ -78,7 +82,7 @@ impl Plan {
         }
     }
 
-    /// Devices of the laboratory; under threads their requests end in any order.
+    /// Returns devices of the laboratory; under threads their requests end in any order.
     fn devices(&self, lab: &CrashLab, base: Backends, seed: u64) -> Vec<Device> {
         let devices = base.into_iter().zip(seed..).map(|(backend, seed)| {
             let recorded = lab.device(backend);
@@ -91,7 +95,8 @@ impl Plan {
     }
 }
 
-/// Runs random operations with commits. What the writer shows after each commit is what must be found of it.
+/// Runs random operations with commits. The writer's view after each commit is the expected content
+/// of this commit.
 fn run(base: Backends, seed: u64, plan: Plan) -> Result<Recorded> {
     let lab = CrashLab::new();
     let recorded = plan.devices(&lab, base, seed);
@@ -135,7 +140,7 @@ fn run_with_commits_between(
         workload.step(filesystem)?;
         if random.one_in(plan.commit_every) {
             filesystem.commit()?;
-            // Nothing changed since. Where an operation commits by itself, something may have.
+            // The content is unchanged since then, unless an operation committed by itself.
             let generation = filesystem.committed_generation().get();
             shown.push((generation, describe(&filesystem.view())?));
         }
@@ -147,8 +152,9 @@ fn run_with_commits_between(
     Ok(())
 }
 
-/// Operations on one thread, commits on another. Operations that find no space commit as well, so that a mark may come after
-/// the next commit has begun: what was committed is then known from the devices alone.
+/// Runs operations on one thread, and commits on another. Operations that find no space commit as
+/// well, so a mark may follow the begin of the next commit. The committed content is then known
+/// only from the devices.
 fn run_with_commits_beside(
     lab: &CrashLab,
     filesystem: &WritableFilesystem,
@@ -189,7 +195,7 @@ fn run_with_commits_beside(
     })
 }
 
-/// Cuts a run at random moments.
+/// Cuts a run at random moments, and verifies the recovery.
 fn cut_and_recover(run: &Recorded, seed: u64, plan: Plan) -> Result<()> {
     let mut random = Random::new(seed ^ 0x0c07);
     for number in 0..plan.cuts {
@@ -230,7 +236,7 @@ fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64, asks_kernel
     for _ in 0..10 {
         workload.step(&filesystem)?;
     }
-    // The operations may all have been refused; a label only is where the volume is full.
+    // All operations may have been refused; setting a label fails only on a full volume.
     let label = filesystem.set_label(format!("after cut {cut}").as_bytes());
     filesystem.commit().context("the commit after it")?;
     let later = filesystem.committed_generation().get();
@@ -244,8 +250,9 @@ fn recover(run: &Recorded, cut: usize, images: &Backends, seed: u64, asks_kernel
     Ok(())
 }
 
-/// Has `btrfs check` and the kernel look at one image in so many, which the seed chooses: with
-/// `BUTTRESS_CRASH_KERNEL_EVERY=1` at each. Torn superblocks and the write hole are theirs, too: such images are left out.
+/// Verifies a share of the images, chosen by the seed, with `btrfs check` and the kernel; with
+/// `BUTTRESS_CRASH_KERNEL_EVERY=1` all of them. Images with torn superblocks or the write hole are
+/// excluded, because both programs report these.
 fn ask_the_kernel(cut: usize, images: &Backends, seed: u64) -> Result<()> {
     let every = budget("BUTTRESS_CRASH_KERNEL_EVERY", KERNEL_EVERY, KERNEL_EVERY);
     let chosen = Random::new(seed ^ (cut as u64) << 20).one_in(every);
@@ -256,10 +263,10 @@ fn ask_the_kernel(cut: usize, images: &Backends, seed: u64) -> Result<()> {
     expect_kernel_agrees(images)
 }
 
-/// Of so many images the kernel and `btrfs check` look at one.
+/// Number of images per one that the kernel and `btrfs check` verify.
 const KERNEL_EVERY: u64 = 8;
 
-/// How many they looked at.
+/// Number of verified images.
 static KERNEL_LOOKS: AtomicUsize = AtomicUsize::new(0);
 
 fn crash(device_bytes: &[usize], options: &Options, operations: usize, commit_every: u64) {
@@ -338,7 +345,7 @@ fn on_two_devices_with_a_copy_on_each() {
 }
 
 #[test]
-fn on_four_devices_with_striped_data_and_three_copies_of_metadata() {
+fn on_four_devices_with_raid0_and_raid1c3() {
     crash(
         &[128 << 20; 4],
         &profiles(Profile::Raid0, Profile::Raid1C3),
@@ -350,7 +357,7 @@ fn on_four_devices_with_striped_data_and_three_copies_of_metadata() {
 #[test]
 fn on_three_devices_with_parity() {
     let base = empty(&[160 << 20; 3], &profiles(Profile::Raid5, Profile::Raid5)).unwrap();
-    // Of the write hole `btrfs check` says that it is an error.
+    // `btrfs check` reports the write hole as an error.
     let plan = Plan {
         asks_kernel: false,
         ..Plan::new(800, 40)
@@ -358,7 +365,7 @@ fn on_three_devices_with_parity() {
     crash_on(base, plan);
 }
 
-/// Many operations find no space here, and commit to see whether that frees any.
+/// Many operations find no space here, and commit to free some.
 #[test]
 fn on_a_full_volume() {
     for filling in [Filling::Data, Filling::Metadata] {
@@ -382,7 +389,7 @@ fn on_a_full_volume() {
     }
 }
 
-/// Trees of four levels, of which each commit writes whole paths anew.
+/// The trees have four levels, and each commit rewrites whole paths.
 #[test]
 fn in_deep_trees() {
     let options = Options {
@@ -406,7 +413,7 @@ fn in_deep_trees() {
     );
 }
 
-/// Each extent counts for the subvolume that made it.
+/// Quotas count each extent for the subvolume that created it.
 #[test]
 fn with_simple_quotas() {
     if skips(progs_missing((6, 8))) {
@@ -417,7 +424,7 @@ fn with_simple_quotas() {
     crash_on(base, Plan::new(1000, 40));
 }
 
-/// Requests of a queue with threads, which end in any order.
+/// The requests of a queue with threads end in any order.
 #[test]
 fn under_threads() {
     let plan = Plan {
@@ -430,7 +437,7 @@ fn under_threads() {
     crash_on(base, plan);
 }
 
-/// Commits while operations go on, under threads.
+/// Commits happen during operations, under threads.
 #[test]
 fn with_commits_beside_operations() {
     let plan = Plan {

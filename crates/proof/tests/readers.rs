@@ -1,4 +1,5 @@
-//! Readers beside a writer: what they see never changes, the space that they need is kept, and no more than that.
+//! Tests of readers beside a writer: their view never changes, and exactly the space that they need
+//! is kept.
 
 use anyhow::Result;
 use buttress::mkfs::Options;
@@ -28,7 +29,7 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
     let filesystem = open_for_writing(&base).unwrap();
     let files = Filling::Metadata.fill(&filesystem, "old", u64::MAX).unwrap();
     assert!(files > 1500, "only {files} files fit");
-    // Nearly full: an eighth is free.
+    // The volume is nearly full: an eighth is free.
     for number in 0..files / 8 {
         filesystem
             .unlink(TOP, &Filling::Metadata.name("old", number))
@@ -44,7 +45,7 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
         filesystem.commit().unwrap();
         filesystem.unlink(TOP, name.as_bytes()).unwrap();
     }
-    // Now everything else goes: its space is not to be had while the reader is there.
+    // Everything else is removed; its space stays unavailable while the reader exists.
     for number in files / 8..files {
         filesystem
             .unlink(TOP, &Filling::Metadata.name("old", number))
@@ -71,10 +72,10 @@ fn an_old_state_stays_whole_through_a_thousand_commits() {
     open_checked(&base).unwrap();
 }
 
-/// Content that is written back and deleted within one transaction is part of no commit. A view of that transaction reads
-/// it all the same, so its place is given to nobody while the view is held.
+/// Content that is written back and deleted within one transaction belongs to no commit. A view of
+/// that transaction still reads it, so its place must not be reused while the view is held.
 #[test]
-fn what_came_and_went_within_a_transaction_stays_for_a_view_of_it() {
+fn a_view_keeps_content_deleted_within_its_transaction() {
     let options = Options {
         metadata: Some(Profile::Single),
         ..Options::default()
@@ -88,7 +89,7 @@ fn what_came_and_went_within_a_transaction_stays_for_a_view_of_it() {
     filesystem.write_back().unwrap();
     let view = filesystem.view();
     filesystem.unlink(TOP, b"short-lived").unwrap();
-    // The commit settles what became of the extent; everything that is free is written over.
+    // The commit settles the fate of the extent; then all free space is overwritten.
     filesystem.commit().unwrap();
     let with_view = Filling::Data.fill(&filesystem, "after", u64::MAX).unwrap();
     filesystem.commit().unwrap();
@@ -101,7 +102,7 @@ fn what_came_and_went_within_a_transaction_stays_for_a_view_of_it() {
         "its place was used again"
     );
     drop((seen, view));
-    // Without the view its place is there for others.
+    // Without the view, the place of the extent is available.
     let without_view = Filling::Data.fill(&filesystem, "later", u64::MAX).unwrap();
     assert!(
         with_view > 100 && without_view >= 1,
@@ -128,7 +129,7 @@ fn readers_see_whole_states_only() {
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // A rename is one operation: a file is always in one of the two, never in both or none.
+        // A rename is one operation: a file is always in exactly one of the two directories.
         let writer = scope.spawn(|| {
             let _over = SetOnDrop::new(&done);
             for round in 0..20_u32 {
@@ -173,10 +174,10 @@ fn readers_see_whole_states_only() {
     open_checked(&base).unwrap();
 }
 
-/// What a writer expects of its subvolume: content by name.
+/// A writer's expected content of its subvolume, by name.
 type Expected = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Makes, changes, renames and removes files of one subvolume.
+/// Creates, changes, renames and removes files of one subvolume.
 fn write_randomly(filesystem: &WritableFilesystem, root: Location, seed: u64) -> Result<Expected> {
     let mut random = Random::new(seed);
     let mut files = Expected::new();
@@ -227,8 +228,8 @@ fn files_of(filesystem: &Filesystem, root: Location) -> Result<Expected> {
     Ok(files)
 }
 
-/// A commit lets go of the edit lock where it has to read, which it has to often with a cache that keeps next to nothing.
-/// What others edit meanwhile is in it, or in the next one, whole.
+/// A commit releases the edit lock during its reads, which are frequent with a very small cache.
+/// Concurrent edits are completely in this commit, or completely in the next one.
 #[test]
 fn writers_go_on_beside_commits_that_read() {
     let base = empty(&[512 << 20], &Options::default()).unwrap();
@@ -249,7 +250,7 @@ fn writers_go_on_beside_commits_that_read() {
                     scope.spawn(move || write_randomly(filesystem, *root, seed).unwrap())
                 })
                 .collect();
-            // Snapshots make blocks shared, and go again, the older first.
+            // Snapshots share blocks, and are deleted again, the older one first.
             let committer = scope.spawn(|| {
                 let mut rounds = 0_usize;
                 while !done.load(Ordering::Relaxed) || rounds < 3 {
@@ -282,7 +283,8 @@ fn writers_go_on_beside_commits_that_read() {
     }
 }
 
-/// More inodes are looked at than are kept. A look edits nothing, also where inodes wait to be written back.
+/// More inodes are read than the cache holds. A read edits nothing, even while inodes are pending
+/// for write-back.
 #[test]
 fn looks_at_very_many_inodes_edit_nothing() {
     const COUNT: usize = 65_600;
@@ -302,7 +304,7 @@ fn looks_at_very_many_inodes_edit_nothing() {
         })
         .collect();
     filesystem.commit().unwrap();
-    // From now on every block on the way is shared, and its extent is looked up when it is copied.
+    // From now on every block on the path is shared, and a copy of a block looks up its extent.
     filesystem
         .snapshot(SubvolumeId::TOP_LEVEL, TOP, b"snapshot", false)
         .unwrap();
@@ -324,7 +326,8 @@ fn looks_at_very_many_inodes_edit_nothing() {
     open_checked(&base).unwrap();
 }
 
-/// Whoever changes a file's content finds at each step whether it is still there.
+/// An operation that changes a file's content must check at each stage whether the file still
+/// exists.
 #[test]
 fn files_that_go_while_their_content_is_changed_stop_nothing() {
     let base = empty(&[512 << 20], &Options::default()).unwrap();

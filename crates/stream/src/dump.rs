@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_odd_is_what_btrfs_progs_prints() {
+    fn odd_text_equals_that_of_btrfs_progs() {
         let text = dump(
             TimeZone::UTC,
             &[

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_leaves_the_buffer_as_it_was() {
+    fn too_long_commands_are_refused_and_leave_the_buffer_unchanged() {
         let long = vec![b'x'; 65_536];
         let path = Command::Unlink { path: &long };
         let two_paths = Command::Rename {

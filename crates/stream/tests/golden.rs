@@ -93,7 +93,7 @@ fn every_committed_stream_is_dumped_as_btrfs_progs_did() {
 /// Five streams of Linux 6.18: full with `--proto 1` and with `--proto 2 --compressed-data`,
 /// incremental with both, and one without file data.
 #[test]
-fn the_kernels_streams_are_dumped_as_btrfs_progs_did_and_encoded_to_the_same_bytes() {
+fn streams_of_the_kernel_have_the_expected_dump_and_encoding() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     for name in [
         "full-v1",

@@ -1,18 +1,21 @@
-//! Owner, mode, extended attributes and times of what is taken out.
+//! Owner, mode, extended attributes and times of extracted files.
 //!
-//! In this order, for each: owner (which clears set-uid and capabilities), attributes, mode, times. Until then only who
-//! makes it can read or enter it.
+//! Each file gets its owner (which clears set-user-id and capabilities), extended attributes, mode
+//! and times, in this order. Until then only the user of the command can read or enter it.
 //!
-//! What an ordinary user may not set (owners, `trusted.` and `security.` attributes), or the destination's file system
-//! cannot hold, is counted and said once in the end, as `cp -a` passes over it; device nodes that were not made are
-//! missing from the copy, which is a loss. Everything else that fails is an error.
+//! An ordinary user cannot set some attributes (owners, `trusted.` and `security.` attributes), and
+//! the destination's file system may lack others. These are counted and reported once at the end,
+//! similar to `cp -a`. Device nodes that were not created are missing from the copy, which is a
+//! loss. Every other failure is an error.
 //!
-//! **A file that did not get its owner gets no rights that were its owner's to give.** As with GNU cp and tar, set-uid and
-//! set-gid are cleared (the sticky bit, which takes rights away, is not), and `security.capability` is left out. Permission bits and ACLs are kept, as
-//! by cp: what they allow to others, the image could as well allow to everybody.
+//! **A file without its original owner gets none of the owner's special rights.** As in GNU cp and
+//! tar, set-user-id and set-group-id are cleared, and `security.capability` is omitted. The sticky
+//! bit, which removes rights, stays. Permission bits and ACLs are kept, as in cp: the image could
+//! grant the same rights to every user.
 //!
-//! With [`Preserve::All`] a privileged user gets all that the volume holds, set-uid files, device nodes and `trusted.`
-//! attributes among them, as from `cp -a`. With [`Preserve::Nothing`] none of these are made.
+//! With [`Preserve::All`] a privileged user gets everything in the volume, including set-user-id
+//! files, device nodes and `trusted.` attributes, as from `cp -a`. With [`Preserve::Nothing`] none
+//! of these are created.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -27,48 +30,49 @@ use rustix::io::Errno;
 use super::Shared;
 use super::beneath::Node;
 
-/// What is kept beside content, names and permission bits.
+/// Attributes to preserve beside content, names and permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preserve {
-    /// Nothing: modes pass through the umask, times are those of the copying, as `cp -r` does.
+    /// Preserves nothing: modes pass through the umask, times are those of the copying, as in `cp
+    /// -r`.
     Nothing,
-    /// Everything: owners, modes, times, extended attributes, as `cp -a` does.
+    /// Preserves owners, modes, times and extended attributes, as in `cp -a`.
     All,
 }
 
 impl Preserve {
-    /// Whether everything is kept.
+    /// Returns whether everything is preserved.
     pub fn all(self) -> bool {
         self == Self::All
     }
 }
 
-/// What was not done.
+/// An operation that was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The system does not let us, or there is no such owner here.
+    /// Setting the owner: the system refuses it, or the owner does not exist here.
     Owner,
-    /// Set-uid or set-gid, because the owner could not be kept.
+    /// Setting set-user-id or set-group-id: the owner could not be preserved.
     SpecialMode,
-    /// The system does not let us, or its file system has none.
+    /// Setting an extended attribute: the system refuses it, or the file system lacks them.
     Attribute,
-    /// The system does not let us.
+    /// Creating a device node: the system refuses it.
     DeviceNode,
-    /// It was not asked for.
+    /// Creating a device node: the user did not ask for it.
     UnwantedDeviceNode,
 }
 
-/// What is to be said of it when all is done.
+/// Report about refused operations at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// How often what was refused, and why.
+    /// Count of refused operations, with the reason.
     pub text: String,
-    /// Whether something is missing for it that was asked for. Otherwise it is there, less some of its attributes, as
-    /// everybody has to expect who is not privileged.
+    /// True if requested files are missing. Otherwise the files exist without some attributes, as
+    /// an unprivileged user must expect.
     pub is_loss: bool,
 }
 
-/// How often it was not.
+/// Counts of refused operations by kind.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     owners: AtomicU64,
@@ -93,7 +97,7 @@ impl Refusals {
         self.counter(refused).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is to be said about it.
+    /// Returns the reports about refused operations.
     pub(super) fn list(&self) -> Vec<Refusal> {
         [
             (
@@ -134,17 +138,17 @@ impl Refusals {
     }
 }
 
-/// What one file, directory or link gets.
+/// Attributes for one file, directory or link.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
-    /// For messages.
+    /// Path for messages.
     pub(super) path: Vec<u8>,
-    /// Permission bits with set-uid, set-gid and sticky.
+    /// Permission bits with set-user-id, set-group-id and sticky.
     pub(super) permissions: u32,
     kept: Option<Box<Kept>>,
 }
 
-/// What is kept only with [`Preserve::All`].
+/// Attributes that are preserved only with [`Preserve::All`].
 #[derive(Clone, Debug)]
 struct Kept {
     uid: u32,
@@ -154,7 +158,7 @@ struct Kept {
 }
 
 impl Attributes {
-    /// Those of an entry, as far as they are to be kept.
+    /// Returns the attributes of an entry that are to be preserved.
     pub(super) fn of(entry: &WalkEntry, shared: &Shared) -> Self {
         let metadata = entry.metadata();
         let kept = shared.preserve.all().then(|| {
@@ -175,14 +179,14 @@ impl Attributes {
         }
     }
 
-    /// Finishes a regular file, or a directory that everything is to be kept of.
+    /// Finishes a regular file, or a directory whose attributes are all preserved.
     pub(super) fn apply_to_file(&self, fd: impl AsFd, inherits_acl: bool, shared: &Shared) -> Result<()> {
         let Some(kept) = &self.kept else { return Ok(()) };
         let fd = fd.as_fd();
         let is_owned = set_owner(kept, shared, |uid, gid| rustix::fs::fchown(fd, uid, gid))?;
         if inherits_acl {
             for name in [ACCESS_ACL, DEFAULT_ACL] {
-                // Mostly there is none; what was inherited and is the file's own is set again below.
+                // Usually no inherited attribute exists; the file's own attributes follow below.
                 let _ = rustix::fs::fremovexattr(fd, name);
             }
         }
@@ -203,7 +207,8 @@ impl Attributes {
         if self.kept.is_some() {
             return self.apply_to_file(directory, inherits_acl, shared);
         }
-        // The directory was made with all rights of its owner, so that files could be made in it.
+        // The directory was created with all rights of its owner, so that files can be created in
+        // it.
         if self.permissions & 0o700 != 0o700 {
             rustix::fs::fchmod(directory, Mode::from_raw_mode(self.permissions & 0o777))
                 .context("setting its mode")?;
@@ -211,7 +216,8 @@ impl Attributes {
         Ok(())
     }
 
-    /// Finishes something that cannot be opened for this: a link (which has no mode), a device, a pipe.
+    /// Finishes a file that cannot be opened for this: a link (which has no mode), a device, a
+    /// pipe.
     pub(super) fn apply_to_node(
         &self,
         node: &Node,
@@ -225,7 +231,7 @@ impl Attributes {
             rustix::fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)
         })?;
         if inherits_acl && !is_link {
-            // As for files.
+            // As for regular files, remove an inherited ACL.
             let _ = rustix::fs::removexattr(&path, ACCESS_ACL);
         }
         self.set_xattrs(kept, is_owned, shared, |name, value| {
@@ -235,7 +241,7 @@ impl Attributes {
             rustix::fs::chmod(&path, self.mode(is_owned, shared)).context("setting its mode")?;
         }
         match rustix::fs::utimensat(node.fd(), "", &kept.times, AtFlags::EMPTY_PATH) {
-            // Kernels before 5.8.
+            // Kernels before 5.8 lack this call.
             Err(Errno::INVAL | Errno::NOENT) => {
                 rustix::fs::utimensat(CWD, &path, &kept.times, AtFlags::empty())
             }
@@ -244,7 +250,7 @@ impl Attributes {
         .context("setting its times")
     }
 
-    /// The mode it gets.
+    /// Returns the mode for the file.
     fn mode(&self, is_owned: bool, shared: &Shared) -> Mode {
         if is_owned || self.permissions & SPECIAL == 0 {
             return Mode::from_raw_mode(self.permissions & 0o7777);
@@ -279,22 +285,22 @@ impl Attributes {
     }
 }
 
-/// Set-uid and set-gid.
+/// The set-user-id and set-group-id bits.
 const SPECIAL: u32 = 0o6000;
 
-/// Rights that a file lends to whoever runs it.
+/// Extended attribute that grants capabilities to a program.
 const CAPABILITY: &[u8] = b"security.capability";
 
 const ACCESS_ACL: &str = "system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// Sets owner and group, or only the group where no more is allowed. Whether it now has both.
+/// Sets owner and group, or only the group if more is not permitted. Returns whether both were set.
 fn set_owner(
     kept: &Kept,
     shared: &Shared,
     set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
 ) -> Result<bool> {
-    // To the system the largest number means that nothing is to be changed; no file can have such an owner.
+    // For the system the largest number means no change; no file can have such an owner.
     let uid = (kept.uid != u32::MAX).then(|| Uid::from_raw(kept.uid));
     let gid = (kept.gid != u32::MAX).then(|| Gid::from_raw(kept.gid));
     let result = match (uid, gid) {
@@ -303,11 +309,11 @@ fn set_owner(
     };
     match result {
         Ok(()) => Ok(true),
-        // In a container it may be a number that does not exist there.
+        // In a container, the number may not be mapped.
         Err(Errno::PERM | Errno::ACCESS | Errno::INVAL) => {
             shared.refusals.count(Refused::Owner);
             if gid.is_some() {
-                // As cp does: better than nothing, and not more than the user may do anyway.
+                // As in cp, set at least the group, which grants no rights beyond the user's own.
                 let _ = set(None, gid);
             }
             Ok(false)
@@ -316,7 +322,7 @@ fn set_owner(
     }
 }
 
-/// A time stamp for the system. Nanoseconds from disk may be out of range.
+/// Converts a timestamp for the system. Nanoseconds from disk may be out of range.
 fn timespec(time: Timestamp) -> Timespec {
     Timespec {
         tv_sec: time.seconds,
@@ -371,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_the_place_of_a_node_gets_nothing() {
+    fn a_replacement_of_a_node_gets_no_attributes() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, victim) = (folder.path().join("pipe"), folder.path().join("victim"));
         fs::write(&victim, "as it was").unwrap();
@@ -391,7 +397,7 @@ mod tests {
         assert!(fs::metadata(&victim).unwrap().modified().unwrap() > std::time::UNIX_EPOCH);
     }
 
-    /// An owner that no system lets anybody set; so root, too, sees what others see with any other owner.
+    /// No system permits this owner, so the test applies even to root.
     #[test]
     fn rights_go_with_the_owner() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! What has a name in an open directory, reached by nothing else.
+//! Access to a name in an open directory, without following any path.
 //!
-//! Every step into the destination is one name in a directory that is open already. The system is asked to see to it, too
-//! (`openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS`), so that what others do there
-//! meanwhile cannot lead out: a link put in the place of a directory is an error. Where there is no `openat2` (kernels
-//! before 5.6, some containers), a single name and `O_NOFOLLOW` come to the same.
+//! Every access to the destination is a single name in an open directory. The system enforces this,
+//! too (`openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS`): if
+//! another process replaces a directory with a link, the access fails. On systems without `openat2`
+//! (kernels before 5.6, some containers), a single name with `O_NOFOLLOW` is equivalent.
 //!
-//! What was made by name and is to be changed is opened first ([`Node`]) and looked at: only that which was made gets an
-//! owner or a mode, not what has come to have its name.
+//! A file that was created by name is opened ([`Node`]) and checked before it gets an owner or a
+//! mode. A file that has replaced it under this name gets none.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,17 +19,17 @@ use buttress::is_valid_name;
 use rustix::fs::{FileType, Mode, OFlags, RawMode, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-/// Whether the system has turned `openat2` down.
+/// True if the system has refused `openat2`.
 static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);
 
-/// Opens `name` in `directory`; a symbolic link is not followed.
+/// Opens `name` in `directory`, without following a symbolic link.
 ///
 /// # Errors
-/// What the system says; `EINVAL` for what is no name.
+/// The error of the system; `EINVAL` for an invalid name.
 pub(super) fn open(
     directory: impl AsFd,
     name: &OsStr,
@@ -54,7 +54,8 @@ fn open_by(
     if !without.load(Ordering::Relaxed) {
         match rustix::fs::openat2(&directory, name, flags, mode, RESOLVE) {
             Err(Errno::NOSYS) => without.store(true, Ordering::Relaxed),
-            // Filters of containers that do not know the call say this. If it is true, it is so below, too.
+            // Seccomp filters of containers that do not know the call return this. If the error is
+            // genuine, the fallback returns it too.
             Err(Errno::PERM) => {}
             other => return other,
         }
@@ -78,7 +79,8 @@ impl From<&Stat> for Identity {
     }
 }
 
-/// What cannot be opened for reading or writing without doing something: a link, a pipe, a socket, a device.
+/// A file that cannot be opened for reading or writing without side effects: a link, a pipe, a
+/// socket, a device.
 #[derive(Debug)]
 pub(super) struct Node {
     fd: OwnedFd,
@@ -86,14 +88,14 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// What has this name in the directory.
+    /// Opens the file with this name in the directory.
     pub(super) fn open(directory: impl AsFd, name: &OsStr) -> Result<Self, Errno> {
         let fd = open(directory, name, OFlags::PATH, 0)?;
         let stat = rustix::fs::fstat(&fd)?;
         Ok(Self { fd, stat })
     }
 
-    /// Whether it is what was made a moment ago: of this kind, the only name of its inode.
+    /// Returns whether this is the file that was just created: the right kind, and a single link.
     pub(super) fn is(&self, kind: FileType, device: u64) -> bool {
         let is_device = matches!(kind, FileType::BlockDevice | FileType::CharacterDevice);
         FileType::from_raw_mode(self.stat.st_mode) == kind
@@ -109,7 +111,8 @@ impl Node {
         &self.fd
     }
 
-    /// A path to it and to nothing else, for calls that want one. It leads to the thing itself, be it a link.
+    /// Returns a path that refers only to this file, for system calls that need one. It refers to a
+    /// link itself, not to its target.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }

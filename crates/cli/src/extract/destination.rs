@@ -1,4 +1,4 @@
-//! Directories of the destination, and what is made in them by a single name.
+//! Directories of the destination, and files created in them by a single name.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -17,21 +17,21 @@ use super::beneath::{self, Identity, Node};
 use super::replacing::Spot;
 use crate::replacing::non_directory_in_the_way;
 
-/// An open directory of the destination. When the last holder lets go of it, [`release`] finishes it.
+/// An open directory of the destination. [`release`] finishes it when its last holder releases it.
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
     parent: Option<Arc<Directory>>,
-    /// What it gets when it is finished.
+    /// Attributes that the directory gets when it is finished.
     attributes: Option<Attributes>,
-    /// Whether what is made in it gets an ACL from it.
+    /// True if new entries inherit an ACL from the directory.
     has_default_acl: bool,
 }
 
 const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Directory {
-    /// The directory that the user named. Links in its own path are the user's and are followed.
+    /// Opens the directory that the user named, and follows links in its path.
     pub(super) fn destination(path: &Path) -> Result<Self, Errno> {
         let path = if path.as_os_str().is_empty() {
             Path::new(".")
@@ -42,7 +42,7 @@ impl Directory {
         Ok(Self::opened(fd, None, None))
     }
 
-    /// The same directory, to be finished with the attributes of `entry`.
+    /// Opens the same directory again, to finish it with the attributes of `entry`.
     pub(super) fn reopen(&self, entry: &WalkEntry, shared: &Shared) -> Result<Self> {
         let fd = rustix::fs::openat(&self.fd, ".", OPEN_DIRECTORY, Mode::empty())?;
         Ok(Self::opened(fd, None, Some(Attributes::of(entry, shared))))
@@ -58,10 +58,11 @@ impl Directory {
         }
     }
 
-    /// Makes the directory `name` in `parent`, or takes the one that is there.
+    /// Creates the directory `name` in `parent`, or opens an existing one.
     pub(super) fn make(parent: &Arc<Self>, name: &OsStr, entry: &WalkEntry, shared: &Shared) -> Result<Self> {
         let attributes = Attributes::of(entry, shared);
-        // Files must be made in it, whatever its mode will be. Until it has its owner, it is nobody else's business.
+        // The mode must allow creating files. Until the directory has its owner, no other user may
+        // access it.
         let mode = if shared.preserve.all() {
             Mode::RWXU
         } else {
@@ -82,23 +83,23 @@ impl Directory {
             }
             Err(error) => return Err(error.into()),
         };
-        // A directory that was there keeps its mode, unless modes are to be preserved.
+        // An existing directory keeps its mode, unless modes are to be preserved.
         let attributes = (made || shared.preserve.all()).then_some(attributes);
         Ok(Self::opened(fd, Some(Arc::clone(parent)), attributes))
     }
 
-    /// Its descriptor.
+    /// Returns the directory's descriptor.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Whether what is made in it gets an ACL from it.
+    /// Returns whether new entries inherit an ACL from the directory.
     pub(super) fn has_default_acl(&self) -> bool {
         self.has_default_acl
     }
 }
 
-/// Lets go of a directory; finishes it, and those above it, if nobody else holds them.
+/// Releases a directory. If it was the last reference, finishes the directory and then its parents.
 pub(super) fn release(directory: Arc<Directory>, shared: &Shared) {
     let mut next = Some(directory);
     while let Some(directory) = next.and_then(Arc::into_inner) {
@@ -116,7 +117,7 @@ pub(super) fn release(directory: Arc<Directory>, shared: &Shared) {
     }
 }
 
-/// Calls `make`; if something is in the way that is no directory, removes it and calls again.
+/// Calls `make`; if another kind of file is in the way, removes it and retries.
 pub(super) fn make_way<T>(
     parent: &Directory,
     name: &OsStr,
@@ -131,7 +132,8 @@ pub(super) fn make_way<T>(
     }
 }
 
-/// Makes a symbolic link, device node, pipe or socket. Its identity, for further names of it; `None` if it was left out.
+/// Creates a symbolic link, device node, pipe or socket. Returns its identity for hard links;
+/// `None` if it was omitted.
 pub(super) fn make_special(
     parent: &Directory,
     name: &OsStr,
@@ -195,7 +197,8 @@ pub(super) fn make_special(
     }
 }
 
-/// What was made by this name a moment ago; an error if something else has the name by now.
+/// Opens the file that was just created by this name; returns an error if another file has replaced
+/// it.
 fn made(parent: &Directory, name: &OsStr, kind: FileType, device: u64) -> Result<Node> {
     let node = Node::open(&parent.fd, name).context("opening what was made")?;
     if !node.is(kind, device) {
@@ -204,7 +207,7 @@ fn made(parent: &Directory, name: &OsStr, kind: FileType, device: u64) -> Result
     Ok(node)
 }
 
-/// Makes `name` in `parent` another name of the file `expected` at `first`, a path below `top`.
+/// Makes `name` in `parent` a hard link to the file `expected` at `first`, a path below `top`.
 pub(super) fn link(
     top: &Arc<Directory>,
     first: &[u8],
@@ -216,7 +219,7 @@ pub(super) fn link(
     let Some(last) = names.pop().filter(|last| is_valid_name(last.as_bytes())) else {
         anyhow::bail!("the first name of the file is not known")
     };
-    // Step by step, so that no link that lies on the way is followed.
+    // Open each component separately, so that no link on the path is followed.
     let mut directory: Option<OwnedFd> = None;
     for step in names {
         let at = directory.as_ref().unwrap_or(&top.fd);

@@ -16,8 +16,8 @@ use super::beneath::{self, Identity};
 use super::destination::{Directory, make_way};
 use super::replacing::{Spot, Way, is_positioned};
 
-/// Makes the file `name` in `directory`. Damaged ranges stay holes, and are reported. Its identity, for
-/// further names. What was `handled` of it counts up, holes too.
+/// Creates the file `name` in `directory`. Damaged ranges become holes, and are reported. Returns
+/// the file's identity for hard links. `handled` counts the processed bytes, including holes.
 pub(super) fn make(
     directory: &Directory,
     name: &OsStr,
@@ -26,10 +26,10 @@ pub(super) fn make(
     handled: &mut u64,
     shared: &Shared,
 ) -> Result<Option<Identity>> {
-    // Nothing is truncated for what cannot be read.
+    // Open the source first, so that an unreadable source truncates no file.
     let reader = entry.reader()?;
     let attributes = Attributes::of(entry, shared);
-    // Until it has its owner and content, a file that keeps its mode is nobody else's business.
+    // Until the file has its owner and content, no other user may access it.
     let mode = if shared.preserve.all() {
         0o600
     } else {
@@ -61,13 +61,14 @@ pub(super) fn make(
     let inherits_acl = is_new && directory.has_default_acl();
     let made = fill(&file, reader, (&attributes, inherits_acl), entry, handled, shared);
     if made.is_err() && is_new {
-        // Half a file would pass for a whole one. It was made here, a moment ago.
+        // Remove the incomplete file, which could be mistaken for a complete one. This call has
+        // just created it.
         let _ = rustix::fs::unlinkat(directory.fd(), name, AtFlags::empty());
     }
     made
 }
 
-/// Gives a file its content and attributes.
+/// Writes a file's content and sets its attributes.
 fn fill(
     file: &File,
     mut reader: FileReader,
@@ -103,7 +104,8 @@ fn fill(
     Ok(Some(Identity::from(&rustix::fs::fstat(file)?)))
 }
 
-/// Writes the content one byte after the other, holes as zeros: into a pipe or a device that the user named.
+/// Writes the content sequentially, with zeros for holes, to a pipe or a device that the user
+/// named.
 fn pour(mut file: &File, mut reader: FileReader, entry: &WalkEntry, shared: &Shared) -> Result<()> {
     while let Some(chunk) = reader.next_chunk()? {
         if let Content::Data(bytes) = &chunk.content {

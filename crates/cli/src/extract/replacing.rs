@@ -1,7 +1,7 @@
-//! What is there already, when something is taken out: see [`crate::replacing`] for the rules.
+//! Treatment of existing files during an extraction: see [`crate::replacing`] for the rules.
 //!
-//! Only a link that the user named is followed. What is opened to be written into is looked at again when it is open: it is
-//! what was found, and none of the files that this command reads.
+//! Only a link that the user named is followed. A file to write into is checked again after it was
+//! opened: it must be the file found before, and none of the command's sources.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,30 +17,30 @@ use super::destination::Directory;
 use crate::identity::Identity;
 use crate::replacing::{dangling, directory_in_the_way, kind_name};
 
-/// The way for a regular file.
+/// Target for a regular file.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// Nothing has the name, or not any more.
+    /// No file has the name any more.
     Free,
     /// The content goes into this file, which is empty.
     Into(File),
-    /// It is to be left as it is.
+    /// The existing file stays unchanged.
     Closed,
 }
 
-/// A name that something is to get.
+/// A name for a new file.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) directory: &'a Directory,
     pub(super) name: &'a OsStr,
-    /// Whether the user named it, and not the volume.
+    /// True if the name is from the user, not from the volume.
     pub(super) is_named: bool,
-    /// The path of the entry, from where the walk began.
+    /// Path of the entry from the start of the walk.
     pub(super) path: &'a [u8],
 }
 
 impl Spot<'_> {
-    /// What has the name; a link itself.
+    /// Returns the attributes of the file with this name, without following a link.
     fn look(self) -> Result<Option<Stat>> {
         match rustix::fs::statat(self.directory.fd(), self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -54,7 +54,7 @@ impl Spot<'_> {
             .with_context(|| format!("cannot remove '{}'", self.name.display()))
     }
 
-    /// Makes way for a regular file.
+    /// Prepares the name for a regular file.
     pub(super) fn for_file(self, shared: &Shared) -> Result<Way> {
         let Some(there) = self.look()? else {
             return Ok(Way::Free);
@@ -97,7 +97,7 @@ impl Spot<'_> {
         }
     }
 
-    /// Opens what is there, to be written into from its start.
+    /// Opens an existing file to be overwritten from its start.
     fn open(self, follows: bool, expected: &Stat, shared: &Shared, shown: &str) -> Result<File> {
         let kind = kind_of_mode(expected.st_mode);
         if kind != FileKind::Regular && !self.is_named {
@@ -122,7 +122,7 @@ impl Spot<'_> {
         Ok(file)
     }
 
-    /// Makes way for something else than a regular file. Whether it is to be made.
+    /// Prepares the name for another kind of file. Returns whether the file should be created.
     pub(super) fn for_other(self, kind: FileKind, shared: &Shared) -> Result<bool> {
         let Some(there) = self.look()? else {
             return Ok(true);
@@ -142,7 +142,7 @@ impl Spot<'_> {
         Ok(true)
     }
 
-    /// Makes way for another name of a file. Whether it is to be made.
+    /// Prepares the name for a hard link. Returns whether the link should be created.
     pub(super) fn for_link(self, shared: &Shared) -> Result<bool> {
         let Some(there) = self.look()? else {
             return Ok(true);
@@ -155,7 +155,7 @@ impl Spot<'_> {
         Ok(true)
     }
 
-    /// Refuses to take away a directory, or a name of what is read.
+    /// Refuses to remove a directory, or a name of a source.
     fn refuse(self, there: &Stat, shared: &Shared, shown: &str) -> Result<()> {
         if kind_of_mode(there.st_mode) == FileKind::Directory {
             return Err(directory_in_the_way(shown));
@@ -164,7 +164,7 @@ impl Spot<'_> {
     }
 }
 
-/// Whether content can be put at an offset of it, and holes be left out.
+/// Returns whether the file supports writes at an offset, and therefore holes.
 pub(super) fn is_positioned(file: &File) -> bool {
     file.metadata()
         .is_ok_and(|metadata| metadata.is_file() || metadata.file_type().is_block_device())

@@ -1,4 +1,4 @@
-//! From the host.
+//! Copying from the host.
 
 use buttress_exact::{Exact as _, u64_of};
 use std::ffi::OsStr;
@@ -18,25 +18,25 @@ use crate::host::HostFile;
 use crate::identity::Identity;
 use crate::replacing::directory_in_the_way;
 
-/// How much of a file is read at once.
+/// Size of one read of a file in bytes.
 const READ_BYTES: u64 = 1 << 20;
 
-/// What of the host is to be copied, and how.
+/// Options of copying from the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostOptions<'a> {
-    /// Whether directories are copied.
+    /// Copies directories, too.
     pub recursive: bool,
-    /// Whether a link is copied as a link that the user named.
+    /// Copies a symbolic link that the user named as a link.
     pub as_links: bool,
-    /// Whether to stay on one file system of the host.
+    /// Stays on one file system of the host.
     pub one_file_system: bool,
-    /// Names in the directory itself that are left out.
+    /// Names in the directory itself to omit.
     pub without: &'a [&'a [u8]],
 }
 
-/// Inserts what is at a path of the host under this name; without a name, what the directory holds goes into the
-/// inserter's own. What fails below it is passed to `failed`, and the rest goes on,
-/// unless nothing more can be made.
+/// Inserts the file or directory at a path of the host under this name. Without a name, the
+/// directory's entries go into the inserter's base. Errors below it are passed to `failed`, and the
+/// walk continues unless nothing more can be created.
 pub fn insert(
     inserter: &mut Inserter<'_>,
     path: &Path,
@@ -45,7 +45,7 @@ pub fn insert(
     failed: &mut dyn FnMut(anyhow::Error),
 ) -> Result<()> {
     crate::context::allow_deep_trees();
-    // Links that were named are followed, unless they are copied as links.
+    // Links that the user named are followed, unless they are copied as links.
     let followed;
     let path = if options.as_links && !path.as_os_str().as_bytes().ends_with(b"/") {
         path
@@ -81,17 +81,17 @@ pub fn insert(
     Ok(())
 }
 
-/// A walk over directories of the host.
+/// Walk over directories of the host.
 struct HostWalk {
-    /// What is still to come in each directory on the way down, the next one last.
+    /// Remaining entries of each directory on the current path, in reverse order.
     levels: Vec<Vec<HostFile>>,
-    /// Their names, for messages.
+    /// Names of these directories, for messages.
     path: Vec<std::ffi::OsString>,
-    /// The device to stay on.
+    /// Device to stay on.
     device: Option<u64>,
 }
 
-/// The entries of a directory in reverse order of their names, the first one last.
+/// Returns the entries of a directory in reverse order of their names.
 fn entries(directory: &HostFile) -> Result<Vec<HostFile>> {
     let mut entries = directory.entries()?;
     entries.sort_by(|a, b| b.name().cmp(a.name()));
@@ -123,7 +123,7 @@ impl HostWalk {
         if kind_of_mode(stat.st_mode) != FileKind::Directory {
             return insert_one(inserter, file, file.name(), &stat);
         }
-        // What cannot be listed is not made either.
+        // A directory that cannot be listed is not created.
         let below = if self.device.is_none_or(|device| device == stat.st_dev) {
             entries(file)?
         } else {
@@ -204,15 +204,16 @@ fn facts(inserter: &Inserter<'_>, file: &HostFile, stat: &Stat) -> Result<Facts>
     })
 }
 
-/// Gives the data of a file in pieces, holes left out; not more than `size_bytes`, even if it grows meanwhile.
+/// Passes the data of a file to `write` in pieces without holes, at most `size_bytes` bytes even if
+/// the file grows.
 pub(super) fn read(file: &File, size_bytes: u64, write: &mut dyn FnMut(Piece) -> Result<()>) -> Result<()> {
     let mut position = 0;
     while position < size_bytes {
         let start = match rustix::fs::seek(file, SeekFrom::Data(position)) {
             Ok(start) => start.min(size_bytes),
-            // No data up to the end.
+            // No data follows up to the end of the file.
             Err(Errno::NXIO) => return Ok(()),
-            // The file system does not know holes.
+            // The file system does not support holes.
             Err(Errno::INVAL) => position,
             Err(error) => return Err(error.into()),
         };

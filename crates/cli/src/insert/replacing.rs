@@ -1,4 +1,4 @@
-//! What is there already, when something is made in a volume: see [`crate::replacing`] for the rules.
+//! Treatment of existing files in a volume: see [`crate::replacing`] for the rules.
 
 use anyhow::{Result, bail};
 use buttress::{DirEntry, Error, FileKind, Follow, Location, Metadata};
@@ -6,27 +6,27 @@ use buttress::{DirEntry, Error, FileKind, Follow, Location, Metadata};
 use super::{Facts, Inserter};
 use crate::replacing::{dangling, directory_in_the_way, kind_name, same_file};
 
-/// The way for something that is to be made.
+/// Target for a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Nothing has the name, or not any more.
+    /// No file has the name any more.
     Free,
     /// The content goes into this file.
     Into(Location),
-    /// It is to be left as it is.
+    /// The existing file stays unchanged.
     Closed,
 }
 
-/// Something that has the name already.
+/// An existing file with the name.
 struct There {
     entry: DirEntry,
-    /// What is written to: where a link leads, if it is followed.
+    /// File to write into: the target of a link, if the link is followed.
     target: Location,
     metadata: Metadata,
 }
 
 impl Inserter<'_> {
-    /// Looks at what has the name, and makes way as far as that is to be done.
+    /// Checks for an existing file with the name, and removes it if necessary.
     pub(super) fn way(&self, name: &[u8], facts: &Facts) -> Result<Way> {
         let Some(there) = self.there(name, facts)? else {
             return Ok(Way::Free);
@@ -64,7 +64,8 @@ impl Inserter<'_> {
         }
     }
 
-    /// Looks at what has the name of a further name of a file that was made. `None` where that is this file already.
+    /// Checks for an existing file with the name of a hard link. Returns `None` if it is the linked
+    /// file already.
     pub(super) fn way_for_link(&self, name: &[u8], linked: Location) -> Result<Option<Way>> {
         let Some(entry) = self.writing.volume().lookup(self.here(), name)? else {
             return Ok(Some(Way::Free));
@@ -116,12 +117,14 @@ impl Inserter<'_> {
         }))
     }
 
-    /// A link in the destination that nobody named: it is replaced.
+    /// Returns whether an existing link below the copied directory must be replaced, because the
+    /// user did not name it.
     fn is_below(&self, there: &There) -> bool {
         there.entry.kind == FileKind::Symlink && !self.is_top()
     }
 
-    /// Whether what is copied is what is there, so that removing or truncating one takes the other along.
+    /// Returns whether source and existing file are the same, so that removing or truncating one
+    /// would affect the other.
     fn is_same_file(&self, name: &[u8], facts: &Facts, there: &There) -> Result<bool> {
         let Some(origin) = facts.origin else {
             return Ok(false);
@@ -133,7 +136,7 @@ impl Inserter<'_> {
                 .is_some_and(|(directory, own)| *directory == self.here() && own == name);
         let is_link = there.entry.kind == FileKind::Symlink;
         if facts.kind == FileKind::Symlink {
-            // One link may take the place of another; but what a link leads to stays.
+            // A link may replace another link, but never its own target.
             return Ok(is_own_entry || (!is_link && facts.referent == Some(there.entry.target)));
         }
         if origin != there.target && origin != there.entry.target {
@@ -143,7 +146,7 @@ impl Inserter<'_> {
         Ok(is_own_entry || !(self.replacing.remove && other_name))
     }
 
-    /// Whether both are names of one symbolic link: nothing is to be done.
+    /// Returns whether both are names of one symbolic link, so that nothing is to be done.
     fn is_same_link(&self, facts: &Facts, there: &There) -> bool {
         facts.kind == FileKind::Symlink && facts.origin == Some(there.entry.target)
     }

@@ -1,4 +1,4 @@
-//! From a volume: another one, or the one that is being changed.
+//! Copying from a volume: from another one, or within the target volume.
 
 use anyhow::Result;
 use buttress::{
@@ -10,22 +10,22 @@ use crate::context::Context;
 use crate::opening::absolute;
 use crate::replacing::{directory_in_the_way, into_itself};
 
-/// What of a volume is to be copied, and how.
+/// Options of copying from a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeOptions {
-    /// Whether directories are copied.
+    /// Copies directories, too.
     pub recursive: bool,
-    /// What a link is that the user named.
+    /// Treatment of symbolic links that the user named.
     pub follow: Follow,
-    /// Whether nested subvolumes are left empty.
+    /// Leaves nested subvolumes empty.
     pub one_file_system: bool,
-    /// Whether this is the volume that is being changed: extents are shared.
+    /// The source is the target volume: extents are shared.
     pub same_volume: bool,
 }
 
-/// Inserts what is at a path of a volume under this name; without a name, what the directory holds goes into the
-/// inserter's own. What fails below it is passed to `failed`, and the rest goes on,
-/// unless nothing more can be made.
+/// Inserts the file or directory at a path of a volume under this name. Without a name, the
+/// directory's entries go into the inserter's base. Errors below it are passed to `failed`, and the
+/// walk continues unless nothing more can be created.
 pub fn insert(
     inserter: &mut Inserter<'_>,
     opened: &Subvolume,
@@ -72,19 +72,19 @@ pub fn insert(
     walk.settle(inserter)
 }
 
-/// Where a walk is.
+/// State of a walk.
 struct VolumeWalk<'a> {
-    /// Whether the directory that came last was made: it is entered next, or, if the walk does not, left.
+    /// Whether the last directory was created. The walk enters it next, or else leaves it.
     entering: Option<bool>,
-    /// Directories on the way down that could not be made.
+    /// Number of directories on the current path that could not be created.
     skipped: u64,
-    /// What the walk's beginning is to be called.
+    /// Target name for the walk's root.
     name: Option<&'a [u8]>,
     same_volume: bool,
     opened: &'a Subvolume,
-    /// Where the walk began.
+    /// Path of the walk's root.
     path: &'a [u8],
-    /// Where the copy is made.
+    /// Directory for the copy.
     base: Location,
 }
 
@@ -119,7 +119,7 @@ impl VolumeWalk<'_> {
         }
     }
 
-    /// A directory that the walk did not enter is left at once.
+    /// Leaves a directory that the walk did not enter.
     fn settle(&mut self, inserter: &mut Inserter<'_>) -> Result<()> {
         match self.entering.take() {
             Some(true) => inserter.leave(),
@@ -195,7 +195,8 @@ fn facts(inserter: &Inserter<'_>, record: &InodeRecord) -> Facts {
     }
 }
 
-/// Gives the data of a file in pieces, holes left out. What is damaged stays a hole, and is reported as lost.
+/// Passes the data of a file to `write` in pieces without holes. Damaged ranges become holes, and
+/// are reported as lost.
 pub(super) fn read(
     reader: &mut FileReader,
     context: &Context,

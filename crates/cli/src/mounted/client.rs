@@ -1,4 +1,4 @@
-//! A command that asks the server of a mount.
+//! Client side of commands that the server of a mount executes.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
@@ -20,17 +20,17 @@ use crate::exit::Advice;
 use crate::output::terminal;
 use crate::writing::umask;
 
-/// All that a command line has as values: paths are among them.
+/// Returns all values in a command line, which include the paths.
 fn values(matches: &ArgMatches) -> Vec<OsString> {
     let ids = matches.ids().map(clap::Id::as_str);
     let raw = ids.filter_map(|id| matches.try_get_raw(id).ok().flatten());
     raw.flatten().map(std::ffi::OsStr::to_owned).collect()
 }
 
-/// Has the server of a mount run a command; gives its exit code.
+/// Asks the server of a mount to execute a command; returns its exit code.
 ///
 /// # Errors
-/// That it cannot be asked, or ended meanwhile.
+/// The server is unreachable, or ended during the command.
 pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches) -> Result<u8> {
     let words = values(matches).into_iter();
     let paths = words.filter_map(|word| {
@@ -57,7 +57,7 @@ pub fn ask(mount: &Below, arguments: &[OsString], matches: &ArgMatches) -> Resul
     Err(anyhow!("the server of the mount ended before the command did"))
 }
 
-/// Prints a message of the command as this process prints its own.
+/// Prints a message of the command like this process's own messages.
 fn say(label: &str, text: &str) {
     use crate::output::events;
     if events::are_wanted() {

@@ -1,4 +1,4 @@
-//! Which paths of this machine lie below a mount of ours.
+//! Detection of paths below a mount of this program.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,37 +9,38 @@ use std::path::{Path, PathBuf};
 
 use buttress_mount::fuse::is_type_of_ours;
 
-/// Where a superblock has what tells it from other bytes.
+/// Offset of a superblock's magic number on a device, in bytes.
 const MAGIC_OFFSET: u64 = (64 << 10) + 64;
 const MAGIC: [u8; 8] = *b"_BHRfS_M";
 
 /// A line of the system's table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// The number of its device: the same for all mounts of one file system.
+    /// Device number: the same for all mounts of one file system.
     pub device: String,
-    /// The directory of the file system that is mounted.
+    /// Directory of the file system that is mounted.
     pub root: PathBuf,
-    /// On what.
+    /// Mount point.
     pub directory: PathBuf,
-    /// The mounted source; for a mount of ours, its image.
+    /// Mounted source; for a mount of this program, its image.
     pub source: PathBuf,
-    /// The type of its file system.
+    /// Type of the file system.
     pub kind: String,
-    /// The options of this mount, joined by commas. Those of its file system are not among them.
+    /// Options of this mount, joined by commas, without those of its file system.
     pub options: String,
-    /// Whether nothing can be changed through it.
+    /// True if the mount is read-only.
     pub is_read_only: bool,
-    /// Whether a server of ours has it.
+    /// True if a server of this program serves the mount.
     pub is_ours: bool,
 }
 
-/// The mount that a directory shows: of several on it the last.
+/// Returns the visible mount of a directory: the last one of several.
 pub fn top<'a>(mounts: &'a [Mounted], directory: &Path) -> Option<&'a Mounted> {
     mounts.iter().rev().find(|mount| mount.directory == directory)
 }
 
-/// A directory as the table of mounts names it. The server of a mount may be dead; then only its parent can be resolved.
+/// Returns a directory in the form of the table of mounts. If the server of a mount is dead, only
+/// the directory's parent can be resolved.
 pub fn resolved(directory: &Path) -> Option<PathBuf> {
     directory
         .canonicalize()
@@ -47,16 +48,16 @@ pub fn resolved(directory: &Path) -> Option<PathBuf> {
         .or_else(|| without_links(&std::path::absolute(directory).ok()?))
 }
 
-/// A path below a mount of ours.
+/// A path below a mount of this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Below {
-    /// The mount's device.
+    /// Device number of the mount.
     pub device: String,
-    /// The path from the root of its file system; it begins with a slash.
+    /// Path from the root of the mount's file system; it begins with a slash.
     pub path: Vec<u8>,
 }
 
-/// A name as the table has it: blanks, line ends and backslashes are octal escapes.
+/// Decodes a name of the table: blanks, line ends and backslashes are octal escapes.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -85,7 +86,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let (root, directory) = (unescaped(fields.next()?), unescaped(fields.next()?));
     let is_read_only = |options: &[u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
     let options = fields.next()?;
-    // Then a number of optional fields, a dash, the type, the source, and the options of the file system.
+    // Optional fields, a dash, the type, the source, and the options of the file system follow.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, unescaped(fields.next()?));
     Some(Mounted {
@@ -100,7 +101,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     })
 }
 
-/// All mounts, as this process sees them.
+/// Returns all mounts that this process sees.
 pub fn all() -> Vec<Mounted> {
     of_table(Path::new("/proc/self/mountinfo"))
 }
@@ -109,13 +110,13 @@ fn of_table(table: &Path) -> Vec<Mounted> {
     of_text(&std::fs::read(table).unwrap_or_default())
 }
 
-/// The mounts in the text of a table.
+/// Parses the mounts in the text of a table.
 pub fn of_text(table: &[u8]) -> Vec<Mounted> {
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
-/// Mounts that only other processes see: those of containers, and of services with files of their own. Reading the tables of other users'
-/// processes takes the rights of root.
+/// Returns mounts that only other processes see: those of containers, and of services with private
+/// mount namespaces. Reading the tables of other users' processes requires root.
 pub fn of_other_namespaces() -> Vec<Mounted> {
     let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
     let own = namespace(Path::new("/proc/self"));
@@ -129,7 +130,8 @@ pub fn of_other_namespaces() -> Vec<Mounted> {
         .collect()
 }
 
-/// What a path without links lies on: the innermost mount, of several on one directory the last.
+/// Returns the mount of a path without links: the innermost one, and the last of several on one
+/// directory.
 fn innermost<'a>(mounts: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.directory));
     above.max_by_key(|mount| mount.directory.as_os_str().len())
@@ -140,7 +142,7 @@ fn below(mounts: &[Mounted], path: &Path) -> Option<Below> {
     let rest = path.strip_prefix(&mount.directory).ok()?;
     let inside = mount.root.join(rest);
     let bytes = inside.as_os_str().as_bytes();
-    // What joins an empty rest has a slash at its end.
+    // Joining an empty rest adds a trailing slash; remove it.
     let path = match bytes.strip_suffix(b"/") {
         Some(shorter) if !shorter.is_empty() => shorter.to_vec(),
         _ => bytes.to_vec(),
@@ -149,7 +151,7 @@ fn below(mounts: &[Mounted], path: &Path) -> Option<Below> {
     Some(Below { device, path })
 }
 
-/// A path whose directories, as far as they are there, have no links in them; what is last may be one.
+/// Resolves links in a path's existing directories, but not in its last component.
 fn without_links(path: &Path) -> Option<PathBuf> {
     let Some(name) = path.file_name() else {
         return path.canonicalize().ok();
@@ -163,7 +165,7 @@ fn without_links(path: &Path) -> Option<PathBuf> {
     Some(above.join(name))
 }
 
-/// Whether a file holds a volume of its own.
+/// Returns whether a file contains a volume of its own.
 fn is_image(path: &Path) -> bool {
     let Ok(found) = path.metadata() else { return false };
     let mut magic = [0; 8];
@@ -171,14 +173,14 @@ fn is_image(path: &Path) -> bool {
     found.is_file() && read().is_ok() && magic == MAGIC
 }
 
-/// Where a path lies, if that is below a mount of ours and no image lies there.
+/// Returns the location of a path that is below a mount of this program and is no image.
 pub fn find(path: &Path) -> Option<Below> {
     let mounts = all();
     if !mounts.iter().any(|mount| mount.is_ours) {
         return None;
     }
     let found = without_links(path).and_then(|path| below(&mounts, &path));
-    // A link from elsewhere into the mount.
+    // A link outside of the mount may lead into it.
     let found = found.or_else(|| below(&mounts, &path.canonicalize().ok()?))?;
     (!is_image(path)).then_some(found)
 }
@@ -196,7 +198,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_lies_below_a_mount_of_ours() {
+    fn paths_below_our_mounts_are_found() {
         let mounts: Vec<Mounted> = TABLE.iter().filter_map(|line| parse(line.as_bytes())).collect();
         assert_eq!(mounts.len(), TABLE.len());
         let cases = [
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_has_a_place() {
+    fn links_are_followed_in_paths_that_do_not_exist_yet() {
         let folder = tempfile::tempdir().unwrap();
         let real = folder.path().canonicalize().unwrap();
         std::os::unix::fs::symlink(&real, real.join("link")).unwrap();

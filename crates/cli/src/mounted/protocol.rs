@@ -1,7 +1,8 @@
-//! What a command and the server of a mount say to each other, over a socket of this machine.
+//! Protocol between a command and the server of a mount, over a local socket.
 //!
-//! The request is its length in 8 bytes, with the command's standard output beside it as a descriptor, then a JSON document. Answers
-//! are JSON, one a line: messages as they come, the exit code last. A socket that ends before that is a server that ended.
+//! The request consists of its length in 8 bytes, with the command's standard output as an attached
+//! descriptor, and a JSON document. Answers are JSON, one per line: messages during the command,
+//! and the exit code last. If the socket ends before that, the server has ended.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,21 +11,21 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// The longest request: more than the system lets a command line have.
+/// Largest length of a request in bytes, more than the system allows for a command line.
 pub const REQUEST_BYTES_MAX: u64 = 16 << 20;
 
-/// What is to be done.
+/// A request to the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The command line.
+    /// Command line.
     pub arguments: Vec<OsString>,
-    /// Those of its words that are paths below the mount, and where they lead in its file system.
+    /// Arguments that are paths below the mount, with their paths in its file system.
     pub paths: HashMap<OsString, Vec<u8>>,
-    /// The mode bits that new things do not get.
+    /// Umask of the client.
     pub umask: u32,
-    /// Whether standard output is there.
+    /// True if the client's standard output is open.
     pub has_output: bool,
-    /// Whether it is a terminal.
+    /// True if the client's standard output is a terminal.
     pub is_terminal: bool,
 }
 
@@ -43,7 +44,7 @@ fn word(value: &Value) -> Option<OsString> {
 }
 
 impl Request {
-    /// As bytes. Words need not be UTF-8, so they are arrays of numbers.
+    /// Encodes the request. Arguments need not be UTF-8, so they are arrays of numbers.
     pub fn to_bytes(&self) -> Vec<u8> {
         let arguments: Value = self.arguments.iter().map(|word| array(word.as_bytes())).collect();
         let paths: Value = self
@@ -61,7 +62,7 @@ impl Request {
         whole.to_string().into_bytes()
     }
 
-    /// From bytes.
+    /// Decodes a request.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let whole: Value = serde_json::from_slice(text)?;
         Self::of(&whole).context("unknown request: client and server have different versions")
@@ -83,19 +84,19 @@ impl Request {
     }
 }
 
-/// A line of the answer.
+/// A line of the server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A message with its label.
     Message(String, String),
-    /// A line by itself.
+    /// A line without a label.
     Line(String),
     /// The command ended with this exit code.
     End(u8),
 }
 
 impl Answer {
-    /// With its line's end.
+    /// Encodes the answer with a line end.
     pub fn to_line(&self) -> String {
         let value = match self {
             Self::Message(label, text) => json!({ "label": label, "text": text }),
@@ -105,7 +106,7 @@ impl Answer {
         format!("{value}\n")
     }
 
-    /// From a line; `None` for what is none.
+    /// Decodes a line; `None` if it is invalid.
     pub fn parse(line: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(line).ok()?;
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn requests_and_answers_are_parsed_from_their_bytes() {
         let request = Request {
             arguments: vec!["buttress".into(), OsString::from_vec(vec![0xff, b'a'])],
             paths: HashMap::from([(OsString::from_vec(vec![0xff]), vec![b'/', 0xfe])]),

@@ -1,11 +1,11 @@
-//! Where the commands of a session find their targets.
+//! Targets of the commands in a session.
 //!
-//! A session (`buttress shell`) has one volume open and stands in a directory of it. The commands that look at volumes
-//! run in it as they are: what would open an image gives the session's volume, and what would be an `IMAGE:/path` is a
-//! path.
+//! A session (`buttress shell`) has one volume open, and a current directory in it. Commands that
+//! read volumes run in the session unchanged: instead of opening an image they get the session's
+//! volume, and an `IMAGE:/path` argument is a path.
 //!
-//! The server of a mount has such a place for a command that somebody asked it for: there an argument is a path of the machine, and who
-//! asked said where it leads ([`Mount`]).
+//! The server of a mount has such a place for a client's command. An argument is then a path of the
+//! machine, and the client has resolved it to a path of the mount ([`Mount`]).
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -28,33 +28,33 @@ use crate::writing::Writing;
 /// A volume and a directory in it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The volume as it is now.
+    /// Current state of the volume.
     pub opened: Subvolume,
-    /// Its image, for messages.
+    /// Image of the volume, for messages.
     pub image: PathBuf,
-    /// The path from the root of paths to the directory; it begins with a slash.
+    /// Path of the directory from the root of paths; it begins with a slash.
     pub directory: Vec<u8>,
-    /// Where it is a mount.
+    /// State of the mount, if a mount's server executes the command.
     pub mount: Option<Mount>,
 }
 
 /// A volume that this process serves.
 #[derive(Clone, Debug)]
 pub struct Mount {
-    /// The volume, where it is open for changes.
+    /// The writable volume, if it is open for writing.
     pub writing: Option<Writing>,
-    /// Its scrubs.
+    /// Scrubs of the volume.
     pub scrubs: Arc<Scrubs>,
-    /// Its resynchronisations of devices that missed commits.
+    /// Resynchronisations of the volume's devices that missed commits.
     pub resyncs: Arc<Resyncs>,
-    /// Why what is written will not last, if it will not.
+    /// Reason why written data will not last, if it will not.
     pub doomed: Option<String>,
-    /// Arguments that lie below the mount, and their paths in it.
+    /// Arguments below the mount, and their paths in it.
     pub paths: Arc<HashMap<OsString, Vec<u8>>>,
 }
 
 impl Place {
-    /// That an image is this volume's.
+    /// Returns an error unless an image is the one of this volume.
     fn require(&self, image: &Path) -> Result<()> {
         if self.mount.is_none() || image == self.image {
             return Ok(());
@@ -66,7 +66,7 @@ impl Place {
 }
 
 impl Context {
-    /// What an argument names: something in an image, or, in a session, in its volume.
+    /// Parses an argument: a file in an image or, in a session, in its volume.
     pub fn target(&self, argument: &OsStr) -> Target {
         match self.place() {
             Some(Place {
@@ -92,10 +92,12 @@ impl Context {
         }
     }
 
-    /// The volume that there is already: a session's, or a mount's. `None` where the image is to be opened.
+    /// Returns the volume that is already open: a session's, or a mount's. Returns `None` if the
+    /// image must be opened.
     ///
     /// # Errors
-    /// That the image is another, or is no image but lies below a mount of ours, whose server is then asked.
+    /// The image is another one, or the path is no image but below a mount of this program, whose
+    /// server must execute the command.
     pub(crate) fn present(&self, image: &Path) -> Result<Option<Subvolume>> {
         if let Some(place) = self.place() {
             place.require(image)?;
@@ -105,10 +107,10 @@ impl Context {
         Ok(None)
     }
 
-    /// The same for changes.
+    /// Returns the writable volume that is already open.
     ///
     /// # Errors
-    /// As [`present`](Self::present), and that it cannot be changed.
+    /// The errors of [`present`](Self::present), or the volume is read-only.
     pub(crate) fn present_for_writing(&self, image: &Path) -> Result<Option<Writing>> {
         let Some(place) = self.place() else {
             self.hand_on(image)?;
@@ -124,12 +126,12 @@ impl Context {
             .map_err(|error| error.context(Advice::new("mount it with -o rw")))
     }
 
-    /// Whether this process does it for somebody, in a volume that it serves.
+    /// Returns whether this process executes the command for a client, in a volume that it serves.
     pub fn is_on_mount(&self) -> bool {
         self.place().is_some_and(|place| place.mount.is_some())
     }
 
-    /// Where a path lies below a mount of ours, its server is the one to do this.
+    /// Hands the command on to the server, if a path is below a mount of this program.
     pub(crate) fn hand_on(&self, path: &Path) -> Result<()> {
         let Some(below) = places::find(path) else {
             return Ok(());
@@ -149,7 +151,8 @@ impl Context {
     }
 }
 
-/// A path as it is seen from the directory, from the root. `..` and links are left to whoever follows it.
+/// Returns a path relative to the directory as a path from the root. It resolves neither `..` nor
+/// links.
 pub fn absolute(directory: &[u8], path: &[u8]) -> Vec<u8> {
     if path.first() == Some(&b'/') {
         return path.to_vec();

@@ -1,4 +1,4 @@
-//! Where a command writes its bytes: standard output, or the file that an option names.
+//! Output of a command: standard output, or the file that an option names.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exit::Advice;
 use crate::signals::Cancelling;
 
-/// See the module.
+/// Output of a command.
 #[derive(Debug)]
 pub enum Destination {
     /// Standard output.
@@ -24,15 +24,15 @@ pub enum Destination {
 /// Names of standard output.
 const STANDARD_OUTPUT: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
 
-/// The file that an option names, unless it stands for standard output.
+/// Returns the file that an option names, unless the name means standard output.
 pub fn named(file: Option<&Path>) -> Option<&Path> {
     file.filter(|path| !STANDARD_OUTPUT.iter().any(|name| path.as_os_str() == *name))
 }
 
-/// Refuses to write bytes to a terminal. `what` is written: "an archive".
+/// Refuses to write bytes to a terminal. `what` names the content: "an archive".
 ///
 /// # Errors
-/// That there is no file and standard output is a terminal.
+/// No file is named, and standard output is a terminal.
 pub fn refuse_terminal(file: Option<&Path>, what: &str) -> Result<()> {
     if named(file).is_none() && terminal::stdout_is_terminal() {
         let error = anyhow!("cannot write {what} to a terminal");
@@ -42,10 +42,10 @@ pub fn refuse_terminal(file: Option<&Path>, what: &str) -> Result<()> {
 }
 
 impl Destination {
-    /// Opens it. Sources must have been opened before.
+    /// Opens the output. The command must have opened its sources before.
     ///
     /// # Errors
-    /// As for [`Context::create_output`].
+    /// The errors of [`Context::create_output`].
     pub fn open(context: &Context, file: Option<&Path>) -> Result<Self> {
         Ok(match named(file) {
             Some(path) => Self::File(context.create_output(path)?),
@@ -53,10 +53,10 @@ impl Destination {
         })
     }
 
-    /// Has signals end writes that wait for a reader.
+    /// Makes signals interrupt writes that wait for a reader.
     ///
     /// # Errors
-    /// As for [`Cancelling::output`].
+    /// The errors of [`Cancelling::output`].
     pub fn listen(&mut self, cancelling: &mut Cancelling) -> Result<()> {
         match self {
             Self::Stdout(out) => out.listen(cancelling),
@@ -64,10 +64,10 @@ impl Destination {
         }
     }
 
-    /// All is written: a file gets its name.
+    /// Completes the output: a file gets its name.
     ///
     /// # Errors
-    /// As for [`OutputFile::finish`].
+    /// The errors of [`OutputFile::finish`].
     pub fn finish(self) -> Result<()> {
         match self {
             Self::Stdout(mut out) => Ok(out.flush()?),

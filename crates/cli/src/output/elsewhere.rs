@@ -1,8 +1,9 @@
-//! Results and messages that do not belong to this process: a mount's server does what somebody asked it for, and what that prints
-//! is his.
+//! Output to another process: a mount's server executes a client's command, whose output belongs to
+//! the client.
 //!
-//! It holds for the thread that does the work. Results go to a descriptor of his, messages to a function that hands them on, so that
-//! his own process prints them, in its own way. Progress is not shown.
+//! The redirection applies to the thread that executes the command. Results go to the client's
+//! descriptor. Messages go to a function that sends them to the client, which prints them in its
+//! own way. Progress is not shown.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -10,17 +11,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Takes messages: a label (`warning`), or none for a line by itself, and the text.
+/// Receiver of messages. Arguments: a label (`warning`), or none for an unlabelled line, and the
+/// text.
 pub type Hearer = Rc<dyn Fn(Option<&str>, &str)>;
 
-/// Where they go.
+/// Redirection of a thread's output.
 #[derive(Clone)]
 pub struct Elsewhere {
-    /// Standard output of who asked; `None` where it is closed.
+    /// Standard output of the client; `None` if it is closed.
     pub output: Option<Rc<OwnedFd>>,
-    /// Whether that is a terminal.
+    /// True if the client's standard output is a terminal.
     pub is_terminal: bool,
-    /// Takes messages.
+    /// Receiver of messages.
     pub hearer: Hearer,
 }
 
@@ -28,7 +30,7 @@ thread_local! {
     static HERE: RefCell<Option<Elsewhere>> = const { RefCell::new(None) };
 }
 
-/// Puts things back at the end, also of a panic.
+/// Guard that restores the output, also after a panic.
 struct Restored;
 
 impl Drop for Restored {
@@ -37,7 +39,7 @@ impl Drop for Restored {
     }
 }
 
-/// Does a job whose output goes elsewhere.
+/// Runs a job with redirected output.
 pub fn within<T>(elsewhere: Elsewhere, job: impl FnOnce() -> T) -> T {
     HERE.with(|here| *here.borrow_mut() = Some(elsewhere));
     let _restored = Restored;
@@ -48,12 +50,13 @@ fn get<T>(look: impl FnOnce(&Elsewhere) -> T) -> Option<T> {
     HERE.with(|here| here.borrow().as_ref().map(look))
 }
 
-/// Whether this thread's output goes elsewhere.
+/// Returns whether this thread's output is redirected.
 pub fn is_set() -> bool {
     get(|_| ()).is_some()
 }
 
-/// The standard output that is elsewhere, if it is: another descriptor of it, or that it is closed.
+/// Returns a new descriptor of the client's standard output, or that it is closed; `None` without a
+/// redirection.
 pub fn output() -> Option<io::Result<Option<File>>> {
     get(|elsewhere| {
         let output = elsewhere.output.as_ref();
@@ -63,12 +66,12 @@ pub fn output() -> Option<io::Result<Option<File>>> {
     })
 }
 
-/// Whether the standard output that is elsewhere is a terminal.
+/// Returns whether the client's standard output is a terminal; `None` without a redirection.
 pub fn is_terminal() -> Option<bool> {
     get(|elsewhere| elsewhere.is_terminal)
 }
 
-/// Hands a message on; `false` where it belongs to this process.
+/// Sends a message to the client; returns `false` without a redirection.
 pub fn tell(label: Option<&str>, text: &str) -> bool {
     let hearer = get(|elsewhere| Rc::clone(&elsewhere.hearer));
     hearer.map(|hearer| hearer(label, text)).is_some()

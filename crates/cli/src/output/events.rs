@@ -1,13 +1,14 @@
-//! Standard error for programs: with `--progress json` it holds JSON lines and nothing else, one event a line.
+//! Standard error for programs: with `--progress json` it carries only JSON lines, one event per
+//! line.
 //!
-//! | `event` | says |
+//! | `event` | meaning |
 //! |---|---|
-//! | `progress` | how far a job is, about once a second |
-//! | `done`, `stopped` | the last of a job: it came to its end, at 100 percent; it failed or was cancelled before |
-//! | `step` | a job that goes in steps has come to this one |
-//! | `note`, `warning`, `error` | what is otherwise printed for people, in `message`; `help` where something can be done |
+//! | `progress` | progress of a job, about once a second |
+//! | `done`, `stopped` | end of a job: completed at 100 percent; failed or cancelled |
+//! | `step` | a job with several steps has begun this one |
+//! | `note`, `warning`, `error` | a message, in `message`; advice to the user in `help` |
 //!
-//! Whether it is wanted holds for the whole process, so that no message gets around it.
+//! The setting applies to the whole process, so that it covers every message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,12 +18,12 @@ use super::terminal;
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on standard error is for programs.
+/// Switches standard error to JSON events.
 pub fn want() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether standard error is for programs.
+/// Returns whether standard error carries JSON events.
 pub fn are_wanted() -> bool {
     WANTED.load(Ordering::Relaxed)
 }

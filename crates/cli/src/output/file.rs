@@ -1,17 +1,19 @@
-//! Files that commands write: whole or not at all, and never over what is read.
+//! Files that commands write: completely or not at all, and never over a source.
 //!
-//! Every file that an option names (`tar -f`, `send -f`) is an [`OutputFile`]; nothing else in this program makes or
-//! truncates files of the host, but for what is taken out of a volume (`extract`) and new volumes (`mkfs`). A test looks
-//! for others.
+//! Every file that an option names (`tar -f`, `send -f`) is an [`OutputFile`]. Nothing else in this
+//! program creates or truncates files of the host, except extraction (`extract`) and new volumes
+//! (`mkfs`). A test searches for other places.
 //!
-//! The content goes to a file without a name in the target's directory (`O_TMPFILE`), which gets the name when all of it is
-//! there ([`OutputFile::finish`]). Before that the name is free, or leads to what it led to before; a command that fails or is
-//! ended by any signal leaves nothing. Where the file system knows no such files, it is a file with another name,
-//! `.buttress-…`, that is removed again. A symbolic link is followed: what it leads to is replaced. The new file has the
-//! mode of the one that it replaces, and its owner where that is permitted; further hard links keep the old content.
+//! The content goes to an unnamed file in the target's directory (`O_TMPFILE`), which gets its name
+//! when it is complete ([`OutputFile::finish`]). Until then the name is free or keeps its old file.
+//! A command that fails, or that any signal ends, leaves nothing. On a file system without unnamed
+//! files, a temporary file `.buttress-…` replaces the unnamed one and is removed again. A symbolic
+//! link is followed, and its target is replaced. The new file has the mode of the old one, and its
+//! owner if this is permitted. Further hard links keep the old content.
 //!
-//! Some targets take what is written at once: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and files in a
-//! directory in which nothing can be made. Those are not truncated before the first byte is written.
+//! Some targets are written directly: pipes, terminals, devices, `/dev/stdout` and `/dev/fd/N`, and
+//! files in a directory that does not allow new files. They are not truncated before the first byte
+//! is written.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -32,36 +34,36 @@ use crate::exit::Advice;
 use crate::signals::{BeforeTheEnd, Cancelling, waiting};
 use crate::sources::Sources;
 
-/// Symbolic links that are followed one after the other, as in the kernel.
+/// Largest number of consecutive symbolic links, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Names that are tried for a file that gets its own later.
+/// Largest number of attempts for a temporary name.
 const NAMES_MAX: u64 = 1000;
 
-/// A file of the host that a command writes. See the module.
+/// A file of the host that a command writes.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
-    /// Instead of `file`: a signal ends its writes.
+    /// Interruptible output that replaces `file`.
     waiting: Option<waiting::Output>,
-    /// What the user calls it.
+    /// Name of the file as the user gave it.
     shown: PathBuf,
     form: Form,
     sources: Sources,
 }
 
-/// What becomes of a file in the end.
+/// How a file gets its target name at the end.
 #[derive(Debug)]
 enum Form {
-    /// Nothing: it is the target itself. Truncated when the first byte comes, if it is to be.
+    /// The file is the target itself. If `truncate` is set, it is truncated at the first byte.
     Direct { truncate: bool },
-    /// It has no name yet.
+    /// The file has no name yet.
     Unnamed { target: PathBuf },
-    /// It has another name.
+    /// The file has a temporary name.
     Named { temporary: Temporary, target: PathBuf },
 }
 
-/// A name that goes away again, unless it is kept.
+/// A temporary name, removed on drop unless it is kept.
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
@@ -78,8 +80,9 @@ impl Temporary {
         }
     }
 
-    /// Makes a file with a free name in a directory, which goes away when a signal ends the process, too. Signals are listened
-    /// to before there is a file: one that comes while it is made waits until its name is known.
+    /// Creates a file with a free name in a directory, which is also removed when a signal ends the
+    /// process. The signal handler is registered before the file exists: a signal during the
+    /// creation waits until the name is known.
     fn make(directory: &Path) -> io::Result<(File, Self)> {
         let made: Arc<Mutex<Option<PathBuf>>> = Arc::default();
         let mut place = made.lock();
@@ -108,22 +111,22 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.keep {
-            // What cannot be removed cannot be helped: the directory may be gone.
+            // A failure is ignored, because the directory may be gone.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// What a path of a target turned out to be.
+/// Kind of an output path.
 enum Place {
-    /// A file that is there, or may be made, at this path. Links were followed.
+    /// A file that exists, or may be created, at this path, with links resolved.
     File(PathBuf),
     /// An open file of this process: `/dev/stdout`, `/dev/fd/N`.
     Open(PathBuf),
 }
 
 impl Context {
-    /// The server of a mount writes no files.
+    /// Returns an error in the server of a mount, which writes no files.
     fn refuse_file_on_mount(&self, path: &Path) -> Result<()> {
         if !self.is_on_mount() {
             return Ok(());
@@ -135,21 +138,22 @@ impl Context {
         .context(Advice::new("redirect the output with `> FILE`"))
     }
 
-    /// Begins to write the file that an option names. Sources must have been opened before: nothing is changed by a command
-    /// that does not find what it reads.
+    /// Begins to write the file that an option names. The command must have opened its sources
+    /// before, so that a command with a missing source changes nothing.
     ///
     /// # Errors
-    /// That it is a source of this command, or cannot be made or written to.
+    /// The file is a source of this command, or cannot be created or written.
     pub fn create_output(&self, path: &Path) -> Result<OutputFile> {
         self.refuse_file_on_mount(path)?;
         let create = || OutputFile::create(path, self.sources(), true);
         create().with_context(|| format!("opening {}", path.display()))
     }
 
-    /// The same for a job that a signal ends in order, and that keeps what it has ([`OutputFile::keep_as`]).
+    /// Begins to write a file for a job that keeps its partial output after a signal
+    /// ([`OutputFile::keep_as`]).
     ///
     /// # Errors
-    /// As for [`Context::create_output`].
+    /// The errors of [`Context::create_output`].
     pub fn create_output_to_keep(&self, path: &Path) -> Result<OutputFile> {
         self.refuse_file_on_mount(path)?;
         let create = || -> Result<OutputFile> {
@@ -162,10 +166,10 @@ impl Context {
         create().with_context(|| format!("opening {}", path.display()))
     }
 
-    /// Goes on with a file that [`OutputFile::keep_as`] kept at `partial`, or else with the target itself.
+    /// Continues a file that [`OutputFile::keep_as`] kept at `partial`, or else the target itself.
     ///
     /// # Errors
-    /// As for [`Context::create_output`], and that it has fewer than `offset` bytes.
+    /// The errors of [`Context::create_output`], or the file has fewer than `offset` bytes.
     pub fn continue_output(&self, path: &Path, partial: &Path, offset: u64) -> Result<OutputFile> {
         self.refuse_file_on_mount(path)?;
         let resume = || OutputFile::resume(path, partial, offset, self.sources());
@@ -174,7 +178,7 @@ impl Context {
 }
 
 impl OutputFile {
-    /// Begins. `unnamed` is whether to try a file without a name.
+    /// Begins to write a file. `unnamed`: try a file without a name.
     fn create(path: &Path, sources: &Sources, unnamed: bool) -> Result<Self> {
         sources.refuse_path(path)?;
         let make = |file, form| Self {
@@ -190,7 +194,7 @@ impl OutputFile {
         };
         let old = match fs::metadata(&target) {
             Ok(old) => {
-                // Not a matter of the directory alone: a file that is write-protected stays as it is.
+                // A write-protected file stays unchanged, even if its directory is writable.
                 let opened = writing().open(&target)?;
                 if !old.is_file() {
                     return Ok(make(opened, Form::Direct { truncate: false }));
@@ -218,7 +222,7 @@ impl OutputFile {
         sources.refuse_path(partial)?;
         let target = match place_of(path)? {
             Place::File(target) if fs::metadata(&target).map_or(true, |old| old.is_file()) => target,
-            // Bytes that went into a pipe or the like are where they went.
+            // Bytes already written to a pipe cannot be rewritten.
             _ => return Self::create(path, sources, true),
         };
         if fs::symlink_metadata(partial).is_err() {
@@ -241,10 +245,10 @@ impl OutputFile {
         })
     }
 
-    /// All is written: the file gets its name.
+    /// Completes the file: it gets its name.
     ///
     /// # Errors
-    /// That it cannot, or that what has the name became a source meanwhile.
+    /// The rename fails, or the file with this name has become a source.
     pub fn finish(mut self) -> Result<()> {
         let shown = self.shown.display().to_string();
         self.give_name().with_context(|| format!("writing {shown}"))
@@ -267,11 +271,11 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Keeps what was written so far under another name, for a job that can go on with it. Whether that was possible: what
-    /// went into a pipe is where it went.
+    /// Keeps the partial output under another name, for a job that can resume it. Returns whether
+    /// this is possible; output to a pipe cannot be kept.
     ///
     /// # Errors
-    /// That it cannot have the name.
+    /// The file cannot get the name.
     pub fn keep_as(mut self, partial: &Path) -> Result<bool> {
         let shown = partial.display().to_string();
         self.keep_at(partial).with_context(|| format!("keeping {shown}"))
@@ -283,7 +287,7 @@ impl OutputFile {
         match &mut self.form {
             Form::Direct { .. } => return Ok(false),
             Form::Named { temporary, .. } if temporary.path == partial => {}
-            // Such files begin with the same bytes.
+            // Partial files of one stream begin with the same bytes, so the longer one is kept.
             _ if longer(self.file.metadata()?.len()) => {}
             Form::Unnamed { .. } => name_over(&self.file, partial)?,
             Form::Named { temporary, .. } => {
@@ -294,7 +298,7 @@ impl OutputFile {
         Ok(true)
     }
 
-    /// Truncates what is written in place, once.
+    /// Truncates a directly written file, once.
     fn start(&mut self) -> io::Result<()> {
         if let Form::Direct { truncate } = &mut self.form
             && std::mem::take(truncate)
@@ -307,10 +311,10 @@ impl OutputFile {
 }
 
 impl OutputFile {
-    /// Has signals end writes that wait for the reader of a pipe.
+    /// Makes signals interrupt writes that wait for the reader of a pipe.
     ///
     /// # Errors
-    /// As for [`Cancelling::output`].
+    /// The errors of [`Cancelling::output`].
     pub fn listen(&mut self, cancelling: &mut Cancelling) -> Result<()> {
         self.waiting = cancelling.output(&self.file)?;
         Ok(())
@@ -335,9 +339,9 @@ impl Write for OutputFile {
     }
 }
 
-/// The name beside `path` with this at its end.
+/// Returns `path` with this suffix.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
-    // What a link leads to is what is written.
+    // The target of a link is the file that is written.
     let path = match place_of(path) {
         Ok(Place::File(target)) => target,
         _ => path.to_owned(),
@@ -363,7 +367,7 @@ fn require_bytes(file: &File, offset: u64) -> Result<()> {
     Ok(())
 }
 
-/// Follows symbolic links, up to what is none or is not there.
+/// Follows symbolic links, until a path is no link or does not exist.
 fn place_of(path: &Path) -> io::Result<Place> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -379,7 +383,7 @@ fn place_of(path: &Path) -> io::Result<Place> {
     Err(Errno::LOOP.into())
 }
 
-/// The directory that a path's last name is in.
+/// Returns the directory of a path's last name.
 fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -387,14 +391,15 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Whether a directory is the one of a process's open files: `/proc/self/fd`, `/dev/fd`.
+/// Returns whether a directory contains a process's open files: `/proc/self/fd`, `/dev/fd`.
 fn is_descriptors(directory: &Path) -> bool {
     let own = Path::new("/proc").join(std::process::id().to_string()).join("fd");
     fs::canonicalize(directory).is_ok_and(|directory| directory == own)
 }
 
-/// An open file of this process by its path below `/proc/self/fd`. Standard output is written on from where it stands; of
-/// another one the kernel makes a new description, which begins at its start.
+/// Opens an open file of this process by its path below `/proc/self/fd`. Standard output continues
+/// at its current position. For any other one the kernel creates a new file description, which
+/// begins at the start of the file.
 #[expect(clippy::disallowed_methods, reason = "contents are given as they are")]
 fn open_again(path: &Path) -> io::Result<File> {
     if path.file_name().is_some_and(|name| name == "1") {
@@ -403,14 +408,14 @@ fn open_again(path: &Path) -> io::Result<File> {
     writing().open(path)
 }
 
-/// A new file that is to get the name of `target` later.
+/// Creates a new file that later gets the name of `target`.
 fn begin(target: &Path, unnamed: bool) -> io::Result<(File, Form)> {
     let directory = directory_of(target);
     if target.file_name().is_none() {
         return Err(Errno::ISDIR.into());
     }
     let mode = Mode::from_raw_mode(0o666);
-    // Such a file gets its name by the link that /proc has for it.
+    // An unnamed file gets its name through its link in /proc.
     if unnamed && Path::new("/proc/self/fd").exists() {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         if let Ok(file) = rustix::fs::openat(CWD, directory, flags, mode) {
@@ -441,7 +446,7 @@ fn with_free_name<T>(
     Err(Errno::EXIST.into())
 }
 
-/// Gives a file without a name this one; what has it is replaced.
+/// Gives an unnamed file this name, and replaces an existing file.
 fn name_over(file: &File, target: &Path) -> io::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = |name: &Path| rustix::fs::linkat(CWD, own.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW);
@@ -450,7 +455,7 @@ fn name_over(file: &File, target: &Path) -> io::Result<()> {
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    // There is no call that links over a name.
+    // The system has no call that links over an existing name.
     let ((), path) = with_free_name(directory_of(target), link)?;
     let mut temporary = Temporary::new(path, false);
     fs::rename(&temporary.path, target)?;
@@ -458,7 +463,7 @@ fn name_over(file: &File, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a file that is to replace another one that one's owner, where it is permitted, and mode.
+/// Gives the new file the old one's mode and, if permitted, owner.
 fn look_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     let mut mode = old.permissions().mode() & 0o7777;
@@ -466,7 +471,7 @@ fn look_like(file: &File, old: &fs::Metadata) -> io::Result<()> {
         && std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid())).is_err()
         && std::os::unix::fs::fchown(file, None, Some(old.gid())).is_err()
     {
-        // Not its owner's and group's any more: rights that go with those go.
+        // Without the old owner and group, the special mode bits must go.
         mode &= 0o777;
     }
     file.set_permissions(fs::Permissions::from_mode(mode))
@@ -548,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_written_at_once() {
+    fn devices_and_open_files_are_written_directly() {
         create(Path::new("/dev/null"), true).finish().unwrap();
         assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
         let folder = tempfile::tempdir().unwrap();
@@ -590,7 +595,7 @@ mod tests {
             };
             keep(b"abcdef");
             assert_eq!(names(folder.path()), ["out.part"]);
-            // A shorter one adds nothing.
+            // A shorter partial file replaces nothing.
             keep(b"abc");
             assert_eq!(fs::read(&partial).unwrap(), b"abcdef");
             let sources = Sources::default();
@@ -604,7 +609,7 @@ mod tests {
             output.finish().unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"abcdefgh");
             assert_eq!(names(folder.path()), ["out"]);
-            // Without a partial file the target is gone on with.
+            // Without a partial file, the target itself is continued.
             let mut output = OutputFile::resume(&target, &partial, 2, &sources).unwrap();
             output.write_all(b"!").unwrap();
             output.finish().unwrap();

@@ -1,8 +1,8 @@
-//! JSON as btrfs-progs writes it: `{"__header": {"version": "1"}, "<command-name>": …}`.
+//! JSON in the format of btrfs-progs: `{"__header": {"version": "1"}, "<command-name>": …}`.
 //!
-//! Sizes are numbers in bytes. Names are bytes on disk: a name that is not UTF-8 is written with replacement
-//! characters, and exactly, as base64, in a second member with `_b64` added to its key.
-//! Source: btrfs-progs developer documentation, "JSON output".
+//! Sizes are numbers in bytes. Names are bytes on disk. A name that is not UTF-8 is written with
+//! replacement characters, and exactly, as base64, in a second member whose key has the suffix
+//! `_b64`. Source: btrfs-progs developer documentation, "JSON output".
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 /// Version of the header that btrfs-progs writes.
 const HEADER_VERSION: &str = "1";
 
-/// How far the document of the command that this thread runs is.
+/// State of the JSON document of this thread's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     None,
@@ -28,16 +28,16 @@ thread_local! {
     static PROGRESS: Cell<Progress> = const { Cell::new(Progress::None) };
 }
 
-/// Begins anew: this thread has written no document.
+/// Resets the state: this thread has written no document.
 pub fn forget_document() {
     PROGRESS.set(Progress::None);
 }
 
-/// Ends the output of a command that failed, so that it is one document in any case: with a document that has nothing but the error, or by
-/// closing the one that was begun. A document that is whole stays as it is.
+/// Completes the output of a failed command to one document: with a document of only the error, or
+/// by closing the open one. A complete document stays unchanged.
 ///
 /// # Errors
-/// That it cannot be written.
+/// Standard output cannot be written.
 pub fn end_with_error(out: &mut dyn Write, error: &Value) -> io::Result<()> {
     match PROGRESS.replace(Progress::Done) {
         Progress::None => write_document(out, "error", error.clone()),
@@ -50,7 +50,7 @@ pub fn end_with_error(out: &mut dyn Write, error: &Value) -> io::Result<()> {
     }
 }
 
-/// Writes the whole document of the command `name`, with a line feed at its end.
+/// Writes the whole document of the command `name`, followed by a line feed.
 pub fn write_document(out: &mut dyn Write, name: &str, value: Value) -> io::Result<()> {
     let mut document = Map::new();
     document.insert("__header".to_owned(), json!({ "version": HEADER_VERSION }));
@@ -60,7 +60,7 @@ pub fn write_document(out: &mut dyn Write, name: &str, value: Value) -> io::Resu
     out.write_all(b"\n")
 }
 
-/// Writes a document whose value is an array that is never held in memory as a whole.
+/// Writer of a document with an array that is never completely in memory.
 #[derive(Debug)]
 pub struct ArrayWriter<W: Write> {
     out: W,
@@ -98,7 +98,7 @@ impl<W: Write> ArrayWriter<W> {
     }
 }
 
-/// Puts a name into an object: `key`, and `key_b64` where the name is not UTF-8.
+/// Inserts a name into an object: `key`, and `key_b64` if the name is not UTF-8.
 pub fn insert_name(object: &mut Map<String, Value>, key: &str, name: &[u8]) {
     object.insert(key.to_owned(), String::from_utf8_lossy(name).into_owned().into());
     if std::str::from_utf8(name).is_err() {
@@ -106,8 +106,8 @@ pub fn insert_name(object: &mut Map<String, Value>, key: &str, name: &[u8]) {
     }
 }
 
-/// What is said of a file that was written instead of standard output: its name, how many items it holds and of how many
-/// bytes of content.
+/// Describes a file that was written instead of standard output: its name, its number of items, and
+/// their content in bytes.
 pub fn written_file(path: &Path, progress: &Snapshot) -> Value {
     let mut object = Map::new();
     insert_name(&mut object, "file", path.as_os_str().as_bytes());
@@ -116,7 +116,7 @@ pub fn written_file(path: &Path, progress: &Snapshot) -> Value {
     Value::Object(object)
 }
 
-/// A uuid, or `null` when it is all zero.
+/// Returns a uuid, or `null` if it is all zero.
 pub fn uuid(uuid: &uuid::Uuid) -> Value {
     if uuid.is_nil() {
         Value::Null
@@ -125,7 +125,7 @@ pub fn uuid(uuid: &uuid::Uuid) -> Value {
     }
 }
 
-/// Base64 with padding (RFC 4648, section 4).
+/// Encodes bytes as base64 with padding (RFC 4648, section 4).
 pub fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3).saturating_mul(4));

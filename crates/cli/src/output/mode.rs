@@ -1,9 +1,9 @@
-//! File modes as `ls -l` and `stat` print them.
+//! File modes in the formats of `ls -l` and `stat`.
 
 /// Bits of `st_mode` that hold the kind of file.
 pub const KIND_MASK: u32 = 0o170_000;
 
-/// The letter of the kind of file: `-`, `d`, `l`, `c`, `b`, `p`, `s`, or `?`.
+/// Returns the letter of the file kind: `-`, `d`, `l`, `c`, `b`, `p`, `s`, or `?`.
 pub fn kind_letter(mode: u32) -> char {
     match mode & KIND_MASK {
         0o100_000 => '-',
@@ -17,7 +17,7 @@ pub fn kind_letter(mode: u32) -> char {
     }
 }
 
-/// The kind of file in words, as `stat` names it.
+/// Returns the file kind in the words of `stat`.
 pub fn kind_words(mode: u32, size_bytes: u64) -> &'static str {
     match mode & KIND_MASK {
         0o100_000 if size_bytes == 0 => "regular empty file",
@@ -32,7 +32,7 @@ pub fn kind_words(mode: u32, size_bytes: u64) -> &'static str {
     }
 }
 
-/// The ten characters of `ls -l`, such as `drwxr-sr-t`.
+/// Returns the ten characters of `ls -l`, such as `drwxr-sr-t`.
 pub fn permissions(mode: u32) -> String {
     let mut text = String::with_capacity(10);
     text.push(kind_letter(mode));
@@ -50,12 +50,12 @@ pub fn permissions(mode: u32) -> String {
     text
 }
 
-/// The major number of a device, from `st_rdev` as Linux encodes it for programs.
+/// Returns the major number of a device from Linux's `st_rdev`.
 pub fn device_major(rdev: u64) -> u64 {
     ((rdev >> 8) & 0xfff) | ((rdev >> 32) & 0xffff_f000)
 }
 
-/// The minor number of a device.
+/// Returns the minor number of a device.
 pub fn device_minor(rdev: u64) -> u64 {
     (rdev & 0xff) | ((rdev >> 12) & 0xffff_ff00)
 }

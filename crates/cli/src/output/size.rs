@@ -5,7 +5,7 @@
 
 use clap::Args;
 
-/// The base and the unit that sizes are printed in.
+/// Base and unit of printed sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units {
     base: Base,
@@ -45,10 +45,10 @@ impl Units {
         unit: Unit::Raw,
     };
 
-    /// The size as text.
+    /// Formats a size.
     ///
-    /// As in btrfs-progs the division is in single precision, and on the way to a friendly unit each step but
-    /// the last drops the remainder: 263585792 bytes are `263.58MB`.
+    /// As in btrfs-progs, the division is in single precision. Each scaling step except the last
+    /// drops the remainder: 263585792 bytes give `263.58MB`.
     #[expect(
         clippy::cast_precision_loss,
         reason = "two digits are printed, as btrfs-progs rounds them"
@@ -73,7 +73,7 @@ impl Units {
         format!("{:.2}{name}", whole as f32 / rest as f32)
     }
 
-    /// The size as text, with `-` for zero, as tables show it.
+    /// Formats a size, with `-` for zero, as in tables.
     pub fn text_or_dash(self, bytes: u64) -> String {
         if bytes == 0 {
             "-".to_owned()
@@ -83,9 +83,9 @@ impl Units {
     }
 }
 
-// Of flags that contradict each other the last one counts, as in btrfs-progs.
+// Of contradictory flags, the last one counts, as in btrfs-progs.
 
-/// The flags that `--raw` replaces: every other flag.
+/// Flags that `--raw` overrides: every other flag.
 pub(crate) const BYTES: [&str; 7] = [
     "human_readable",
     "iec",
@@ -96,16 +96,16 @@ pub(crate) const BYTES: [&str; 7] = [
     "tbytes",
 ];
 
-/// The flags that `--human-readable` replaces.
+/// Flags that `--human-readable` overrides.
 const FRIENDLY: [&str; 5] = ["raw", "kbytes", "mbytes", "gbytes", "tbytes"];
 
-/// The flags that a fixed unit replaces.
+/// Flags that a fixed unit overrides.
 const FIXED: [&str; 6] = ["raw", "human_readable", "kbytes", "mbytes", "gbytes", "tbytes"];
 
-/// The flags that a base replaces.
+/// Flags that a base overrides.
 const BASES: [&str; 3] = ["raw", "iec", "si"];
 
-/// The flags that a short `-b` replaces: short and long ones.
+/// Flags that a short `-b` overrides, both short and long ones.
 const SHORT_BYTES: [&str; 13] = [
     "human_readable",
     "iec",
@@ -122,7 +122,7 @@ const SHORT_BYTES: [&str; 13] = [
     "tbytes_short",
 ];
 
-/// See [`FRIENDLY`].
+/// Short and long forms of [`FRIENDLY`].
 const SHORT_FRIENDLY: [&str; 10] = [
     "raw",
     "raw_short",
@@ -136,7 +136,7 @@ const SHORT_FRIENDLY: [&str; 10] = [
     "tbytes_short",
 ];
 
-/// See [`FIXED`].
+/// Short and long forms of [`FIXED`].
 const SHORT_FIXED: [&str; 12] = [
     "raw",
     "raw_short",
@@ -152,7 +152,7 @@ const SHORT_FIXED: [&str; 12] = [
     "tbytes_short",
 ];
 
-/// See [`BASES`].
+/// Short and long forms of [`BASES`].
 const SHORT_BASES: [&str; 5] = ["raw", "raw_short", "iec", "si", "si_short"];
 
 /// The unit flags, long ones only. Flatten them into a command's arguments.
@@ -186,13 +186,13 @@ pub struct UnitFlags {
 }
 
 impl UnitFlags {
-    /// Whether one of them was given.
+    /// Returns whether any of the flags was given.
     pub const fn are_given(self) -> bool {
         let one = self.raw || self.human_readable || self.iec || self.si;
         one || self.kbytes || self.mbytes || self.gbytes || self.tbytes
     }
 
-    /// What the flags ask for.
+    /// Returns the units that the flags select.
     pub fn units(self) -> Units {
         let base = if self.si && !self.iec { Base::Si } else { Base::Iec };
         let unit = match self {
@@ -235,7 +235,7 @@ pub struct ShortUnitFlags {
 }
 
 impl ShortUnitFlags {
-    /// What these and the long flags ask for together.
+    /// Returns the units that these flags and the long ones select together.
     pub fn units(self, long: UnitFlags) -> Units {
         UnitFlags {
             raw: long.raw || self.raw_short,
@@ -251,7 +251,7 @@ impl ShortUnitFlags {
     }
 }
 
-/// A size as `ls -h` prints it: rounded up, one digit below 10 (`1.5K`, `12M`).
+/// Formats a size as `ls -h` does: rounded up, with one decimal below 10 (`1.5K`, `12M`).
 pub fn ls_human(bytes: u64) -> String {
     if bytes < 1024 {
         return bytes.to_string();

@@ -1,7 +1,9 @@
-//! Standard output: for results ([`Raw`], below a buffer) and for contents ([`DirectOutput`], unbuffered, with a large pipe).
+//! Standard output: for results ([`Raw`], under a buffer) and for contents ([`DirectOutput`],
+//! unbuffered, with a large pipe).
 //!
-//! What cannot be written is an error that says so, also where standard output was closed when the process began, which
-//! Rust's own takes for success. Its errors name it; that its reader went away keeps its kind, for that is no failure.
+//! Every failed write is an error, also if standard output was closed at the start of the process,
+//! which Rust's own type treats as success. Errors name standard output. A closed pipe keeps its
+//! error kind, because it is no failure.
 
 use buttress_exact::at_most;
 use std::fs::File;
@@ -14,7 +16,7 @@ use buttress_stdio::Stream;
 use super::elsewhere;
 use crate::signals::{Cancelling, waiting};
 
-/// What the pipe is asked to hold; the kernel's limit for unprivileged users.
+/// Requested capacity of the pipe; the kernel's limit for unprivileged users.
 const PIPE_BYTES: usize = 1 << 20;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -24,29 +26,30 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 #[error("writing to standard output: {0}")]
 struct OutputError(io::Error);
 
-/// The same error, which says where it occurred.
+/// Adds the name of standard output to an error.
 pub fn named(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), OutputError(error))
 }
 
-/// The error of writing to a descriptor that is closed.
+/// Returns the error of writing to a closed descriptor.
 fn closed() -> io::Error {
     io::Error::other("standard output is closed")
 }
 
-/// Whether a reader that went away is passed over.
+/// True if results without a reader are ignored.
 static READER_MAY_GO: AtomicBool = AtomicBool::new(false);
 
-/// From now on results go nowhere once their reader went away, and are no error: for commands whose exit code is the answer,
-/// which has to be found all the same.
+/// Discards results after their reader closed the pipe, without an error. Commands whose exit code
+/// is the answer need this, because they must compute it anyway.
 pub fn go_on_unread() {
     READER_MAY_GO.store(true, Ordering::Relaxed);
 }
 
-/// Whether what is written goes nowhere.
+/// True if all output is discarded.
 static IS_DISCARDED: AtomicBool = AtomicBool::new(false);
 
-/// Has results go nowhere, or out again: while a command ends whose work another process does, which prints them all.
+/// Discards results, or stops doing so, while another process executes the command and prints all
+/// results.
 pub fn discard(discard: bool) {
     IS_DISCARDED.store(discard, Ordering::Relaxed);
 }
@@ -55,19 +58,19 @@ fn may_pass(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe && READER_MAY_GO.load(Ordering::Relaxed)
 }
 
-/// Standard output, or that there is none.
+/// State of standard output.
 #[derive(Debug)]
 pub enum Raw {
-    /// It.
+    /// Standard output of this process.
     Open(StdoutLock<'static>),
-    /// That of who asked this process for something.
+    /// Standard output of the client that this process works for.
     Elsewhere(File),
-    /// It was closed when the process began.
+    /// Standard output was closed at the start of the process.
     Closed,
 }
 
 impl Raw {
-    /// Standard output as this process has it.
+    /// Opens standard output of this process.
     #[expect(
         clippy::disallowed_methods,
         reason = "what commands print goes through `Context::stdout`, which is over this"
@@ -109,11 +112,11 @@ impl Write for Raw {
     }
 }
 
-/// To be called when everything was printed: what is still gathered is written, and what closing would say is said.
+/// Flushes and closes standard output after all output, and reports errors of the close.
 #[expect(clippy::disallowed_methods, reason = "nothing is printed")]
 pub fn finish() -> io::Result<()> {
     if elsewhere::is_set() {
-        // Who asked closes it himself.
+        // The client itself closes its standard output.
         return Ok(());
     }
     if buttress_stdio::was_closed(Stream::Output) {
@@ -126,16 +129,17 @@ pub fn finish() -> io::Result<()> {
     buttress_stdio::check_output().map_err(named)
 }
 
-/// Standard output without a buffer: for large pieces that are in memory already.
+/// Unbuffered standard output, for large pieces that are already in memory.
 #[derive(Debug)]
 pub struct DirectOutput {
     file: File,
-    /// Instead of `file`: a signal ends its writes.
+    /// Interruptible output that replaces `file`.
     waiting: Option<waiting::Output>,
 }
 
 impl DirectOutput {
-    /// Standard output. A pipe is made as large as it may be, so that reader and writer seldom wait.
+    /// Opens standard output. A pipe gets its largest capacity, so that reader and writer seldom
+    /// wait.
     #[expect(clippy::disallowed_methods, reason = "contents are given as they are")]
     pub fn stdout() -> io::Result<Self> {
         let file = match elsewhere::output() {
@@ -143,15 +147,15 @@ impl DirectOutput {
             None if buttress_stdio::was_closed(Stream::Output) => return Err(closed()),
             None => File::from(io::stdout().as_fd().try_clone_to_owned()?),
         };
-        // Only pipes have a size; elsewhere this fails and does not matter.
+        // Only pipes have a capacity; other files return an error, which is ignored.
         let _ = rustix::pipe::fcntl_setpipe_size(&file, PIPE_BYTES);
         Ok(Self { file, waiting: None })
     }
 
-    /// Has signals end writes that wait for the reader.
+    /// Makes signals interrupt writes that wait for the reader.
     ///
     /// # Errors
-    /// As for [`Cancelling::output`].
+    /// The errors of [`Cancelling::output`].
     pub fn listen(&mut self, cancelling: &mut Cancelling) -> anyhow::Result<()> {
         self.waiting = cancelling.output(&self.file)?;
         Ok(())

@@ -1,15 +1,20 @@
-//! The one way to standard output and standard error, which keeps what a volume holds from driving a terminal.
+//! The only access to standard output and standard error. It prevents the content of a volume from
+//! controlling a terminal.
 //!
-//! - [`Stdout`] is what commands print results through. On a terminal it lets nothing pass but text, line feeds and tabs:
-//!   any other control character, marks that reorder text, and bytes that are not UTF-8 become C escapes (in JSON, `\u`
-//!   escapes). Elsewhere bytes pass as they are: scripts get what `ls` and btrfs-progs would give them.
-//! - [`message`], [`line()`], [`prompt`], [`status_line`] and [`print_clap_error`] write to standard error, escaped wherever it goes.
+//! - [`Stdout`] is the output for results. On a terminal it passes only text, line feeds and tabs.
+//!   Other control characters, marks that reorder text, and bytes that are not UTF-8 become C
+//!   escapes (in JSON, `\u` escapes). Other outputs get all bytes unchanged, so scripts get the
+//!   same output as from `ls` and btrfs-progs.
+//! - [`message`], [`line()`], [`prompt`], [`status_line`] and [`print_clap_error`] write to
+//!   standard error, always escaped.
 //!
-//! A line feed in a name cannot be told here from one that ends a line: a command that prints a name passes it through
-//! [`Context::printable`](crate::context::Context::printable), which knows that it is one.
+//! This module cannot distinguish a line feed in a name from a line end. A command that prints a
+//! name therefore passes it through [`Context::printable`](crate::context::Context::printable),
+//! which escapes line feeds too.
 //!
-//! What it leaves out: contents (`cat`, `tar`, `send`) go through [`DirectOutput`](super::stdout::DirectOutput) as they are,
-//! as those of `cat(1)` do. The lints refuse any other way (`clippy.toml` of this crate).
+//! Left out: contents (`cat`, `tar`, `send`) go through
+//! [`DirectOutput`](super::stdout::DirectOutput) unchanged, as in `cat(1)`. Lints forbid any other
+//! access (`clippy.toml` of this crate).
 
 #![expect(
     clippy::disallowed_methods,
@@ -26,13 +31,14 @@ use clap::error::{ContextKind, ContextValue};
 use super::stdout::Raw;
 use super::{elsewhere, escape_controls, push_escape};
 
-/// Bytes that are gathered before they go to standard output.
+/// Size of the buffer for standard output in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Standard output for results, buffered. Flush it before letting go of it: an error in a dropped buffer would be lost.
+/// Buffered standard output for results. Flush it before dropping it: an error in a dropped buffer
+/// would be lost.
 pub type Stdout = BufWriter<Screened<Raw>>;
 
-/// Standard output for text, or for JSON.
+/// Returns standard output for text, or for JSON.
 pub fn stdout(is_json: bool) -> Stdout {
     let screen = match (stdout_is_terminal(), is_json) {
         (false, _) => Screen::Off,
@@ -42,17 +48,18 @@ pub fn stdout(is_json: bool) -> Stdout {
     BufWriter::with_capacity(BUFFER_BYTES, Screened::new(Raw::stdout(), screen))
 }
 
-/// Whether standard output is a terminal.
+/// Returns whether standard output is a terminal.
 pub fn stdout_is_terminal() -> bool {
     elsewhere::is_terminal().unwrap_or_else(|| io::stdout().is_terminal())
 }
 
-/// Whether standard error is a terminal.
+/// Returns whether standard error is a terminal.
 pub fn stderr_is_terminal() -> bool {
     !elsewhere::is_set() && io::stderr().is_terminal()
 }
 
-/// Text for a line of standard output that may hold anything, the name of an image for one: escaped on a terminal.
+/// Prepares any text, such as an image's name, for a line of standard output: escaped on a
+/// terminal.
 pub fn shown(text: impl Display) -> String {
     let text = text.to_string();
     if stdout_is_terminal() {
@@ -62,18 +69,18 @@ pub fn shown(text: impl Display) -> String {
     }
 }
 
-/// Prints a line on standard error, its label in bold colour. The text may hold anything.
+/// Prints a line on standard error, with its label in bold colour. The text may contain anything.
 pub fn message(label: &str, colour: AnsiColor, text: &dyn Display) {
     if elsewhere::tell(Some(label), &text.to_string()) {
         return;
     }
     let style = Style::new().bold().fg_color(Some(colour.into()));
     let text = escape_controls(text.to_string().as_bytes());
-    // A terminal that is gone, or a pipe that nobody reads, is no reason to fail in another way.
+    // A closed terminal or pipe must not cause another failure.
     let _ = writeln!(anstream::stderr().lock(), "{style}{label}:{style:#} {text}");
 }
 
-/// Prints a line on standard error. The text may hold anything.
+/// Prints a line on standard error. The text may contain anything.
 pub fn line(text: &dyn Display) {
     if elsewhere::tell(None, &text.to_string()) {
         return;
@@ -82,41 +89,43 @@ pub fn line(text: &dyn Display) {
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 
-/// Prints the beginning of a line on standard error, for the user to go on with. The text may hold anything.
+/// Prints the beginning of a line on standard error, which the user completes. The text may contain
+/// anything.
 pub fn prompt(text: &dyn Display) {
     let text = escape_controls(text.to_string().as_bytes());
-    // Who does not see it can type all the same.
+    // A failure is ignored: the user can type without a prompt.
     let _ = write!(io::stderr(), "{text}");
 }
 
-/// Ends a line that was begun on standard error.
+/// Ends the current line on standard error.
 pub fn end_line() {
     if !elsewhere::is_set() {
         let _ = writeln!(io::stderr());
     }
 }
 
-/// Puts text in the place of the last line of the terminal, or nothing: for progress.
+/// Replaces the last line of the terminal with text, or clears it: for progress.
 pub fn status_line(text: &str) {
     if elsewhere::is_set() {
         return;
     }
     let text = escape_controls(text.as_bytes());
-    // Nothing depends on progress being seen.
+    // A failure to show progress is ignored.
     let _ = write!(io::stderr(), "\r\x1b[K{text}");
 }
 
-/// Prints a line for machines on standard error as it is: JSON, which has escapes of its own.
+/// Prints a JSON line on standard error unchanged, because JSON has its own escapes.
 pub fn json_line(line: &serde_json::Value) {
     let line = format!("{line}\n");
-    // Nobody can be told that nobody can be told.
+    // A failure to report an error cannot be reported.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Prints what the parser of command lines has to say: help, or an error, which quotes what the user wrote.
+/// Prints the output of the command-line parser: help, or an error, which quotes the user's
+/// arguments.
 ///
 /// # Errors
-/// That help, which goes to standard output, cannot be written.
+/// Help, which goes to standard output, cannot be written.
 pub fn print_clap_error(error: &mut clap::Error) -> io::Result<()> {
     if elsewhere::is_set() {
         for part in error.render().to_string().lines() {
@@ -131,7 +140,7 @@ pub fn print_clap_error(error: &mut clap::Error) -> io::Result<()> {
     for (kind, value) in quoted {
         error.insert(kind, value);
     }
-    // What is left of it can only be in the words of one who looked at a value.
+    // Remaining control characters can only come from the message of a value parser.
     let text = without_colours(&error.render().ansi().to_string());
     let is_plain = |character: char| matches!(character, '\n' | '\t') || is_printable(character);
     if text.chars().all(is_plain) {
@@ -143,7 +152,7 @@ pub fn print_clap_error(error: &mut clap::Error) -> io::Result<()> {
     Ok(())
 }
 
-/// What the user wrote, if it cannot be printed as it is.
+/// Escapes a user's argument, if it cannot be printed unchanged.
 fn escaped(value: &ContextValue) -> Option<ContextValue> {
     let is_clean = |text: &String| text.chars().all(is_printable);
     let escape = |text: &String| escape_controls(text.as_bytes());
@@ -156,7 +165,7 @@ fn escaped(value: &ContextValue) -> Option<ContextValue> {
     }
 }
 
-/// Text without the sequences that set colours.
+/// Removes the sequences that set colours.
 fn without_colours(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for (index, part) in text.split("\x1b[").enumerate() {
@@ -173,23 +182,23 @@ fn without_colours(text: &str) -> String {
     plain
 }
 
-/// What is kept from passing.
+/// Escaping of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Screen {
-    /// Nothing: no terminal is behind it.
+    /// No escaping, because the output is not a terminal.
     Off,
-    /// What could drive a terminal; it becomes C escapes.
+    /// Control characters become C escapes.
     Text,
-    /// The same; it becomes escapes of JSON, in whose strings alone it can stand.
+    /// Control characters become JSON escapes; they can only occur in JSON strings.
     Json,
 }
 
-/// A writer that keeps from a terminal what could drive it. See the module.
+/// A writer that escapes control characters for a terminal.
 #[derive(Debug)]
 pub struct Screened<W> {
     out: W,
     screen: Screen,
-    /// The beginning of a character whose end was not written yet.
+    /// Beginning of an incomplete character at the end of the last write.
     begun: Vec<u8>,
 }
 
@@ -257,7 +266,7 @@ impl<W: Write> Write for Screened<W> {
     }
 }
 
-/// How many bytes there are before a character at the end that may go on.
+/// Returns the number of bytes before an incomplete character at the end.
 fn complete_length(bytes: &[u8]) -> usize {
     let begun = bytes
         .utf8_chunks()
@@ -296,7 +305,7 @@ mod tests {
         for (given, expected) in cases {
             assert_eq!(through(Screen::Text, &[given]), expected.as_bytes());
             assert_eq!(through(Screen::Off, &[given]), given);
-            // However it comes in pieces.
+            // The result is the same for any split of the input.
             let bytes: Vec<&[u8]> = given.chunks(1).collect();
             assert_eq!(through(Screen::Text, &bytes), expected.as_bytes());
         }

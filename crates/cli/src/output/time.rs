@@ -1,14 +1,14 @@
-//! Time stamps as `ls`, `stat` and `btrfs subvolume show` print them.
+//! Timestamps in the formats of `ls`, `stat` and `btrfs subvolume show`.
 //!
-//! Times are printed in the local zone (`TZ`), as those programs do. Seconds on disk are any 64-bit number;
-//! what no calendar holds is printed as `@seconds`.
+//! Times are printed in the local time zone (`TZ`), as in those programs. Seconds on disk are any
+//! 64-bit number. A time outside of the calendar is printed as `@seconds`.
 
 use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// How `ls -l` prints times.
+/// Time format of `ls -l`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TimeStyle {
     /// `Nov 21 01:47`, or `Nov 21  2025` when six months old or in the future
@@ -21,13 +21,14 @@ pub enum TimeStyle {
     Iso,
 }
 
-/// The machine's zone, as it was when it was first asked for: a server that closed itself in cannot ask again.
+/// Time zone of the machine at its first use, because a sandboxed server cannot read it later.
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Half of a mean Gregorian year: beyond that, `ls` shows the year instead of the time of day.
+/// Half of a mean Gregorian year in seconds. For older or later times, `ls` shows the year instead
+/// of the time of day.
 const HALF_YEAR_SECONDS: i64 = 31_556_952 / 2;
 
-/// Formats time stamps in one zone, relative to one moment.
+/// Formatter of timestamps in one time zone, relative to one current time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     zone: TimeZone,
@@ -35,7 +36,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The machine's zone and the present moment.
+    /// Creates a formatter with the machine's time zone and the current time.
     pub fn system() -> Self {
         Self {
             zone: ZONE.get_or_init(TimeZone::system).clone(),
@@ -43,7 +44,8 @@ impl Clock {
         }
     }
 
-    /// UTC and a given moment, for output that must not depend on the machine.
+    /// Creates a formatter with UTC and a fixed current time, for output that must not depend on
+    /// the machine.
     pub fn fixed(now_seconds: i64) -> Self {
         Self {
             zone: TimeZone::UTC,
@@ -61,32 +63,32 @@ impl Clock {
         }
     }
 
-    /// `2026-11-21 01:47:58.123456789 +0000`, as `stat` prints it.
+    /// Formats as `2026-11-21 01:47:58.123456789 +0000`, as `stat` does.
     pub fn full(&self, seconds: i64, nanoseconds: u32) -> String {
         self.format(seconds, nanoseconds, "%Y-%m-%d %H:%M:%S.%9f %z")
     }
 
-    /// `2026-11-21 01:47:58 +0000`, as `btrfs subvolume show` prints it.
+    /// Formats as `2026-11-21 01:47:58 +0000`, as `btrfs subvolume show` does.
     pub fn with_zone(&self, seconds: i64) -> String {
         self.format(seconds, 0, "%Y-%m-%d %H:%M:%S %z")
     }
 
-    /// `2026-11-21 01:47:58`, as `btrfs subvolume list -s` prints it.
+    /// Formats as `2026-11-21 01:47:58`, as `btrfs subvolume list -s` does.
     pub fn plain(&self, seconds: i64) -> String {
         self.format(seconds, 0, "%Y-%m-%d %H:%M:%S")
     }
 
-    /// `Sun Nov 22 13:02:33 2026`, as `btrfs scrub status` prints it.
+    /// Formats as `Sun Nov 22 13:02:33 2026`, as `btrfs scrub status` does.
     pub fn long_date(&self, seconds: i64) -> String {
         self.format(seconds, 0, "%a %b %e %H:%M:%S %Y")
     }
 
-    /// `22.Nov 13:02:33`, as `btrfs replace status` prints it.
+    /// Formats as `22.Nov 13:02:33`, as `btrfs replace status` does.
     pub fn day_and_time(&self, seconds: i64) -> String {
         self.format(seconds, 0, "%e.%b %T")
     }
 
-    /// As `ls -l --time-style` prints it.
+    /// Formats as `ls -l --time-style` does.
     pub fn ls(&self, style: TimeStyle, seconds: i64, nanoseconds: u32) -> String {
         let recent =
             seconds <= self.now_seconds && seconds > self.now_seconds.saturating_sub(HALF_YEAR_SECONDS);

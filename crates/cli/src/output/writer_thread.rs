@@ -1,21 +1,22 @@
-//! A writer on a thread of its own, so that making output and writing it overlap.
+//! A writer with a separate thread, so that generating and writing output overlap.
 //!
-//! Bytes are gathered into large buffers, of which a few are on their way at a time: memory is bounded, and a
-//! slow reader slows the maker down. An error of the thread comes back from the next write or from
-//! [`WriterThread::finish`], which must be called: dropping the writer drops what was not yet written.
+//! Bytes are collected in large buffers, of which a few are in flight. Memory is therefore bounded,
+//! and a slow reader slows the producer down. The next write or [`WriterThread::finish`] returns an
+//! error of the thread. The caller must call `finish`: dropping the writer drops bytes that are not
+//! written yet.
 
 use std::io::{self, Write};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// The size of one buffer.
+/// Size of one buffer in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// How many buffers there are in all.
+/// Number of buffers.
 const BUFFERS: usize = 6;
 
-/// See the module.
+/// A writer with a separate thread.
 #[derive(Debug)]
 pub struct WriterThread<W> {
     buffer: Vec<u8>,
@@ -36,7 +37,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
             for mut buffer in from_maker {
                 out.write_all(&buffer)?;
                 buffer.clear();
-                // The maker may be gone already.
+                // The producer may have ended already.
                 let _ = to_maker.send(buffer);
             }
             out.flush()?;
@@ -50,7 +51,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
         }
     }
 
-    /// Waits until everything is written, and gives back what it was written to.
+    /// Waits until everything is written, and returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         if !self.buffer.is_empty() {
             self.pass_on()?;
@@ -58,7 +59,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
         self.join()
     }
 
-    /// Hands the buffer to the thread and takes an empty one.
+    /// Passes the buffer to the thread and takes an empty one.
     fn pass_on(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let sent = self.full.as_ref().is_some_and(|full| full.send(buffer).is_ok());
@@ -68,7 +69,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
                 self.buffer.reserve(BUFFER_BYTES);
                 Ok(())
             }
-            // The thread has ended, which it only does when it failed.
+            // The thread ends early only after an error.
             _ => Err(self
                 .join()
                 .err()
@@ -81,7 +82,7 @@ impl<W: Write + Send + 'static> WriterThread<W> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(io::Error::other("the writing thread died")),
-            // It failed before, which was told.
+            // An earlier call has already returned the thread's error.
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -98,7 +99,7 @@ impl<W: Write + Send + 'static> Write for WriterThread<W> {
         Ok(taken.len())
     }
 
-    /// Gathered bytes stay: only [`WriterThread::finish`] waits for the thread.
+    /// Buffered bytes stay: only [`WriterThread::finish`] waits for the thread.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

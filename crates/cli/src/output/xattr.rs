@@ -1,4 +1,4 @@
-//! Values of extended attributes as getfattr prints and setfattr takes them.
+//! Values of extended attributes in the formats of getfattr and setfattr.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use buttress::is_printable;
 
 use super::json::base64;
 
-/// A value as text in quotes; anything that is no text as base64 after `0s`.
+/// Formats a value as quoted text, or as base64 after `0s` if it is not text.
 pub fn text(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if text.chars().all(is_printable) => {
@@ -18,8 +18,8 @@ pub fn text(value: &[u8]) -> String {
     }
 }
 
-/// A value that the user gave: text, hexadecimal after `0x`, base64 after `0s`. What looks like one of these and is not
-/// is text.
+/// A value from the user: text, hexadecimal after `0x`, or base64 after `0s`. A malformed
+/// hexadecimal or base64 value counts as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value(pub Vec<u8>);
 

@@ -1,14 +1,14 @@
-//! POSIX ACLs: from the form in which they are stored as extended attributes to text.
+//! Conversion of POSIX ACLs from their extended attributes to text.
 //!
-//! Stored: a little-endian `u32` version (2), then entries of 8 bytes: `u16` tag, `u16` permissions, `u32` id.
-//! Text: `user::rwx,user:1000:r--,group::r-x,mask::rwx,other::r-x`.
+//! Stored: a little-endian `u32` version (2), then entries of 8 bytes: `u16` tag, `u16`
+//! permissions, `u32` id. Text: `user::rwx,user:1000:r--,group::r-x,mask::rwx,other::r-x`.
 //!
-//! Source: manual page acl(5) (text), and the kernel's documented user-space header for ACL attributes
-//! (`linux/posix_acl_xattr.h`).
+//! Source: manual page acl(5) (text), and the kernel's documented user-space header for ACL
+//! attributes (`linux/posix_acl_xattr.h`).
 
 const VERSION: u32 = 2;
 
-/// The ACL as text with numeric ids, or `None` when it is not one.
+/// Returns the ACL as text with numeric ids, or `None` if the value is not an ACL.
 pub fn acl_text(stored: &[u8]) -> Option<String> {
     let (version, entries) = stored.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != VERSION || entries.is_empty() || !entries.len().is_multiple_of(8) {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_acl_is_refused() {
+    fn invalid_acls_are_refused() {
         assert_eq!(acl_text(b""), None);
         assert_eq!(acl_text(&VERSION.to_le_bytes()), None);
         assert_eq!(acl_text(&stored(&[(3, 7, 0)])), None);

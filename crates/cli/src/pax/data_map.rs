@@ -1,11 +1,12 @@
-//! Which ranges of a sparse file hold data, in GNU tar's sparse format 1.0.
+//! Data ranges of a sparse file, in GNU tar's sparse format 1.0.
 //!
-//! The format wants ranges that begin and end on blocks of 512 bytes, except for the end of the file: GNU tar
-//! reads every range from a block of its own. Ranges are widened to that; what they gain reads as zeros.
+//! The format requires ranges that begin and end at blocks of 512 bytes, except at the end of the
+//! file: GNU tar reads every range from a block boundary. Ranges are widened to blocks; the added
+//! bytes read as zeros.
 
 use super::BLOCK_BYTES;
 
-/// The ranges of a file that hold data, rising, apart, each a whole number of blocks (up to the file's end).
+/// Data ranges of a file: ascending, disjoint, in whole blocks (except at the file's end).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataMap {
     size_bytes: u64,
@@ -13,7 +14,7 @@ pub struct DataMap {
 }
 
 impl DataMap {
-    /// The map of a file of `size_bytes` that is one hole.
+    /// Creates the map of a file of `size_bytes` that is one hole.
     pub fn new(size_bytes: u64) -> Self {
         Self {
             size_bytes,
@@ -21,8 +22,8 @@ impl DataMap {
         }
     }
 
-    /// Adds the range `[offset, offset + length)`, which does not begin before an earlier one. What lies beyond the
-    /// file's size is left out.
+    /// Adds the range `[offset, offset + length)`, which must not begin before an earlier one. The
+    /// part beyond the file's size is ignored.
     pub fn add(&mut self, offset: u64, length: u64) {
         let start = offset.saturating_sub(offset.checked_rem(BLOCK_BYTES).unwrap_or(0));
         let end = offset.saturating_add(length);
@@ -39,35 +40,36 @@ impl DataMap {
         }
     }
 
-    /// The file's size, holes included.
+    /// Returns the file's size with holes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub fn range_count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// How many bytes they have.
+    /// Returns the total length of the ranges in bytes.
     pub fn data_bytes(&self) -> u64 {
         self.ranges.iter().fold(0, |sum, (start, end)| {
             sum.saturating_add(end.saturating_sub(*start))
         })
     }
 
-    /// Whether there is a hole at all.
+    /// Returns whether the file has any hole.
     pub fn has_holes(&self) -> bool {
         self.data_bytes() < self.size_bytes
     }
 
-    /// The ranges, as `[start, end)`.
+    /// Returns the ranges as `[start, end)`.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().copied()
     }
 
-    /// The map as it stands before the data: the number of ranges, then offset and length of each, a line each,
-    /// padded to a whole block. A hole at the end is told by an empty range at the file's size.
+    /// Returns the map's text before the data: the number of ranges, then offset and length of
+    /// each, one per line, padded to a whole block. An empty range at the file's size represents a
+    /// hole at the end.
     pub(super) fn text(&self) -> Vec<u8> {
         let data_end = self.ranges.last().map_or(0, |(_, end)| *end);
         let tail = (data_end < self.size_bytes).then_some((self.size_bytes, self.size_bytes));

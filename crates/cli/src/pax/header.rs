@@ -2,19 +2,19 @@
 
 use super::{Kind, Member, Time, acl_text};
 
-/// Length of the header's name and link name fields.
+/// Length of the header's name and link name fields in bytes.
 const NAME_FIELD_BYTES: usize = 100;
 /// The largest number an 11-digit octal field holds.
 const OCTAL_11_MAX: u64 = (1 << 33) - 1;
 /// The largest number a 7-digit octal field holds.
 const OCTAL_7_MAX: u64 = (1 << 21) - 1;
 
-/// One 512-byte header.
+/// A 512-byte header.
 #[derive(Debug)]
 pub(super) struct Header([u8; 512]);
 
 impl Header {
-    /// The header of a member whose content takes up `stored_bytes` in the archive.
+    /// Creates the header of a member whose content takes `stored_bytes` in the archive.
     pub(super) fn of(member: &Member<'_>, stored_bytes: u64) -> Self {
         let (letter, link, device): (u8, &[u8], (u64, u64)) = match &member.kind {
             Kind::File { .. } | Kind::SparseFile { .. } => (b'0', b"", (0, 0)),
@@ -44,7 +44,8 @@ impl Header {
         header
     }
 
-    /// The header of an extended header with `body_bytes` of records, which belongs to the member `path`.
+    /// Creates the header of an extended header with `body_bytes` of records, which belongs to the
+    /// member `path`.
     pub(super) fn extended(path: &[u8], body_bytes: u64) -> Self {
         let mut header = Self([0; 512]);
         let mut name = b"./PaxHeaders/".to_vec();
@@ -66,7 +67,7 @@ impl Header {
         &self.0
     }
 
-    /// Puts bytes into a field, cut to its length.
+    /// Writes bytes to a field, truncated to its length.
     fn put(&mut self, at: usize, length: usize, bytes: &[u8]) {
         let field = self.0.get_mut(at..).unwrap_or_default().iter_mut().take(length);
         for (to, from) in field.zip(bytes) {
@@ -74,14 +75,16 @@ impl Header {
         }
     }
 
-    /// Puts a number into a field of `length` bytes with leading zeros and a NUL; the largest if it is larger.
+    /// Writes a number to a field of `length` bytes with leading zeros and a NUL; clamps a number
+    /// that is too large.
     fn octal(&mut self, at: usize, length: usize, value: u64) {
         let digits = length.saturating_sub(1);
         let limit = if digits >= 11 { OCTAL_11_MAX } else { OCTAL_7_MAX };
         self.put(at, length, format!("{:0digits$o}", value.min(limit)).as_bytes());
     }
 
-    /// Puts in magic, version and the checksum: the sum of all bytes with the checksum field as blanks.
+    /// Writes magic, version and the checksum: the sum of all bytes, with blanks in the checksum
+    /// field.
     fn seal(&mut self) {
         self.put(257, 8, b"ustar\x0000");
         self.put(148, 8, b"        ");
@@ -93,13 +96,13 @@ impl Header {
     }
 }
 
-/// What follows the last slash, without a slash at the end.
+/// Returns the last name of a path, without a trailing slash.
 fn last_name(path: &[u8]) -> &[u8] {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// The name that a sparse member has for programs that do not know the format.
+/// Returns the name that a sparse member has for programs without support for the format.
 fn sparse_stand_in(path: &[u8]) -> Vec<u8> {
     let name = last_name(path);
     let mut stand_in = path
@@ -116,7 +119,7 @@ fn sparse_stand_in(path: &[u8]) -> Vec<u8> {
 pub(super) struct Records(Vec<u8>);
 
 impl Records {
-    /// The records that this member needs.
+    /// Creates the records that a member needs.
     pub(super) fn of(member: &Member<'_>, stored_bytes: u64) -> Self {
         let mut records = Self::default();
         let link = match &member.kind {
@@ -174,7 +177,8 @@ impl Records {
             if let Some((key, text)) = acl.zip(acl_text(value)) {
                 self.add(key, text.as_bytes());
             }
-            // The key ends at the first `=`: GNU tar writes `%3D` for it, and `%25` for the percent sign.
+            // The first `=` ends the key, so GNU tar encodes it as `%3D`, and the percent sign as
+            // `%25`.
             let mut key = b"SCHILY.xattr.".to_vec();
             for byte in *name {
                 match byte {
@@ -187,7 +191,8 @@ impl Records {
         }
     }
 
-    /// Adds `LENGTH KEY=VALUE\n`, where the length counts the whole record with its own digits.
+    /// Adds `LENGTH KEY=VALUE\n`, where the length counts the whole record including its own
+    /// digits.
     fn add(&mut self, key: &[u8], value: &[u8]) {
         let rest = key.len().saturating_add(value.len()).saturating_add(3);
         let mut length = rest.saturating_add(1);
@@ -215,13 +220,13 @@ impl Records {
     }
 }
 
-/// Whether a name cannot stand in the header's field alone.
+/// Returns whether a name does not fit the header's field.
 fn needs_record(name: &[u8]) -> bool {
     name.len() > NAME_FIELD_BYTES || !name.is_ascii()
 }
 
-/// Seconds with as many digits of a fraction as are needed. The fraction counts upwards from the floor on disk;
-/// in text the sign counts for both, so times before 1970 are turned round.
+/// Formats seconds with as many fraction digits as needed. On disk the fraction counts upwards from
+/// the floor. In text the sign applies to both, so times before 1970 are converted.
 fn time_text(time: Time) -> String {
     let nanoseconds = time.nanoseconds.min(999_999_999);
     if nanoseconds == 0 {
@@ -250,7 +255,7 @@ mod tests {
             (1, "6 k=v\n".len()),
             (92, 98),
             (93, 99),
-            // 100 needs a third digit, which makes it 101.
+            // A length of 100 needs a third digit, which makes it 101.
             (94, 101),
             (991, 998),
             (992, 999),

@@ -1,4 +1,4 @@
-//! Archives made here are read back by an independent reader: GNU tar, where it is installed.
+//! Tests that read the archives with an independent reader: GNU tar, if it is installed.
 
 use super::*;
 use buttress_oracle::needs::missing;

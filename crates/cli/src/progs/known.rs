@@ -1,16 +1,16 @@
-//! The commands of btrfs-progs 6.19 and their options, as facts: names only, in the order of its help.
+//! Commands of btrfs-progs 6.19 and their options, as facts: only names, in the order of its help.
 //!
-//! Each string of options holds all spellings of each: `-r|--readonly -q|--quiet`. The command table, not this list,
-//! decides whether Buttress has a command.
+//! Each string of options contains all spellings of each option: `-r|--readonly -q|--quiet`. The
+//! command table, not this list, determines whether Buttress has a command.
 
 use super::Known;
 
-/// A command that Buttress has.
+/// Declares a command that Buttress has.
 const fn here(path: &'static str, options: &'static str) -> Known {
     missing(path, options, "")
 }
 
-/// A command that Buttress lacks, and the command that does the job.
+/// Declares a command that Buttress lacks, with the command to use instead.
 const fn missing(path: &'static str, options: &'static str, instead: &'static str) -> Known {
     Known {
         path,

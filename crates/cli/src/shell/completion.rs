@@ -1,7 +1,9 @@
-//! What Tab offers: words, their flags, names in the volume, and for `put` and `get` names of the host.
+//! Tab completion: shell commands, their flags, names in the volume, and host names for `put` and
+//! `get`.
 //!
-//! Names come from a volume that nobody vouches for: what is shown and what is put into the line has no control
-//! characters, and means the name all the same ([`super::line::quoted`]). How much is looked at is bounded.
+//! Names come from an untrusted volume. The displayed and the inserted text therefore contains no
+//! control characters, but still means the name ([`super::line::quoted`]). The number of inspected
+//! entries is bounded.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -22,19 +24,19 @@ use super::{Surroundings, table};
 use crate::opening::absolute;
 use crate::output::escape_controls;
 
-/// How many entries of a directory are looked at.
+/// Largest number of directory entries that are inspected.
 const ENTRIES_MAX: usize = 100_000;
 
-/// How many names are offered.
+/// Largest number of offered names.
 const OFFERS_MAX: usize = 10_000;
 
-/// Completes lines.
+/// Completer of lines.
 #[derive(Debug)]
 pub(super) struct Assistant {
     surroundings: Arc<Surroundings>,
 }
 
-/// What an argument may be.
+/// Kinds of values that an argument may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     in_volume: bool,
@@ -42,12 +44,12 @@ struct Wanted {
     only_directories: bool,
 }
 
-/// Something that a word may become.
+/// A possible completion of a word.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Offer {
-    /// The whole word: for a name with the directories that were typed before it.
+    /// The whole word: for a name, with the directories that were typed before it.
     word: Vec<u8>,
-    /// What is shown of it.
+    /// Displayed text.
     shown: Vec<u8>,
     is_directory: bool,
 }
@@ -62,7 +64,8 @@ impl Offer {
         }
     }
 
-    /// Text that stands for the word, and nothing but for it where it is the `only` one.
+    /// Returns the text that replaces the word. A quote and a blank end it if it is the `only`
+    /// completion.
     fn pair(self, with_quotes: bool, only: bool) -> Pair {
         let Self {
             mut word,
@@ -92,7 +95,7 @@ impl Assistant {
         Self { surroundings }
     }
 
-    /// What may stand for the word before the cursor, and where that word begins.
+    /// Returns the completions of the word before the cursor, and the start of this word.
     fn offers(&self, line: &[u8]) -> (usize, Vec<Pair>) {
         let Some(typed) = unfinished(line) else {
             return (line.len(), Vec::new());
@@ -101,7 +104,8 @@ impl Assistant {
         offers.sort();
         offers.dedup();
         offers.truncate(OFFERS_MAX);
-        // What is common to all is put into the line: so all are quoted, or none.
+        // The common beginning of all completions enters the line, so either all are quoted or
+        // none.
         let with_quotes = typed.is_quoted || offers.iter().any(|offer| needs_quotes(&offer.word));
         let only = offers.len() == 1;
         let pairs = offers.into_iter().map(|offer| offer.pair(with_quotes, only));
@@ -143,7 +147,7 @@ impl Assistant {
         offers
     }
 
-    /// Names in the volume. What cannot be read offers nothing.
+    /// Adds names in the volume. Unreadable directories offer nothing.
     fn find_in_volume(&self, typed: &[u8], only_directories: bool, offers: &mut Vec<Offer>) {
         let (directory, beginning) = split(typed);
         let path = absolute(&self.surroundings.directory(), directory);
@@ -180,7 +184,7 @@ impl Assistant {
     }
 }
 
-/// What the next argument of a word may be, after these.
+/// Returns the kinds of values for the next argument of a command.
 fn wanted(command: &Command, arguments: &[OsString]) -> Wanted {
     let before = arguments
         .iter()
@@ -196,7 +200,8 @@ fn wanted(command: &Command, arguments: &[OsString]) -> Wanted {
             ..Wanted::default()
         },
         "put" | "get" => Wanted {
-            // What comes last is on the other side, and nobody knows yet what comes last.
+            // The last argument is on the other side, but any argument may still become the last
+            // one.
             in_volume: before > 0 || command.get_name() == "get",
             on_host: before > 0 || command.get_name() == "put",
             only_directories: false,
@@ -210,21 +215,21 @@ fn wanted(command: &Command, arguments: &[OsString]) -> Wanted {
     }
 }
 
-/// What was typed up to its last slash, and the beginning of a name behind it.
+/// Splits typed text after its last slash.
 fn split(typed: &[u8]) -> (&[u8], &[u8]) {
     let slash = typed.iter().rposition(|byte| *byte == b'/');
     let start = slash.map_or(0, |slash| slash.saturating_add(1));
     typed.split_at_checked(start).unwrap_or((b"", typed))
 }
 
-/// Whether a name is one that was begun so. Hidden ones are offered where the dot was typed.
+/// Returns whether a name has this beginning. Hidden names match only if the dot was typed.
 fn fits(name: &[u8], beginning: &[u8]) -> bool {
     name.starts_with(beginning) && (beginning.starts_with(b".") || !name.starts_with(b"."))
 }
 
-/// A name that stands in a directory, as it was typed.
+/// Returns a name in a directory, in the typed form.
 fn name(directory: &[u8], name: &[u8], is_directory: bool) -> Offer {
-    // Not a flag, whatever it begins with.
+    // Prevent a name that begins with a dash from looking like a flag.
     let here: &[u8] = if directory.is_empty() && name.starts_with(b"-") {
         b"./"
     } else {
@@ -259,7 +264,7 @@ fn flags_of(command: &Command, beginning: &[u8]) -> Vec<Offer> {
         .collect()
 }
 
-/// Names of the host.
+/// Adds names of the host.
 fn find_on_host(typed: &[u8], offers: &mut Vec<Offer>) {
     let (directory, beginning) = split(typed);
     let path = if directory.is_empty() {

@@ -1,9 +1,9 @@
-//! The lines of earlier sessions, in a file of the user's own.
+//! Lines of earlier sessions, in a private file of the user.
 //!
-//! It is `$XDG_STATE_HOME/buttress/shell_history`, below `~/.local/state` where that is not set, and nobody else may read
-//! it. `BUTTRESS_HISTORY` names another file, and no file when it is empty; `--no-history` leaves it alone, too. Each line
-//! is appended when it was typed, so that sessions side by side do not overwrite each other's. A line that begins with a
-//! blank is not kept.
+//! The file is `$XDG_STATE_HOME/buttress/shell_history`, by default below `~/.local/state`, and
+//! only the user can read it. `BUTTRESS_HISTORY` names another file, or disables the history if it
+//! is empty; `--no-history` disables it, too. Each line is appended when it was typed, so parallel
+//! sessions do not overwrite each other's lines. A line that begins with a blank is not kept.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -13,23 +13,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// How many lines are kept.
+/// Largest number of kept lines.
 pub(super) const LINES_MAX: usize = 1000;
 
-/// A file that is larger is not one of ours.
+/// Largest size of a history file in bytes; a larger file is not one of this program.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Names the file, or switches it off.
+/// Environment variable that names the file, or disables the history.
 const VARIABLE: &str = "BUTTRESS_HISTORY";
 
-/// The file.
+/// The history file.
 #[derive(Debug)]
 pub(super) struct HistoryFile {
     path: PathBuf,
 }
 
 impl HistoryFile {
-    /// Where the environment says it is; `None` where it says nowhere.
+    /// Returns the file that the environment names; `None` if it names none.
     pub(super) fn of_environment() -> Option<Self> {
         Self::at(|name| std::env::var_os(name))
     }
@@ -39,7 +39,7 @@ impl HistoryFile {
             Some(path) if path.is_empty() => return None,
             Some(path) => PathBuf::from(path),
             None => {
-                // As its specification has it, a path that is not absolute counts as none.
+                // The XDG specification ignores paths that are not absolute.
                 let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
                 let state = variable("XDG_STATE_HOME")
                     .and_then(absolute)
@@ -50,7 +50,7 @@ impl HistoryFile {
         Some(Self { path })
     }
 
-    /// The lines that are there, the oldest first. When there are too many, the oldest go.
+    /// Loads the lines, the oldest first. If there are too many, it drops the oldest ones.
     pub(super) fn load(&self) -> Result<Vec<String>> {
         let text = self.read().with_context(|| self.path.display().to_string())?;
         let text = String::from_utf8_lossy(&text);
@@ -75,13 +75,13 @@ impl HistoryFile {
         Ok(text)
     }
 
-    /// Puts a file with these lines in the place of this one, if it is a file and no link.
+    /// Replaces the file with these lines, unless it is a link.
     fn replace(&self, lines: &[&str]) -> io::Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         if !self.path.symlink_metadata()?.is_file() {
             return Ok(());
         }
-        // It is nobody else's to read, either.
+        // Only the user may read the new file, too.
         let mut new = tempfile::NamedTempFile::new_in(directory)?;
         for line in lines {
             writeln!(new, "{line}")?;
@@ -91,7 +91,7 @@ impl HistoryFile {
         Ok(())
     }
 
-    /// Adds a line.
+    /// Appends a line.
     pub(super) fn add(&self, line: &str) -> Result<()> {
         self.append(line).with_context(|| self.path.display().to_string())
     }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_it_is() {
+    fn the_history_file_depends_on_the_environment() {
         let at = |variables: &[(&str, &str)]| {
             let found = HistoryFile::at(|name| {
                 let (_, value) = variables.iter().find(|(variable, _)| *variable == name)?;

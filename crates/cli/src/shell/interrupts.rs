@@ -1,14 +1,15 @@
-//! Signals in a session: what was done is not lost to them.
+//! Signals in a session, handled without losing changes.
 //!
-//! | signal | at the prompt | while a word runs |
+//! | signal | at the prompt | while a shell command runs |
 //! |---|---|---|
-//! | SIGINT (Ctrl-C), at a terminal | the line is cleared | the word is cancelled, the session goes on |
+//! | SIGINT (Ctrl-C), at a terminal | the line is cleared | the command is cancelled, the session continues |
 //! | SIGINT, in a script or with `-c` | | as SIGTERM |
-//! | SIGTERM, SIGHUP | commits and leaves | the word is cancelled; then commits and leaves |
+//! | SIGTERM, SIGHUP | commits and leaves | the command is cancelled; then commits and leaves |
 //!
-//! A second one that asks to leave ends the process at once; what is not committed is lost then, and was told with the first.
-//! A thread of its own takes signals, so that it may print and commit. The terminal's Ctrl-C at a prompt is a key to the line
-//! editor, which gives the terminal back as it was.
+//! A second signal to leave ends the process at once. Uncommitted changes are lost then; the
+//! message after the first signal says so. A separate thread handles signals, so that it may print
+//! and commit. At a prompt, the terminal passes Ctrl-C as a key to the line editor, which restores
+//! the terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -25,28 +26,28 @@ use signal_hook::iterator::Signals;
 use super::{Surroundings, commit_all};
 use crate::output::terminal;
 
-/// What the session is at.
+/// Activity of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum At {
-    /// It waits for a line, at this prompt if it printed one.
+    /// The session waits for a line, at this prompt if it printed one.
     Prompt(Option<String>),
     Word,
-    /// It commits, and ends.
+    /// The session commits, and ends.
     Leaving,
 }
 
 #[derive(Debug)]
 struct State {
     at: At,
-    /// How often SIGINT came during this word.
+    /// Number of SIGINTs during the running command.
     interrupts: u32,
-    /// The signal that ends the session.
+    /// Signal that ends the session.
     stop: Option<i32>,
 }
 
 impl State {
-    /// Begins to wait for a line. A signal that came after the last word had ended was counted to that word. It ends the
-    /// session now: no later line need come.
+    /// Begins to wait for a line. A signal after the end of the last command was counted to that
+    /// command. Such a signal ends the session now, because no later line may arrive.
     fn wait_for_line(&mut self, prompt: Option<&str>) -> Option<i32> {
         if self.stop.is_none() {
             self.at = At::Prompt(prompt.map(str::to_owned));
@@ -58,31 +59,32 @@ impl State {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Cancels the word that runs.
+    /// Flag that cancels the running command.
     cancel: Arc<AtomicBool>,
     surroundings: Arc<Surroundings>,
     is_interactive: bool,
-    /// The terminal as it was.
+    /// Settings of the terminal at the start.
     terminal: Option<Termios>,
 }
 
-/// Listens to signals. See the module.
+/// Signal handler of a session.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     shared: Arc<Shared>,
 }
 
-/// How a word ended.
+/// Outcome of a shell command with respect to signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WordEnd {
-    /// Somebody wanted it to end.
+    /// True if the user interrupted the command.
     pub(super) was_interrupted: bool,
-    /// The signal that ends the session.
+    /// Signal that ends the session.
     pub(super) stop: Option<i32>,
 }
 
 impl Interrupts {
-    /// Begins to listen, where there is something to lose, or somebody at a terminal. `cancel` is what cancels a word.
+    /// Starts to handle signals, if changes may be lost or the session is interactive. `cancel`
+    /// cancels a shell command.
     pub(super) fn start(
         surroundings: &Arc<Surroundings>,
         cancel: Arc<AtomicBool>,
@@ -103,7 +105,7 @@ impl Interrupts {
             crate::signals::enter_session();
             let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("listening to signals")?;
             let listening = Arc::clone(&shared);
-            // It ends with the process.
+            // The thread ends with the process.
             std::thread::Builder::new()
                 .name("buttress-signals".to_owned())
                 .spawn(move || {
@@ -116,14 +118,14 @@ impl Interrupts {
         Ok(Self { shared })
     }
 
-    /// Notes that the session waits for a line. `prompt` is printed again when a line is cleared; the line editor does that
-    /// itself. Returns the signal that ends the session instead.
+    /// Records that the session waits for a line. `prompt` is printed again after a line is
+    /// cleared; the line editor does this itself. Returns a signal that ends the session instead.
     #[must_use]
     pub(super) fn at_prompt(&self, prompt: Option<&str>) -> Option<i32> {
         self.shared.state.lock().wait_for_line(prompt)
     }
 
-    /// A word begins.
+    /// Records the beginning of a shell command.
     pub(super) fn begin_word(&self) {
         let mut state = self.shared.state.lock();
         state.at = At::Word;
@@ -131,7 +133,7 @@ impl Interrupts {
         self.shared.cancel.store(state.stop.is_some(), Ordering::SeqCst);
     }
 
-    /// The word has ended.
+    /// Records the end of a shell command.
     pub(super) fn end_word(&self) -> WordEnd {
         let state = self.shared.state.lock();
         WordEnd {
@@ -140,7 +142,7 @@ impl Interrupts {
         }
     }
 
-    /// From now on the session is ending.
+    /// Records that the session is ending.
     pub(super) fn leave(&self) {
         self.shared.state.lock().at = At::Leaving;
     }
@@ -153,7 +155,7 @@ impl Shared {
         match (&state.at, clears) {
             (At::Prompt(prompt), true) => {
                 if let Some(prompt) = prompt {
-                    // The terminal has forgotten what was typed.
+                    // The terminal has discarded the typed text.
                     terminal::end_line();
                     terminal::prompt(&prompt);
                 }
@@ -195,10 +197,10 @@ impl Shared {
         std::process::exit(exit_code(signal));
     }
 
-    /// Says what is going to happen, and has the next signal end the process at once.
+    /// Announces the end of the session, and lets the next signal end the process at once.
     fn promise(&self, signal: i32, is_leaving: bool) {
         for next in [SIGINT, SIGTERM, SIGHUP] {
-            // Where that fails, the next one is like this one.
+            // If this fails, the next signal has the same effect as this one.
             let _ =
                 flag::register_conditional_shutdown(next, exit_code(next), Arc::new(AtomicBool::new(true)));
         }
@@ -223,23 +225,23 @@ impl Shared {
         if let Some(terminal) = &self.terminal
             && io::stdin().is_terminal()
         {
-            // It may be gone, which is what SIGHUP says.
+            // The terminal may be gone, as SIGHUP indicates.
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, terminal);
         }
     }
 }
 
-/// Prints a line for a person. The terminal may be gone.
+/// Prints a line for an interactive user. The terminal may be gone.
 fn say(line: &str) {
     terminal::line(&format_args!("note: {line}"));
 }
 
-/// The exit code of a process that a signal ended.
+/// Returns the exit code of a process that a signal ended.
 pub(super) fn exit_code(signal: i32) -> i32 {
     128_i32.saturating_add(signal)
 }
 
-/// What a signal is called.
+/// Returns the name of a signal.
 pub(super) const fn name_of(signal: i32) -> &'static str {
     match signal {
         SIGINT => "SIGINT",
@@ -253,9 +255,10 @@ pub(super) const fn name_of(signal: i32) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The session would wait for a line at an idle pipe, and the signal that was promised an end would have none.
+    /// Otherwise the session would wait for a line at an idle pipe, and the announced end would
+    /// never come.
     #[test]
-    fn a_signal_between_two_words_ends_the_session_before_it_waits_for_a_line() {
+    fn a_signal_between_commands_ends_the_session_at_a_prompt() {
         let mut state = State {
             at: At::Word,
             interrupts: 0,

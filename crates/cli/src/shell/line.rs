@@ -1,34 +1,36 @@
-//! A line of a session, taken apart into words.
+//! Parsing of a session's line into words.
 //!
-//! Words stand between blanks. Single quotes keep everything; double quotes keep blanks and know the escapes `\n`, `\t`,
-//! `\\`, `\"` and `\xNN`, so that every name can be written; outside of quotes a backslash keeps the next character. A `#`
-//! at the beginning of a word begins a comment.
+//! Blanks separate words. Single quotes preserve everything. Double quotes preserve blanks and
+//! support the escapes `\n`, `\t`, `\\`, `\"` and `\xNN`, so that every name can be written.
+//! Outside of quotes a backslash preserves the next character. A `#` at the beginning of a word
+//! begins a comment.
 //!
-//! [`unfinished`] takes apart what stands before a cursor, and [`quoted`] writes a name as a word: for completion.
+//! For completion, [`unfinished`] parses the text before a cursor, and [`quoted`] writes a name as
+//! a word.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::output::is_unprintable;
 
-/// Why a line cannot be taken apart.
+/// Reason why a line cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// It ends within quotes.
+    /// The line ends within quotes.
     #[error("the line ends before its closing {0}")]
     Open(char),
-    /// It ends with a backslash.
+    /// The line ends with a backslash.
     #[error("the line ends after a backslash")]
     Backslash,
-    /// `\x` without two hexadecimal digits.
+    /// `\x` is not followed by two hexadecimal digits.
     #[error("\\x needs two hexadecimal digits after it")]
     Hexadecimal,
 }
 
-/// The words of a line; none for an empty line or a comment.
+/// Returns the words of a line; none for an empty line or a comment.
 ///
 /// # Errors
-/// Quotes and escapes that are not finished.
+/// Quotes or escapes are incomplete.
 pub fn words(line: &[u8]) -> Result<Vec<OsString>, LineError> {
     let mut found = Vec::new();
     let mut bytes = line.iter().copied();
@@ -86,20 +88,21 @@ fn hexadecimal(bytes: &mut impl Iterator<Item = u8>) -> Result<u8, LineError> {
     Ok((high << 4) | low)
 }
 
-/// What stands before a cursor.
+/// Parsed text before a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// The words that are complete.
+    /// Complete words.
     pub words: Vec<OsString>,
-    /// Where the word begins that is being typed, quotes included.
+    /// Start of the word that is being typed, quotes included.
     pub start: usize,
-    /// That word, without quotes and escapes.
+    /// The word that is being typed, without quotes and escapes.
     pub word: Vec<u8>,
-    /// Whether it has quotes.
+    /// True if this word has quotes.
     pub is_quoted: bool,
 }
 
-/// Takes apart a line that may end anywhere. An escape of which only a part is there does not count. `None` in a comment.
+/// Parses a line that may end anywhere. An incomplete escape is ignored. Returns `None` in a
+/// comment.
 #[must_use]
 pub fn unfinished(line: &[u8]) -> Option<Unfinished> {
     let mut words = Vec::new();
@@ -142,7 +145,7 @@ pub fn unfinished(line: &[u8]) -> Option<Unfinished> {
     })
 }
 
-/// What an escape means of which this stands behind the backslash, and what follows it.
+/// Returns the value of an escape after the backslash, and the text that follows it.
 fn escape(rest: &[u8], in_quotes: bool) -> (Option<u8>, &[u8]) {
     match rest {
         [b'n', after @ ..] if in_quotes => (Some(b'\n'), after),
@@ -156,14 +159,14 @@ fn escape(rest: &[u8], in_quotes: bool) -> (Option<u8>, &[u8]) {
     }
 }
 
-/// Whether a name can only be written in double quotes: it is no text, or could drive a terminal.
+/// Returns whether a name needs double quotes: it is not text, or contains control characters.
 #[must_use]
 pub fn needs_quotes(name: &[u8]) -> bool {
     !std::str::from_utf8(name).is_ok_and(|text| !text.chars().any(is_unprintable))
 }
 
-/// A name as a word that means it: with backslashes where those do, else in double quotes, which are left open. Whatever could
-/// drive a terminal is an escape.
+/// Returns a word that means the name: with backslashes if these suffice, else in double quotes,
+/// which stay open. Control characters become escapes.
 #[must_use]
 pub fn quoted(name: &[u8], with_quotes: bool) -> String {
     match std::str::from_utf8(name) {
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_a_cursor() {
+    fn the_words_before_a_cursor_are_split() {
         type Case = (&'static [u8], &'static [&'static str], usize, &'static [u8]);
         let cases: [Case; 12] = [
             (b"", &[], 0, b""),

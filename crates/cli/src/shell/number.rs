@@ -1,4 +1,5 @@
-//! Numbers as xfs_io takes them: decimal, hexadecimal after `0x`, with K, M, G, T, P or E for powers of 1024.
+//! Numbers in the syntax of xfs_io: decimal, hexadecimal after `0x`, with K, M, G, T, P or E for
+//! powers of 1024.
 
 use std::str::FromStr;
 
@@ -22,7 +23,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// One byte, such as a pattern.
+/// A byte value, such as a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Byte(pub u8);
 

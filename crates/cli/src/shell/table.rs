@@ -1,7 +1,8 @@
-//! The one table of a session's words: their names, arguments, help, and what they do.
+//! The one table of shell commands: their names, arguments, help, and functions.
 //!
-//! A word is a type that derives [`clap::Args`] (its doc comment is the help text) and implements [`Word`]. Commands that
-//! only look at a volume are words as they are: [`Looking`] says which of their arguments is the path.
+//! A shell command is a type that derives [`clap::Args`] (its doc comment is the help text) and
+//! implements [`Word`]. Commands of the program that only read a volume are shell commands
+//! unchanged: [`Looking`] names their path argument.
 
 use std::ffi::OsString;
 
@@ -11,24 +12,25 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::Session;
 use crate::table::{Subcommand, refuse_as_json};
 
-/// A word of a session: its arguments are the type's fields.
+/// A shell command, whose arguments are the type's fields.
 pub trait Word: clap::Args {
-    /// Its name.
+    /// Name of the command.
     const NAME: &'static str;
-    /// Other names that do the same.
+    /// Alternative names of the command.
     const ALIASES: &'static [&'static str] = &[];
-    /// Whether it needs a volume that is open for writing.
+    /// True if the command needs a volume that is open for writing.
     const WRITES: bool = false;
 
-    /// Does it.
+    /// Executes the command.
     fn run(self, session: &mut Session<'_>) -> Result<()>;
 }
 
-/// A command that is a word too: it looks at the session's volume.
+/// A command of the program that is also a shell command: it reads the session's volume.
 pub trait Looking: Subcommand {
-    /// The argument that is a path here, and is the session's directory when it is left out, if it may be.
+    /// Name of the argument that is a path in the session; if optional, it defaults to the
+    /// session's directory.
     const PATHS: &'static str;
-    /// Whether it may be left out.
+    /// True if the path argument is optional.
     const OPTIONAL: bool;
 }
 
@@ -55,7 +57,7 @@ enum Kind {
 
 type RunWord = fn(&ArgMatches, &mut Session<'_>) -> Result<()>;
 
-/// The row of a word.
+/// Creates the row of a shell command.
 pub const fn word<W: Word>() -> Row {
     Row {
         name: W::NAME,
@@ -68,7 +70,7 @@ pub const fn word<W: Word>() -> Row {
     }
 }
 
-/// The row of a command that looks.
+/// Creates the row of a program command that reads.
 pub const fn looking<C: Looking>() -> Row {
     Row {
         name: C::NAME,
@@ -81,7 +83,7 @@ pub const fn looking<C: Looking>() -> Row {
     }
 }
 
-/// The row of a group of words.
+/// Creates the row of a group of commands.
 pub const fn group(name: &'static str, about: &'static str, rows: &'static [Row]) -> Row {
     Row {
         name,
@@ -113,7 +115,7 @@ fn run_looking<C: Looking>(matches: &ArgMatches, session: &mut Session<'_>) -> R
     Ok(())
 }
 
-/// All words as clap knows them.
+/// Builds clap's description of all shell commands.
 pub fn parser(rows: &'static [Row]) -> Command {
     let parser = Command::new("shell")
         .multicall(true)
@@ -133,13 +135,13 @@ fn add_rows(parent: Command, rows: &'static [Row]) -> Command {
             Kind::Group { about, rows } => add_rows(command.about(*about).subcommand_required(true), rows),
             Kind::Leaf { arguments, .. } => arguments(command),
         };
-        // Not -h: it is a size, or a file system's, in several words.
+        // Omit the short `-h`, which several commands use for sizes or file systems.
         let help = Arg::new("help").long("help").action(ArgAction::Help);
         parent.subcommand(command.arg(help.help("Print help")))
     })
 }
 
-/// Parses and does one line's words.
+/// Parses and executes one line's words.
 pub fn run(rows: &'static [Row], words: Vec<OsString>, session: &mut Session<'_>) -> Result<()> {
     let matches = parser(rows).try_get_matches_from(words)?;
     run_matched(rows, &matches, session)
@@ -166,7 +168,7 @@ fn run_matched(rows: &'static [Row], matches: &ArgMatches, session: &mut Session
     }
 }
 
-/// A line of help for each word, in the table's order: what is typed, and what it does.
+/// Returns the usage and description of each shell command, in the table's order.
 pub fn summary(rows: &'static [Row]) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut root = parser(rows);

@@ -1,7 +1,8 @@
-//! Where a session's lines come from: a person at a terminal, who has a line editor, or a pipe or file.
+//! Input lines of a session: from a terminal with a line editor, or from a pipe or file.
 //!
-//! The editor talks to the terminal itself, so that standard output carries nothing but results. Terminals that know
-//! nothing but text (`TERM=dumb`) get a prompt on standard error, and the system's own editing.
+//! The editor uses the terminal itself, so that standard output carries only results. Terminals
+//! that support only text (`TERM=dumb`) get a prompt on standard error, and the system's line
+//! editing.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal};
@@ -20,18 +21,18 @@ use super::interrupts::Interrupts;
 use crate::context::Context;
 use crate::output::terminal;
 
-/// Lines of a session.
+/// Source of a session's lines.
 #[derive(Debug)]
 pub(super) enum Lines<'a> {
-    /// Typed with the line editor.
+    /// A terminal with the line editor.
     Edited(Box<Edited<'a>>),
-    /// Typed at a terminal that cannot be edited on.
+    /// A terminal without support for editing.
     Typed,
-    /// From a pipe or file.
+    /// A pipe or file.
     Piped,
 }
 
-/// The line editor, and what it remembers.
+/// The line editor with its history.
 #[derive(Debug)]
 pub(super) struct Edited<'a> {
     context: &'a Context,
@@ -39,20 +40,20 @@ pub(super) struct Edited<'a> {
     history: Option<HistoryFile>,
 }
 
-/// What there is instead of a line, or one.
+/// Next input: a line, or another event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Line(Vec<u8>),
-    /// Ctrl-C: nothing is to be done.
+    /// Ctrl-C cleared the line.
     Cleared,
-    /// There are no more lines.
+    /// The input has no more lines.
     End,
     /// A signal ends the session.
     Signalled(i32),
 }
 
 impl<'a> Lines<'a> {
-    /// Those of standard input.
+    /// Creates the source for standard input.
     pub(super) fn of_input(
         context: &'a Context,
         surroundings: &Arc<Surroundings>,
@@ -61,7 +62,7 @@ impl<'a> Lines<'a> {
         if !io::stdin().is_terminal() {
             return Ok(Self::Piped);
         }
-        // The editor would fall back to standard output.
+        // Without a terminal, the editor would use standard output.
         let has_terminal = terminal::stdout_is_terminal()
             || OpenOptions::new().read(true).write(true).open("/dev/tty").is_ok();
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -92,12 +93,12 @@ impl<'a> Lines<'a> {
         Ok(Self::Edited(Box::new(edited)))
     }
 
-    /// Whether somebody sits at a terminal.
+    /// Returns whether the session is interactive.
     pub(super) const fn are_typed(&self) -> bool {
         !matches!(self, Self::Piped)
     }
 
-    /// The next line.
+    /// Returns the next line.
     pub(super) fn next(&mut self, prompt: &str, interrupts: &Interrupts) -> Result<Next> {
         let shown = matches!(self, Self::Typed).then_some(prompt);
         if let Some(signal) = interrupts.at_prompt(shown) {
@@ -109,7 +110,7 @@ impl<'a> Lines<'a> {
                 terminal::prompt(&prompt);
                 read_line()
             }
-            // No word runs while a line is waited for, and no prompt is printed.
+            // No command runs during the wait for a line, and no prompt is printed.
             Self::Piped => read_line(),
         }
     }
@@ -125,7 +126,7 @@ fn read_line() -> Result<Next> {
 }
 
 impl Edited<'_> {
-    /// Takes in the lines of earlier sessions.
+    /// Loads the lines of earlier sessions.
     fn recall(&mut self) {
         let Some(file) = &self.history else {
             return;
@@ -133,7 +134,7 @@ impl Edited<'_> {
         match file.load() {
             Ok(lines) => {
                 for line in lines {
-                    // What it does not take is not recalled.
+                    // A line that the editor refuses is skipped.
                     let _ = self.editor.history_mut().add_owned(line);
                 }
             }
@@ -153,7 +154,8 @@ impl Edited<'_> {
         }
     }
 
-    /// Keeps a line, unless it is empty, said before, or begins with a blank.
+    /// Keeps a line in the history, unless it is empty, repeats the last one, or begins with a
+    /// blank.
     fn remember(&mut self, line: &str) {
         let is_new = !line.trim().is_empty() && self.editor.add_history_entry(line).unwrap_or(false);
         if let Some(file) = self.history.as_ref().filter(|_| is_new)
@@ -163,7 +165,7 @@ impl Edited<'_> {
         }
     }
 
-    /// A session does not fail for its history.
+    /// Disables the history after an error, because a session must not fail for its history.
     fn give_up_history(&mut self, error: &anyhow::Error) {
         self.history = None;
         self.context.warn(format!(

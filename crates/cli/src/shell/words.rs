@@ -1,4 +1,4 @@
-//! The words of a session, in groups.
+//! The shell commands, in groups.
 
 pub mod attributes;
 pub mod data;
@@ -16,7 +16,7 @@ pub mod volume;
 use super::table::{Row, group, looking as command, word};
 use crate::commands;
 
-/// The table.
+/// Rows of the table of shell commands.
 pub const ROWS: &[Row] = &[
     command::<commands::ls::Ls>(),
     command::<commands::tree::Tree>(),

@@ -1,10 +1,10 @@
-//! Reads and writes that a signal ends while they wait for the other end of a pipe.
+//! Reads and writes of pipes that a signal can interrupt.
 //!
 //! Invariants:
-//! - A signal that comes before or during a read or write ends it. The action of the signal writes to a pipe that the read or
-//!   write polls, so no signal is lost between a check of a flag and the system call.
-//! - No call blocks after `poll`. A read returns what is there. A write goes to a descriptor of its own that does not block, or
-//!   has at most as many bytes as a pipe takes at once.
+//! - A signal before or during a read or write ends it. The signal handler writes to a pipe that
+//!   the read or write polls, so no signal is lost between a check of a flag and the system call.
+//! - No call blocks after `poll`. A read returns the available bytes. A write uses a non-blocking
+//!   descriptor of its own, or has at most as many bytes as a pipe accepts atomically.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, Read, Write};
@@ -21,15 +21,15 @@ use signal_hook::low_level::pipe;
 
 use super::{ALL, Cancelling};
 
-/// As many bytes as a pipe takes without waiting, if `poll` reports room (`PIPE_BUF`).
+/// Number of bytes that a pipe accepts without blocking if `poll` reports space (`PIPE_BUF`).
 const PIPE_BYTES_AT_ONCE: usize = 4096;
 
-/// Readable once a signal came.
+/// File that becomes readable after a signal.
 #[derive(Debug)]
 struct WakeUp(PipeReader);
 
 impl WakeUp {
-    /// Waits until the file is ready. A signal is an error.
+    /// Waits until the file is ready. Returns an error after a signal.
     fn wait(&self, file: &File, ready: PollFlags) -> io::Result<()> {
         loop {
             let mut waiting = [PollFd::new(file, ready), PollFd::new(&self.0, PollFlags::IN)];
@@ -49,26 +49,26 @@ impl WakeUp {
     }
 }
 
-/// See the module.
+/// An input whose reads a signal can interrupt.
 #[derive(Debug)]
 pub struct Input {
     file: File,
-    /// `None` if reads of the file wait for nobody.
+    /// `None` if reads of the file never block.
     wake_up: Option<WakeUp>,
 }
 
-/// How to write without blocking.
+/// Method of writing without blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
-    /// The descriptor does not block.
+    /// The descriptor is non-blocking.
     NonBlocking,
-    /// By `send`.
+    /// Writes use `send`.
     Socket,
-    /// Few bytes at once.
+    /// Each write has few bytes.
     Pieces,
 }
 
-/// See the module.
+/// An output whose writes a signal can interrupt.
 #[derive(Debug)]
 pub struct Output {
     file: File,
@@ -78,7 +78,7 @@ pub struct Output {
 
 impl Cancelling {
     fn wake_up(&mut self) -> Result<WakeUp> {
-        // A pipe: the server of a mount may not make sockets.
+        // Use a pipe, because the server of a mount may not create sockets.
         let (woken, wakes) = io::pipe()?;
         for signal in ALL {
             self.actions.push(pipe::register(signal, wakes.try_clone()?)?);
@@ -86,7 +86,8 @@ impl Cancelling {
         Ok(WakeUp(woken))
     }
 
-    /// Has signals end reads of this input, until `self` is dropped. A regular file is read as it is.
+    /// Makes signals interrupt reads of this input, until `self` is dropped. Reads of a regular
+    /// file are never interrupted.
     ///
     /// # Errors
     /// An error of the system call that fails.
@@ -96,7 +97,8 @@ impl Cancelling {
         Ok(Input { file, wake_up })
     }
 
-    /// Has signals end writes to this output, until `self` is dropped. `None` where writes wait for nobody.
+    /// Makes signals interrupt writes to this output, until `self` is dropped. Returns `None` if
+    /// writes never block.
     ///
     /// # Errors
     /// An error of the system call that fails.
@@ -105,14 +107,15 @@ impl Cancelling {
         let (file, means) = if kind.is_socket() {
             (file.try_clone()?, Means::Socket)
         } else if kind.is_fifo() {
-            // A description of its own: the flag of the one that others have stays as it is.
+            // Open a separate file description, because the flag of the shared one must stay
+            // unchanged.
             let own = OpenOptions::new()
                 .write(true)
                 .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
                 .open(format!("/proc/self/fd/{}", file.as_raw_fd()));
             match own {
                 Ok(own) => (own, Means::NonBlocking),
-                // The pipe may be another user's.
+                // The pipe may belong to another user.
                 Err(_) => (file.try_clone()?, Means::Pieces),
             }
         } else {

@@ -1,9 +1,9 @@
-//! The command line as clap knows it, made from the table of commands, and its parsing.
+//! clap's description of the command line, generated from the table of commands, and its parsing.
 //!
-//! As in btrfs-progs every unambiguous prefix of a group's or command's name will do: `buttress sub li`. A link with
-//! another program's name stands for a command (`mkfs.btrfs`).
+//! As in btrfs-progs, every unambiguous prefix of a group's or command's name is accepted:
+//! `buttress sub li`. A link with another program's name stands for a command (`mkfs.btrfs`).
 //!
-//! It leaves out the meaning of arguments: each command's type derives it.
+//! Left out: the meaning of arguments, which each command's type derives.
 
 use std::ffi::OsString;
 
@@ -23,16 +23,16 @@ Exit codes: 0 success, 1 failure or loss, 2 wrong command line. Some commands di
 `diff`: 0 equal, 1 different, 2 failure. `check`: 0 no findings, 1 findings, 2 failure.
 `scrub`: 2 nothing to resume or cancel, 3 uncorrectable errors. `replace`: 2 nothing to cancel.";
 
-/// How much of the command line is made at once.
+/// Extent of a generated description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// All of it, for help, documents and errors.
+    /// The whole description, for help, documents and errors.
     Whole,
-    /// Of commands only the name: the arguments of the one that is named are added when it is parsed.
+    /// Only the names of commands; the parser adds the arguments of the named command.
     Named,
 }
 
-/// The whole command line as clap knows it.
+/// Returns clap's description of the whole command line.
 pub fn command() -> Command {
     command_of(Extent::Whole)
 }
@@ -82,20 +82,20 @@ pub(crate) fn subcommand_named(parent: &Command, word: &str) -> Option<String> {
     }
 }
 
-/// Parses a command line, the program's name first.
+/// Parses a command line, which begins with the program's name.
 ///
-/// Describing every argument of every command takes longer than some commands run. The parser therefore does so only
-/// for help and errors, which show other commands too.
+/// Describing every argument of every command takes longer than some commands run. The parser
+/// therefore does so only for help and errors, which show other commands too.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<ArgMatches, clap::Error> {
     command_of(Extent::Named)
         .try_get_matches_from(arguments)
         .or_else(|_| command().try_get_matches_from(arguments))
 }
 
-/// Names of programs that are commands of this one, when it is called by them: through a link.
+/// Program names, for calls through a link, and their commands.
 const PROGRAMS: [(&str, &str); 1] = [("mkfs.btrfs", "mkfs")];
 
-/// A command line as if the program had been called by its own name.
+/// Converts a command line to one with the program's own name.
 pub(super) fn under_own_name(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let name = arguments
         .first()
@@ -107,7 +107,7 @@ pub(super) fn under_own_name(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if let Some((_, command)) = program {
         let version = |argument: &OsString| argument == "-V" || argument == "--version";
         if arguments.get(1).is_some_and(version) {
-            // By that name, `--version` asks for the version of the whole program.
+            // Under this name, `--version` means the version of the whole program.
             arguments = vec!["buttress".into(), "--version".into()];
         } else {
             arguments.insert(1, command.into());
@@ -121,7 +121,8 @@ mod tests {
     use super::*;
     use crate::globals::Globals;
 
-    /// The path of the command that a command line names, and its global flags; or that it is wrong.
+    /// Returns the path of the command that a command line names, and its global flags; `None` if
+    /// it is invalid.
     fn path_and_globals(line: &str) -> Option<(String, Globals)> {
         let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let matches = parse(&arguments).ok()?;
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(quiet("buttress subvolume list --quiet i"), Some(true));
         assert_eq!(quiet("buttress subvolume list -q i"), Some(false));
         assert_eq!(quiet("buttress ls -q i"), Some(true));
-        // -h is a size here, not help.
+        // `-h` selects a size format here, not help.
         assert!(path_and_globals("buttress ls -lh i").is_some());
         assert!(path_and_globals("buttress filesystem df -h i").is_some());
     }

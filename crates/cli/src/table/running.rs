@@ -1,10 +1,12 @@
-//! Runs the command that a command line names. It ends with an exit code or an error, and with JSON in one document.
+//! Execution of the command that a command line names. It ends with an exit code or an error, and
+//! with JSON in one document.
 //!
-//! A command for a path below a mount runs in the mount's server, by the same table ([`run_on_mount`]).
+//! A command for a path below a mount runs in the mount's server, by the same table
+//! ([`run_on_mount`]).
 //!
 //! Invariants:
-//! - With `--format json` standard output is one document, also of a command that fails.
-//! - A closed pipe is no failure, but what was lost before stays lost.
+//! - With `--format json` standard output is one document, even for a command that fails.
+//! - A closed pipe is no failure, but earlier losses remain losses.
 
 use std::ffi::OsString;
 
@@ -21,7 +23,7 @@ use crate::opening::Place;
 use crate::output::{events, json, stdout};
 use crate::progs;
 
-/// A command as a command line calls it.
+/// A command with its parsed command line.
 struct Called<'a> {
     run: RunFunction,
     trouble: u8,
@@ -66,7 +68,7 @@ impl<'a> Called<'a> {
     }
 }
 
-/// Parses and runs a command line, the program's name first.
+/// Parses and runs a command line, which begins with the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> End {
     let arguments = under_own_name(arguments.into_iter().collect());
     let matches = match parse(&arguments) {
@@ -132,7 +134,7 @@ pub(crate) fn run_on_mount(arguments: &[OsString], enter: impl FnOnce(bool) -> R
     ended(&context, called.trouble, result)
 }
 
-/// Whether a command line that is wrong has this flag with this value all the same.
+/// Returns whether an invalid command line still has this flag with this value.
 fn asks_for(arguments: &[OsString], flag: &str, value: &str) -> bool {
     let is_pair = |pair: &[OsString]| matches!(pair, [first, second] if first == flag && second == value);
     let joined = format!("{flag}={value}");
@@ -168,7 +170,7 @@ fn ended(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     end
 }
 
-/// Has standard output hold one document where a command failed that was to print JSON.
+/// Completes standard output to one document, if a JSON command failed.
 fn end_json(context: &Context, end: &End) {
     match end {
         End::Failed(_, error) if exit::is_broken_pipe(error) => {}
@@ -182,13 +184,13 @@ fn end_json(context: &Context, end: &End) {
     }
 }
 
-/// Ends standard output with the error of a command that failed.
+/// Completes standard output with the error of a failed command.
 fn failure_as_json(error: &anyhow::Error, code: u8) {
     let help = error.downcast_ref::<Advice>().map(ToString::to_string);
     exit::end_json(&exit::chain_text(error), help, code);
 }
 
-/// Ends standard output with the error of a command line that is wrong.
+/// Completes standard output with the error of an invalid command line.
 fn command_line_as_json(error: &clap::Error) {
     if error.use_stderr() {
         exit::end_json(&exit::command_line_text(error), None, exit::USAGE);
@@ -199,7 +201,7 @@ fn end_of(context: &Context, trouble: u8, result: Result<Outcome>) -> End {
     match result {
         Err(error) => match error.downcast::<clap::Error>() {
             Ok(error) => End::CommandLine(error),
-            // The reader went away: no failure, but what was lost before stays lost.
+            // The reader closed the pipe: this is no failure, but earlier losses remain losses.
             Err(error) if context.losses() > 0 && exit::is_broken_pipe(&error) => End::Code(trouble),
             Err(error) => End::Failed(trouble, error),
         },

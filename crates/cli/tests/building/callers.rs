@@ -1,4 +1,4 @@
-//! Who calls mkfs.btrfs, and how: systemd-repart and mkosi, with our program under that name.
+//! Tests with callers of mkfs.btrfs: systemd-repart and mkosi run this program under that name.
 
 use super::{deterministic, done, noise};
 use buttress_oracle::loop_device::Mount;
@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder in which our program has the name of mkfs.btrfs, and a tree to put into images.
+/// Prepares a folder in which this program has the name mkfs.btrfs, and a tree for the images.
 fn prepared() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let programs = folder.path().join("programs");
@@ -28,8 +28,9 @@ fn path_with(folder: &Path) -> std::ffi::OsString {
     std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&rest))).unwrap()
 }
 
-/// systemd-repart as it is installed: a disk image with a partition table, and the tree in a volume in its partition. The
-/// program that it starts is ours: mkfs.btrfs is found in our folder first.
+/// The installed systemd-repart builds a disk image with a partition table, with the tree in a
+/// volume in its partition. It runs this program, because the folder with mkfs.btrfs comes first in
+/// the path.
 #[test]
 fn systemd_repart_makes_a_disk_image_with_it() {
     if skips(any_missing(&[
@@ -43,7 +44,7 @@ fn systemd_repart_makes_a_disk_image_with_it() {
     }
     let (folder, tree) = prepared();
     let log = folder.path().join("calls");
-    // Says that it was called, and how.
+    // This script records its call and its arguments.
     let program = folder.path().join("programs/mkfs.btrfs");
     std::fs::remove_file(&program).unwrap();
     let real = folder.path().join("real");
@@ -81,7 +82,7 @@ fn systemd_repart_makes_a_disk_image_with_it() {
         String::from_utf8_lossy(&output.stderr)
     );
     println!("systemd-repart called mkfs.btrfs {}", calls.trim());
-    // The partition, by itself: our own reader finds it in the disk image.
+    // This program's own reader finds the partition in the disk image.
     let listing =
         super::support::stdout(&["ls", "-R", "--offset", "part=1", &format!("{}:/", disk.display())]);
     assert!(listing.contains("tool") && listing.contains("small"), "{listing}");
@@ -95,8 +96,9 @@ fn systemd_repart_makes_a_disk_image_with_it() {
     assert!(check.contains("no error found"), "{check}");
 }
 
-/// What systemd-repart 257 and mkosi 25 say to mkfs.btrfs: `-L LABEL -U UUID -r ROOT --compress … --subvol …`, on a file
-/// that is there and on a device, with an epoch for the same bytes.
+/// These are the arguments of systemd-repart 257 and mkosi 25 to mkfs.btrfs: `-L LABEL -U UUID -r
+/// ROOT --compress … --subvol …`, on an existing file and on a device, with an epoch for
+/// reproducible bytes.
 #[test]
 fn mkosi_s_and_newer_repart_s_words_are_taken() {
     if skips(any_missing(&["root", "kernel", "loop-devices", "losetup"])) {
@@ -127,7 +129,7 @@ fn mkosi_s_and_newer_repart_s_words_are_taken() {
         listing.contains("path usr") && listing.contains("path var"),
         "{listing}"
     );
-    // Least size, as mkosi's Minimize=guess has it measured.
+    // mkosi measures the smallest size for Minimize=guess.
     let least = folder.path().join("least.img");
     let mut shrunk = Command::new(&program);
     words(shrunk.args(["-q", "--shrink"]));

@@ -1,5 +1,6 @@
-//! A Debian root file system, unpacked by Debian's own tool: the same bytes from the directory as root, from an archive without
-//! root, and from a plan; again and again, from a copy in another order, with other workers, time zone, locale, umask and user.
+//! Tests with a Debian root file system, unpacked by Debian's own tool. The image has the same
+//! bytes from the directory as root, from an archive without root, and from a plan. It does not
+//! depend on directory order, workers, time zone, locale, umask or user.
 
 use super::{deterministic, done, mkfs, same_bytes, wanted};
 use buttress_oracle::loop_device::Mount;
@@ -11,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages that make a small system; what libboost-dev depends on is the many files.
+/// Packages of a small system; the dependencies of libboost-dev provide many files.
 const PACKAGES: [&str; 13] = [
     "base-files",
     "base-passwd",
@@ -28,7 +29,7 @@ const PACKAGES: [&str; 13] = [
     "tzdata",
 ];
 
-/// The folder with the packages: downloaded once for a folder of builds.
+/// Returns the folder with the packages, downloaded once per build folder.
 fn packages() -> Result<PathBuf, Missing> {
     if let Some(folder) = std::env::var_os("BUTTRESS_DEBIAN_PACKAGES") {
         return Ok(PathBuf::from(folder));
@@ -67,7 +68,7 @@ fn packages() -> Result<PathBuf, Missing> {
     Ok(folder)
 }
 
-/// Unpacks the packages, and does what their scripts would that matters here.
+/// Unpacks the packages, and performs the relevant actions of their scripts.
 fn unpack(packages: &Path, root: &Path) {
     std::fs::create_dir(root).unwrap();
     for entry in std::fs::read_dir(packages).unwrap() {
@@ -78,7 +79,7 @@ fn unpack(packages: &Path, root: &Path) {
     }
     let ping = ["usr/bin/ping", "bin/ping"].map(|name| root.join(name));
     let ping = ping.iter().find(|path| path.is_file()).unwrap();
-    // cap_net_raw, as its package sets it.
+    // The package sets the capability cap_net_raw.
     let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let name = "security.capability";
     rustix::fs::setxattr(ping, name, &capability, rustix::fs::XattrFlags::empty()).unwrap();
@@ -103,7 +104,7 @@ impl Debian {
         self.folder.path().join(name)
     }
 
-    /// What a command makes must be what the first one made.
+    /// Asserts that a command makes the same image as the first one.
     fn expect_same(&self, what: &str, command: &mut Command) {
         let image = self.path("again.img");
         done(command.arg(&image));
@@ -148,7 +149,7 @@ fn prepared() -> Option<Debian> {
 }
 
 #[test]
-fn a_debian_system_gives_the_same_bytes_from_directory_archive_and_plan_and_everywhere() {
+fn a_debian_system_has_the_same_bytes_from_every_kind_of_source() {
     let Some(debian) = prepared() else {
         return;
     };
@@ -173,7 +174,7 @@ fn a_debian_system_gives_the_same_bytes_from_directory_archive_and_plan_and_ever
     from_elsewhere(&debian);
 }
 
-/// An archive, read by nobody.
+/// Builds from an archive as the user nobody.
 fn from_an_archive_without_root(debian: &Debian) {
     let archive = debian.path("root.tar");
     let mut tar = Command::new("tar");
@@ -197,7 +198,7 @@ fn from_an_archive_without_root(debian: &Debian) {
         .uid(65_534)
         .gid(65_534);
     deterministic(&mut command);
-    // Folders of builds may be closed to others.
+    // The build folder may be inaccessible to other users.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(debian.folder.path(), open).unwrap();
     done(&mut command);
@@ -208,7 +209,7 @@ fn from_an_archive_without_root(debian: &Debian) {
     std::fs::remove_file(archive).unwrap();
 }
 
-/// The plan of the image, with its contents in the image, and in the directory.
+/// Builds from the plan of the image, with contents in the image, and in the directory.
 fn from_plans(debian: &Debian) {
     let mut plan = Command::new(env!("CARGO_BIN_EXE_buttress"));
     let plan = done(plan.arg("manifest").arg(&debian.first)).stdout;
@@ -228,7 +229,7 @@ fn from_plans(debian: &Debian) {
     }
 }
 
-/// The same directory again, and a copy of it, elsewhere.
+/// Builds from the same directory again, and from a copy of it elsewhere.
 fn from_elsewhere(debian: &Debian) {
     for workers in ["1", "2", "8"] {
         debian.expect_same(workers, debian.of_directory().args(["--workers", workers]));
@@ -248,7 +249,8 @@ fn from_elsewhere(debian: &Debian) {
         .arg(&debian.root);
     deterministic(&mut masked);
     debian.expect_same("another umask", &mut masked);
-    // On another file system, and made in another order: so directories come in another.
+    // On another file system and with another creation order, directories list their entries in
+    // another order.
     let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap();
     let copy = elsewhere.path().join("copy");
     std::fs::create_dir(&copy).unwrap();

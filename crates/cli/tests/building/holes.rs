@@ -1,4 +1,4 @@
-//! Sizes of images follow what is stored, not how long files seem.
+//! Tests that image sizes follow the stored data, not the apparent sizes of files.
 
 use super::{done, mkfs, noise};
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 const STORED_BYTES: usize = 70_000;
 
-/// Makes a file of 64 GiB that is a hole except for some noise, and a file of this noise alone. Archives both
-/// directories too.
+/// Creates a file of 64 GiB that is a hole except for some noise, and a file of this noise alone.
+/// Also archives both directories.
 fn fill(folder: &Path) {
     let bytes = noise(1, STORED_BYTES);
     for name in ["holes", "plain"] {
@@ -44,7 +44,7 @@ fn a_hole_makes_no_image_larger() {
         assert_eq!(holes, plain, "{option}");
         size_of(&["-b", "64M", option], &format!("holes{suffix}"));
     }
-    // A plan whose contents are in an image: they count by what the image stores.
+    // The contents of this plan are in an image, so they count by their stored size.
     let [holes, plain] = ["holes", "plain"].map(|name| {
         let base = folder.path().join(format!("{name}.img"));
         done(mkfs().arg("--rootdir").arg(folder.path().join(name)).arg(&base));

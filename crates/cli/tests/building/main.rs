@@ -1,5 +1,5 @@
-//! Images that `buttress mkfs` builds, beside the kernel, btrfs-progs and who else calls mkfs.btrfs: what is in them, that they
-//! are sound, and that they are the same bytes each time.
+//! Tests of images that `buttress mkfs` builds, compared with the kernel, btrfs-progs and other
+//! callers of mkfs.btrfs: their content, their soundness, and their reproducible bytes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -23,16 +23,17 @@ use buttress_oracle::manifest::{self, Manifest};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The latest time of all volumes here.
+/// Latest time in all volumes of these tests.
 const EPOCH: i64 = 1_700_000_000;
 
-/// The uuid of all volumes on one device here.
+/// Uuid of all volumes on one device in these tests.
 const UUID: &str = "12345678-1234-1234-1234-123456789abc";
 
-/// That of volumes on several: the kernel mounts no such volume beside another one of the same uuid.
+/// Uuid of volumes on several devices: the kernel does not mount such a volume beside another one
+/// with the same uuid.
 const UUID_OF_SEVERAL: &str = "12345678-1234-1234-1234-123456789abd";
 
-/// `buttress mkfs`, quiet, with all that makes the same bytes each time.
+/// Returns a quiet `buttress mkfs` command with all options for reproducible bytes.
 fn mkfs() -> Command {
     mkfs_of(UUID)
 }
@@ -50,7 +51,7 @@ fn deterministic(command: &mut Command) {
         .env("DETERMINISTIC_SEED", "1");
 }
 
-/// Runs a command that must end with 0.
+/// Runs a command that must exit with 0.
 fn done(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     assert!(
@@ -62,7 +63,7 @@ fn done(command: &mut Command) -> Output {
     output
 }
 
-/// Bytes that compress somewhat, other ones for each seed.
+/// Returns moderately compressible bytes, different for each seed.
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = |_| {
@@ -72,7 +73,8 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(step).collect()
 }
 
-/// What an image of a directory is to hold: all but times of reading and of change, and no time later than the epoch.
+/// Returns the expected content of an image of a directory: everything except access and change
+/// times, with no time later than the epoch.
 fn wanted(tree: &Path) -> Manifest {
     let mut wanted = manifest::of_directory(tree).unwrap();
     for entry in wanted.values_mut() {
@@ -82,7 +84,7 @@ fn wanted(tree: &Path) -> Manifest {
     wanted
 }
 
-/// Whether two files hold the same bytes.
+/// Returns whether two files have the same bytes.
 fn same_bytes(one: &Path, other: &Path) -> bool {
     Command::new("cmp")
         .arg("--silent")

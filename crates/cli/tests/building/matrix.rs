@@ -1,5 +1,5 @@
-//! The flags that mkfs.btrfs has, too, any two of them together: the kernel mounts what comes of them, both checks find it
-//! clean, and it holds what the source holds.
+//! Tests of all pairs of the flags that mkfs.btrfs also has: the kernel mounts the resulting
+//! volumes, both checks find them clean, and they have the content of the source.
 
 use super::{UUID, UUID_OF_SEVERAL, done, mkfs_of, noise, wanted};
 use buttress_oracle::btrfs_check::btrfs_check;
@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Groups of flags, of which one each is chosen. The first of each is what nobody has to say.
+/// Groups of flags; each case has one flag of each group. The first one of each group is the
+/// default.
 const GROUPS: [&[&[&str]]; 9] = [
     &[&[], &["-n", "4096"], &["-n", "65536"]],
     &[
@@ -62,7 +63,7 @@ const GROUPS: [&[&[&str]]; 9] = [
     &[&[], &["-L", "a label", "-K"]],
 ];
 
-/// More devices than one, with the profiles that need them.
+/// Flags for several devices, with the profiles that need them.
 const ON_SEVERAL: [&[&str]; 5] = [
     &["-d", "raid0", "-m", "raid1"],
     &["-d", "raid1", "-m", "raid1", "--compress", "zstd"],
@@ -72,11 +73,11 @@ const ON_SEVERAL: [&[&str]; 5] = [
 ];
 
 fn goes(row: &[usize]) -> bool {
-    // Mixed block groups have nodes of one sector.
+    // Mixed block groups require nodes of one sector.
     row[3] != 4 || row[0] == 1 || row[0] == 0
 }
 
-/// Rows in which any two choices of different groups come together.
+/// Returns cases that cover every pair of choices from different groups.
 fn pairwise() -> Vec<Vec<usize>> {
     let mut open = Vec::new();
     for (one, choices) in GROUPS.iter().enumerate() {
@@ -91,7 +92,7 @@ fn pairwise() -> Vec<Vec<usize>> {
     };
     let mut random = buttress_oracle::content::Random::new(17);
     let mut rows = Vec::new();
-    // What is left at the end does not go together.
+    // The remaining pairs are incompatible.
     while rows.len() < 60 {
         let mut best: (usize, Vec<usize>) = (0, Vec::new());
         for _ in 0..200 {
@@ -99,7 +100,7 @@ fn pairwise() -> Vec<Vec<usize>> {
                 .iter()
                 .map(|choices| random.below(choices.len() as u64) as usize)
                 .collect();
-            // One that is still missing, so that each row is of use.
+            // Begin with a missing pair, so that each case adds coverage.
             if let Some(pair) = open.get(random.below(open.len().max(1) as u64) as usize) {
                 row[pair.0.0] = pair.0.1;
                 row[pair.1.0] = pair.1.1;
@@ -123,7 +124,7 @@ fn pairwise() -> Vec<Vec<usize>> {
     rows
 }
 
-/// A tree with something of each kind.
+/// Fills a tree with every kind of file.
 fn fill(top: &Path) {
     let path = |name: &str| top.join(name);
     for directory in ["d", "d/e", "d/e/deep", "empty"] {
@@ -195,7 +196,7 @@ impl Source {
         Self { folder, tree, wanted }
     }
 
-    /// Makes a volume, and has the kernel and both checks look at it.
+    /// Creates a volume, and verifies it with the kernel and both checks.
     fn try_row(&self, name: &str, flags: &[&str], devices: usize) {
         let images: Vec<PathBuf> = (0..devices)
             .map(|number| self.folder.path().join(format!("{name}-{number}.img")))
@@ -212,10 +213,10 @@ impl Source {
         mount.close().unwrap();
         let mut wanted = self.wanted.clone();
         if flags.contains(&"default:new") {
-            // A subvolume that the source does not have.
+            // The source does not have this subvolume.
             assert!(found.remove(&b"new"[..]).is_some(), "{flags:?}");
         }
-        // Links of one file in two subvolumes are two files.
+        // Links to one file from two subvolumes become two files.
         if flags.contains(&"--subvol") {
             for manifest in [&mut found, &mut wanted] {
                 for path in [&b"large"[..], b"d/e/linked", b"d/f3", b"d/f3-again"] {
@@ -243,7 +244,7 @@ impl Source {
 }
 
 #[test]
-fn any_two_flags_that_mkfs_btrfs_has_give_what_the_kernel_and_the_checks_accept() {
+fn all_pairs_of_flags_of_mkfs_btrfs_give_sound_volumes() {
     if skips(any_missing(&[
         "root",
         "kernel",

@@ -1,4 +1,4 @@
-//! `--reflink`: images that share their files' blocks with the directory that they are made of.
+//! Tests of `--reflink`: images that share file blocks with their source directory.
 
 use super::{done, mkfs, noise, same_bytes};
 use buttress_oracle::btrfs_check::btrfs_check;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How much the tree below has that can be shared.
+/// Shareable bytes in the tree below.
 const SHARED_BYTES: u64 = 20 << 20;
 
 fn fill(tree: &Path) {
@@ -27,19 +27,19 @@ fn fill(tree: &Path) {
     sparse.write_all_at(&noise(6, 10), (3 << 20) - 10).unwrap();
 }
 
-/// Writes all that is dirty of one file system. Other file systems of the machine may hang.
+/// Writes all dirty data of one file system, because other file systems of the machine may hang.
 fn sync(mount: &Path) {
     rustix::fs::syncfs(File::open(mount).unwrap()).unwrap();
 }
 
-/// How many bytes of a file system are in use, once all is written.
+/// Returns the used bytes of a file system after a sync.
 fn used(mount: &Path) -> u64 {
     sync(mount);
     let state = rustix::fs::statvfs(mount).unwrap();
     (state.f_blocks - state.f_bfree) * state.f_frsize
 }
 
-/// A volume on a loop device, mounted.
+/// Mounts a new volume on a loop device.
 fn host() -> (tempfile::TempDir, Mount) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = folder.path().join("host.img");
@@ -87,7 +87,7 @@ fn an_image_that_shares_blocks_has_the_same_bytes_and_takes_next_to_no_space() {
         assert!(same_bytes(&copied, &shared), "{words:?}");
         btrfs_check(&[shared]).unwrap();
     }
-    // What is written to a source goes elsewhere.
+    // Writes to a source go to another place.
     File::options()
         .write(true)
         .open(tree.join("large"))
@@ -103,7 +103,7 @@ fn an_image_that_shares_blocks_has_the_same_bytes_and_takes_next_to_no_space() {
 }
 
 #[test]
-fn blocks_that_cannot_be_shared_are_an_error_and_leave_no_volume() {
+fn failed_sharing_of_blocks_leaves_no_volume() {
     if skips(kernel_missing()) {
         return;
     }
@@ -139,7 +139,7 @@ fn blocks_that_cannot_be_shared_are_an_error_and_leave_no_volume() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("of single and dup only"), "{error}");
     assert!(!two[0].exists() && !two[1].exists(), "{error}");
-    // Blocks that are written in place are nobody else's.
+    // Blocks of nodatacow files cannot be shared.
     let in_place = mount.path().join("in place");
     File::create(&in_place).unwrap();
     done(Command::new("chattr").arg("+C").arg(&in_place));

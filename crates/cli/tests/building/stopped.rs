@@ -1,4 +1,4 @@
-//! SIGINT while an image is built from a pipe, and sources that are cut off: no image is left behind.
+//! Tests of SIGINT during a build from a pipe, and of truncated sources: no image remains.
 
 use super::{mkfs, noise};
 use std::io::Write;
@@ -30,7 +30,7 @@ fn an_interrupted_or_cut_off_build_leaves_no_image() {
         let mut input = child.stdin.take().unwrap();
         input.write_all(half).unwrap();
         if interrupted {
-            // The pipe stays open: the command waits for more when the signal comes.
+            // The pipe stays open, so the command waits for input when the signal arrives.
             let process = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(200));
             rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();

@@ -1,4 +1,4 @@
-//! The command line itself: flags, prefixes, help, exit codes, and what is no volume.
+//! Tests of the command line: flags, prefixes, help, exit codes, and files that are no volume.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -23,7 +23,7 @@ fn global_flags_stand_before_and_after_the_command() {
         stdout(&["subvolume", "list", image, "--format", "json"]),
         expected
     );
-    // The last one counts.
+    // The last value counts.
     assert_eq!(
         stdout(&["--format", "text", "subvolume", "list", "--format", "json", image]),
         expected
@@ -93,7 +93,7 @@ fn man_pages_and_completions_know_every_command() {
 }
 
 #[test]
-fn what_is_no_volume_is_refused_with_a_reason() {
+fn files_without_a_volume_are_refused_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = directory.path().join(name);
@@ -129,7 +129,7 @@ fn what_is_no_volume_is_refused_with_a_reason() {
     assert_eq!(failure(&["ls", "/nowhere/at/all.img"]).0, 1);
 }
 
-/// Where the bytes `needle` lie in the image.
+/// Returns the offsets of the bytes `needle` in the image.
 fn places_of(needle: &[u8]) -> Vec<u64> {
     let whole = fs::read(image()).unwrap();
     let mut places = Vec::new();
@@ -165,14 +165,14 @@ fn what_is_lost_is_reported_and_the_rest_is_read() {
         error.contains("/home/plain/text") && error.contains("4096"),
         "{error}"
     );
-    // The archive is whole, and says that something is missing from it.
+    // The archive is complete, and the command reports the loss.
     let output = buttress(&["tar", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         output.stdout.len(),
         buttress(&["tar", image().to_str().unwrap()]).stdout.len()
     );
-    // As rescue=ignoredatacsums wants it, the bytes are given as they are.
+    // With rescue=ignoredatacsums, the command prints the damaged bytes.
     let output = buttress(&["cat", "--rescue", "ignoredatacsums", &damaged]);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(&output.stdout[4096 + 100..4096 + 103], b"rot");

@@ -1,12 +1,13 @@
-//! The sessions in README.md and docs/ are run, and must print what is shown.
+//! Runs the sessions in README.md and docs/, whose output must match the documents.
 //!
-//! A fence of the kind `console` is a session: lines that begin with `$ ` are given to a shell, in a directory that has what
-//! the documents presuppose, and what follows each is what it prints. There `…` stands for anything within a line, a line that
-//! is nothing but `…` for any lines, and dates as `ls` prints them for any date. Lines behind a prompt of `buttress shell` are
-//! typed at a terminal.
+//! A fence of the kind `console` is a session. Lines that begin with `$ ` are commands for a shell,
+//! in a directory with the files that the documents assume. The lines after a command are its
+//! output. In the output, `…` matches anything within a line, a line that is only `…` matches any
+//! lines, and dates in the format of `ls` match any date. Lines after a prompt of `buttress shell`
+//! are typed at a terminal.
 //!
-//! `console,norun` is not run; the line before its fence says why, as `<!-- not run: … -->`. Sessions in fences of other
-//! kinds are refused, so that none escapes.
+//! `console,norun` is not run; the line before its fence gives the reason, as `<!-- not run: …
+//! -->`. The test refuses sessions in fences of other kinds, so that it misses none.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -25,7 +26,7 @@ use std::process::{Command, Stdio};
 
 use pty::Terminal;
 
-/// The time at which everything was made.
+/// Time of all files and volumes in the sessions.
 const EPOCH: &str = "1763706660";
 
 /// A session in a document.
@@ -34,13 +35,13 @@ struct Session {
     lines: Vec<String>,
 }
 
-/// A command of a session, what is typed into it, and what it prints.
+/// A command of a session, its typed input, and its output.
 struct Step {
     command: String,
     shown: Vec<String>,
 }
 
-/// README.md and everything below docs.
+/// Returns README.md and everything below docs.
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = vec![root.join("README.md")];
@@ -59,7 +60,7 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The sessions of a document that are to be run; `faults` get what is wrong with others.
+/// Returns the sessions of a document to run; `faults` receives the problems of others.
 fn sessions(path: &Path, faults: &mut Vec<String>) -> Vec<Session> {
     let text = fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -111,7 +112,7 @@ fn steps(session: &Session) -> Vec<Step> {
     steps
 }
 
-/// The directory in which sessions are run.
+/// The directory of the sessions.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -142,7 +143,7 @@ impl Home {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What the documents presuppose.
+    /// Creates the files that the documents assume.
     fn new() -> Self {
         let home = Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
         let path = |name: &str| home.0.path().join(name);
@@ -158,12 +159,12 @@ impl Home {
         assert_eq!(made, "");
         fs::copy(path("backup.img"), path("damaged.img")).unwrap();
         let damaged = File::options().write(true).open(path("damaged.img")).unwrap();
-        // The magic of the superblock.
+        // This offset is the magic of the superblock.
         damaged.write_all_at(b"x", (64 << 10) + 0x40).unwrap();
         home
     }
 
-    /// What a step prints.
+    /// Returns the output of a step.
     fn print(&self, step: &Step) -> String {
         let typed: Vec<(&str, &str)> = step.shown.iter().filter_map(|line| typed(line)).collect();
         if !step.command.starts_with("buttress shell ") || typed.is_empty() {
@@ -175,18 +176,18 @@ impl Home {
             terminal.expect(prompt);
             terminal.send(&format!("{line}\n"));
         }
-        // A bar that shows how far a word is, taken away.
+        // Remove the progress bar of a command.
         terminal.finish().1.replace("\r\x1b[K", "").replace('\r', "")
     }
 }
 
-/// The prompt and what is typed behind it.
+/// Splits a line into its prompt and the typed text.
 fn typed(line: &str) -> Option<(&str, &str)> {
     let end = line.find("> ").filter(|_| line.starts_with('/'))? + 2;
     Some((&line[..end], &line[end..]))
 }
 
-/// What `plan.toml` says.
+/// Content of `plan.toml`.
 const PLAN: &str = r#"manifest = 1
 
 [[subvolume]]
@@ -202,7 +203,7 @@ of = "/home"
 read-only = true
 "#;
 
-/// Makes `backup.img`.
+/// Script that creates `backup.img`.
 const SCRIPT: &str = "\
 subvolume create /home
 mkdir /home/plain /home/letters
@@ -225,7 +226,7 @@ chown -R 0:0 /home
 snapshot -r /home /home-tuesday
 ";
 
-/// A line with dates as `ls` prints them replaced.
+/// Replaces dates in the format of `ls` in a line.
 fn without_dates(line: &str) -> String {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let words: Vec<&str> = line.split(' ').collect();
@@ -233,7 +234,7 @@ fn without_dates(line: &str) -> String {
     let Some(month) = words.iter().position(|word| is_month(word)) else {
         return line.to_owned();
     };
-    // A day of one digit, and a year, have a blank more before them.
+    // A day of one digit, and a year, have an additional blank before them.
     let rest = words[month + 1..].iter().filter(|word| !word.is_empty()).skip(2);
     let mut kept: Vec<&str> = words[..month].to_vec();
     kept.push("DATE");
@@ -264,7 +265,7 @@ fn is_like(shown: &str, printed: &str) -> bool {
     true
 }
 
-/// Whether lines are those that are shown.
+/// Returns whether the printed lines match the shown ones.
 fn are_like(shown: &[String], printed: &[&str]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
@@ -287,7 +288,7 @@ fn sessions_in_the_documents_are_as_they_are_shown() {
         if sessions.is_empty() {
             continue;
         }
-        // A document's sessions follow each other.
+        // All sessions of a document run in one directory, in order.
         let home = Home::new();
         for session in sessions {
             for step in steps(&session) {
@@ -320,7 +321,7 @@ fn sessions_in_the_documents_are_as_they_are_shown() {
 }
 
 #[test]
-fn what_is_shown_may_leave_out_what_differs() {
+fn shown_lines_may_omit_differences() {
     for (shown, printed, expected) in [
         ("a", "a", true),
         ("a", "b", false),

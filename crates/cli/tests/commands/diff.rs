@@ -1,4 +1,4 @@
-//! What `diff` tells of snapshots and of volumes: moves, and that what is shared is rightly not looked at.
+//! Tests of `diff` on snapshots and volumes: moves, and correctness of skipping shared parts.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use support::{Volume, buttress, stdout};
 
-/// Has a session do these lines.
+/// Executes these lines in a session.
 fn session(image: &str, lines: &[String]) {
     let mut words = vec!["shell", "-w", image];
     for line in lines {
@@ -29,7 +29,7 @@ fn lines(text: &str) -> Vec<String> {
     text.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// The document of a comparison, and the exit code.
+/// Returns the document of a comparison, and the exit code.
 fn differences(old: &str, new: &str, options: &[&str]) -> (Vec<Value>, i32) {
     let words = [&["diff", "--format", "json"], options, &[old, new]].concat();
     let output = buttress(&words);
@@ -97,7 +97,7 @@ fn moves_between_snapshots_are_told_as_moves() {
             "path": "renamed", "change": "moved", "old_path": "alone", "type": "file", "aspects": ["mode"],
         })
     );
-    // And back.
+    // Compare in the opposite direction, too.
     assert!(text(&new, &old, &ignore).contains("moved           other/moved -> dir\n"));
 }
 
@@ -126,7 +126,7 @@ fn moves_between_volumes_are_told_by_content() {
                     added           none\n\
                     removed         other\n";
     assert_eq!(text(&one.inside("/t"), &other.inside("/t"), &ignore), expected);
-    // A directory of the host is another volume.
+    // A directory of the host counts as another volume.
     let copy = tempfile::tempdir().unwrap();
     let copied = copy.path().join("t");
     stdout(&["cp", "-a", &other.inside("/t"), copied.to_str().unwrap()]);
@@ -137,7 +137,7 @@ fn moves_between_volumes_are_told_by_content() {
     );
 }
 
-/// Pseudo-random numbers, the same for each seed.
+/// Deterministic pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -150,7 +150,7 @@ impl Random {
     }
 }
 
-/// A tree that is changed at random: which names there are.
+/// Model of a randomly changed tree: its existing names.
 struct Model {
     random: Random,
     directories: Vec<String>,
@@ -162,7 +162,7 @@ impl Model {
     fn new_name(&mut self) -> String {
         self.count += 1;
         let index = self.random.below(self.directories.len());
-        // Letters in any order, so that new names come before old ones, too.
+        // Letters in any order make new names sort before old ones, too.
         let letter = char::from(b'a' + self.random.below(26) as u8);
         format!("{}/{letter}{}", self.directories[index], self.count)
     }
@@ -171,7 +171,7 @@ impl Model {
         (!self.files.is_empty()).then(|| self.random.below(self.files.len()))
     }
 
-    /// A directory other than the root.
+    /// Returns a random directory other than the root.
     fn any_directory(&mut self) -> Option<usize> {
         (self.directories.len() > 1).then(|| 1 + self.random.below(self.directories.len() - 1))
     }
@@ -191,7 +191,7 @@ impl Model {
         }
     }
 
-    /// A line for the session, or none where there is nothing to change.
+    /// Returns a line for the session, or `None` if nothing can be changed.
     fn line(&mut self) -> Option<String> {
         let name = self.new_name();
         Some(match self.random.below(16) {
@@ -245,18 +245,18 @@ impl Model {
                 format!("chmod 0{}00 {}", 4 + self.random.below(4), self.files[index])
             }
             14 => {
-                // One file takes the place of another.
+                // One file replaces another.
                 let (from, to) = (self.any_file()?, self.any_file()?);
                 if from == to {
                     return None;
                 }
                 let (from, to) = (self.files[from].clone(), self.files[to].clone());
                 self.files.retain(|path| *path != from);
-                // In two steps: names of one file are not moved onto each other.
+                // Remove the target first, because mv refuses two names of one file.
                 format!("rm {to}\nmv -T {from} {to}")
             }
             _ => {
-                // Directories change places, or a directory and a file.
+                // Exchange two directories, or a directory and a file.
                 let (one, other) = (self.any_directory()?, self.any_file()?);
                 let (one, other) = (self.directories[one].clone(), self.files[other].clone());
                 if other.starts_with(&format!("{one}/")) {
@@ -271,7 +271,7 @@ impl Model {
     }
 }
 
-/// All paths below a directory of a volume.
+/// Returns all paths below a directory of a volume.
 fn paths(root: &str) -> BTreeSet<String> {
     let document: Value = serde_json::from_str(&stdout(&["tree", "--format", "json", root])).unwrap();
     let entries = document["tree"].as_array().unwrap();
@@ -281,7 +281,7 @@ fn paths(root: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a comparison says, applied to the names of the old side, gives the names of the new one.
+/// Applies the differences to the names of the old side, which must give the names of the new side.
 fn apply(old: &BTreeSet<String>, found: &[Value]) -> BTreeSet<String> {
     let of = |found: &Value, key: &str| found[key].as_str().unwrap().to_owned();
     let is = |found: &&Value, change: &str| found["change"] == change;
@@ -299,7 +299,7 @@ fn apply(old: &BTreeSet<String>, found: &[Value]) -> BTreeSet<String> {
         .iter()
         .filter(|path| !removed.contains(*path))
         .map(|path| {
-            // The deepest directory on the way that was moved decides.
+            // The deepest moved directory on the path decides.
             let way = moved
                 .iter()
                 .filter(|(from, _)| *path == *from || path.starts_with(&format!("{from}/")));
@@ -318,10 +318,10 @@ fn apply(old: &BTreeSet<String>, found: &[Value]) -> BTreeSet<String> {
     new
 }
 
-/// Random changes with snapshots between: what is found by what they share is what a look at everything finds, and it
-/// explains every name.
+/// Random changes with snapshots between them: the comparison that skips shared parts must equal
+/// the full comparison, and must explain every name.
 #[test]
-fn what_is_shared_is_the_same() {
+fn skipping_shared_parts_gives_the_full_comparison() {
     const SNAPSHOTS: usize = 4;
     for seed in buttress_oracle::seeds::seeds("cli::diff", "BUTTRESS_SEED", &Vec::from_iter(1..=6)) {
         let volume = Volume::copy();

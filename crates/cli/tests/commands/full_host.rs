@@ -1,7 +1,8 @@
-//! Commands whose host becomes full at a moment that a seed chooses. The error is the system's, nothing hangs, old
-//! content stays, and the volume is clean. With space again, the same command succeeds.
+//! Tests of commands whose host becomes full at a point that a seed chooses. The error is the
+//! system's, nothing hangs, old content stays, and the volume is clean. With free space, the same
+//! command succeeds.
 //!
-//! `BUTTRESS_FULL_HOST_SEED` chooses the moments.
+//! `BUTTRESS_FULL_HOST_SEED` chooses the points.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -21,10 +22,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The host's size where it is not full.
+/// Size of a host with enough space, in bytes.
 const HOST_BYTES: u64 = 600 << 20;
 
-/// How often each command meets a full host.
+/// Number of full hosts that each command meets.
 const ROUNDS: u64 = 3;
 
 const NO_SPACE: &str = "No space left on device";
@@ -44,7 +45,7 @@ fn run(program: &str, words: &[&str]) -> Output {
     output
 }
 
-/// A file system in memory that a test makes smaller. Files beside it are on another one.
+/// A file system in memory that a test can shrink. The folder `beside` is on another file system.
 struct Host {
     beside: tempfile::TempDir,
     at: tempfile::TempDir,
@@ -93,11 +94,11 @@ impl Drop for Host {
 /// A command on a full host.
 struct Job {
     name: &'static str,
-    /// Makes what it reads and changes.
+    /// Creates the command's inputs.
     prepare: fn(&Host),
-    /// The command line, with `{host}` and `{beside}` for the two folders.
+    /// Command line, with `{host}` and `{beside}` for the two folders.
     words: &'static [&'static str],
-    /// The image that holds `old` before and afterwards, and other devices of the volume.
+    /// Image that contains `old` before and after the command, and other devices of the volume.
     image: Option<&'static str>,
     devices: &'static [&'static str],
 }
@@ -113,7 +114,7 @@ fn volume_with_old(host: &Host) {
     fs::write(host.beside("new"), noise(2, 20 << 20)).unwrap();
 }
 
-/// A directory and an archive with the same files.
+/// Creates a directory and an archive with the same files.
 fn tree(host: &Host) {
     fs::create_dir(host.beside("tree")).unwrap();
     for number in 0..4 {
@@ -150,10 +151,10 @@ fn mirrored(host: &Host) {
     sound(&["cp", "--device", &second, &host.beside("old"), &target]);
 }
 
-/// The second device lost most of what it held: its image has holes there.
+/// Creates a mirror whose second device lost most of its data: its image has holes there.
 fn damaged(host: &Host) {
     mirrored(host);
-    // Between the places of superblocks.
+    // The range is between two superblocks.
     let range = ["-p", "-o", "68M", "-l", "80M"];
     run("fallocate", &[&range[..], &[&host.path("w.img")]].concat());
 }
@@ -191,7 +192,7 @@ const WRITERS: [Job; 3] = [
     },
 ];
 
-/// Commands that make an image or a stream.
+/// Commands that create an image or a stream.
 const MAKERS: [Job; 3] = [
     maker(
         "mkfs -r",
@@ -274,7 +275,7 @@ impl Job {
         buttress(&words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// The volume is clean, and holds what it held.
+    /// Asserts that the volume is clean and has its old content.
     fn expect_sound(&self, host: &Host, devices: &[&str], what: &str) {
         let Some(image) = self.image else { return };
         let devices: Vec<String> = devices.iter().map(|device| host.path(device)).collect();
@@ -289,7 +290,7 @@ impl Job {
         assert!(old.stdout == fs::read(host.beside("old")).unwrap(), "{what}: old");
     }
 
-    /// A run on a host with this much space, and another one with enough.
+    /// Runs the command on a host with this much space, then on one with enough space.
     fn meet_full_host(&self, limit: u64) -> String {
         let host = Host::new();
         (self.prepare)(&host);
@@ -313,7 +314,7 @@ impl Job {
         format!("exit {}, then 0", failed.status.code().unwrap())
     }
 
-    /// Returns how much space the command takes on a host with enough space.
+    /// Returns the space that the command takes on a host with enough space.
     fn taken(&self) -> u64 {
         let host = Host::new();
         (self.prepare)(&host);
@@ -337,7 +338,7 @@ fn commands_on_full_hosts_fail_in_order_and_succeed_with_space() {
     let jobs = WRITERS.into_iter().chain(MAKERS).chain(REPAIRERS);
     for job in jobs {
         let taken = job.taken();
-        // Beside the host's own rounding.
+        // The limit exceeds the host's own rounding.
         assert!(taken > 1 << 20, "{} takes {taken} bytes", job.name);
         for _ in 0..ROUNDS {
             let limit = random.below(taken - (taken >> 3));
@@ -350,7 +351,8 @@ fn commands_on_full_hosts_fail_in_order_and_succeed_with_space() {
     }
 }
 
-/// A mount whose host becomes full: writes fail, synced content stays, and deleting files frees space.
+/// The host of a mount becomes full: writes fail, synced content stays, and deleting files frees
+/// space.
 #[test]
 fn mount_on_full_host_keeps_synced_content_and_continues() {
     if skips(no_root().or_else(mounting::no_fuse)) {
@@ -373,7 +375,7 @@ fn mount_on_full_host_keeps_synced_content_and_continues() {
     let errno = error.expect("a host that is full").raw_os_error();
     assert_eq!(errno, Some(rustix::io::Errno::NOSPC.raw_os_error()));
     assert!(fs::read(format!("{at}/old")).unwrap() == old);
-    // Deleting works, and frees space on the host.
+    // Deleting files works, and frees space on the host.
     fs::remove_file(format!("{at}/new0")).unwrap();
     fs::remove_file(format!("{at}/new1")).unwrap();
     let more = noise(99, 4 << 20);

@@ -1,4 +1,5 @@
-//! Volumes that were made to do harm where they are taken out, and destinations that change while they are.
+//! Tests of extraction from malicious volumes, and into destinations that change during the
+//! extraction.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -22,15 +23,15 @@ use support::{Volume, inside};
 
 const NOBODY: u32 = 65_534;
 
-/// Only root can make files of others, and become somebody else.
+/// Only root can create files of other users, and switch to another user.
 fn is_root() -> bool {
     !skips(missing("root"))
 }
 
-/// A capability to do everything with any file, as the system stores it.
+/// Stored form of a capability for everything with any file.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Files whose modes are rights of their owners; the same tree on the host and in a volume.
+/// Files whose modes grant their owners' rights; the same tree on the host and in a volume.
 struct Rights {
     folder: tempfile::TempDir,
     volume: Volume,
@@ -54,7 +55,7 @@ impl Rights {
             chown(tree.join(name), Some(uid), Some(gid)).unwrap();
             fs::set_permissions(tree.join(name), Permissions::from_mode(mode)).unwrap();
         }
-        // What cannot be read by nobody cannot be compared with what cp makes.
+        // cp can only be the oracle for files that the user nobody can read.
         fs::set_permissions(tree.join("both"), Permissions::from_mode(0o6755)).unwrap();
         for (name, gid, mode) in [("sticky", 0, 0o1777), ("shared", 50, 0o2775)] {
             fs::create_dir(tree.join(name)).unwrap();
@@ -82,7 +83,7 @@ impl Rights {
         Self { folder, volume }
     }
 
-    /// A directory that is this user's.
+    /// Creates a directory that belongs to this user.
     fn destination(&self, name: &str, uid: u32) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::create_dir(&path).unwrap();
@@ -90,7 +91,7 @@ impl Rights {
         path
     }
 
-    /// `cp` of the volume, by this user.
+    /// Runs this program's `cp` from the volume as this user.
     fn ours(&self, flag: &str, to: &Path, uid: u32) -> Output {
         let from = self.volume.inside("/tree");
         Command::new(env!("CARGO_BIN_EXE_buttress"))
@@ -102,7 +103,7 @@ impl Rights {
             .unwrap()
     }
 
-    /// `cp` of the host, by this user.
+    /// Runs the host's `cp` as this user.
     fn theirs(&self, flag: &str, to: &Path, uid: u32) {
         let copied = Command::new("cp")
             .arg(flag)
@@ -115,7 +116,7 @@ impl Rights {
     }
 }
 
-/// Names below a directory with mode, owner, group, and whether there is a capability.
+/// Lists names below a directory with mode, owner, group, and whether there is a capability.
 fn listing(directory: &Path) -> Vec<(String, u32, u32, u32, bool)> {
     let mut lines: Vec<_> = fs::read_dir(directory)
         .unwrap()
@@ -136,7 +137,7 @@ fn listing(directory: &Path) -> Vec<(String, u32, u32, u32, bool)> {
     lines
 }
 
-/// The oracle is GNU cp, with the same tree on the host.
+/// GNU cp on the host, with the same tree, is the oracle.
 #[test]
 fn rights_of_owners_that_are_not_kept_are_not_kept_either() {
     if !is_root() {
@@ -156,7 +157,7 @@ fn rights_of_owners_that_are_not_kept_are_not_kept_either() {
         assert!(!capability && *uid == NOBODY, "{name}");
         assert!(name == "own" || mode & 0o6000 == 0, "{name}: {mode:o}");
     }
-    // The device node is missing, and that is said.
+    // The device node is missing, and the command reports this.
     assert!(!ours.iter().any(|line| line.0 == "null"));
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("1 device nodes were left out"), "{message}");
@@ -203,9 +204,10 @@ fn a_plain_copy_has_no_rights_and_no_devices_even_for_root() {
     }
 }
 
-/// A directory whose files all get an ACL from it: a copy that keeps modes must not let others in by it.
+/// All new files in this directory inherit an ACL, which must not grant access in a copy that
+/// preserves modes.
 #[test]
-fn what_the_destination_hands_down_does_not_open_private_files() {
+fn inherited_acls_do_not_open_private_files() {
     if !is_root() || skips(missing("setfacl")) {
         return;
     }
@@ -230,7 +232,7 @@ fn what_the_destination_hands_down_does_not_open_private_files() {
     }
 }
 
-/// Somebody else puts links in the place of directories and pipes, again and again, while a volume is taken out.
+/// Another process repeatedly replaces directories and pipes with links during the extraction.
 #[test]
 fn a_destination_that_changes_meanwhile_leads_nowhere_else() {
     const ROUNDS: usize = 12;
@@ -249,7 +251,8 @@ fn a_destination_that_changes_meanwhile_leads_nowhere_else() {
             scope.spawn(|| swap(&to, &outside, &running));
             let output = support::buttress(&["cp", "-a", "-T", &inside("/home"), to.to_str().unwrap()]);
             running.store(false, Ordering::Relaxed);
-            // What was taken away while it was made is reported; there is nothing else that could go wrong.
+            // Files that were removed during their creation are reported; no other error is
+            // possible.
             assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
         });
         assert_eq!(listing(&outside), before, "round {round}");
@@ -260,7 +263,8 @@ fn a_destination_that_changes_meanwhile_leads_nowhere_else() {
     }
 }
 
-/// Directories and a pipe of the tour's volume are moved away as they come, and links to outside are put in their place.
+/// Moves extracted directories and a pipe of the tour's volume away, and replaces them with links
+/// to the outside.
 fn swap(to: &Path, outside: &Path, running: &AtomicBool) {
     while running.load(Ordering::Relaxed) {
         for (name, target) in [

@@ -1,5 +1,6 @@
-//! `inspect-internal` on the tour's volume: text and JSON say the same, damage is reported, nothing else fails.
-//! That the text is btrfs-progs's is proved where that program and the kernel are at hand.
+//! Tests of `inspect-internal` on the tour's volume: text and JSON agree, damage is reported, and
+//! nothing else fails. The proofs compare the text with that of btrfs-progs, if this program and
+//! the kernel are available.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -149,7 +150,7 @@ fn chunks_and_superblocks_as_json() {
 }
 
 #[test]
-fn what_does_not_exist_is_an_error() {
+fn missing_objects_are_errors() {
     let image = image_name();
     for (words, said) in [
         (
@@ -214,7 +215,7 @@ fn a_damaged_leaf_is_named_and_the_rest_is_printed() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!text.contains("uuid tree key"));
     assert!(text.contains("\nfs tree key (FS_TREE ROOT_ITEM 0) \n") && text.contains("\ntotal bytes "));
-    // By its address it is printed, with the error.
+    // Addressed directly, the block is printed, with the error.
     let address = uuid_root.to_string();
     let output = buttress(&["inspect-internal", "dump-tree", "-b", &address, copy_name]);
     assert_eq!(output.status.code(), Some(1));

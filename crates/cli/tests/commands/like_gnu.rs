@@ -1,5 +1,6 @@
-//! `cp`, `mv` and `ln` do what GNU's do: the same exit code, the same words and the same tree, over a table of cases. GNU's
-//! run on the host; ours from a volume to the host, from the host into a volume, and within one.
+//! Compares `cp`, `mv` and `ln` with GNU's over a table of cases: the same exit code, the same
+//! messages and the same tree. GNU's tools run on the host. This program copies from a volume to
+//! the host, from the host to a volume, and within one.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -22,10 +23,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use support::{Volume, buttress, stdout};
 
-/// What can be copied.
+/// Kinds of sources.
 const SOURCES: [&str; 6] = ["file", "linked", "link", "dangling", "directory", "fifo"];
 
-/// What can be at the destination.
+/// Kinds of existing destinations.
 const DESTINATIONS: [&str; 9] = [
     "nothing",
     "file",
@@ -57,7 +58,7 @@ const OPTIONS: [&[&str]; 16] = [
     &["-a", "-T", "-f"],
 ];
 
-/// Phrases that must be the same.
+/// Phrases that must occur in both messages or in neither.
 const WORDS: [&str; 7] = [
     "are the same file",
     "cannot overwrite non-directory",
@@ -74,7 +75,7 @@ struct Case {
     options: &'static [&'static str],
 }
 
-/// The cases that GNU's cp does not wait for a writer in: a pipe is copied as one.
+/// Returns the cases in which GNU cp does not wait for a writer: it copies a pipe as a pipe.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for source in SOURCES {
@@ -94,7 +95,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The time at which all files were changed.
+/// Modification time of all files.
 const LONG_AGO: i64 = 1_000_000_000;
 
 fn write(path: &Path, text: &str, mode: u32) {
@@ -143,8 +144,8 @@ fn plant_destination(top: &Path) {
     symlink("file", top.join("full/dangling")).unwrap();
 }
 
-/// All that is below a directory: kinds, modes, content, which names are of one file, and times of modification that are
-/// kept.
+/// Lists everything below a directory: kinds, modes, content, hard links, and preserved
+/// modification times.
 fn listing(top: &Path) -> String {
     let mut text = String::new();
     let mut first_names = BTreeMap::new();
@@ -171,7 +172,8 @@ fn list(top: &Path, below: &str, names: &mut BTreeMap<u64, String>, text: &mut S
             write!(text, " -> {}", fs::read_link(&path).unwrap().display()).unwrap();
         } else if metadata.is_file() {
             write!(text, " {:?}", fs::read_to_string(&path).unwrap()).unwrap();
-            // All files begin with a time of long ago: a copy that does not keep times has today's.
+            // All files begin with an old time; a copy that does not preserve times has the current
+            // time.
             let is_kept = metadata.mtime() < LONG_AGO + 100;
             write!(text, "{}", if is_kept { " old" } else { "" }).unwrap();
         }
@@ -193,10 +195,10 @@ fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
-/// What differs between GNU's and our answer to a command.
+/// Collects the differences between GNU's answer and this program's answer to a command.
 fn compare(name: &str, gnu: &Output, ours: &Output, problems: &mut Vec<String>) {
     let (theirs, own) = (text_of(gnu), text_of(ours));
-    // Releases of GNU's cp differ in whether -n with something in the way is a failure.
+    // Releases of GNU cp differ in whether -n with an existing destination is a failure.
     let is_free = name.contains("-n");
     if gnu.status.code() != ours.status.code() && !is_free {
         problems.push(format!(
@@ -305,7 +307,7 @@ fn copies_over_what_is_there() {
     );
 }
 
-/// What the table of same files begins with, in a directory of its own.
+/// Creates the initial files for the table of same files, in a separate directory.
 fn plant_names(top: &Path) {
     for directory in ["d/sub", "e", "x", "y"] {
         fs::create_dir_all(top.join(directory)).unwrap();
@@ -322,7 +324,7 @@ fn plant_names(top: &Path) {
     symlink("d", top.join("to-d")).unwrap();
 }
 
-/// Commands that would copy, move or link something onto itself, or nearly.
+/// Commands that would copy, move or link a file onto itself, or almost.
 const ONTO_ITSELF: [&str; 56] = [
     "cp a a",
     "cp ./a a",
@@ -382,7 +384,8 @@ const ONTO_ITSELF: [&str; 56] = [
     "ln -f a n",
 ];
 
-/// The same, where GNU copies a part before it sees that it would never end; we do not begin.
+/// Commands that copy a directory into itself. GNU copies a part before it detects this; this
+/// program does not begin.
 const INTO_ITSELF: [&str; 6] = [
     "cp -r d d",
     "cp -r d d/new",
@@ -392,7 +395,7 @@ const INTO_ITSELF: [&str; 6] = [
     "cp -r d to-d",
 ];
 
-/// The words of a command with its paths in a directory of the volume.
+/// Returns the arguments of a command with its paths in a directory of the volume.
 fn inside(words: &[&str], top: &str) -> Vec<String> {
     let is_path = |at: usize, word: &str| at > 0 && !word.starts_with('-');
     let words = words.iter().enumerate();
@@ -436,7 +439,7 @@ fn nothing_is_copied_moved_or_linked_onto_itself() {
             .output()
             .unwrap();
         let target = volume.inside(&format!("/session/{number}"));
-        // A session has no -t.
+        // A session's commands have no -t.
         if !words.contains(&"-t") {
             let ours = buttress(&["shell", "-w", &target, "-c", command]);
             compare(&format!("session: {command}"), &gnu, &ours, &mut problems);

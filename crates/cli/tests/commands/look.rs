@@ -1,4 +1,4 @@
-//! Commands that look at a volume, on the volume of the tour.
+//! Tests of commands that read a volume, on the volume of the tour.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -41,7 +41,7 @@ fn ls_sorts_and_aligns_as_ls_does() {
     assert!(line(" pipe").starts_with("prw-r-----"));
     assert!(line(" socket").starts_with('s'));
     assert!(line("dangling").ends_with("dangling -> /nowhere/at/all"));
-    // Before 1970 by a nanosecond: the year of the second below.
+    // The time is a nanosecond before 1970, so its second and year are the earlier ones.
     assert!(
         line("first-name").contains("Dec 31  1969 first-name"),
         "{}",
@@ -178,7 +178,7 @@ fn subvolumes_are_listed_in_the_words_of_btrfs_progs() {
     assert_eq!(stdout(&["subvolume", "list", "-d", image]), "");
     let listed = json(&["subvolume", "list", image], "subvolume-list");
     assert_eq!(listed[2]["parent_uuid"], listed[0]["uuid"]);
-    // Here -q is not "quiet" but the uuid of a snapshot's source.
+    // With this command, -q is the uuid of a snapshot's source, not "quiet".
     let snapshots = stdout(&["subvolume", "list", "-s", "-q", image]);
     assert!(snapshots.contains(&format!(
         "parent_uuid {} path",

@@ -1,4 +1,4 @@
-//! The command: what each of its commands does, prints and refuses.
+//! Tests of the commands: effects, output and refusals.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! Commands that describe a volume describe all they can while devices are missing.
+//! Commands that describe a volume describe as much as possible while devices are missing.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -37,7 +37,7 @@ fn show_and_scrub_status_work_with_devices_missing() {
             shown.contains("path 1.img") && shown.contains("MISSING"),
             "{shown}"
         );
-        // The findings of the last scrub are still known.
+        // The findings of the last scrub remain available.
         assert_eq!(done(at, &["scrub", "status", "1.img"]), whole, "{profile}");
         assert!(whole.contains("finished"), "{whole}");
         fs::remove_file(at.join("1.img.scrub-status")).unwrap();
@@ -95,7 +95,7 @@ fn show_of_a_directory_prints_into_a_file_of_it() {
     assert!(expected.contains("a.img"));
     assert_eq!(fs::read_to_string(at.join("list")).unwrap(), expected);
 
-    // Output into a device of the volume is refused.
+    // The command refuses output to a device of the volume.
     let before = fs::read(at.join("a.img")).unwrap();
     let device = File::options().append(true).open(at.join("a.img")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));

@@ -1,4 +1,5 @@
-//! `buttress mkfs --oci`: what umoci packed becomes the volume that what umoci unpacks becomes.
+//! Tests of `buttress mkfs --oci`: the volume of a layout that umoci packed equals the tree that
+//! umoci unpacks.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{failure, stdout};
 
-/// A layout with an image of some layers, and where its tools keep things.
+/// An OCI layout with an image of several layers, and the folders of its tools.
 struct Layout {
     folder: tempfile::TempDir,
 }
@@ -48,21 +49,21 @@ impl Layout {
         );
     }
 
-    /// All layers so far, in a directory.
+    /// Unpacks all layers so far into a directory.
     fn unpack(&self) -> PathBuf {
         let _ = fs::remove_dir_all(self.path("bundle"));
         self.umoci(&["unpack", "--image", "layout:one", "bundle"]);
         self.path("bundle/rootfs")
     }
 
-    /// One more layer: what `change` makes of those so far.
+    /// Adds a layer with the changes that `change` makes.
     fn layer(&self, change: impl FnOnce(&Path)) {
         let root = self.unpack();
         change(&root);
         self.umoci(&["repack", "--image", "layout:one", "bundle"]);
     }
 
-    /// The bytes of a volume that these words make.
+    /// Returns the bytes of the volume that mkfs creates with these arguments.
     fn volume(&self, words: &[&str], image: &str) -> Vec<u8> {
         let image = self.path(image);
         let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
@@ -108,14 +109,14 @@ fn three_layers() -> Layout {
         chown(root.join("etc/a"), Some(1000), Some(1001)).unwrap();
     });
     layout.layer(|root| {
-        // A name less, a directory less, and one that takes the place of another.
+        // The layer removes a name and a directory, and replaces an entry.
         fs::remove_file(root.join("etc/gone")).unwrap();
         fs::remove_dir_all(root.join("old")).unwrap();
         fs::create_dir(root.join("old")).unwrap();
         fs::write(root.join("old/new"), "new").unwrap();
     });
     layout.layer(|root| {
-        // A file where a directory was, and a directory where a file was.
+        // A file replaces a directory, and a directory replaces a file.
         fs::remove_dir_all(root.join("kept")).unwrap();
         fs::write(root.join("kept"), "now a file").unwrap();
         fs::remove_file(root.join("etc/a")).unwrap();
@@ -170,7 +171,7 @@ fn each_layer_s_state_is_kept_where_that_is_asked_for() {
         let (code, error) = failure(&["cat", &format!("{image}:{gone}")]);
         assert!(code == 1 && error.contains("no such file"), "{gone}: {error}");
     }
-    // What layers have in common is there once.
+    // Content shared by layers is stored once.
     let extent = |path: &str| {
         let map = stdout(&["fiemap", "-v", &format!("{image}:{path}")]);
         let line = map

@@ -1,5 +1,5 @@
-//! With `--format json` standard output is one document, of the result, of the error, or of both. This includes paths
-//! below a mount.
+//! With `--format json` standard output is one document, of the result, of the error, or of both.
+//! This also applies to paths below a mount.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,19 +19,19 @@ use crate::support::in_folder;
 use in_folder::buttress;
 use mounting::{Mounted, no_fuse, sound, text};
 
-/// The one document of a command.
+/// Parses the single document of a command.
 fn document(output: &Output, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{words:?}: {error}: {}", text(&output.stdout)))
 }
 
-/// Commands that print no results, and succeed or take long without operands.
+/// Commands without results that succeed, or run long, without operands.
 const ALWAYS_SUCCEED: [&str; 1] = ["tour"];
 
 #[test]
 fn every_command_that_fails_prints_one_document() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing can be made below a directory that is missing.
+    // No file can be created below a missing directory.
     let operand = "missing/a.img:/a";
     for command in table::commands() {
         let mut failures = 0;
@@ -109,7 +109,7 @@ fn paths_below_a_mount_print_one_document_and_one_header() {
         "{lines}"
     );
 
-    // Commands that fail there, and commands with one operand in an image.
+    // Commands that fail on a mount, and commands with one operand in an image.
     let image = mounted.image.with_file_name("other.img");
     sound(&["mkfs", "-q", "-b", "256M", image.to_str().unwrap()]);
     for words in [

@@ -1,5 +1,5 @@
-//! No command writes to what it reads, whatever names are used, and files that options name are written whole or not at
-//! all.
+//! No command writes to its own sources, under any of their names. Files named by options are
+//! written completely or not at all.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -23,8 +23,8 @@ use support::{Volume, buttress, failure, stdout};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_buttress");
 
-/// A volume, and other names of its image: itself, another spelling, a symbolic link, a hard link, and for root a loop
-/// device.
+/// A volume, and other names of its image: itself, another spelling, a symbolic link, a hard link,
+/// and for root a loop device.
 struct Named {
     volume: Volume,
     before: Vec<u8>,
@@ -119,7 +119,7 @@ fn no_output_is_the_volume_that_is_read() {
             );
             named.is_untouched(&format!("{words:?}"));
         }
-        // The same file read under one name and written under another.
+        // The command reads and writes the same file under different names.
         let other = format!("{name}:/home/plain/text");
         assert_eq!(failure(&["cp", &other, image]).0, 1);
         named.is_untouched(name);
@@ -154,7 +154,7 @@ fn no_output_is_another_device_or_an_overlay() {
     assert_eq!(code, 1);
     assert!(message.contains("overlay"), "{message}");
     assert!(fs::read(&side).unwrap() == before);
-    // Nor is the image its own overlay, or that of another one.
+    // An image cannot be its own overlay, or that of another image.
     let image = fs::read(volume.path()).unwrap();
     for other in [volume.path(), &one] {
         let words = ["shell", "--overlay", volume.path(), "-w", other, "-c", "mkdir /x"];
@@ -186,7 +186,7 @@ fn no_output_is_the_stream_that_is_read() {
     }
 }
 
-/// `buttress` with these words, and redirections, as a shell runs it.
+/// Runs `buttress` with these arguments and redirections in a shell.
 fn shell(line: &str) -> Output {
     Command::new("sh")
         .args(["-c", &format!("exec \"$0\" {line}"), PROGRAM])
@@ -226,7 +226,7 @@ fn standard_streams_that_lead_to_the_volume_are_refused() {
             named.is_untouched(&command);
         }
     }
-    // What would be said about that goes to standard output.
+    // The error message goes to standard output.
     let output = shell(&format!("tar {} 2>> {}", named.volume.path(), named.names[3]));
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8_lossy(&output.stdout);
@@ -268,7 +268,8 @@ fn a_missing_source_truncates_nothing() {
     assert_eq!(names, 1, "something was left");
 }
 
-/// The program with a limit to the size of files that it reaches soon: as an error, or as a signal that ends it.
+/// Runs the program with a low file size limit. The limit gives an error, or a signal that ends the
+/// program.
 fn limited(words: &[&str], as_error: bool) -> Output {
     let trap = if as_error { "trap '' XFSZ; " } else { "" };
     Command::new("sh")
@@ -317,14 +318,14 @@ fn an_archive_is_there_whole_or_not_at_all() {
             );
         }
     }
-    // And with nothing in the way it replaces the old one.
+    // Without an obstacle, the file replaces the old one.
     let old = folder.path().join("old");
     stdout(&["tar", "-f", old.to_str().unwrap(), image]);
     assert!(fs::read(&old).unwrap() == buttress(&["tar", image]).stdout);
 }
 
 #[test]
-fn a_stream_that_was_cut_off_is_kept_beside_its_file_and_gone_on_with() {
+fn an_interrupted_stream_is_kept_beside_its_file_and_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("stream");
     fs::write(&file, b"from yesterday").unwrap();
@@ -358,7 +359,8 @@ fn a_stream_that_was_cut_off_is_kept_beside_its_file_and_gone_on_with() {
     assert!(!partial.exists());
 }
 
-/// Waits until the program has begun to write a file into the folder, and stops it there. Whether it could be caught.
+/// Stops the program once it has begun to write a file in the folder. Returns whether it was
+/// stopped in time.
 fn stop_while_writing(child: &mut Child, folder: &Path) -> bool {
     let open = format!("/proc/{}/fd", child.id());
     let id = rustix::process::Pid::from_child(child);
@@ -374,7 +376,8 @@ fn stop_while_writing(child: &mut Child, folder: &Path) -> bool {
     false
 }
 
-/// Ends `tar` by a signal while it writes; `prefix` is what starts it. What it leaves.
+/// Ends `tar` by a signal while it writes, and returns the remaining files; `prefix` is its
+/// launcher.
 fn left_by_a_signal(prefix: &[&str], signal: rustix::process::Signal) -> Vec<PathBuf> {
     let volume = Volume::copy();
     let large = tempfile::NamedTempFile::new().unwrap();
@@ -387,7 +390,7 @@ fn left_by_a_signal(prefix: &[&str], signal: rustix::process::Signal) -> Vec<Pat
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path().canonicalize().unwrap();
         let out = here.join("out").to_str().unwrap().to_owned();
-        // What starts tests may have signals ignored, as a shell has for what it runs in the background.
+        // The test runner may ignore signals, as a shell does for background jobs.
         let as_usual = ["env", "--default-signal=INT,HUP"];
         let words = [&as_usual, prefix, &[PROGRAM, "tar", "-f", &out, volume.path()]].concat();
         let mut child = Command::new(words[0])
@@ -423,11 +426,11 @@ fn signals_leave_nothing() {
 #[test]
 fn signals_leave_nothing_where_files_must_have_names() {
     use rustix::process::Signal;
-    // To take /proc away.
+    // Unmounting /proc requires root.
     if skips(missing("root")) {
         return;
     }
-    // Without /proc a file cannot get its name later.
+    // Without /proc an unnamed file cannot get its name later.
     let without = [
         "unshare",
         "-m",
@@ -444,11 +447,11 @@ fn signals_leave_nothing_where_files_must_have_names() {
     }
 }
 
-/// Every way to make or truncate a file of the host, or to write to standard output, goes by the modules that look out for
-/// sources.
+/// Only the modules that check for sources create or truncate files of the host, or write to
+/// standard output.
 #[test]
 fn no_other_module_makes_files() {
-    /// The modules that may, with the reason.
+    /// The allowed modules, with the reason.
     const ALLOWED: [(&str, &str); 18] = [
         (
             "signals/waiting.rs",

@@ -1,4 +1,5 @@
-//! `cp` into a volume as a user runs it: every kind of file, there and back, from the host and from volumes.
+//! Tests of `cp` into a volume: every kind of file, in both directions, from the host and from
+//! volumes.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,7 +17,7 @@ use std::path::Path;
 
 use support::{Volume, buttress, failure, inside, json, stdout};
 
-/// Files of every kind that an ordinary user can make.
+/// Creates files of every kind that an ordinary user can create.
 fn plant(top: &Path) {
     fs::create_dir_all(top.join("a/b")).unwrap();
     fs::write(top.join("a/small"), b"inline").unwrap();
@@ -54,7 +55,7 @@ fn plant(top: &Path) {
     fs::set_permissions(top.join("a/b"), fs::Permissions::from_mode(0o711)).unwrap();
 }
 
-/// `diff` of a directory of the volume with one of the host must find nothing.
+/// Asserts that `diff` finds no difference between a directory of the volume and one of the host.
 fn same(volume: &Volume, path: &str, host: &Path, ignored: &str) {
     let inside = volume.inside(path);
     let mut words = vec!["diff", "--holes", &inside, host.to_str().unwrap()];
@@ -83,7 +84,7 @@ fn a_directory_goes_in_and_comes_out_the_same() {
     let inode = |path: &Path| fs::metadata(path).unwrap().ino();
     assert_eq!(inode(&back.join("a/large")), inode(&back.join("a/b/other-name")));
 
-    // Once more over it: what is in the way is made anew.
+    // A second copy over the first one replaces existing files.
     fs::write(source.join("a/large"), b"changed").unwrap();
     stdout(&[
         "cp",
@@ -162,7 +163,7 @@ fn content_is_compressed_on_request() {
 }
 
 #[test]
-fn what_cannot_be_copied() {
+fn impossible_copies_are_refused() {
     let volume = Volume::copy();
     let folder = tempfile::tempdir().unwrap();
     let host = folder.path().to_str().unwrap();
@@ -291,7 +292,7 @@ fn the_image_is_not_copied_into_itself() {
         assert!(message.contains("not copied into itself"), "{words:?}: {message}");
         assert!(fs::read(volume.path()).unwrap().len() == before.len());
     }
-    // Of a directory all the rest goes in.
+    // The rest of the directory is copied.
     let (code, message) = failure(&["cp", "-r", folder.to_str().unwrap(), &volume.inside("/all")]);
     assert_eq!(code, 1);
     assert!(message.contains("not copied into itself"), "{message}");
@@ -353,7 +354,7 @@ fn shared_ranges_of_one_file_must_not_overlap() {
         assert!(message.contains("are the same file"), "{line}: {message}");
     }
     stdout(&["shell", "-w", volume.path(), "-c", "reflink -q /a 0 64K 64K /a"]);
-    // A file that was made for a copy that fails goes again.
+    // A file that was created for a failed copy is removed.
     assert_eq!(shell("reflink /a 0 0 1G /new").0, 1);
     assert_eq!(shell("reflink /a 1 0 4K /new").0, 1);
     assert_eq!(failure(&["stat", &volume.inside("/new")]).0, 1);

@@ -1,4 +1,5 @@
-//! `receive --dump` over the golden streams of `buttress-stream`: text, JSON, several streams, and what is damaged.
+//! Tests of `receive --dump` on the golden streams of `buttress-stream`: text, JSON, several
+//! streams, and damage.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -100,7 +101,7 @@ fn all_streams_of_an_input_are_dumped_and_with_e_the_first() {
     );
     assert_eq!(stdout(&["receive", "-e", "--dump", "-f", &path]), first);
 
-    // What follows the first is left in the input for the next reader.
+    // The next reader gets the input after the first stream.
     let mut input = File::open(&path).unwrap();
     let dump = Command::new(env!("CARGO_BIN_EXE_buttress"))
         .args(["receive", "-e", "--dump"])
@@ -136,7 +137,7 @@ fn a_damaged_stream_is_dumped_as_far_as_it_goes_and_is_an_error() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("checksum"));
 }
 
-/// An empty volume.
+/// Creates an empty volume.
 fn volume() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image").to_str().unwrap().to_owned();
@@ -162,7 +163,7 @@ fn a_chain_is_received_in_order_and_found_by_its_uuids() {
     let shown = json(&["subvolume", "show", &format!("{image}:/r2")], "subvolume-show");
     let text = shown.to_string();
     assert!(text.contains("add02162-b6d6-fd4e-88ff-e990b3b01d46"), "{text}");
-    // What was received says the same as the streams.
+    // The received subvolumes equal the streams' snapshots.
     let ours = stdout(&["ls", "-R", &format!("{image}:/r2")]);
     let theirs = stdout(&["stream", "ls", "-R", &full, &more]);
     assert_eq!(ours.lines().count(), theirs.lines().count(), "{ours}\n{theirs}");
@@ -173,7 +174,8 @@ fn a_chain_is_received_in_order_and_found_by_its_uuids() {
 fn a_stream_that_fails_leaves_the_image_as_it_was() {
     let (_folder, image) = volume();
     let target = format!("{image}:/");
-    // Where nothing is, data may have been written; what the volume holds is what its superblock leads to.
+    // The command may have written data to free space, so compare the state that the superblock
+    // refers to.
     let state = || stdout(&["inspect-internal", "dump-super", "-f", &image]);
     let before = state();
     let whole = fs::read(golden("kernel-full-v2.stream")).unwrap();
@@ -185,12 +187,12 @@ fn a_stream_that_fails_leaves_the_image_as_it_was() {
         "{message}"
     );
     assert_eq!(state(), before);
-    // What builds on a snapshot that is not there.
+    // The parent snapshot of this stream is missing.
     let (code, message) = failure(&["receive", "-f", &golden("kernel-incremental-v2.stream"), &target]);
     assert_eq!(code, 1);
     assert!(message.contains("cannot find parent subvolume"), "{message}");
     assert_eq!(state(), before);
-    // The first is kept when the second fails; and what is there already is not replaced.
+    // If the second stream fails, the first one stays. An existing subvolume is not replaced.
     let full = golden("kernel-full-v2.stream");
     let (code, message) = failure(&["receive", "-f", &full, "-f", &full, &target]);
     assert_eq!(code, 1);
@@ -200,7 +202,7 @@ fn a_stream_that_fails_leaves_the_image_as_it_was() {
 }
 
 #[test]
-fn what_is_not_received_is_refused_by_name() {
+fn unsupported_streams_are_refused_by_name() {
     let (_folder, image) = volume();
     let target = format!("{image}:/");
     for (stream, reason) in [
@@ -255,7 +257,7 @@ fn unknown_commands_are_skipped_with_the_option_only() {
 fn as_many_errors_are_let_pass_as_the_user_allows() {
     let (_folder, image) = volume();
     let target = format!("{image}:/");
-    // It renames something that is not there.
+    // This stream renames a missing file.
     let stream = golden("rename.stream");
     assert_eq!(failure(&["receive", "-f", &stream, &target]).0, 1);
     assert_eq!(stdout(&["ls", &target]), "");
@@ -277,7 +279,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let stream = fs::read(golden("kernel-full-v1.stream")).unwrap();
     let mut input = child.stdin.take().unwrap();
     for _ in 0..100 {
-        // It may be gone already.
+        // The receiver may have ended already.
         if input.write_all(&stream).is_err() {
             break;
         }

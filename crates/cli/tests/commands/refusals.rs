@@ -1,6 +1,7 @@
-//! What stands in the way of writing: other processes, read-only files, a full disk under the image or under a block
-//! device. Each is a clear error, and the volume is as it was; but where the device is one that the volume can do without, it
-//! is told, and all is done. And what was written, as the kernel's mount shows it.
+//! Tests of obstacles to writing: other processes, read-only files, a full disk under the image or
+//! under a block device. Each gives a clear error, and the volume stays unchanged. If the volume
+//! can do without the failed device, the command reports the device and succeeds. The tests verify
+//! written content by the kernel's mount.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -43,7 +44,7 @@ fn two_processes_on_one_image() {
     answers.read_line(&mut answer).unwrap();
     assert_eq!(answer, "/\n");
 
-    // The writer has it: neither a second one nor a reader gets in.
+    // While the writer has the volume open, neither a second writer nor a reader can open it.
     let (code, message) = failure(&["shell", "-w", volume.path(), "-c", "mkdir /second"]);
     assert_eq!(code, 1);
     assert!(
@@ -90,13 +91,13 @@ fn a_file_that_may_only_be_read() {
     let path = Path::new(volume.path());
     fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap();
     fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
-    // Another user may have no way to where it was built.
+    // Another user may be unable to access the build folder.
     let program = path.with_file_name("buttress");
     copy_program(Path::new(env!("CARGO_BIN_EXE_buttress")), &program).unwrap();
     let mut command = Command::new(program);
     command.args(["shell", "-w", volume.path(), "-c", "mkdir /new"]);
     if is_root() {
-        // Permissions do not hold root back.
+        // Permissions do not restrict root.
         command.uid(65_534).gid(65_534);
     }
     let output = command.output().unwrap();
@@ -106,7 +107,7 @@ fn a_file_that_may_only_be_read() {
     assert!(fs::read(path).unwrap() == before, "the image was changed");
 }
 
-/// A small file system of its own, which is full soon.
+/// A small file system that becomes full quickly.
 struct SmallDisk {
     folder: tempfile::TempDir,
 }
@@ -126,7 +127,7 @@ impl SmallDisk {
         self.folder.path()
     }
 
-    /// A copy of a volume on this disk, holes and all.
+    /// Copies a volume to this disk, with its holes.
     fn copy(&self, volume: &Volume) -> PathBuf {
         let image = self.path().join("volume.img");
         let copied = Command::new("cp")
@@ -144,7 +145,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The line of the file whose content the host had no space for. Everything else of a session is committed, its name included.
+/// Returns the listing line of the file whose content did not fit on the host. Everything else of a
+/// session is committed, including its name.
 fn large(image: &str) -> String {
     let listed = stdout(&["ls", "-l", image]);
     let line = listed.lines().find(|line| line.ends_with(" large"));
@@ -161,7 +163,7 @@ fn a_full_disk_under_the_image() {
     let image = disk.copy(&volume);
     let image = image.to_str().unwrap();
     let before = stdout(&["ls", "-lR", image]);
-    // What does not compress: a pattern would do for the disk, too, but not for the volume.
+    // This content is incompressible: a pattern would fill the disk, but not the volume.
     let (code, message) = failure(&["shell", "-w", image, "-c", "pwrite 0 40M /large"]);
     assert_eq!(code, 1);
     assert!(message.contains("No space left on device"), "{message}");
@@ -178,8 +180,8 @@ fn a_full_disk_under_the_image() {
     );
 }
 
-/// If one device's host is full, the session fails with ENOSPC, and both devices stay in use. Everything but the
-/// content without space is committed to both.
+/// If one device's host is full, the session fails with ENOSPC, and both devices stay in use.
+/// Everything except the content without space is committed to both.
 #[test]
 fn a_full_disk_under_one_of_two_copies() {
     if skips(any_missing(&["root", "mount"])) {
@@ -232,13 +234,13 @@ fn a_full_disk_under_one_of_two_copies() {
     }
 }
 
-/// A loop device over an image, until it is dropped.
+/// A loop device over an image, detached on drop.
 struct Attached {
     device: String,
 }
 
 impl Attached {
-    /// Where there is no root or no loop device, says so.
+    /// Attaches a loop device; skips the test without root or a loop device.
     fn to(image: &str) -> Option<Self> {
         if skips(any_missing(&["root", "loop-devices", "losetup"])) {
             return None;
@@ -259,8 +261,8 @@ impl Drop for Attached {
     }
 }
 
-/// A block device takes writes into the kernel's memory and fails when they are to reach what lies below: here a disk that
-/// is full. Once it has space, the volume is as it was, and is written.
+/// A block device accepts writes into the kernel's memory, and fails when they should reach the
+/// full disk below. Once the disk has space, the volume is unchanged, and is writable again.
 #[test]
 fn a_block_device_that_fails_half_way() {
     if skips(any_missing(&["root", "mount"])) {
@@ -296,7 +298,7 @@ fn a_block_device_that_fails_half_way() {
     assert!(stdout(&["ls", "-l", image]).contains("large"));
 }
 
-/// The kernel's mount of an image, by a loop device of its own.
+/// The kernel's mount of an image on a separate loop device.
 struct Mounted {
     folder: PathBuf,
     attached: Attached,
@@ -304,7 +306,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Where there is no root or no btrfs in the kernel, there is nothing to compare with.
+    /// Mounts an image; `None` without root or without btrfs in the kernel.
     fn of(image: &str) -> Option<Self> {
         if skips(missing("kernel")) {
             return None;
@@ -327,14 +329,14 @@ impl Mounted {
 }
 
 impl Drop for Mounted {
-    // The loop device goes after this.
+    // The loop device is detached after this.
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.folder).status();
     }
 }
 
 #[test]
-fn the_kernel_shows_what_was_written_and_is_in_the_way_while_it_does() {
+fn the_kernel_shows_written_files_and_its_mount_blocks_writes() {
     let volume = Volume::copy();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     stdout(&["cp", "-a", "--compress", "zstd", source, &volume.inside("/src")]);
@@ -361,7 +363,8 @@ fn the_kernel_shows_what_was_written_and_is_in_the_way_while_it_does() {
     let Some(mounted) = Mounted::of(volume.path()) else {
         return;
     };
-    // Nested subvolumes one by one: the directories that stand for them in snapshots have the time of looking.
+    // Nested subvolumes are compared separately, because their placeholders in snapshots show the
+    // current time.
     for path in ["/", "/sub", "/snap"] {
         let inside = volume.inside(path);
         let shown = mounted.folder.join(path.trim_start_matches('/'));

@@ -1,4 +1,4 @@
-//! `replace start|status|cancel`: what they do, what they refuse, and how they end.
+//! Tests of `replace start|status|cancel`: effects, refusals, and outcomes.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -27,7 +27,7 @@ fn empty(folder: &Path, name: &str, mib: u64) {
         .unwrap();
 }
 
-/// A mirror of two images, with a file in it.
+/// Creates a mirror of two images with a file.
 fn mirror(folder: &Path) -> Vec<u8> {
     done(
         folder,
@@ -70,7 +70,7 @@ fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
     fs::remove_file(folder.join("a.img")).unwrap();
     let read = buttress(folder, &["cat", "--degraded", "c.img:/content"]);
     assert!(read.stdout == content);
-    // The one that is gone now, by its id.
+    // Replace the missing device by its id.
     empty(folder, "d.img", 300);
     let told = done(
         folder,
@@ -97,7 +97,7 @@ fn a_device_is_replaced_and_the_old_one_is_none_any_more() {
 }
 
 #[test]
-fn what_cannot_be_a_target_is_refused_by_name() {
+fn unsuitable_targets_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     mirror(folder);
@@ -141,7 +141,7 @@ fn what_cannot_be_a_target_is_refused_by_name() {
         let told = text(&output.stderr);
         assert!(told.contains(wanted), "{words:?}: {told}");
     }
-    // A device that was forgotten is not taken for one that is lost.
+    // A device that the user omitted does not count as lost.
     let output = buttress(folder, &["replace", "start", "-B", "1", "good.img", "a.img"]);
     assert!(
         text(&output.stderr).contains("--degraded"),
@@ -164,7 +164,7 @@ fn what_cannot_be_a_target_is_refused_by_name() {
     );
 }
 
-/// Cuts a replacement off as a crash would: by a limit that lets it do nothing, and a signal that it cannot refuse.
+/// Interrupts a replacement as a crash would: a rate limit stalls it, and SIGKILL ends it.
 fn cut_off(folder: &Path) {
     let mut child = Command::new(PROGRAM)
         .current_dir(folder)
@@ -174,7 +174,7 @@ fn cut_off(folder: &Path) {
         .spawn()
         .unwrap();
     let target = File::open(folder.join("c.img")).unwrap();
-    // Until the target has its first superblock.
+    // Wait until the target has its first superblock.
     let mut magic = [0; 8];
     while magic != *b"_BHRfS_M" {
         target.read_exact_at(&mut magic, 65536 + 64).unwrap();
@@ -195,7 +195,7 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
     cut_off(folder);
     let told = done(folder, &["replace", "status", "--device", "b.img", "a.img"]);
     assert!(told.contains("% done"), "{told}");
-    // Reading goes on without the target; writing does not.
+    // Reading works without the target; writing does not.
     assert!(buttress(folder, &["cat", "--device", "b.img", "a.img:/content"]).stdout == content);
     let refused = buttress(folder, &["cp", "--device", "b.img", "content", "a.img:/more"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -216,7 +216,7 @@ fn a_replacement_that_was_cut_off_goes_on_or_is_given_up() {
             "a.img:/more",
         ],
     );
-    // Another device than the one that was begun with.
+    // The target differs from the one of the interrupted replacement.
     let refused = buttress(
         folder,
         &[
@@ -303,7 +303,8 @@ fn a_directory_shows_what_belongs_together() {
     );
 }
 
-/// Begins in the background, so slowly that it does not end; its process.
+/// Starts a replacement in the background with a low rate limit, so that it does not end. Returns
+/// its process id.
 fn begun_slowly(folder: &Path) -> u32 {
     let told = done(
         folder,
@@ -325,7 +326,8 @@ fn one_in_the_background_is_looked_at_given_up_and_brought_to_its_end() {
     let content = mirror(folder);
     empty(folder, "c.img", 300);
     begun_slowly(folder);
-    // While it runs it alone has the volume: what is said of it comes from its status file.
+    // During the replacement no other process can open the volume, so its status comes from the
+    // status file.
     let told = done(folder, &["replace", "status", "a.img"]);
     assert!(
         told.ends_with("% done, 0 write errs, 0 uncorr. read errs\n"),
@@ -352,7 +354,7 @@ fn one_in_the_background_is_looked_at_given_up_and_brought_to_its_end() {
         folder,
         &["check", "--check-data-csum", "--device", "b.img", "a.img"],
     );
-    // Without a limit it is soon done.
+    // Without a limit the replacement ends soon.
     done(
         folder,
         &["replace", "start", "b.img", "c.img", "--device", "b.img", "a.img"],
@@ -362,7 +364,7 @@ fn one_in_the_background_is_looked_at_given_up_and_brought_to_its_end() {
     }
     fs::remove_file(folder.join("a.img")).unwrap();
     assert!(buttress(folder, &["cat", "--degraded", "c.img:/content"]).stdout == content);
-    // What cannot begin says why, as in the foreground.
+    // A replacement that cannot begin gives the reason, as in the foreground.
     let failed = buttress(folder, &["replace", "start", "--degraded", "7", "d.img", "c.img"]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(text(&failed.stderr).contains("d.img"), "{}", text(&failed.stderr));
@@ -382,7 +384,7 @@ fn a_signal_suspends_it_and_the_same_command_goes_on() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let all = ["--device", "b.img", "--device", "c.img", "a.img"];
-    // The process may still have the devices for a moment.
+    // The process may hold the devices for another moment.
     let told = loop {
         let output = buttress(folder, &[&["replace", "status"], &all[..]].concat());
         if output.status.success() {
@@ -400,7 +402,7 @@ fn a_signal_suspends_it_and_the_same_command_goes_on() {
 }
 
 #[test]
-fn what_may_not_be_written_or_is_in_use_is_no_target() {
+fn targets_in_use_or_without_permission_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     mirror(folder);
@@ -409,7 +411,7 @@ fn what_may_not_be_written_or_is_in_use_is_no_target() {
     let start = [
         "replace", "start", "-B", "2", "c.img", "--device", "b.img", "a.img",
     ];
-    // In use.
+    // The target is in use.
     let lock = File::open(folder.join("c.img")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
     let output = buttress(folder, &start);
@@ -420,7 +422,7 @@ fn what_may_not_be_written_or_is_in_use_is_no_target() {
         "{told}"
     );
     drop(lock);
-    // A target that may not be written; root may everything but an immutable file.
+    // The target is not writable. Only an immutable file stops root.
     let locked = Command::new("chattr")
         .args(["+i", "c.img"])
         .current_dir(folder)
@@ -438,7 +440,7 @@ fn what_may_not_be_written_or_is_in_use_is_no_target() {
     } else {
         eprintln!("SKIPPED: no immutable files here");
     }
-    // One that the kernel has mounted, even with -f.
+    // The kernel has mounted the target; even -f is refused.
     if !skips(kernel_missing()) {
         done(folder, &["mkfs", "-q", "-b", "400M", "other.img"]);
         let mount = Mount::new(&[folder.join("other.img")], "ro").unwrap();
@@ -464,7 +466,8 @@ fn what_may_not_be_written_or_is_in_use_is_no_target() {
         );
     }
     assert!(fs::read(folder.join("a.img")).unwrap() == before);
-    // Its output is closed: what it says is lost, and told as a failure; the device is replaced. Nobody reads it: as ever.
+    // With closed output the command fails because its messages are lost, but the device is
+    // replaced. A closed pipe is no failure.
     let shell = |line: &str, words: &[&str]| {
         Command::new("sh")
             .current_dir(folder)

@@ -1,4 +1,5 @@
-//! `replace start` of a device with damage that nothing can repair, and the kernel's answer to the same damage.
+//! Tests of `replace start` of a device with irreparable damage, compared with the kernel on the
+//! same damage.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,7 +19,8 @@ use std::process::Command;
 
 use in_folder::{buttress, done, text};
 
-/// A volume of one image without any redundancy, with small files and a large one; and an empty target.
+/// Creates a volume of one image without redundancy, with small files and a large one, and an empty
+/// target.
 fn volume(folder: &Path) -> Vec<u8> {
     done(
         folder,
@@ -46,7 +48,8 @@ fn volume(folder: &Path) -> Vec<u8> {
     large
 }
 
-/// Returns the offset of a leaf from the middle of the tree, which no mount needs, and the leaf's address.
+/// Returns the offset of a leaf in the middle of the tree, which no mount needs, and the leaf's
+/// address.
 fn middle_leaf(folder: &Path) -> (u64, u64) {
     let dumped = done(folder, &["inspect-internal", "dump-tree", "-t", "5", "a.img"]);
     let leaves = dumped.lines().filter_map(|line| {
@@ -103,7 +106,7 @@ fn lost_metadata_ends_the_replacement_as_in_the_kernel() {
     let status = done(folder, &["replace", "status", "a.img"]);
     assert!(status.contains(", canceled on "), "{status}");
     assert!(!buttress(folder, &["ls", "t.img:/"]).status.success());
-    // Undamaged files can still be read, and the volume can be written.
+    // Undamaged files are still readable, and the volume is writable.
     assert_eq!(done(folder, &["cat", "a.img:/many/f0"]), "content of 0");
     done(folder, &["subvolume", "create", "a.img:/s"]);
     if skips(kernel_missing()) {
@@ -159,7 +162,7 @@ fn forced_target_keeps_no_former_signature() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     volume(folder);
-    // As mkfs.xfs and mkfs.ext4 leave them, and a label of LVM.
+    // The target has the signatures of mkfs.xfs and mkfs.ext4, and a label of LVM.
     let target = File::options().write(true).open(folder.join("t.img")).unwrap();
     let signatures: [(u64, &[u8]); 3] = [(0, b"XFSB"), (512, b"LABELONE"), (1080, b"\x53\xef")];
     for (at, signature) in signatures {

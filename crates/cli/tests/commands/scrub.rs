@@ -1,4 +1,5 @@
-//! `scrub start|cancel|resume|status`: what is mended and told, the status file, pausing and going on.
+//! Tests of `scrub start|cancel|resume|status`: repairs, reports, the status file, pausing and
+//! resuming.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A volume with data and metadata twice, and a file of 12 MiB in it.
+/// Creates a volume with two copies of data and metadata, and a file of 12 MiB.
 fn volume(folder: &Path) -> PathBuf {
     let image = folder.join("volume.img");
     let name = image.to_str().unwrap();
@@ -40,7 +41,7 @@ fn volume(folder: &Path) -> PathBuf {
     image
 }
 
-/// Where the file's bytes lie: both copies.
+/// Returns the offsets of the file's bytes in both copies.
 fn places(image: &Path) -> Vec<u64> {
     let bytes = fs::read(image).unwrap();
     let first = &bytes_of_content()[..4096];
@@ -138,7 +139,7 @@ fn a_bad_copy_is_mended_told_with_its_file_and_counted() {
 }
 
 #[test]
-fn what_is_lost_ends_with_3_and_stays() {
+fn uncorrectable_errors_give_status_3_and_stay() {
     let folder = tempfile::tempdir().unwrap();
     let image = volume(folder.path());
     let name = image.to_str().unwrap();
@@ -173,7 +174,7 @@ fn an_overlay_takes_what_is_mended() {
     assert!(checked.status.success(), "{}", text(&checked.stdout));
 }
 
-/// Reads slowly until it is stopped, by `stop`.
+/// Scrubs slowly until `stop` stops it. Returns the record.
 fn paused(image: &Path, background: bool, stop: impl FnOnce(&str, u32)) -> Value {
     let name = image.to_str().unwrap();
     let words: &[&str] = if background { &[] } else { &["-B"] };
@@ -255,7 +256,7 @@ fn a_scrub_in_the_background_is_cancelled() {
     let again = buttress(&["scrub", "cancel", name]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
     assert!(text(&again.stderr).contains("not running"));
-    // In the background a scrub that cannot begin says why.
+    // A scrub that cannot begin in the background gives the reason.
     let absent = folder.path().join("absent");
     let failed = buttress(&["scrub", "start", absent.to_str().unwrap()]);
     assert_eq!(failed.status.code(), Some(1));
@@ -297,7 +298,7 @@ fn generation_of(image: &str) -> String {
     line.unwrap().split_whitespace().last().unwrap().to_owned()
 }
 
-/// A volume of two devices, of which the second missed two sessions.
+/// Creates a volume of two devices, of which the second missed two sessions.
 fn volume_with_a_device_that_was_away(folder: &Path) -> [String; 2] {
     let names = ["first.img", "second.img"].map(|name| folder.join(name).to_str().unwrap().to_owned());
     let [first, second] = &names;
@@ -334,7 +335,7 @@ fn scrub_brings_device_that_missed_commits_up_to_date() {
     assert_eq!(names_on(second), "old\n");
     let scrub =
         |words: &[&str]| buttress(&[&["scrub", "start", "-B"], words, &["--device", second, first]].concat());
-    // Reading alone, it counts what was missed, and that is no damage.
+    // In read-only mode, the scrub counts missed data, which is no damage.
     let read = scrub(&["-r"]);
     assert_eq!(read.status.code(), Some(0), "{}", text(&read.stderr));
     assert!(text(&read.stdout).contains("Missed:"), "{}", text(&read.stdout));
@@ -344,7 +345,7 @@ fn scrub_brings_device_that_missed_commits_up_to_date() {
         text(&read.stdout)
     );
     assert_eq!(names_on(second), "old\n");
-    // The status file keeps it.
+    // The status file keeps this count.
     let status = |words: &[&str]| buttress(&[words, &["scrub", "status", first]].concat());
     let shown = text(&status(&[]).stdout);
     assert!(shown.contains("Missed:"), "{shown}");

@@ -1,4 +1,4 @@
-//! `buttress send`: what it refuses, how it ends, and how it goes on.
+//! Tests of `buttress send`: refusals, outcomes, and resuming.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use std::io::{self, Read, Write};
 use std::process::{Command as Process, Stdio};
 use support::{buttress, failure, image, inside, json};
 
-/// The two read-only snapshots of the tour's volume.
+/// Opens the two read-only snapshots of the tour's volume.
 fn snapshots() -> (Filesystem, Snapshot, Snapshot) {
     let volume = std::fs::read(image()).unwrap();
     let filesystem = OpenOptions::new(vec![Device::memory(volume)]).open().unwrap();
@@ -55,7 +55,7 @@ fn words(words: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn the_same_send_gives_the_same_bytes_and_the_exact_estimate_their_number() {
+fn send_is_repeatable_and_the_exact_estimate_equals_its_size() {
     for more in [&[][..], &["--proto", "2", "--compressed-data"], &["--no-data"]] {
         let full = inside("/home-monday");
         for arguments in [vec!["send", &full], words(&changes())] {
@@ -65,7 +65,7 @@ fn the_same_send_gives_the_same_bytes_and_the_exact_estimate_their_number() {
             for how in ["--estimate", "--estimate=exact"] {
                 let estimate: Vec<&str> = arguments.iter().copied().chain([how]).collect();
                 let estimate = json(&estimate, "send-estimate");
-                // A tree as small as this one is counted whole either way.
+                // Both kinds of estimate count a tree of this size completely.
                 assert_eq!(estimate[0]["stream-bytes"], stream.len(), "{arguments:?} {how}");
             }
         }
@@ -83,7 +83,7 @@ fn a_stream_goes_on_at_any_byte() {
         };
         let mut whole = Vec::new();
         send(snapshot, &options, &mut whole, &Progress::new()).unwrap();
-        // The first commands at every byte, then here and there, and the very end.
+        // Resume at every byte of the first commands, at some later bytes, and at the end.
         let length = whole.len();
         for offset in (0..300)
             .chain((300..length).step_by(length / 60))
@@ -120,7 +120,7 @@ fn a_token_belongs_to_one_stream() {
     assert_eq!(code, 1);
     assert!(error.contains("the token belongs to another stream"), "{error}");
 
-    // A file is continued where the token says, whatever lies behind that.
+    // A resumed file continues at the token's offset, whatever follows there.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("stream");
     std::fs::write(&file, [&whole[..1000], b"torn"].concat()).unwrap();
@@ -135,7 +135,7 @@ fn a_token_belongs_to_one_stream() {
 }
 
 #[test]
-fn what_can_change_is_refused() {
+fn writable_subvolumes_and_wrong_arguments_are_refused() {
     let (code, error) = failure(&["send", &inside("/home")]);
     assert_eq!(code, 1);
     assert!(error.contains("is not read-only"), "{error}");
@@ -185,7 +185,7 @@ fn a_signal_ends_it_with_a_token_that_goes_on() {
     let mut output = child.stdout.take().unwrap();
     let mut arrived = vec![0; 10];
     output.read_exact(&mut arrived).unwrap();
-    // Its pipe is full by now or will be: it cannot have ended.
+    // The pipe is full or will be, so the command cannot have ended.
     buttress_oracle::signals::deliver(&child, rustix::process::Signal::TERM).unwrap();
     output.read_to_end(&mut arrived).unwrap();
     let ended = child.wait_with_output().unwrap();
@@ -200,7 +200,7 @@ fn a_signal_ends_it_with_a_token_that_goes_on() {
     assert_eq!([arrived, rest].concat(), whole);
 }
 
-/// Takes a few bytes at a time, and is interrupted in between.
+/// Sink that accepts a few bytes at a time, with interruptions.
 struct Narrow {
     taken: Vec<u8>,
     calls: usize,
@@ -266,19 +266,20 @@ fn a_parent_in_a_copy_of_the_image_will_do() {
             _ => {}
         }
     }
-    // Nothing is cloned, as addresses of another volume prove nothing; names are compared all the same.
+    // Nothing is cloned, because addresses of another volume prove nothing; names are still
+    // compared.
     assert!(renames >= 1, "{renames}");
     assert!(writes >= 2, "{writes}");
 }
 
-/// An empty image.
+/// Creates an empty image.
 fn new_image(folder: &std::path::Path) -> String {
     let image = folder.join("kept.img").to_str().unwrap().to_owned();
     bytes(&["mkfs", "-q", "--size", "256M", &image]);
     image
 }
 
-/// Receives what is given into an image, keeping what there is.
+/// Receives a partial stream into an image, and keeps the received part.
 fn receive_part(image: &str, stream: &[u8]) -> std::process::Output {
     let mut receiver = Process::new(env!("CARGO_BIN_EXE_buttress"))
         .args(["receive", "-q", "--keep-partial", &format!("{image}:/")])
@@ -287,7 +288,7 @@ fn receive_part(image: &str, stream: &[u8]) -> std::process::Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end before it has read all.
+    // The receiver may end before it has read everything.
     drop(receiver.stdin.take().unwrap().write_all(stream));
     receiver.wait_with_output().unwrap()
 }
@@ -319,7 +320,7 @@ fn sender_and_receiver_agree_on_the_place() {
         assert!(error.contains("the beginning of another stream"), "{error}");
     }
 
-    // What the whole stream makes: a nested subvolume of the source is in no stream.
+    // Compare with the result of the whole stream, which has no nested subvolume of the source.
     let uncut = folder.path().join("uncut.img").to_str().unwrap().to_owned();
     bytes(&["mkfs", "-q", "--size", "256M", &uncut]);
     let stream = folder.path().join("whole.stream");
@@ -333,7 +334,8 @@ fn sender_and_receiver_agree_on_the_place() {
     ]);
     let expected = bytes(&["tar", &format!("{uncut}:/home-monday")]);
 
-    // In a pipe both ways, from here and, with nothing kept, from the beginning.
+    // Send and receive in a pipe in both directions: resumed, and without a kept part from the
+    // beginning.
     for _ in 0..2 {
         let (answers, to_sender) = io::pipe().unwrap();
         let mut sender = Process::new(env!("CARGO_BIN_EXE_buttress"))

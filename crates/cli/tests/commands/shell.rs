@@ -1,4 +1,4 @@
-//! `buttress shell` as a user runs it: on a copy of the tour's volume, which is checked after every session.
+//! Tests of `buttress shell` on a copy of the tour's volume, which is checked after every session.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 use support::{Volume, failure, image, stdout};
 
-/// Standard output of a session of these lines, which must all be done.
+/// Returns the standard output of a session of these lines, which must all succeed.
 fn shell(volume: &Volume, lines: &[&str]) -> String {
     let mut words = vec!["shell", "-w", volume.path()];
     for line in lines {
@@ -24,7 +24,7 @@ fn shell(volume: &Volume, lines: &[&str]) -> String {
     printed
 }
 
-/// A session whose lines come from standard input.
+/// Runs a session with lines from standard input.
 fn script(words: &[&str], lines: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_buttress"))
         .args(words)

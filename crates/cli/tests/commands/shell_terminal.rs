@@ -1,5 +1,5 @@
-//! Sessions as a person at a terminal has them: what Ctrl-C, Ctrl-D, signals and a lost terminal do to the work, line
-//! editing, history, and Tab.
+//! Tests of sessions at a terminal: effects of Ctrl-C, Ctrl-D, signals and a lost terminal on
+//! uncommitted changes, line editing, history, and Tab completion.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -19,7 +19,7 @@ use pty::Terminal;
 use rustix::process::{Pid, Signal, kill_process};
 use support::Volume;
 
-/// The command with these words, in a home of its own.
+/// Returns the command with these arguments, in a separate home directory.
 fn command(home: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
     command
@@ -30,12 +30,12 @@ fn command(home: &Path, words: &[&str]) -> Command {
         .env("TZ", "UTC")
         .env_remove("XDG_STATE_HOME")
         .env_remove("BUTTRESS_HISTORY")
-        // Nothing is committed but where the session does it.
+        // Only the session itself commits.
         .env("SOURCE_DATE_EPOCH", "1700000000");
     command
 }
 
-/// A session on a volume, and its home.
+/// A session on a volume, with its home directory.
 struct Sitting {
     volume: Volume,
     home: tempfile::TempDir,
@@ -68,7 +68,7 @@ impl Sitting {
         found.status.success()
     }
 
-    /// The lines that are kept.
+    /// Returns the lines of the history file.
     fn history(&self) -> Option<String> {
         std::fs::read_to_string(self.home.path().join(".local/state/buttress/shell_history")).ok()
     }
@@ -135,7 +135,7 @@ fn ctrl_c_cancels_the_word_that_runs() {
     terminal.send("mkdir /after\r");
     terminal.send("quit\r");
     let (code, seen) = terminal.finish();
-    // What failed in between was seen.
+    // The user saw the earlier failure.
     assert_eq!(code, Some(1), "{seen}");
     assert!(seen.contains("not committed yet"), "{seen}");
     let (_, left) = seen.rsplit_once("quit").unwrap();
@@ -161,7 +161,7 @@ fn signals_and_a_lost_terminal_commit() {
             }
             None => terminal.hang_up(),
         };
-        // A lost terminal is an end of the lines as well as a signal.
+        // A lost terminal is both an end of input and a signal.
         assert!(
             ended == Some(code) || ends.is_none() && matches!(ended, Some(0 | 1)),
             "{ended:?}"
@@ -202,9 +202,9 @@ fn lines_are_recalled_and_kept_for_the_user_alone() {
     let path = sitting.home.path().join(".local/state/buttress/shell_history");
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
-    // The next session recalls them.
+    // The next session recalls the lines.
     let mut terminal = sitting.start();
-    // Up, up, and a change of what is found there.
+    // Press Up twice, and edit the recalled line.
     terminal.send("\x1b[A\x1b[A\x7f\x7fXY\r");
     terminal.send("quit\r");
     assert_eq!(terminal.finish().0, Some(0));
@@ -241,9 +241,9 @@ fn tab_completes_words_flags_and_paths() {
     std::fs::write(sitting.home.path().join("on the host/a file"), "content").unwrap();
     let mut terminal = sitting.start();
     for line in [
-        // mkdir -p /notes/of mine/inner
+        // The keys type `mkdir -p /notes/of mine/inner`.
         "mkd\t-p '/notes/of mine/inner'\r",
-        // touch in it, through completion of both directories
+        // The keys type a `touch` in it, with completion of both directories.
         "touch /note\tof\tinn\tfile\r",
         "mkdir --par\t/notes/more\r",
         "subv\tcr\t/notes/sub\r",
@@ -277,7 +277,7 @@ fn names_that_tab_offers_cannot_drive_the_terminal() {
         terminal.send(&format!("mkdir \"/evil {name}\"\r"));
     }
     terminal.send("cd /\r");
-    // Two Tabs: what is common, and the list.
+    // The first Tab inserts the common beginning, the second one shows the list.
     terminal.send("rmdir /ev\t\t\t");
     terminal.expect("red");
     terminal.send("[31\t\"\r");
@@ -286,12 +286,12 @@ fn names_that_tab_offers_cannot_drive_the_terminal() {
     for raw in ["\x1b]0;", "\x1b[31m", "\x07"] {
         assert!(!seen.contains(raw), "{seen:?}");
     }
-    // The name that was completed is the one that was meant.
+    // The completed name is the intended one.
     let names = sitting.volume.stdout("ls", &[], "/");
     assert!(names.contains("owned") && !names.contains("red"), "{names:?}");
 }
 
-/// A session whose lines come from a pipe that stays open.
+/// The lines come from a pipe that stays open.
 #[test]
 fn a_signal_to_a_script_commits_what_was_done() {
     let sitting = Sitting::new();
@@ -303,7 +303,7 @@ fn a_signal_to_a_script_commits_what_was_done() {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"mkdir /kept\npwd\n").unwrap();
-    // Once there is an answer to the second line, the first is done.
+    // An answer to the second line proves that the first one was executed.
     let mut answer = [0; 2];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut answer).unwrap();
     assert_eq!(&answer, b"/\n");
@@ -320,7 +320,7 @@ fn a_signal_to_a_script_commits_what_was_done() {
     assert!(sitting.has("/kept"));
 }
 
-/// Ends a session with `-c` by a signal while its word runs.
+/// A signal ends a session with `-c` while its command runs.
 #[test]
 fn a_signal_cancels_the_word_and_commits() {
     let sitting = Sitting::new();
@@ -379,7 +379,7 @@ fn a_reader_that_goes_away_ends_the_word_and_not_the_session() {
 }
 
 #[test]
-fn the_last_line_of_a_script_needs_no_end_and_closed_outputs_are_no_reason_to_panic() {
+fn scripts_end_without_newline_and_closed_outputs_do_not_panic() {
     for (input, closed) in [
         ("mkdir /a\nmkdir /kept", ""),
         ("ls\nhelp\nnonsense\n", ">&- 2>&-"),

@@ -1,4 +1,5 @@
-//! Commands that take files out of a volume: `cp`, `tar`, and `diff`, which compares the results.
+//! Tests of commands that extract files from a volume: `cp`, `tar`, and `diff`, which compares the
+//! results.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -19,12 +20,13 @@ use std::process::{Command, Stdio};
 
 use support::{buttress, failure, inside, json, stdout};
 
-/// Owners, device nodes and `trusted.` attributes are kept only for root.
+/// Only root can preserve owners, device nodes and `trusted.` attributes.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// What differs between `/home` and its copy, without attributes that the host may refuse.
+/// Returns the differences between `/home` and its copy, without attributes that the host may
+/// refuse.
 fn differences(copy: &Path) -> String {
     let ignored = if is_root() { "xattrs" } else { "xattrs,owner,mtime" };
     let output = buttress(&[
@@ -53,7 +55,7 @@ fn an_archive_copy_is_the_same() {
         String::from_utf8_lossy(&output.stderr)
     );
     let differences = differences(&copy);
-    // Others make no device nodes, and keep no owners.
+    // Other users cannot create device nodes or preserve owners.
     if !skips(missing("root")) {
         assert_eq!(differences, "");
     }
@@ -120,7 +122,7 @@ fn nothing_is_written_through_links_in_the_destination() {
     fs::create_dir(&outside).unwrap();
     fs::create_dir_all(copy.join("plain")).unwrap();
     fs::write(outside.join("victim"), "as it was").unwrap();
-    // A link in the place of a directory, and one in the place of a file.
+    // A link replaces a directory, and another link replaces a file.
     symlink(&outside, copy.join("special")).unwrap();
     symlink(outside.join("victim"), copy.join("plain/text")).unwrap();
     let (code, error) = failure(&["cp", "-r", "-T", &inside("/home"), copy.to_str().unwrap()]);
@@ -136,7 +138,7 @@ fn nothing_is_written_through_links_in_the_destination() {
     );
     assert_eq!(fs::read_to_string(outside.join("victim")).unwrap(), "as it was");
     assert_eq!(fs::metadata(copy.join("plain/text")).unwrap().len(), 40_000);
-    // The rest is there.
+    // The other files were copied.
     assert_eq!(fs::read_dir(copy.join("many")).unwrap().count(), 2000);
 }
 

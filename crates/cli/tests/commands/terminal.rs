@@ -1,5 +1,5 @@
-//! What a volume holds does not drive a terminal: every command and every word of a session, under a terminal, with names
-//! full of escape sequences.
+//! The content of a volume cannot control a terminal: every command and every shell command runs
+//! under a terminal, with names full of escape sequences.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -17,14 +17,15 @@ use std::process::{Command, Stdio};
 
 use support::Volume;
 
-/// ESC, CSI, OSC 52 (the clipboard), a window title, DEL, CR, a bell, a backspace, C1 controls as UTF-8, marks that turn
-/// text around, bytes that are no UTF-8, and a line feed before something that could pose as output.
+/// ESC, CSI, OSC 52 (the clipboard), a window title, DEL, CR, a bell, a backspace, C1 controls as
+/// UTF-8, marks that reorder text, bytes that are not UTF-8, and a line feed before text that could
+/// pose as output.
 const EVIL: &[u8] = b"e\x1b[2J\x1b]52;c;eA==\x07\x1b]0;t\x1b\\\x7f\r\x08\xc2\x9b31m\xc2\x9d\xe2\x80\xae\xe2\x81\xa6\xd8\x9c\xff\x9b\nFORGED";
 
-/// What may not be seen: a line that begins with this was begun by a name.
+/// Bytes that must not appear: a line with this beginning was started by a name.
 const FORGED: &[u8] = b"\nFORGED";
 
-/// The same in a word of a session.
+/// Returns the name as a quoted word of a session.
 fn quoted() -> String {
     let mut word = String::from("\"");
     for byte in EVIL {
@@ -34,11 +35,11 @@ fn quoted() -> String {
     word
 }
 
-/// A volume in which everything that has a name has this one, in a file that has it, too.
+/// A volume in which every name, and the content of a file, is this text.
 struct Evil {
     folder: tempfile::TempDir,
     image: OsString,
-    /// A stream that makes such names.
+    /// Stream that creates such names.
     stream: OsString,
 }
 
@@ -96,19 +97,19 @@ impl Evil {
         evil
     }
 
-    /// `IMAGE:/path`, where `%` stands for the name.
+    /// Returns `IMAGE:/path`, with the name in place of `%`.
     fn inside(&self, path: &[u8]) -> OsString {
         let path = filled(path);
         OsString::from_vec([self.image.as_bytes(), b":", &path].concat())
     }
 }
 
-/// A text in which the name takes the place of `%`.
+/// Returns a text with the name in place of `%`.
 fn filled(text: &[u8]) -> Vec<u8> {
     text.split(|byte| *byte == b'%').collect::<Vec<_>>().join(EVIL)
 }
 
-/// What arrives at a terminal that a command has for all it reads and writes. Nothing is typed.
+/// Returns the bytes that arrive at the terminal of a command. Nothing is typed.
 fn at_a_terminal(evil: &Evil, words: &[OsString]) -> Vec<u8> {
     let mut line = Vec::new();
     for word in words {
@@ -117,7 +118,7 @@ fn at_a_terminal(evil: &Evil, words: &[OsString]) -> Vec<u8> {
         line.extend(parts.join(&b"'\\''"[..]));
         line.push(b'\'');
     }
-    // `script` is a part of every system; the terminal is its own.
+    // `script` exists on every system; it creates a new terminal.
     let output = Command::new("script")
         .args(["-q", "-e", "-c"])
         .arg(OsString::from_vec(line))
@@ -128,7 +129,7 @@ fn at_a_terminal(evil: &Evil, words: &[OsString]) -> Vec<u8> {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    // The terminal makes two of each line feed.
+    // The terminal converts each line feed to CR and LF.
     let mut arrived = Vec::new();
     let mut bytes = output.stdout.iter().peekable();
     while let Some(byte) = bytes.next() {
@@ -139,7 +140,7 @@ fn at_a_terminal(evil: &Evil, words: &[OsString]) -> Vec<u8> {
     arrived
 }
 
-/// The escapes of our own: colours, and the line of progress.
+/// Escape sequences of this program itself: colours, and the progress line.
 const OURS: [&[u8]; 9] = [
     b"\x1b[0m",
     b"\x1b[1m",
@@ -152,7 +153,7 @@ const OURS: [&[u8]; 9] = [
     b"\r\x1b[K",
 ];
 
-/// What must not have arrived; `None` if nothing did.
+/// Returns the forbidden bytes that arrived; `None` without any.
 fn fault(arrived: &[u8]) -> Option<String> {
     let mut rest = Vec::new();
     let mut index = 0;
@@ -178,7 +179,7 @@ fn fault(arrived: &[u8]) -> Option<String> {
     }
 }
 
-/// The commands of a table, as they are typed.
+/// Collects the commands of a table in typed form.
 fn leaves(command: &clap::Command, above: &str, found: &mut BTreeSet<String>) {
     for inner in command.get_subcommands() {
         let name = format!("{above}{}", inner.get_name());
@@ -190,8 +191,8 @@ fn leaves(command: &clap::Command, above: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// For each command, the ways it is called: words, where `@` begins a path in the volume, `IMAGE` is its file, `STREAM` a
-/// stream, `NEW` a file that does not exist, and `%` the name.
+/// Returns the call forms of each command. In the words, `@` begins a path in the volume, `IMAGE`
+/// is its file, `STREAM` a stream, `NEW` a file that does not exist, and `%` the name.
 fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         (
@@ -384,7 +385,7 @@ fn cases() -> BTreeMap<&'static str, Vec<&'static str>> {
     ])
 }
 
-/// The same for the words of a session, whose paths need no `@`.
+/// Returns the call forms of each shell command, whose paths need no `@`.
 fn word_cases() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("ls", vec!["-lR /", "/none%"]),
@@ -441,7 +442,7 @@ fn word_cases() -> BTreeMap<&'static str, Vec<&'static str>> {
     ])
 }
 
-/// The words of a case.
+/// Returns the arguments of a case.
 fn words(evil: &Evil, case: &str) -> Vec<OsString> {
     case.split(' ')
         .filter(|word| !word.is_empty())
@@ -519,7 +520,7 @@ fn no_word_of_a_session_lets_a_name_drive_the_terminal() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The first bytes that should not be there, with what is around them.
+/// Returns the first forbidden bytes with their context.
 fn excerpt(arrived: &[u8]) -> String {
     let position = arrived.windows(FORGED.len()).position(|window| window == FORGED);
     let position = position.or_else(|| {
@@ -536,7 +537,7 @@ fn excerpt(arrived: &[u8]) -> String {
         .to_string()
 }
 
-/// Where no terminal is, bytes are as `ls` and btrfs-progs give them.
+/// Without a terminal, names appear unchanged, as in `ls` and btrfs-progs.
 #[test]
 fn scripts_get_names_as_they_are() {
     let evil = Evil::make();

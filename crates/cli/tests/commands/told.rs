@@ -1,4 +1,4 @@
-//! What is said when something is wrong: that it is true, names what it is about, and says what to do.
+//! Tests of error messages: they are true, name their object, and give advice.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -17,12 +17,12 @@ use buttress::ChecksumType;
 use buttress::unstable::format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use support::{Volume, buttress, failure, stdout};
 
-/// Where fields of a superblock lie.
+/// Offsets of fields of a superblock.
 const FLAGS: usize = 0x38;
 const BYTES_USED: usize = 0x78;
 const COMPAT_RO: usize = 0xb4;
 
-/// Changes the superblocks of an image, and gives them right checksums.
+/// Changes the superblocks of an image, and updates their checksums.
 fn change_superblocks(image: &str, change: impl Fn(&mut [u8])) {
     let file = File::options().read(true).write(true).open(image).unwrap();
     let size = file.metadata().unwrap().len();
@@ -47,7 +47,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Standard output and standard error of a command that must end with 0.
+/// Returns standard output and standard error of a command that must exit with 0.
 fn told(words: &[&str]) -> (String, String) {
     let output = buttress(words);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -56,7 +56,7 @@ fn told(words: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn a_wrong_count_of_bytes_in_use_hides_nothing_and_is_mended_by_a_commit() {
+fn a_wrong_count_of_used_bytes_is_reported_and_fixed() {
     for wrong in [1, 1 << 50] {
         let volume = Volume::copy();
         let names = stdout(&["ls", "-R", volume.path()]);
@@ -117,7 +117,7 @@ fn features_that_are_not_known_are_named_alone() {
     assert!(message.contains("(UNKNOWN_FLAG_0x10000000000)"), "{message}");
 }
 
-/// A new volume of two devices, and the second one's image.
+/// Creates a volume of two devices, and returns the second one's image, too.
 fn pair(profile: &str) -> (tempfile::TempDir, String, String) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -149,7 +149,8 @@ fn a_missing_device_is_told_as_that() {
     }
 }
 
-/// Where more devices are missing than a profile tolerates, nothing is written, and that is why.
+/// If more devices are missing than a profile tolerates, the volume is not writable, and the
+/// message says why.
 #[test]
 fn a_volume_that_lacks_too_much_is_not_written_and_says_why() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -170,7 +171,7 @@ fn a_volume_that_lacks_too_much_is_not_written_and_says_why() {
 }
 
 #[test]
-fn a_bad_primary_superblock_is_told_plainly_and_mended_by_the_next_commit() {
+fn a_bad_primary_superblock_is_reported_and_fixed_by_a_commit() {
     let volume = Volume::copy();
     let file = File::options().write(true).open(volume.path()).unwrap();
     file.write_all_at(&[0; 8], 65536 + 64).unwrap();
@@ -201,7 +202,7 @@ fn a_bad_primary_superblock_is_told_plainly_and_mended_by_the_next_commit() {
 }
 
 #[test]
-fn what_was_made_into_something_else_is_not_written_by_a_copy_of_its_superblock() {
+fn a_device_with_another_filesystem_is_not_written() {
     let volume = Volume::copy();
     let file = File::options().write(true).open(volume.path()).unwrap();
     file.write_all_at(&[0; 4096], 65536).unwrap();
@@ -246,7 +247,7 @@ fn the_path_that_is_in_the_way_is_named() {
     assert!(message.contains(file.to_str().unwrap()), "{message}");
 }
 
-/// A device node that an ordinary user cannot make is missing, and the exit code says so.
+/// A device node that an ordinary user cannot create is missing, and the exit code reports this.
 #[test]
 fn device_nodes_that_could_not_be_made_are_lost() {
     let volume = Volume::copy();
@@ -275,7 +276,7 @@ fn device_nodes_that_could_not_be_made_are_lost() {
         out.to_str().unwrap(),
     ]);
     if rustix::process::geteuid().is_root() {
-        // Root could make it.
+        // Root could create the device node.
         command.uid(65_534).gid(65_534);
     }
     let output = command.output().unwrap();
@@ -288,7 +289,7 @@ fn device_nodes_that_could_not_be_made_are_lost() {
     assert!(out.join("pipe").exists() && !out.join("null").exists());
 }
 
-/// A copy onto a full volume tells it once and stops; what was committed before is as it was.
+/// A copy onto a full volume reports this once and stops; committed content stays unchanged.
 #[test]
 fn a_full_volume_is_told_once() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

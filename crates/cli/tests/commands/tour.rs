@@ -1,4 +1,4 @@
-//! The tour: a volume from a directory, which is left for trying things on and is clean.
+//! Tests of the tour: it leaves a clean volume of a directory for experiments.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -77,9 +77,9 @@ fn tour_without_keep_removes_its_image() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The image grows in the directory that is read meanwhile.
+/// The image grows in the directory that the tour reads.
 #[test]
-fn tour_of_the_folder_for_temporary_files_leaves_its_own_image_out() {
+fn a_tour_of_the_temporary_folder_omits_its_own_image() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "content").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_buttress"))
@@ -92,7 +92,7 @@ fn tour_of_the_folder_for_temporary_files_leaves_its_own_image_out() {
     assert!(output.status.success() && !text.contains("FAILED"), "{text}");
 }
 
-/// The table in `docs/tour.md` has the steps of the tour, in their order.
+/// The table in `docs/tour.md` lists the steps of the tour in order.
 #[test]
 fn page_shows_every_step_of_the_tour() {
     let page = include_str!("../../../../docs/tour.md");

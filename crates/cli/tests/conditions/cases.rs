@@ -1,37 +1,37 @@
-//! A sound command line for each command, and how the command answers.
+//! A valid command line for each command, and the command's expected answers.
 //!
-//! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the host, `{out}` the folder
-//! for outputs, `{target}` an empty image.
+//! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the
+//! host, `{out}` the folder for outputs, `{target}` an empty image.
 
 use std::fmt;
 
 use crate::world::World;
 
-/// What a sound run writes to standard output.
+/// Standard output of a successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Results for people.
+    /// Results as text.
     Text,
-    /// Contents that are refused on a terminal.
+    /// Contents that the command refuses to write to a terminal.
     Binary,
-    /// Nothing: what was done shows in the volume or in files.
+    /// Nothing: the effect is visible in the volume or in files.
     Silent,
 }
 
-/// What `--format json` gives.
+/// Effect of `--format json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Json {
-    /// A document under the command's own name, `-` between its words.
+    /// A document under the command's own name, with `-` between its words.
     Own,
     /// A document under this name.
     Named(&'static str),
-    /// Exit code 2: contents have no form in JSON.
+    /// Exit code 2, because contents have no JSON form.
     Refused,
-    /// What the words of the session give.
+    /// The documents of the session's commands.
     Words,
 }
 
-/// What the command reads.
+/// Input of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Image,
@@ -40,34 +40,34 @@ pub(crate) enum Source {
     Nothing,
 }
 
-/// A command line.
+/// A command line with its expected answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    /// The command, as the table has it.
+    /// Command as in the command table.
     pub(crate) command: &'static str,
-    /// What is special about this line, where a command has several.
+    /// Distinguishes several lines of one command.
     pub(crate) form: &'static str,
     words: &'static str,
-    /// The same with a path that is not in the volume.
+    /// The same words with a path that is not in the volume.
     missing_path: &'static str,
     pub(crate) answer: Answer,
     pub(crate) json: Json,
     pub(crate) source: Source,
-    /// Whether it changes the volume.
+    /// True if the command changes the volume.
     pub(crate) writes: bool,
-    /// Whether it makes files on the host.
+    /// True if the command creates files on the host.
     pub(crate) makes_files: bool,
-    /// Whether it tells how far it is.
+    /// True if the command reports progress.
     pub(crate) is_job: bool,
 }
 
 impl Case {
-    /// The words of a sound command line.
+    /// Returns the arguments of a valid command line.
     pub(crate) fn words(&self, world: &World) -> Vec<String> {
         self.filled(self.words, world)
     }
 
-    /// The same, with a source that does not exist.
+    /// Returns the arguments with a source that does not exist.
     pub(crate) fn missing(&self, world: &World) -> Option<Vec<String>> {
         let placeholder = match self.source {
             Source::Image => "{image}",
@@ -78,43 +78,46 @@ impl Case {
         Some(self.filled(&self.words.replace(placeholder, "{absent}"), world))
     }
 
-    /// The same, with a path that is not in the volume.
+    /// Returns the arguments with a path that is not in the volume.
     pub(crate) fn missing_path(&self, world: &World) -> Option<Vec<String>> {
         self.has_path().then(|| self.filled(self.missing_path, world))
     }
 
-    /// Whether it listens to signals and ends in order, also while it waits for its reader.
+    /// Returns whether the command ends in order after a signal, even while it waits for its
+    /// reader.
     pub(crate) fn ends_in_order(&self) -> bool {
         self.command == "send"
     }
 
-    /// Whether a failure leaves nothing of its outputs. A send keeps what there is beside the file, to go on with; the tour
-    /// goes on after a step that failed; man pages are files of their own.
+    /// Returns whether a failure leaves nothing of the command's outputs. A send keeps its partial
+    /// output to resume it. The tour continues after a failed step. Man pages are separate files.
     pub(crate) fn leaves_nothing(&self) -> bool {
         !matches!(self.command, "send" | "tour" | "man")
     }
 
-    /// The name of its JSON document.
+    /// Returns the name of the command's JSON document.
     pub(crate) fn document(&self) -> String {
         let own = self.command.strip_prefix("inspect-internal ");
         own.unwrap_or(self.command).replace(' ', "-")
     }
 
-    /// Whether it listens to signals until its results are ready, and may end in order before a signal ends it.
+    /// Returns whether the command handles signals until its results are ready, and so may end in
+    /// order before a signal ends it.
     pub(crate) fn may_finish(&self) -> bool {
         matches!(self.command, "send" | "fiemap" | "space" | "compression")
     }
 
-    /// The exit code of a sound run.
+    /// Returns the exit code of a successful run.
     pub(crate) fn sound(&self) -> i32 {
         match self.command {
-            // Nothing is running, and there is nothing to go on with.
+            // Nothing is running, and nothing can be resumed.
             "scrub cancel" | "scrub resume" | "replace cancel" => 2,
             _ => i32::from(self.form == "of what differs"),
         }
     }
 
-    /// The exit code where nobody reads its output: no failure, but for a stream, which is then cut off.
+    /// Returns the exit code without a reader of the output: no failure, except for a truncated
+    /// stream.
     pub(crate) fn unread(&self) -> i32 {
         match self.command {
             "send" => i32::from(self.answer == Answer::Binary),
@@ -122,7 +125,7 @@ impl Case {
         }
     }
 
-    /// Whether it is about a path in a volume or a stream.
+    /// Returns whether the command has a path in a volume or a stream.
     pub(crate) fn has_path(&self) -> bool {
         !self.missing_path.is_empty()
     }
@@ -132,7 +135,7 @@ impl Case {
         all.split_whitespace().map(|word| world.fill(word)).collect()
     }
 
-    /// The exit code of a failure.
+    /// Returns the exit code of a failure.
     pub(crate) fn trouble(&self) -> i32 {
         match self.command {
             "check" | "diff" => 2,
@@ -151,7 +154,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// A command that looks at a volume and prints what it finds.
+/// A command that reads a volume and prints results.
 const LOOK: Case = Case {
     command: "",
     form: "",
@@ -174,7 +177,7 @@ const fn look(command: &'static str, words: &'static str, missing_path: &'static
     }
 }
 
-/// A command that changes a volume.
+/// Builds the case of a command that changes a volume.
 const fn write(command: &'static str, words: &'static str, missing_path: &'static str) -> Case {
     Case {
         writes: true,
@@ -182,7 +185,7 @@ const fn write(command: &'static str, words: &'static str, missing_path: &'stati
     }
 }
 
-/// A command about a stream.
+/// Builds the case of a command about a stream.
 const fn stream(command: &'static str, words: &'static str, missing_path: &'static str) -> Case {
     Case {
         source: Source::Stream,
@@ -193,7 +196,7 @@ const fn stream(command: &'static str, words: &'static str, missing_path: &'stat
 
 const SILENT: Answer = Answer::Silent;
 
-/// All cases, in the order of the command table.
+/// Returns all cases, in the order of the command table.
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = taking_out();
     all.extend(about_whole_volumes());

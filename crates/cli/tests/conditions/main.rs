@@ -1,11 +1,14 @@
-//! Every command in every condition: the exit codes that are documented, messages that name what they are about, nothing on
-//! standard output that pretends, no panic, no half of an output, and no image changed by a command that only looks.
+//! Tests of every command in every condition: documented exit codes, messages that name their
+//! object, no misleading standard output, no panic, no partial output, and no change of an image by
+//! a command that only reads.
 //!
-//! - `cases`: a sound command line for each row of the command table, and how it answers. A row without one fails.
-//! - `world`: the files that the command lines are about.
-//! - `running`: a command with closed, full, broken or terminal streams, as an ordinary user, interrupted.
+//! - `cases`: a valid command line for each row of the command table, and its answers. A row
+//!   without one fails.
+//! - `world`: the files that the command lines use.
+//! - `running`: a command with closed, full, broken or terminal streams, as an ordinary user, or
+//!   interrupted.
 //! - `waiting`: commands that wait for input or for a reader, and a signal.
-//! - `page`: `docs/exit-codes.md`, made from what is expected here.
+//! - `page`: `docs/exit-codes.md`, generated from these expectations.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -35,7 +38,7 @@ use running::{Ended, How, run};
 use rustix::process::Signal;
 use world::World;
 
-/// What no run may show, whatever happened.
+/// Asserts that the output shows no panic.
 fn expect_no_panic(case: &Case, condition: &str, ended: &Ended) {
     for text in [
         &ended.stderr,
@@ -47,7 +50,8 @@ fn expect_no_panic(case: &Case, condition: &str, ended: &Ended) {
     }
 }
 
-/// Runs a case in a world and checks what holds everywhere: no panic, and no change by those that only look.
+/// Runs a case in a world and checks the general rules: no panic, and no change by commands that
+/// only read.
 fn run_in(case: &Case, world: &World, condition: &str, how: How, words: &[String]) -> Ended {
     let before = world.image_state();
     let ended = run(how, words, world);
@@ -62,7 +66,8 @@ fn run_in(case: &Case, world: &World, condition: &str, how: How, words: &[String
     ended
 }
 
-/// One world for those that look, a fresh one for each run of those that change something. All that fail are told.
+/// Runs each case: one world for all reading commands, a fresh one for each run of a changing
+/// command. Reports all failures.
 fn each_case(condition: &str, check: impl Fn(&Case, &World, &str)) {
     let shared = World::new();
     let mut failed = Vec::new();
@@ -87,7 +92,8 @@ fn expect_code(case: &Case, condition: &str, ended: &Ended, code: i32) {
     );
 }
 
-/// A failure: the code, a message on standard error that names something, and nothing left of its outputs.
+/// Asserts a failure: the code, a message on standard error that contains `names`, and no remaining
+/// outputs.
 fn expect_failure(case: &Case, world: &World, condition: &str, ended: &Ended, code: i32, names: &str) {
     expect_code(case, condition, ended, code);
     assert!(
@@ -104,8 +110,8 @@ fn expect_failure(case: &Case, world: &World, condition: &str, ended: &Ended, co
 
 #[test]
 fn every_command_has_a_case() {
-    // The first two need a mount: `tests/mount` has them. The last needs a swap file: the tests `filesystem_commands` of the crate
-    // `proof` have it.
+    // The first two need a mount, so `tests/mount` has them. The last one needs a swap file, so the
+    // tests `filesystem_commands` of the crate `proof` have it.
     let elsewhere = ["mount", "umount", "inspect-internal map-swapfile"].map(str::to_owned);
     let cases = cases();
     let here = cases.iter().map(|case| case.command.to_owned());
@@ -151,7 +157,7 @@ fn standard_output_that_is_closed_or_full() {
     }
 }
 
-/// What others start commands with is not taken for a closed stream, however it was opened.
+/// An open stream never counts as closed, however the parent process opened it.
 #[test]
 fn standard_output_that_is_thrown_away() {
     for (condition, how) in [
@@ -212,7 +218,7 @@ fn json_is_a_document_with_a_header_or_is_refused() {
     });
 }
 
-/// No document stands behind contents: standard output by any name is refused together with JSON.
+/// No document follows contents: standard output under any name is refused together with JSON.
 #[test]
 fn json_never_follows_contents() {
     let world = World::new();
@@ -250,8 +256,8 @@ fn json_never_follows_contents() {
     }
 }
 
-/// With `--progress json` standard error holds JSON lines and nothing else, also where something fails; the last of a job
-/// that came to its end says so.
+/// With `--progress json` standard error carries only JSON lines, even after an error. The last
+/// line of a completed job states its completion.
 #[test]
 fn progress_as_json_is_lines_of_json() {
     let lines = |case: &Case, ended: &Ended| -> Vec<serde_json::Value> {
@@ -322,7 +328,7 @@ fn a_path_that_is_not_in_the_volume() {
     });
 }
 
-/// A command that failed has printed no results; what stands above them may be there, as in btrfs-progs.
+/// Asserts that a failed command printed no results; headings may be present, as in btrfs-progs.
 fn expect_no_pretence(case: &Case, ended: &Ended) {
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let heading = match case.command {
@@ -330,7 +336,7 @@ fn expect_no_pretence(case: &Case, ended: &Ended) {
         "filesystem du" => "     Total   Exclusive  Set shared  Filename\n",
         _ => "",
     };
-    // The tour says of each step whether it failed.
+    // The tour reports for each step whether it failed.
     let is_told = case.command == "tour" && text.contains("FAILED");
     assert!(text.is_empty() || text == heading || is_told, "{case}: {text}");
 }
@@ -434,7 +440,7 @@ fn a_disk_that_is_full() {
     }
 }
 
-/// A command that waits for a reader who reads nothing ends on one signal.
+/// One signal ends a command that waits for an idle reader.
 #[test]
 fn an_interrupt() {
     for (condition, signal) in [("SIGINT", Signal::INT), ("SIGTERM", Signal::TERM)] {

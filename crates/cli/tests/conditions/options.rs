@@ -1,4 +1,5 @@
-//! Global options: each command honours or refuses each of them. None is passed over without a word.
+//! Tests of global options: each command honours or refuses each of them, and ignores none
+//! silently.
 
 use buttress_cli::table;
 use std::panic::catch_unwind;
@@ -7,13 +8,13 @@ use crate::running::How;
 use crate::world::World;
 use crate::{each_case, run_in};
 
-/// What is known of a global option.
+/// Method of testing a global option.
 enum Probe {
-    /// With this value no command that honours the option succeeds.
+    /// With this value, no command that honours the option succeeds.
     Fails(&'static [&'static str]),
-    /// It changes how a command works or how much it says, and not what it does.
+    /// The option changes the command's speed or verbosity, but not its results.
     Manner,
-    /// Another test is about it.
+    /// Another test covers the option.
     Elsewhere,
 }
 
@@ -29,7 +30,7 @@ const PROBES: [(&str, Probe); 14] = [
     ("cache", Probe::Manner),
     ("subvol", Probe::Fails(&["--subvol", "no/such/subvolume"])),
     ("subvolid", Probe::Fails(&["--subvolid", "999999"])),
-    // `options_of_volumes_are_refused_together` is about these two.
+    // The test `options_of_volumes_are_refused_together` covers these two.
     ("degraded", Probe::Elsewhere),
     ("rescue", Probe::Elsewhere),
     ("direct", Probe::Manner),
@@ -65,7 +66,8 @@ fn no_global_option_is_passed_over() {
                     ("mkfs", "offset"),
                 ];
                 if own.contains(&(case.command, name)) {
-                    // An option of its own by that name, a new side file, a further device, the start of a new volume.
+                    // The command has its own option of this name, or the option names a new
+                    // overlay file, a further device, or the start of a new volume.
                     return;
                 }
                 let mut all = case.words(world);
@@ -85,7 +87,8 @@ fn no_global_option_is_passed_over() {
     assert_eq!(failed, 0, "options that are passed over, see above");
 }
 
-/// A command that refuses `--device` as meaningless refuses `--degraded` and `--rescue`, too: no probe shows that they are passed over.
+/// A command that refuses `--device` as unused also refuses `--degraded` and `--rescue`, for which
+/// no probe exists.
 #[test]
 fn options_of_volumes_are_refused_together() {
     each_case("options of volumes", |case, world, condition| {

@@ -1,4 +1,5 @@
-//! `docs/exit-codes.md`: what the tests expect, as a table. With `BUTTRESS_WRITE_DOCS` set, the test writes the page.
+//! The page `docs/exit-codes.md`: the tests' expectations as a table. With `BUTTRESS_WRITE_DOCS`
+//! set, the test rewrites the page.
 
 use std::fmt::Write;
 use std::fs;

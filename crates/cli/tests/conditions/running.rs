@@ -1,4 +1,5 @@
-//! Runs the command with streams that are closed, full, broken or terminals, as an ordinary user, or interrupted.
+//! Runs the command with closed, full, broken or terminal streams, as an ordinary user, or
+//! interrupted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -15,28 +16,29 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::world::World;
 
-/// A circumstance.
+/// A condition of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     Plain,
     /// Standard output is closed.
     ClosedOutput,
-    /// Standard output takes nothing.
+    /// Standard output accepts no bytes.
     FullOutput,
-    /// Standard output is thrown away.
+    /// Standard output is discarded.
     NullOutput,
-    /// The same, by a descriptor that is open for reading and writing, as other languages' libraries open it.
+    /// Standard output is discarded, by a descriptor open for reading and writing, as other
+    /// languages' libraries open it.
     NullOutputBoth,
-    /// Nobody reads the pipe.
+    /// The pipe has no reader.
     BrokenPipe,
     Terminal,
-    /// An ordinary user runs it.
+    /// An ordinary user runs the command.
     AsUser,
-    /// This signal comes while it waits for a reader that reads nothing.
+    /// This signal arrives while the command waits for a reader that reads nothing.
     Signalled(Signal),
 }
 
-/// How it ended.
+/// Outcome of a run.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
@@ -44,21 +46,21 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// Who runs a command as an ordinary user where the tests have root.
+/// User that runs a command as an ordinary user if the tests run as root.
 const USER: u32 = 65_534;
 
-/// What a pipe is made to hold: as much as the command asks for.
+/// Capacity of a pipe, as large as the command requests.
 const PIPE_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(how: How, words: &[String], world: &World) -> Ended {
     let mut command = match how {
-        // The shell closes it: no library of ours has a hand in it.
+        // The shell closes the stream, so that no Rust library is involved.
         How::ClosedOutput => {
             let mut command = Command::new("sh");
             command.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_buttress")]);
             command
         }
-        // What starts tests may have the signal ignored, as a shell has for what it runs in the background.
+        // The test runner may ignore the signal, as a shell does for background jobs.
         How::Signalled(_) => {
             let mut command = Command::new("env");
             command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_buttress")]);
@@ -118,11 +120,11 @@ impl Ended {
     }
 }
 
-/// Reads to the end, on a thread of its own.
+/// Reads to the end in a separate thread.
 fn reading(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A terminal whose other side is closed answers with an error.
+        // Reading a terminal whose other side is closed returns an error.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })
@@ -141,7 +143,7 @@ fn on_a_terminal(mut command: Command) -> Ended {
         .unwrap();
     command.stdout(other_side);
     let mut child = command.spawn().unwrap();
-    // What the command was given is the last descriptor of that side.
+    // The command's copy is the last descriptor of that side.
     drop(command);
     let shown = reading(File::from(terminal));
     let told = reading(child.stderr.take().unwrap());
@@ -149,7 +151,7 @@ fn on_a_terminal(mut command: Command) -> Ended {
     Ended::new(status, shown.join().unwrap(), &told.join().unwrap())
 }
 
-/// A pipe that takes nothing more until it is read.
+/// Creates a pipe that is full until it is read.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES).unwrap();
@@ -172,7 +174,7 @@ fn set_nonblocking(descriptor: impl AsFd, nonblocking: bool) {
     rustix::fs::fcntl_setfl(&descriptor, flags).unwrap();
 }
 
-/// How long a command may take to end after a signal.
+/// Longest time for a command to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn interrupt(mut command: Command, signal: Signal) -> Ended {
@@ -184,9 +186,9 @@ fn interrupt(mut command: Command, signal: Signal) -> Ended {
     while child.try_wait().unwrap().is_none() && !waits_for_a_pipe(child.id()) {
         std::thread::yield_now();
     }
-    // One that has ended is not yet waited for: its number is still its own.
+    // If the process has ended, its id is still reserved until the wait.
     let _ = rustix::process::kill_process(Pid::from_child(&child), signal);
-    // Nobody reads before it has ended.
+    // Nothing reads before the command has ended.
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if begun.elapsed() > PATIENCE {
@@ -199,7 +201,7 @@ fn interrupt(mut command: Command, signal: Signal) -> Ended {
     Ended::new(status, shown.join().unwrap(), &told.join().unwrap())
 }
 
-/// Whether a thread of the process sleeps in writing to a pipe.
+/// Returns whether a thread of the process sleeps in a write to a pipe.
 fn waits_for_a_pipe(process: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
         return false;

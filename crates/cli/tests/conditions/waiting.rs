@@ -1,6 +1,6 @@
-//! One signal ends a command that waits for input, or for the reader of its output, whatever it is doing.
+//! One signal ends a command that waits for input, or for the reader of its output, in any state.
 //!
-//! The tests for standard output are in the parent module.
+//! The parent module has the tests for standard output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,21 +14,21 @@ use rustix::process::{Pid, Signal};
 
 use crate::world::World;
 
-/// How long a command may take to end after a signal.
+/// Longest time for a command to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The other end that a command waits for.
+/// The stream that a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// Standard input: a pipe that has brought a part of this file and stays open.
+    /// Standard input: a pipe that has delivered a part of this file and stays open.
     Input(&'static str),
-    /// Standard input that has brought nothing.
+    /// Standard input that has delivered nothing.
     NoInput,
-    /// A FIFO at `{fifo}` that nobody opens for writing.
+    /// A FIFO at `{fifo}` that no process opens for writing.
     Opening,
-    /// A FIFO at `{fifo}` that has brought a part of this file.
+    /// A FIFO at `{fifo}` that has delivered a part of this file.
     Fifo(&'static str),
-    /// A FIFO at `{fifo}` that nobody reads.
+    /// A FIFO at `{fifo}` that no process reads.
     Reader,
 }
 
@@ -75,7 +75,7 @@ const LINES: &[(&str, Waits)] = &[
     ("stream merge -f {fifo} {stream}", Reader),
 ];
 
-/// A command that waits, and what keeps it waiting.
+/// A waiting command, with the stream that it waits for.
 struct Waiting {
     child: Child,
     _input: Option<File>,
@@ -112,7 +112,7 @@ fn start(words: &str, waits: Waits, world: &World) -> Waiting {
     let mut child = command.spawn().unwrap();
     let part = |name: &str| {
         let bytes = fs::read(world.path(name)).unwrap();
-        // Less than a pipe holds, more than headers.
+        // The length is below a pipe's capacity and beyond the headers.
         bytes[..(bytes.len() / 2).min(40_000)].to_vec()
     };
     let mut input = match waits {
@@ -128,7 +128,7 @@ fn start(words: &str, waits: Waits, world: &World) -> Waiting {
     Waiting { child, _input: input }
 }
 
-/// Waits until all threads of a process sleep, and have slept for a while.
+/// Waits until all threads of a process have been asleep for a while.
 fn wait_until_it_sleeps(process: u32) {
     let begun = Instant::now();
     let mut quiet = 0;
@@ -163,7 +163,7 @@ fn ends(child: &mut Child) -> Option<ExitStatus> {
 }
 
 #[test]
-fn one_signal_ends_a_command_that_waits() {
+fn a_signal_ends_a_command_that_waits() {
     let mut wrong = Vec::new();
     for (words, waits) in LINES {
         for signal in [Signal::INT, Signal::TERM] {

@@ -1,7 +1,8 @@
-//! The files that command lines are about: a volume, a send stream, a folder of the host, a folder for outputs.
+//! The files that command lines use: a volume, a send stream, a folder of the host, a folder for
+//! outputs.
 //!
-//! Everything lies in one folder that other users can reach. Temporary files of the command go to the folder for outputs,
-//! so that what it leaves behind is seen.
+//! Everything is in one folder that other users can access. Temporary files of the command go to
+//! the folder for outputs, so that the tests see remaining files.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,12 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{buttress, image, inside, json};
 
-/// See the module.
+/// The folder with all files.
 pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
-/// What is compared of the image: a change of it changes one of these.
+/// State of the image that is compared: every change of the image changes one of these.
 type ImageState = (u64, i64, i64);
 
 impl World {
@@ -48,7 +49,8 @@ impl World {
             .arg(".")
             .status();
         assert!(packed.unwrap().success());
-        // An ordinary user looks at all of it, writes there, and is who is meant when it may not.
+        // An ordinary user can read everything and write here. The tests restrict this user in some
+        // conditions.
         world.set_mode(&world.path("out"), 0o777);
         world.set_mode(Path::new(&world.image()), 0o666);
         world
@@ -58,7 +60,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// The folder's own name: a message that names a path of this world has it.
+    /// Returns the folder's own name, which occurs in every message with a path of this world.
     pub(crate) fn folder_name(&self) -> &str {
         self.folder.path().file_name().unwrap().to_str().unwrap()
     }
@@ -67,7 +69,7 @@ impl World {
         self.path("volume.img").to_str().unwrap().to_owned()
     }
 
-    /// A word with what it stands for.
+    /// Replaces the placeholders of a word.
     pub(crate) fn fill(&self, word: &str) -> String {
         let mut word = word.to_owned();
         if word.contains("{overlay}") {
@@ -97,7 +99,7 @@ impl World {
         word.replace("{data}", &data_address().to_string())
     }
 
-    /// Changes beside the image.
+    /// Creates an overlay with changes of the image.
     fn make_overlay(&self) {
         if self.path("overlay").exists() {
             return;
@@ -119,7 +121,7 @@ impl World {
         self.set_mode(&overlay, 0o666);
     }
 
-    /// A stream that builds on another one.
+    /// Creates a stream that builds on another one.
     fn make_incremental(&self) {
         let volume = image();
         let inside = |name: &str| format!("{}:/{name}", volume.to_str().unwrap());
@@ -128,7 +130,7 @@ impl World {
         fs::write(self.path("incremental"), made.stdout).unwrap();
     }
 
-    /// An empty image, as large as the volume's.
+    /// Creates an empty image as large as the volume's.
     fn make_target(&self) {
         let target = File::create(self.path("target")).unwrap();
         let length = fs::metadata(self.image()).unwrap().len();
@@ -141,7 +143,7 @@ impl World {
         (metadata.len(), metadata.mtime(), metadata.mtime_nsec())
     }
 
-    /// What is in the folder for outputs.
+    /// Returns the entries of the folder for outputs.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("out")).unwrap();
         entries.map(|entry| entry.unwrap().path()).collect()
@@ -151,7 +153,7 @@ impl World {
         !self.outputs().is_empty()
     }
 
-    /// The files in it, at any depth.
+    /// Returns the files in the folder for outputs, at any depth.
     pub(crate) fn files_in_outputs(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.path("out")];
         let mut files = Vec::new();
@@ -168,7 +170,8 @@ impl World {
         files
     }
 
-    /// Whether a file among the outputs is as the volume has it: what `cp` takes out of `/home/plain` goes to `copy`.
+    /// Returns whether an output file equals the file in the volume: `cp` extracts `/home/plain` to
+    /// `copy`.
     pub(crate) fn is_whole(&self, file: &Path) -> bool {
         let Ok(inner) = file.strip_prefix(self.path("out/copy")) else {
             return false;
@@ -219,7 +222,7 @@ impl World {
         ["volume.img", "stream", "host", "host/file"].map(|name| self.path(name))
     }
 
-    /// Nobody but root can read what commands read.
+    /// Makes the commands' inputs unreadable for everyone except root.
     pub(crate) fn forbid_reading(&self) {
         self.sources()
             .iter()
@@ -242,12 +245,12 @@ impl World {
         self.set_mode(&self.path("out"), 0o777);
     }
 
-    /// The image can be read, not written.
+    /// Makes the image read-only.
     pub(crate) fn forbid_changing(&self) {
         self.set_mode(Path::new(&self.image()), 0o444);
     }
 
-    /// Puts a disk of a few pages in the place of the folder for outputs. Needs root.
+    /// Mounts a disk of a few pages on the folder for outputs. Requires root.
     pub(crate) fn fill_outputs(&self) -> SmallDisk {
         let folder = self.path("out");
         let mounted = Command::new("mount")
@@ -259,7 +262,7 @@ impl World {
     }
 }
 
-/// A file system of its own that is full soon; it goes when it is dropped.
+/// A small file system that becomes full quickly, unmounted on drop.
 pub(crate) struct SmallDisk {
     folder: PathBuf,
 }
@@ -271,7 +274,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A send stream, made once.
+/// Returns a send stream, created once.
 fn stream() -> &'static [u8] {
     static STREAM: OnceLock<Vec<u8>> = OnceLock::new();
     STREAM.get_or_init(|| {
@@ -281,7 +284,7 @@ fn stream() -> &'static [u8] {
     })
 }
 
-/// An address at which there is file data.
+/// Returns an address with file data.
 fn data_address() -> u64 {
     static ADDRESS: OnceLock<u64> = OnceLock::new();
     *ADDRESS.get_or_init(|| {
@@ -292,7 +295,7 @@ fn data_address() -> u64 {
     })
 }
 
-/// The first number under this key, at any depth.
+/// Returns the first number under this key, at any depth.
 fn find_number(value: &serde_json::Value, key: &str) -> Option<u64> {
     match value {
         serde_json::Value::Object(object) => object

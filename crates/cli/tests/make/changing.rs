@@ -1,4 +1,5 @@
-//! Commands that change a volume: subvolumes, properties, the label, overlays. Also errors of two of them.
+//! Tests of commands that change a volume: subvolumes, properties, the label, overlays; and errors
+//! of two of them.
 
 use std::path::PathBuf;
 
@@ -72,7 +73,7 @@ fn properties_and_the_label_are_set_and_shown() {
 }
 
 #[test]
-fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
+fn an_overlay_keeps_changes_until_a_commit_or_discard() {
     let (folder, image) = made();
     let before = std::fs::read(&image).unwrap();
     let side = folder.path().join("side").to_str().unwrap().to_owned();
@@ -86,7 +87,7 @@ fn an_overlay_takes_changes_until_they_are_committed_or_thrown_away() {
     assert_eq!(stdout(&["filesystem", "label", &image]), "new\n");
     assert_eq!(with(&["filesystem", "label", &image]), "tried\n");
     assert!(with(&["check", &image]).contains("no error found"));
-    // The side file is removed, and a new one begins.
+    // The overlay file is removed, and a new one begins.
     std::fs::remove_file(&side).unwrap();
     with(&["filesystem", "label", &image, "kept"]);
     stdout(&["overlay", "commit", &side, &image]);

@@ -1,4 +1,5 @@
-//! Volumes with a given latest time (`SOURCE_DATE_EPOCH`): the same commands make the same bytes.
+//! Tests of volumes with a given latest time (`SOURCE_DATE_EPOCH`): the same commands create the
+//! same bytes.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,8 +24,8 @@ fn the_same_epoch_gives_the_same_bytes() {
     assert!(make(&image) == make(&format!("{image}.2")));
 }
 
-/// `mkfs -r` makes the smallest image that holds a directory, and the same bytes each time, with any number of workers.
-/// `mkfs.btrfs` as the program's name makes the same bytes.
+/// `mkfs -r` creates the smallest image that holds a directory, with the same bytes for any number
+/// of workers. The program name `mkfs.btrfs` gives the same bytes.
 #[test]
 fn mkfs_builds_a_directory_into_the_same_image_each_time() {
     let (folder, image) = fresh();
@@ -73,7 +74,7 @@ fn mkfs_builds_a_directory_into_the_same_image_each_time() {
         stdout(&["cat", &format!("{image}:/home/large")]),
         "x".repeat(3_000_000)
     );
-    // A seed without the uuid that all others follow from.
+    // The seed is set, but the uuid from which all uuids derive is not.
     let output = Command::new(program)
         .args(["mkfs", "-f", &image])
         .env("DETERMINISTIC_SEED", "1")
@@ -100,11 +101,11 @@ fn times(image: &str) -> Vec<(String, i64)> {
         .collect()
 }
 
-/// The time of everything, and one before it.
+/// Time of everything; the next constant is an earlier time.
 const EPOCH: i64 = 1_700_000_000;
 const EARLIER: u64 = 1_600_000_000;
 
-/// Files with times before and after the epoch.
+/// Creates files with times before and after the epoch.
 fn make_source(source: &Path) {
     std::fs::create_dir_all(source.join("directory")).unwrap();
     let moment = |seconds: u64| std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
@@ -126,7 +127,7 @@ fn make_source(source: &Path) {
 }
 
 #[test]
-fn no_time_is_later_than_the_epoch_and_the_same_commands_give_the_same_bytes() {
+fn a_source_date_epoch_limits_times_and_makes_bytes_repeatable() {
     let (folder, image) = fresh();
     let source = folder.path().join("source");
     make_source(&source);

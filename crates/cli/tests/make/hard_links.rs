@@ -1,4 +1,4 @@
-//! `mkfs --inode-flags` of files with several names.
+//! Tests of `mkfs --inode-flags` on files with several names.
 
 use super::fresh;
 use crate::support::stdout;

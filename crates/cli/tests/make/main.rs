@@ -1,4 +1,5 @@
-//! Commands that make and change volumes: mkfs, subvolume, property, label, and overlays over all of them.
+//! Tests of commands that create and change volumes: mkfs, subvolume, property, label, each also
+//! over an overlay.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,7 +19,7 @@ mod tuning;
 
 use support::stdout;
 
-/// A folder, and the path of an image in it that is not there yet.
+/// Creates a folder, and returns the path of an image that does not exist yet.
 fn fresh() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = folder.path().join("new.img").to_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! `mkfs`: what it makes, what it refuses, and who owns the root directory.
+//! Tests of `mkfs`: results, refusals, and the owner of the root directory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ fn mkfs_refuses_what_can_hold_no_volume() {
     }
     assert!(!PathBuf::from(at("nowhere")).exists());
     assert_eq!(std::fs::read(at("file")).unwrap(), b"content");
-    // A file system that takes no such size: it goes, too.
+    // No file system accepts this size; the file is removed, too.
     let (code, error) = failure(&["mkfs", "-b", "15E", &image]);
     assert!(code == 1 && error.contains("--size"), "{error}");
     assert!(!PathBuf::from(&image).exists());

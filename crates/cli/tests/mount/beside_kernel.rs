@@ -1,14 +1,17 @@
-//! The same calls, chosen by a seed, on a mount of ours and on the kernel's btrfs: the same results, errno by errno, and the same files
-//! in the end. Names are few, so that calls meet what others left: most errors that names and kinds of files give come up.
+//! Makes random calls, chosen by a seed, on a mount of this program and on the kernel's btrfs. Both
+//! must give the same results, errno by errno, and the same files at the end. The calls use few
+//! names, so that they meet the files of earlier calls: most errors about names and kinds of files
+//! occur.
 //!
-//! Eight threads call at once. Each has a directory of its own, and there is one that all share: calls in it come one after the other, in
-//! the same order on both sides. No inode has names in both.
+//! Eight threads make calls concurrently. Each has its own directory, and all share one more. Calls
+//! in the shared directory are serialised, in the same order on both sides. No inode has names in
+//! both.
 //!
-//! `BUTTRESS_MOUNT_SEED` and `BUTTRESS_MOUNT_CALLS` say with which seed, and how many calls each thread makes.
+//! `BUTTRESS_MOUNT_SEED` sets the seed, and `BUTTRESS_MOUNT_CALLS` the number of calls per thread.
 //!
-//! Two differences are allowed. The kernel's btrfs aborts its transaction when a placeholder of a nested subvolume is exchanged, so
-//! no placeholder is. In a read-only subvolume the kernel's FUSE compares kinds of files before it asks the server, which would
-//! answer EROFS.
+//! Two differences are allowed. The kernel's btrfs aborts its transaction when a placeholder of a
+//! nested subvolume is exchanged, so the test exchanges no placeholder. In a read-only subvolume
+//! the kernel's FUSE compares kinds of files before it asks the server, which would return EROFS.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -38,15 +41,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 const CALLS: usize = 1200;
-/// Seeds that once differed, and the one of the first version. With each of the former it was calls on placeholders, or in read-only
-/// subvolumes, that did.
+/// Seeds of earlier differences, and the seed of the first version. The differences were in calls
+/// on placeholders, or in read-only subvolumes.
 const SEEDS: [u64; 4] = [16, 1, 3, 8];
 const THREADS: u64 = 8;
 const SHARED: &str = "shared";
 const DIRECTORIES: u64 = 2;
 const NAMES: u64 = 4;
 
-/// A call, with all that was chosen for it.
+/// A call with all of its random arguments.
 #[derive(Clone, Debug)]
 struct Call {
     what: u64,
@@ -62,13 +65,13 @@ impl Call {
     }
 }
 
-/// The call that copies: the one that may go from one's own directory to the shared one.
+/// Number of the copy call, the only one from a thread's own directory to the shared one.
 const COPY: u64 = 25;
 
 fn choose(random: &mut Random, own: &str) -> Call {
     let path = |random: &mut Random, base: &str| {
         let mut path = PathBuf::from(base);
-        // Most often near the top, where most is.
+        // Prefer paths near the top, where most files are.
         for _ in 0..random.below(6).saturating_sub(3) {
             path.push(format!("d{}", random.below(DIRECTORIES)));
         }
@@ -109,15 +112,15 @@ fn subvolume(path: &Path, make: impl FnOnce(&File, &[u8]) -> Result<()>) -> Resu
     make(&directory, path.file_name().unwrap().as_bytes())
 }
 
-/// Whether it stands in a snapshot for a nested subvolume.
+/// Returns whether the path is a placeholder for a nested subvolume in a snapshot.
 fn is_placeholder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.ino() == 2 && found.is_dir())
 }
 
-/// What a file is, as far as both must agree.
+/// Returns the properties of a file that must agree.
 fn seen(path: &Path) -> Result<String> {
     let found = io(fs::symlink_metadata(path))?;
-    // What a directory's size and the time of the last change are is the same, too; when it was is not.
+    // The sizes of directories must agree, too. Times are not compared.
     let kind = if is_placeholder(path) {
         "placeholder"
     } else {
@@ -144,7 +147,7 @@ fn content(path: &Path) -> Result<String> {
     Ok(format!("{} bytes, {sum:x}", bytes.len()))
 }
 
-/// Does it; gives what is to be the same.
+/// Makes the call; returns the result that must agree.
 #[allow(clippy::too_many_lines, reason = "one arm for each call")]
 fn call(root: &Path, call: &Call) -> Result<String> {
     let (from, to) = (root.join(&call.from), root.join(&call.to));
@@ -232,7 +235,7 @@ fn call(root: &Path, call: &Call) -> Result<String> {
     seen(&from)
 }
 
-/// All files below, with what they are and hold.
+/// Lists all files below a directory with their properties and content.
 fn listing(root: &Path, below: &Path, out: &mut String) {
     let mut names: Vec<_> = fs::read_dir(root.join(below))
         .unwrap()
@@ -258,7 +261,8 @@ fn listed(root: &Path) -> String {
     out
 }
 
-/// Whether the kernel's FUSE refused a call by the kinds of its files, where the subvolume is read-only.
+/// Returns whether the kernel's FUSE refused a call by the kinds of its files in a read-only
+/// subvolume.
 fn is_kind_first(call: &Call, found: &Result<String>, expected: &Result<String>) -> bool {
     use rustix::io::Errno;
     let by_kind = [Errno::ISDIR, Errno::NOTDIR, Errno::PERM];
@@ -267,7 +271,7 @@ fn is_kind_first(call: &Call, found: &Result<String>, expected: &Result<String>)
         && *expected == Err(Errno::ROFS)
 }
 
-/// The calls of one thread, on both sides; how many ended with an error.
+/// Makes the calls of one thread on both sides; returns the number of calls that failed.
 fn calls_of(thread: u64, seed: u64, count: usize, roots: [&Path; 2], turn: &Mutex<()>) -> usize {
     let own = format!("own{thread}");
     let mut random = Random::new(seed * THREADS + thread);
@@ -325,7 +329,7 @@ fn calls_end_as_in_the_kernel_from(seed: u64, count: usize) {
     kernel.close().unwrap();
     ours.umount();
     ours.expect_sound();
-    // The images hold what was seen, except the attributes of placeholders.
+    // The images have the observed content, except the attributes of placeholders.
     ours.mount("ro");
     let kernel = Mount::new(std::slice::from_ref(&theirs.image), "ro").unwrap();
     assert_eq!(listed(&ours.at), listed(kernel.path()), "seed {seed}");

@@ -1,5 +1,5 @@
-//! An image that is deleted, replaced or moved while it is mounted. Each sync, commit and unmount reports it, with a
-//! way to save the content.
+//! Tests of images that are deleted, replaced or moved while mounted. Each sync, commit and unmount
+//! reports this, with a method to save the content.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,7 +16,7 @@ use crate::mounting;
 
 use mounting::{Mounted, buttress, no_fuse, sound, text};
 
-/// Mounts for changes, with a log beside the image.
+/// Mounts for writing, with a log beside the image.
 fn mount_with_log(mounted: &Mounted, more: &[&str]) -> PathBuf {
     let log = mounted.image.with_file_name("log");
     let mut words = vec!["mount", "--log", log.to_str().unwrap(), "-o", "rw,commit=3600"];

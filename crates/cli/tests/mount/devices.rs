@@ -1,4 +1,4 @@
-//! Mounts of block devices, mounts by the helpers' names, and shutdown.
+//! Tests of mounts of block devices, mounts by the helpers' names, and shutdown.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,7 +22,7 @@ use crate::mounting;
 
 use mounting::{Mounted, PROGRAM, no_fuse, sound, text, when_not_busy};
 
-/// Opens a block device as somebody who wants it alone.
+/// Opens a block device exclusively.
 fn exclusively(device: &Path) -> std::io::Result<File> {
     let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
     OpenOptions::new()
@@ -67,7 +67,7 @@ fn a_device_is_free_and_whole_when_a_plain_umount_returns() {
         }
         umount_plainly(&mounted.at);
         drop(exclusively(path).unwrap());
-        // Nobody waits here for the server: the last commit is there.
+        // This command does not wait for the server, so the last commit must be complete already.
         let listed = sound(&["ls", path.to_str().unwrap()]);
         let count = text(&listed.stdout).lines().count();
         assert_eq!(count, usize::try_from((turn + 1) * 200).unwrap());
@@ -148,13 +148,13 @@ fn shutdown_keeps_what_was_synced_and_by_its_kind_the_rest() {
     }
     for (kind, rest_is_kept) in [(0, true), (1, true), (2, false)] {
         let mounted = Mounted::new();
-        // No commit in between.
+        // Prevent commits between the calls.
         mounted.mount("rw,commit=3600");
         let open = File::create_new(mounted.path("open")).unwrap();
         let mut synced = File::create_new(mounted.path("synced")).unwrap();
         synced.write_all(b"synced").unwrap();
         synced.sync_all().unwrap();
-        // While it is open, its content is not committed by and by.
+        // While this file is open, the idle commit does not happen.
         let mut rest = File::create_new(mounted.path("rest")).unwrap();
         rest.write_all(b"rest").unwrap();
         assert_eq!(
@@ -192,7 +192,7 @@ fn shutdown_is_for_root() {
     fs::set_permissions(&mounted.at, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(mounted.at.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let at = mounted.at.clone();
-    // Only a thread gives its rights up.
+    // Only a thread can drop its rights.
     let refused = std::thread::spawn(move || {
         let nobody = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_uid(nobody).unwrap();
@@ -203,7 +203,7 @@ fn shutdown_is_for_root() {
     mounted.umount();
 }
 
-/// Runs the program by another name.
+/// Runs the program under another name.
 fn by_name(name: &str, words: &[&str]) -> Output {
     Command::new(PROGRAM).arg0(name).args(words).output().unwrap()
 }
@@ -237,7 +237,7 @@ fn helpers_of_mount_and_umount_have_names_of_their_own() {
 }
 
 #[test]
-fn what_is_write_protected_is_mounted_for_reading_and_that_is_said() {
+fn a_write_protected_device_is_mounted_read_only_with_a_warning() {
     if skips(no_fuse().or_else(|| missing("loop-devices"))) {
         return;
     }
@@ -267,7 +267,7 @@ fn what_is_write_protected_is_mounted_for_reading_and_that_is_said() {
 }
 
 #[test]
-fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
+fn a_mount_can_be_remounted_and_bound_to_another_directory() {
     if skips(no_fuse()) {
         return;
     }
@@ -309,9 +309,10 @@ fn what_is_mounted_can_be_remounted_and_shown_on_another_directory() {
     mounted.expect_sound();
 }
 
-/// Its server cannot open devices for writing any more: it is mounted anew, and not while somebody uses it.
+/// The server of a read-only mount cannot open devices for writing later, so a remount needs a new
+/// mount, and fails while the mount is in use.
 #[test]
-fn what_was_mounted_for_reading_can_be_remounted_for_changes() {
+fn a_read_only_mount_can_be_remounted_for_writing() {
     if skips(no_fuse()) {
         return;
     }
@@ -330,19 +331,19 @@ fn what_was_mounted_for_reading_can_be_remounted_for_changes() {
     drop(held);
     sound(&remount);
     fs::write(mounted.path("new"), b"for changes").unwrap();
-    // As it was mounted first.
+    // The mount still has its first options.
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"inside");
     assert_eq!(fs::metadata(mounted.path("file")).unwrap().uid(), 7);
     mounted.umount();
 
-    // What more than options said is not guessed.
+    // Options outside of `-o` are not repeated by a remount, so it is refused.
     sound(&["--cache", "64M", "mount", mounted.image(), mounted.directory()]);
     assert!(!mounting::buttress(&remount).status.success());
     mounted.umount();
     mounted.expect_sound();
 }
 
-/// As far as for its own btrfs; the device's own setting is not touched.
+/// The kernel reads as far ahead as for its own btrfs; the device's own setting stays unchanged.
 #[test]
 fn the_kernel_reads_further_ahead() {
     if skips(no_fuse()) || skips(missing("losetup")) {
@@ -369,7 +370,7 @@ fn the_kernel_reads_further_ahead() {
         device.path().to_str().unwrap(),
         mounted.directory(),
     ]);
-    // The kernel and the server have agreed on it by then.
+    // Kernel and server have completed their negotiation by now.
     assert!(fs::read_dir(&mounted.at).unwrap().next().is_none());
     assert_eq!(ahead(format!("{name}-fuseblk")).unwrap(), 4096);
     assert_eq!(ahead(name).unwrap(), before);

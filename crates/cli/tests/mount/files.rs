@@ -1,4 +1,5 @@
-//! `buttress mount` and `umount`: a mount does what a file system owes, keeps it, and leaves a sound volume however it ends.
+//! Tests of `buttress mount` and `umount`: a mount behaves as a file system, keeps its content, and
+//! leaves a sound volume however it ends.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -75,7 +76,7 @@ fn names_come_and_go() {
     assert_eq!(fs::metadata(path("d/a")).unwrap().rdev(), 0);
     fs::remove_file(path("d/a")).unwrap();
 
-    // A file without a name, which gets one.
+    // An unnamed file gets a name.
     let unnamed = OpenOptions::new()
         .write(true)
         .custom_flags(i32::try_from(OFlags::TMPFILE.bits()).unwrap())
@@ -91,7 +92,7 @@ fn names_come_and_go() {
 }
 
 #[test]
-fn what_is_unlinked_stays_as_long_as_it_is_used() {
+fn unlinked_files_stay_while_they_are_open() {
     if skips(no_fuse()) {
         return;
     }
@@ -154,7 +155,8 @@ fn content_holes_and_copies() {
         .map(|at: u32| (at / 7 % 251).to_le_bytes()[0])
         .collect();
     file.write_all_at(&content, 1 << 20).unwrap();
-    // Told at once, although nothing is on the device yet: else tar and cp take it for a hole.
+    // The file shows allocated space at once, although the device has nothing yet: otherwise tar
+    // and cp would treat it as a hole.
     let metadata = file.metadata().unwrap();
     assert_eq!((metadata.len(), metadata.blocks()), (4 << 20, (3 << 20) / 512));
     assert_eq!(rustix::fs::seek(&file, Seek::Data(0)), Ok(1 << 20));
@@ -191,7 +193,7 @@ fn content_holes_and_copies() {
     let before = fs::read(mounted.path("copy")).unwrap();
     mounted.umount();
     mounted.expect_sound();
-    // The copy shares what it could.
+    // The copy shares extents as far as possible.
     let shared = sound(&["fiemap", "-v", &format!("{}:/copy", mounted.image())]);
     assert!(
         text(&shared.stdout).contains("shared"),
@@ -250,7 +252,7 @@ fn attributes_times_and_rights() {
     );
     assert_eq!(rustix::fs::removexattr(&path, "user.none"), Err(Errno::NODATA));
 
-    // Writing to a file takes its capabilities away, and a change of owner its set-id bits.
+    // A write removes a file's capabilities, and a change of owner clears its set-id bits.
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let mut open = OpenOptions::new().append(true).open(&path).unwrap();
     open.write_all(b"y").unwrap();
@@ -263,7 +265,7 @@ fn attributes_times_and_rights() {
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
     drop(open);
 
-    // What can only be appended to can be touched all the same.
+    // The times of an append-only file can still be changed.
     let chattr = |flag: &str| Command::new("chattr").arg(flag).arg(&path).status().unwrap();
     assert!(chattr("+a").success());
     let now = rustix::fs::Timespec {
@@ -303,7 +305,8 @@ fn a_listing_goes_on_while_its_directory_changes() {
         let entry = entry.unwrap();
         let is_new = seen.insert(entry.file_name());
         assert!(is_new, "{} is listed once", entry.file_name().display());
-        // What is renamed gets a place behind all others, where the listing must not meet it again and again.
+        // A renamed entry moves after all other ones, where the listing must not meet it
+        // repeatedly.
         let renamed = mounted.path(&format!("new {}", seen.len()));
         fs::rename(entry.path(), renamed).unwrap();
     }
@@ -318,7 +321,7 @@ fn a_killed_server_loses_nothing_that_was_synced() {
         return;
     }
     let mounted = Mounted::new();
-    // In which order the kernel closes what the server had is by chance.
+    // The kernel closes the server's files in random order, so repeat the test.
     for round in 1..=5 {
         mounted.mount("rw");
         let mut file = File::create(mounted.path("synced")).unwrap();
@@ -344,7 +347,7 @@ fn a_server_that_is_asked_to_end_commits() {
     fs::write(mounted.path("written"), b"and not synced").unwrap();
     mounted.signal(rustix::process::Signal::TERM);
     mounted.wait_until_gone();
-    // The server may still be at its last commit, and has the image as long as that.
+    // The server may still be in its last commit, and holds the image until then.
     while !buttress(&["mount", "-o", "rw", mounted.image(), mounted.directory()])
         .status
         .success()
@@ -362,8 +365,8 @@ fn a_plain_umount_can_be_followed_by_a_mount_at_once() {
     let mounted = Mounted::new();
     for round in 0..5 {
         mounted.mount("rw");
-        // A separate process writes. A program that another test starts inherits this process's open files until its
-        // `exec`; they would keep the mount busy.
+        // A separate process writes. A program that another test starts inherits this process's
+        // open files until its `exec`; they would keep the mount busy.
         let mut writes = Command::new("dd");
         writes.args(["if=/dev/zero", "bs=1M", "count=1", "status=none"]);
         writes.arg(format!("of={}", mounted.path(&round.to_string()).display()));
@@ -427,7 +430,7 @@ fn a_full_volume_says_so() {
     mounted.expect_sound();
 }
 
-/// The kernel lets go of a removed file after the call that removed it.
+/// The kernel releases a removed file after the removing call has returned.
 #[test]
 fn space_of_removed_files_is_there_for_the_next() {
     if skips(no_fuse()) {
@@ -435,7 +438,7 @@ fn space_of_removed_files_is_there_for_the_next() {
     }
     let mounted = Mounted::new();
     mounted.mount("rw");
-    // Two of them are more than there is.
+    // Two such files exceed the volume's space.
     let most = 220 << 20;
     for turn in 0..3 {
         let path = mounted.path("large");
@@ -456,7 +459,7 @@ fn space_of_removed_files_is_there_for_the_next() {
     mounted.expect_sound();
 }
 
-/// Gives a new file all the room that there is.
+/// Allocates all free space to a new file.
 fn fill_up(path: &Path) -> File {
     let file = File::create_new(path).unwrap();
     let (mut end, mut piece) = (0_u64, 64_u64 << 20);
@@ -469,7 +472,7 @@ fn fill_up(path: &Path) -> File {
     file
 }
 
-/// So it is for what is copied and cannot be shared.
+/// The same applies to copied data that cannot be shared.
 #[test]
 fn space_of_removed_files_is_there_for_copies() {
     if skips(no_fuse()) {
@@ -483,7 +486,7 @@ fn space_of_removed_files_is_there_for_copies() {
         let target = File::create(mounted.path("target")).unwrap();
         drop(fill_up(&mounted.path("large")));
         fs::remove_file(mounted.path("large")).unwrap();
-        // Not at the beginning of a sector, so that it takes room.
+        // An unaligned source offset makes the copy allocate space.
         let copied = rustix::fs::copy_file_range(&source, Some(&mut 1), &target, Some(&mut 0), 4 << 20)
             .unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         assert_eq!(copied, 4 << 20, "turn {turn}");
@@ -515,9 +518,10 @@ fn a_log_is_not_written_into_the_image() {
     assert!(fs::read(&volume.image).unwrap() == before, "the image changed");
 }
 
-/// The kernel remembers attributes: it is told where they change by other means than the calls that change them.
+/// The kernel caches attributes, so the server notifies it of changes by other means than attribute
+/// calls.
 #[test]
-fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
+fn attributes_changed_by_commands_and_direct_writes_are_current() {
     if skips(no_fuse()) {
         return;
     }
@@ -569,7 +573,8 @@ fn what_commands_and_direct_writes_change_of_attributes_is_seen_at_once() {
     mounted.expect_sound();
 }
 
-/// Whether a call finds its answer without the server, which stands still meanwhile. `waiting` counts requests that are under way.
+/// Returns whether a call succeeds without the server, which is stopped during the call. `waiting`
+/// counts the requests in flight.
 fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send) -> bool {
     let count = || {
         fs::read_to_string(waiting)
@@ -578,7 +583,7 @@ fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send
             .parse::<u64>()
             .unwrap()
     };
-    // What earlier calls left to be done is done.
+    // Wait until the work of earlier calls is done.
     while count() > 0 {
         std::thread::yield_now();
     }
@@ -599,9 +604,10 @@ fn needs_no_server(mounted: &Mounted, waiting: &Path, call: impl FnOnce() + Send
     })
 }
 
-/// What a file takes up is told once for long when it is written back, however new it is; and closing a file asks nothing.
+/// After its write-back, the kernel may cache a file's attributes for long, however new it is.
+/// Closing a file sends no request.
 #[test]
-fn what_is_settled_is_not_asked_for_again() {
+fn attributes_are_cached_after_the_write_back() {
     if skips(no_fuse()) {
         return;
     }
@@ -627,7 +633,8 @@ fn what_is_settled_is_not_asked_for_again() {
     assert!(needs_no_server(&mounted, &waiting, || {
         assert_eq!(fs::metadata(&path).unwrap().blocks(), 200);
     }));
-    // A dirty file may soon take another amount of space. While the file is open, an idle mount does not commit.
+    // The allocated space of a dirty file may change soon. While the file is open, an idle mount
+    // does not commit.
     let held = File::options().write(true).open(&path).unwrap();
     fs::write(&path, vec![2; 50_000]).unwrap();
     let written = std::time::Instant::now();
@@ -639,7 +646,7 @@ fn what_is_settled_is_not_asked_for_again() {
     let blocks = fs::metadata(&path).unwrap().blocks();
     assert!(asks, "{:?} after the write, {blocks} blocks", written.elapsed());
 
-    // The kernel learns it with the first one that is closed.
+    // The kernel learns this with the first closed file.
     drop(File::open(&path).unwrap());
     let file = File::open(&path).unwrap();
     let other = file.try_clone().unwrap();

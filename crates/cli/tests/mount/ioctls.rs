@@ -1,4 +1,5 @@
-//! btrfs's ioctls on a mount of ours answer as the kernel's btrfs does: the same calls on the same volume, line by line.
+//! Compares btrfs's ioctls on a mount of this program with the kernel's btrfs: the same calls on
+//! the same volume, line by line.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -52,10 +53,10 @@ const SET_LABEL: u32 = command(WRITE, 50, 256);
 const SYNC: u32 = command(0, 8, 0);
 const START_SYNC: u32 = command(READ, 24, 8);
 const WAIT_SYNC: u32 = command(WRITE, 22, 8);
-/// Not btrfs's own.
+/// This ioctl is not specific to btrfs.
 const FITRIM: u32 = BOTH << 30 | 24 << 16 | 0x58 << 8 | 121;
 
-/// What was answered, as lines.
+/// The answers as lines.
 #[derive(Default)]
 struct Said(String);
 
@@ -83,13 +84,13 @@ fn text(data: &[u8]) -> String {
 }
 
 impl Said {
-    /// A call of which only the end matters.
+    /// Makes a call of which only the result is compared.
     fn end(&mut self, what: &str, file: &File, number: u32, mut data: Data) {
         let ended = numbered(file, number, &mut data);
         writeln!(self.0, "{what}: {ended:?}").unwrap();
     }
 
-    /// A call and what is read of its answer.
+    /// Makes a call and records a part of its answer.
     fn answer<T: std::fmt::Debug>(
         &mut self,
         what: &str,
@@ -240,7 +241,7 @@ fn telling(said: &mut Said, root: &Path) {
     );
 }
 
-/// Items of one file, and the references to subvolumes.
+/// Searches items of one file, and the references to subvolumes.
 fn searching(said: &mut Said, root: &Path) {
     let directory = File::open(root).unwrap();
     let found = |data: &Data| {
@@ -352,7 +353,7 @@ fn names(root: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-/// The same as a user without rights, in a thread of its own.
+/// Makes the calls as a user without rights, in a separate thread.
 fn without_rights(said: &mut Said, root: &Path) {
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(root.join("open")).unwrap();
@@ -427,7 +428,7 @@ fn ioctls_answer_as_the_kernels_do() {
 }
 
 #[test]
-fn what_does_not_get_through_says_so() {
+fn unsupported_ioctls_fail_with_specific_errors() {
     if skips(no_fuse()) {
         return;
     }
@@ -460,7 +461,7 @@ fn what_does_not_get_through_says_so() {
 }
 
 #[test]
-fn a_listing_that_the_kernel_keeps_has_a_subvolume_whose_name_nobody_looked_up() {
+fn a_cached_listing_shows_a_new_subvolume() {
     if skips(no_fuse()) {
         return;
     }

@@ -1,5 +1,5 @@
-//! A snapshot has the times that `stat` showed before it, also of files whose times the kernel keeps (`-o writeback_cache`). Linux's btrfs
-//! is the model: it passes the same checks.
+//! A snapshot has the times that `stat` showed before it, even of files whose times the kernel has
+//! cached (`-o writeback_cache`). Linux's btrfs is the model: it passes the same checks.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// More than a tick of any kernel's clock.
+/// Longer than a tick of any kernel's clock.
 const TICK: Duration = Duration::from_millis(25);
 const SECTOR: usize = 4096;
 
@@ -34,7 +34,7 @@ fn open(path: &Path) -> File {
     options.open(path).unwrap()
 }
 
-/// Access, modification and change, with nanoseconds.
+/// Access, modification and change times with nanoseconds.
 type Times = [(i64, i64); 3];
 
 fn times(directory: &Path) -> BTreeMap<String, Times> {
@@ -52,7 +52,7 @@ fn times(directory: &Path) -> BTreeMap<String, Times> {
         .collect()
 }
 
-/// Writes a file's first byte by a map, and does something before the map goes.
+/// Writes a file's first byte by a memory map, and runs an action before the unmap.
 #[allow(unsafe_code, reason = "mmap(2) has no safe form")]
 fn with_write_by_map(file: &File, body: impl FnOnce()) {
     let kinds = ProtFlags::READ | ProtFlags::WRITE;
@@ -65,7 +65,8 @@ fn with_write_by_map(file: &File, body: impl FnOnce()) {
     }
 }
 
-/// Files whose times the kernel has not sent: open and written, mapped, allocated, renamed and linked. Returns those that stay open.
+/// Changes files whose times the kernel has not sent: open and written, mapped, allocated, renamed
+/// and linked. Returns the files that stay open.
 fn change(sub: &Path) -> Vec<File> {
     let path = |name: &str| sub.join(name);
     let files: Vec<File> = ["written", "allocated", "read", "truncated"]
@@ -92,7 +93,7 @@ fn change(sub: &Path) -> Vec<File> {
     files
 }
 
-/// Makes a snapshot of a subvolume by `make`, and compares the times in both.
+/// Makes a snapshot of a subvolume with `make`, and compares the times in both.
 fn expect_same_times(root: &Path, make: impl Fn(&Path, &Path)) {
     let sub = root.join("sub");
     let files = change(&sub);
@@ -177,7 +178,8 @@ fn snapshot_has_the_time_of_a_write_by_map() {
     mounted.umount();
 }
 
-/// Of a block device the kernel asks for a sync of the volume on each syncfs(2), so also for that of the process that fetches times.
+/// For a block device the kernel asks for a sync of the volume on each syncfs(2), so also for the
+/// one that fetches times.
 #[test]
 fn snapshot_on_a_block_device_has_the_times_of_stat() {
     if skips(no_fuse()) || skips(kernel_missing()) {

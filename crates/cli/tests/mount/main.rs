@@ -1,6 +1,8 @@
-//! Mounts, each on an image of its own: what they answer, beside the kernel's, and how they end.
+//! Tests of mounts, each on its own image: their answers, compared with the kernel's, and their
+//! end.
 //!
-//! Tests of io_uring change a setting of the whole machine, so they are a program of their own (`mount_rings`).
+//! Tests of io_uring change a setting of the whole machine, so they are a separate program
+//! (`mount_rings`).
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

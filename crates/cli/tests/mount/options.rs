@@ -1,4 +1,5 @@
-//! Options of a mount do what they do in the kernel where it has them; a mount by a user without rights; the server that closed itself in.
+//! Tests of mount options, which have the same effects as in the kernel; a mount by a user without
+//! rights; the sandboxed server.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -48,7 +49,7 @@ fn all_files_are_shown_as_one_users() {
         assert_eq!(owner("file"), expected, "{options}");
         mounted.umount();
     }
-    // Nothing of it is on the volume.
+    // The volume has none of these changes.
     mounted.mount("ro");
     assert_eq!(owner("file"), (1000, 1001));
     mounted.umount();
@@ -90,7 +91,7 @@ fn an_overlay_keeps_the_image_as_it_is() {
     sound(&["check", "--overlay", overlay, mounted.image()]);
 }
 
-/// How much of a file with extents compressed by each method there is, as `compression` says.
+/// Returns the amount of a file's extents by compression method, from `compression`.
 fn extents(mounted: &Mounted, name: &str) -> Vec<String> {
     let output = sound(&["fiemap", "-v", &format!("{}:/{name}", mounted.image())]);
     let lines = text(&output.stdout);
@@ -111,7 +112,8 @@ fn content_is_written_as_the_kernel_writes_it() {
     if skips(no_fuse()) || skips(kernel_missing()) {
         return;
     }
-    // Which parts of a file are worth compressing is judged otherwise than in the kernel: these are, or are too small.
+    // The kernel decides differently which parts are worth compressing; these files are clear
+    // cases.
     let files = [("plain", vec![b'a'; 300_000]), ("small", vec![b'b'; 1000])];
     for options in [
         "compress=zstd",
@@ -135,7 +137,7 @@ fn content_is_written_as_the_kernel_writes_it() {
         kernel.close().unwrap();
         for (name, content) in &files {
             let (found, expected) = (extents(&ours, name), extents(&theirs, name));
-            // The kernel has no inline extents in files that are written in place.
+            // The kernel has no inline extents in nodatacow files.
             if (options, *name) != ("nodatacow", "small") {
                 assert_eq!(found, expected, "{options}: {name}");
             }
@@ -156,7 +158,7 @@ fn content_is_written_as_the_kernel_writes_it() {
 }
 
 #[test]
-fn what_is_missing_or_damaged_is_mounted_if_asked_for() {
+fn degraded_and_damaged_volumes_are_mounted_on_request() {
     if skips(no_fuse()) {
         return;
     }
@@ -179,7 +181,7 @@ fn what_is_missing_or_damaged_is_mounted_if_asked_for() {
     mounted.mount("ro,degraded");
     assert_eq!(fs::read(mounted.path("file")).unwrap(), vec![9; 100_000]);
     mounted.umount();
-    // The primary superblock's root is gone from the root tree's place: the one before serves.
+    // The root tree's block of the primary superblock is gone, so an older root serves.
     mounted.mount(&format!("ro,rescue=usebackuproot:nologreplay,device={second}"));
     assert_eq!(fs::read(mounted.path("file")).unwrap(), vec![9; 100_000]);
     mounted.umount();
@@ -221,7 +223,7 @@ fn the_server_is_closed_in_with_all_of_its_threads() {
     mounted.expect_sound();
 }
 
-/// What a user without rights needs to mount.
+/// Returns the missing requirement for a mount by a user without rights.
 fn no_helper() -> Option<Missing> {
     let found = Command::new("fusermount3").arg("--version").output();
     match found {
@@ -230,7 +232,8 @@ fn no_helper() -> Option<Missing> {
     }
 }
 
-/// In namespaces of its own, where `/dev/fuse` is for all as on other machines: mounts, uses and unmounts as nobody.
+/// Script that mounts, uses and unmounts as nobody, in separate namespaces in which every user has
+/// access to `/dev/fuse`.
 const AS_NOBODY: &str = r#"
 set -e
 cd "$1"
@@ -267,7 +270,7 @@ fn a_user_without_rights_mounts_by_the_helper() {
     run_in_namespace(AS_NOBODY);
 }
 
-/// Runs a script in a mount namespace of its own, with a new folder and the program as arguments.
+/// Runs a script in a separate mount namespace, with a new folder and the program as arguments.
 fn run_in_namespace(script: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut unshare = Command::new("unshare");
@@ -285,8 +288,8 @@ fn run_in_namespace(script: &str) {
     assert!(ran.status.success(), "{stdout}\n{stderr}");
 }
 
-/// Remounts in a separate mount namespace, with the program in the system's path. First mount(8) finds the program by
-/// the helper of package fuse3, then by a link with its own name.
+/// Script that remounts in a separate mount namespace, with the program in the system's path. First
+/// mount(8) finds the program by the helper of package fuse3, then by a link with its own name.
 const REMOUNTS: &str = r#"
 set -e
 cd "$1"

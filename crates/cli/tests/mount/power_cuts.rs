@@ -1,10 +1,13 @@
-//! Power cuts under programs of the field: they run on a mount that this process serves from a device of the crash laboratory. At any cut of
-//! what was written the volume opens, is sound, and has what was synced before.
+//! Power cuts under common programs: they run on a mount that this process serves from a device of
+//! the crash laboratory. After a cut at any write the volume opens, is sound, and has the content
+//! synced before the cut.
 //!
-//! Each program of `buttress_oracle::field` runs to its end, and what it leaves is synced: from then on all of it is there. What says on the way
-//! what it has synced (a database, a repository, a mail spool) is held to that at each cut.
+//! Each program of `buttress_oracle::field` runs to its end, and then everything is synced: later
+//! cuts must preserve all of it. Programs that report their own syncs (a database, a repository, a
+//! mail spool) are checked against these reports at each cut.
 //!
-//! `BUTTRESS_POWER_CUTS` says how many cuts each of them gets, `BUTTRESS_POWER_SEED` from which seed they are drawn. `cargo xtask soak --mount-cuts N`.
+//! `BUTTRESS_POWER_CUTS` sets the number of cuts for each program, `BUTTRESS_POWER_SEED` their
+//! seed. `cargo xtask soak --mount-cuts N`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -41,7 +44,7 @@ use std::time::Duration;
 const VOLUME_BYTES: usize = 512 << 20;
 const CUTS: u64 = 6;
 
-/// The system's, but for commits often enough that many of them are cut.
+/// The system's environment with frequent commits, so that many cuts are during commits.
 #[derive(Debug)]
 struct Hurried;
 
@@ -67,7 +70,8 @@ fn device(backend: Arc<dyn Backend>) -> Device {
     Device::with_backend(backend, Engine::Inline)
 }
 
-/// Runs something on a mount of a volume whose device records. It is given the directory, and says by marks what it has synced.
+/// Runs `run` on a mount of a volume whose device records its writes. `run` gets the directory, and
+/// marks its syncs.
 fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
     let lab = CrashLab::new();
     let new = Arc::new(MemoryBackend::new("disk", vec![0; VOLUME_BYTES]));
@@ -106,7 +110,8 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
         sync_all(&at);
         run(&inside, &|label| lab.mark(label));
     }));
-    // A test that failed leaves nothing mounted; and a program that another test starts may have files open for a moment.
+    // A failed test must not leave a mount; a program that another test starts may have files open
+    // for a moment.
     fuse::unmount(&at, true).unwrap();
     serving.join().unwrap().unwrap();
     if let Err(panicked) = ran {
@@ -114,7 +119,7 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
     }
     served.leave().unwrap();
     let history = lab.history();
-    // The end is a cut like any other.
+    // The end of the history is also a cut.
     assert!(
         history.last_mark(history.len()).is_some(),
         "nothing was ever synced"
@@ -122,7 +127,7 @@ fn recorded(run: impl FnOnce(&Path, &dyn Fn(u64))) -> History {
     history
 }
 
-/// Makes everything durable. (`syncfs` reaches servers of block devices only.)
+/// Commits everything. (`syncfs` reaches only servers of block devices.)
 fn sync_all(directory: &Path) {
     const SYNC: u32 = 0x9408;
     ioctls::numbered(&fs::File::open(directory).unwrap(), SYNC, &mut [0; 4096]).unwrap();
@@ -139,13 +144,14 @@ fn ended(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// Tries cuts of a history. `holds` is given a directory with what the program's directory had, and the last mark before the cut.
+/// Tests cuts of a history. `holds` gets a directory with the content of the program's directory,
+/// and the last mark before the cut.
 fn cut(history: &History, holds: impl Fn(&Path, u64)) {
     let seed = buttress_oracle::seeds::seed("mount_power_cuts", "BUTTRESS_POWER_SEED", 1);
     let mut random = Random::new(seed);
     for number in 0..number_of("BUTTRESS_POWER_CUTS", CUTS) {
         let cut = match number {
-            // What was synced at last, and nothing else.
+            // This cut is right after the last sync.
             0 => history.len(),
             _ => usize::try_from(random.below(history.len() as u64 + 1)).unwrap(),
         };
@@ -163,7 +169,8 @@ fn cut(history: &History, holds: impl Fn(&Path, u64)) {
         let promised = history.last_mark(cut);
         let mut images = history.images_at(cut, outcome);
         let image = images.remove(0);
-        // Opening it for writing replays its log, and the commit after that makes it the volume's state.
+        // Opening the volume for writing replays its log, and the commit makes the result the
+        // volume's state.
         let writable = Volume::options();
         let volume = writable
             .open_writable_devices(vec![device(Arc::clone(&image))])
@@ -183,7 +190,7 @@ fn cut(history: &History, holds: impl Fn(&Path, u64)) {
     }
 }
 
-/// Files, directories and symbolic links, with their content.
+/// Extracts files, directories and symbolic links.
 fn take_out(subvolume: &Subvolume, from: &[u8], to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in subvolume.read_dir(from).unwrap() {
@@ -201,7 +208,7 @@ fn take_out(subvolume: &Subvolume, from: &[u8], to: &Path) {
     }
 }
 
-/// Every name below a directory with the content's checksum, or the target.
+/// Lists every name below a directory with its content's checksum, or its target.
 fn listing(directory: &Path) -> String {
     let script = "find . -type f -exec sha256sum {} + | sort; find . -type l -printf '%p %l\\n' | sort; find . -type d | sort";
     ended(
@@ -211,7 +218,7 @@ fn listing(directory: &Path) -> String {
     )
 }
 
-/// A program runs to its end, and all is synced.
+/// Runs a program to its end, then syncs everything.
 fn synced_at_the_end(name: &str) {
     const SECONDS: u64 = 1;
     const MIB: u64 = 3;
@@ -289,7 +296,7 @@ fn packages() {
     synced_at_the_end("dpkg-deb");
 }
 
-/// A program that is fed line by line, and answers each with one.
+/// A program that answers each input line with one line.
 struct Answering {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -319,7 +326,7 @@ impl Answering {
     }
 }
 
-/// Every transaction that had returned is there, and the database is whole.
+/// Every transaction that had returned must be present, and the database must be intact.
 fn database(mode: &str) {
     const TRANSACTIONS: u64 = 60;
     if skips(no_fuse()) || skips(missing("sqlite3")) {
@@ -332,11 +339,11 @@ fn database(mode: &str) {
                 .arg(inside.join("base.db")),
         );
         assert_eq!(sqlite.asked(&format!("pragma journal_mode={mode};")), mode);
-        // With `full` a journal may be there again after a power cut, which takes the last transaction back.
+        // With `full`, a journal may reappear after a power cut and roll back the last transaction.
         sqlite.asked(
             "pragma synchronous=extra; create table t (a integer primary key, b text); select 'made';",
         );
-        // A name of its own: sqlite does not sync the directory of a new database in each mode.
+        // Sync the directory here, because sqlite does not sync it for a new database in each mode.
         ended(Command::new("sync").arg(inside));
         mark(0);
         for number in 1..=TRANSACTIONS {
@@ -380,7 +387,8 @@ fn databases_with_a_write_ahead_log() {
     database("wal");
 }
 
-/// Every commit that was synced with its directories is there, and the repository is whole.
+/// Every commit that was synced with its directories must be present, and the repository must be
+/// intact.
 #[test]
 fn repositories() {
     const COMMITS: u64 = 8;
@@ -425,7 +433,7 @@ fn repositories() {
     });
 }
 
-/// Every letter that was delivered is there, whole, and under one name.
+/// Every delivered letter must be present, complete, and under one name.
 #[test]
 fn mail_spools() {
     const LETTERS: u64 = 40;

@@ -1,5 +1,5 @@
-//! Programs of the field on a mount, in short: each verifies what it wrote, and the volume is checked afterwards. `cargo xtask suites programs` runs
-//! them for longer.
+//! Short runs of common programs on a mount: each verifies its own writes, and the volume is
+//! checked afterwards. `cargo xtask suites programs` makes longer runs.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -1,4 +1,5 @@
-//! `remount` with options of access times, beside Linux's btrfs: by this program, by mount(8) and its helper, and by the system call alone.
+//! Tests of `remount` with access time options, compared with Linux's btrfs: by this program, by
+//! mount(8) and its helper, and by the system call alone.
 //!
 //! FUSE sends no request for a remount. The server learns of it from the table of mounts.
 #![allow(
@@ -22,10 +23,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// More than a tick of any kernel's clock.
+/// Longer than a tick of any kernel's clock.
 const TICK: Duration = Duration::from_millis(25);
 
-/// Reads a file that no cache has. Returns whether its access time moved.
+/// Reads a file that no cache has. Returns whether its access time changed.
 fn read_moves(path: &Path) -> bool {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).unwrap();
@@ -60,7 +61,7 @@ fn options_shown(directory: &Path) -> String {
     line.split(' ').nth(5).unwrap().to_owned()
 }
 
-/// A file and a directory for each remount, so that no cache of the kernel answers.
+/// Creates a file and a directory for each remount, so that no cache of the kernel answers.
 fn fill(root: &Path) {
     for number in 0..STEPS.len() {
         fs::write(root.join(format!("file{number}")), "content").unwrap();
@@ -71,8 +72,8 @@ fn fill(root: &Path) {
     rustix::fs::syncfs(&all).unwrap();
 }
 
-/// Options of a remount, and the flags of mount(2) that say the same of the mount before it. mount(8) adds the options that hold, of which
-/// `noatime` is stronger than any later one.
+/// Options of a remount, and the equivalent flags of mount(2) relative to the previous mount.
+/// mount(8) adds the current options, of which `noatime` overrides any later one.
 const STEPS: [(&str, MountFlags); 7] = [
     ("noatime", MountFlags::NOATIME),
     ("relatime", MountFlags::RELATIME),
@@ -86,7 +87,8 @@ const STEPS: [(&str, MountFlags); 7] = [
     ("noatime", MountFlags::NOATIME.union(MountFlags::NODIRATIME)),
 ];
 
-/// Whether accesses move times after a step: of a file, of the file again, of a directory.
+/// Returns whether accesses change times after a step: of a file, of the file again, of a
+/// directory.
 fn observed(root: &Path, step: usize) -> [bool; 3] {
     let file = root.join(format!("file{step}"));
     let first = read_moves(&file);

@@ -1,4 +1,5 @@
-//! Mounts bring devices up to date that missed commits, in the background beside their users.
+//! Tests of mounts that bring devices that missed commits up to date, in the background beside
+//! their users.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,7 +18,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A volume of two devices, of which the second missed sessions, and a directory to mount it on.
+/// A volume of two devices, of which the second missed sessions, and a mount point.
 struct Away {
     folder: TempDir,
 }
@@ -75,7 +76,7 @@ impl Away {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// The lines of `scrub status` of the mount about stale devices; `None` without any.
+    /// Returns the lines about stale devices in `scrub status` of the mount; `None` without any.
     fn resync(&self) -> Option<Value> {
         let output = sound(&["--format", "json", "scrub", "status", &self.directory()]);
         let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -140,7 +141,7 @@ fn mount_brings_a_device_up_to_date_in_the_background() {
     is_sound(&first, &second);
 }
 
-/// A scrub and `device resync` on the mount wait for the one in the background.
+/// A scrub and `device resync` on the mount wait for the resynchronisation in the background.
 #[test]
 fn commands_on_a_mount_wait_for_its_resynchronisation() {
     if skips(no_fuse()) {
@@ -158,9 +159,10 @@ fn commands_on_a_mount_wait_for_its_resynchronisation() {
     }
 }
 
-/// An unmount stops it. The device can be read alone as before, and the next mount continues.
+/// An unmount stops the resynchronisation. The stale device is readable alone as before, and the
+/// next mount continues.
 #[test]
-fn unmount_stops_a_resynchronisation_and_the_next_mount_continues() {
+fn an_unmount_pauses_a_resync_until_the_next_mount() {
     if skips(no_fuse()) {
         return;
     }
@@ -183,7 +185,8 @@ fn unmount_stops_a_resynchronisation_and_the_next_mount_continues() {
     is_sound(&first, &second);
 }
 
-/// More than commands bring up to date at once: a command warns and names the remedy, a mount does it.
+/// Commands do not resynchronise this much data: a command warns and names the remedy, a mount
+/// resynchronises.
 #[test]
 fn command_warns_of_a_device_that_missed_much() {
     if skips(no_fuse()) {

@@ -1,4 +1,5 @@
-//! `scrub` of a mounted volume, which its server does; and what readers of a mount pass over is mended behind them.
+//! Tests of `scrub` on a mounted volume, which its server executes; and of repairing the bad copies
+//! that readers of a mount skip.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: usize = 4096;
 
-/// A block that lies nowhere else.
+/// Returns a block with unique content.
 fn block(number: u64) -> Vec<u8> {
     (0..BLOCK as u64 / 8)
         .flat_map(|word| (number << 32 | word << 8 | 0x5d).to_le_bytes())
@@ -29,7 +30,7 @@ fn content(blocks: u64) -> Vec<u8> {
     (0..blocks).flat_map(block).collect()
 }
 
-/// A volume with everything twice and a file of so many blocks in it, mounted for changes.
+/// Mounts a volume for writing, with two copies of everything and a file of this number of blocks.
 fn mounted(blocks: u64) -> Mounted {
     let mounted = Mounted::new();
     sound(&[
@@ -50,7 +51,7 @@ fn mounted(blocks: u64) -> Mounted {
     mounted
 }
 
-/// Where both copies of a block lie.
+/// Returns the offsets of both copies of a block.
 fn places(mounted: &Mounted, number: u64) -> [u64; 2] {
     let (bytes, wanted) = (fs::read(&mounted.image).unwrap(), block(number));
     let all = bytes.chunks(BLOCK).zip((0..).step_by(BLOCK));
@@ -137,7 +138,7 @@ fn a_mounted_volume_is_scrubbed_beside_those_who_use_it() {
     assert_eq!(status(&mounted)["status"], "finished");
     assert_eq!(status(&mounted)["totals"]["corrected_errors"], 2);
     let counted = buttress(&["device", "stats", at]);
-    // The scrub that only read counts nothing there.
+    // The read-only scrub counts nothing in the devices' statistics.
     let counted = text(&counted.stdout);
     assert!(counted.contains("].corruption_errs  2\n"), "{counted}");
     let nothing = buttress(&["scrub", "resume", at]);
@@ -150,11 +151,11 @@ fn a_mounted_volume_is_scrubbed_beside_those_who_use_it() {
 }
 
 #[test]
-fn a_scrub_of_a_mount_is_cancelled_gone_on_with_and_ends_with_the_mount() {
+fn a_scrub_of_a_mount_can_be_cancelled_and_resumed() {
     if skips(no_fuse()) {
         return;
     }
-    // 24 MiB of both copies, with a limit that makes that long.
+    // The file has 24 MiB in both copies, and the rate limit makes the scrub long.
     let mounted = mounted(3072);
     let at = mounted.directory();
     let slow = ["--limit", "1M"];
@@ -174,7 +175,7 @@ fn a_scrub_of_a_mount_is_cancelled_gone_on_with_and_ends_with_the_mount() {
     assert_eq!(stopped["status"], "aborted");
     let all = stopped["bytes_to_scrub"].as_u64().unwrap();
     assert!(stopped["bytes_scrubbed"].as_u64().unwrap() < all, "{stopped}");
-    // It is used meanwhile, so that what is to be done is not quite what was.
+    // The mount is in use, so the remaining amount may have changed.
     let resumed = json(&["scrub", "resume", "-B", "--format", "json", at]);
     assert_eq!(resumed["scrub-resume"]["status"], "finished", "{resumed}");
     let done = resumed["scrub-resume"]["bytes_scrubbed"].as_u64().unwrap();
@@ -182,7 +183,8 @@ fn a_scrub_of_a_mount_is_cancelled_gone_on_with_and_ends_with_the_mount() {
 
     sound(&["scrub", "start", slow[0], slow[1], at]);
     assert_eq!(status(&mounted)["status"], "running");
-    // The end of the mount does not wait for the end of the scrub, but for its letting go of the volume.
+    // The end of the mount waits until the scrub has released the volume, not until the scrub is
+    // complete.
     mounted.umount();
     mounted.expect_sound();
 
@@ -205,7 +207,8 @@ fn reading_a_file_of_a_mount_heals_it() {
     }
     let mounted = mounted(100);
     mounted.umount();
-    // One in each copy: whichever is read, one of both is passed over, and what lies around it is looked at.
+    // Each copy has a bad block: a reader of either copy skips one of them, and the blocks around
+    // it are verified.
     spoil(&mounted, places(&mounted, 10)[0]);
     spoil(&mounted, places(&mounted, 20)[1]);
     mounted.mount("rw");

@@ -1,8 +1,10 @@
-//! A mount under mixed load of sixteen processes, round after round: snapshots are made and dropped meanwhile, and each round ends in another way
-//! (unmounted, its server killed, remounted, its server told to leave). What a process had synced is there in the next round, the volume is
-//! sound, and the server lets go of what was opened.
+//! A mount under mixed load of sixteen processes, in rounds: snapshots are created and dropped
+//! during a round, and each round ends in another way (unmounted, its server killed, remounted, its
+//! server asked to end). The next round has everything that a process had synced, the volume is
+//! sound, and the server releases its open files.
 //!
-//! `BUTTRESS_MOUNT_SECONDS` says how long all of it takes; a round takes a quarter of it, a minute at most. `cargo xtask soak --mount SECONDS`.
+//! `BUTTRESS_MOUNT_SECONDS` sets the total time; a round takes a quarter of it, a minute at most.
+//! `cargo xtask soak --mount SECONDS`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -33,20 +35,20 @@ const SECONDS: u64 = 8;
 const ROUNDS: u64 = 4;
 const ROUND_SECONDS_MAX: u64 = 60;
 
-/// Files that a worker keeps.
+/// Number of files that a worker keeps.
 const KEPT: u64 = 12;
 
-/// The server's memory: the budget of its caches and of dirty data, and 128 MiB.
+/// Largest memory of the server: the budgets of its caches and of dirty data, and 128 MiB.
 const PEAK_KIB_MAX: u64 = (256 + 256 + 128) << 10;
 
-/// How a worker says that its mount went away.
+/// Exit code with which a worker reports that its mount is gone.
 const GONE: i32 = 3;
 
 const DIRECTORY: &str = "BUTTRESS_SOAK_DIRECTORY";
 const JOURNAL: &str = "BUTTRESS_SOAK_JOURNAL";
 const FOR: &str = "BUTTRESS_SOAK_FOR";
 
-/// What a file of this number holds.
+/// Returns the content of the file with this number.
 fn content_of(number: u64) -> Vec<u8> {
     let mut random = Random::new(number);
     let length = match random.below(4) {
@@ -58,7 +60,8 @@ fn content_of(number: u64) -> Vec<u8> {
     random.bytes(usize::try_from(length).unwrap(), compressible)
 }
 
-/// The files that a worker had synced, and has not removed: `+N` once it is durable, `-N` before it is removed.
+/// Returns the files that a worker had synced and not removed. The journal has `+N` after the sync,
+/// `-N` before the removal.
 fn durable(journal: &Path) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for line in fs::read_to_string(journal).unwrap_or_default().lines() {
@@ -85,7 +88,7 @@ fn expect_durable(directory: &Path, journal: &Path) {
     }
 }
 
-/// One step of a worker, in the directory that is its own.
+/// Makes one random step of a worker, in its own directory.
 fn step(random: &mut Random, journal: &mut File, kept: &mut Vec<u64>) -> std::io::Result<()> {
     let loose = format!("l{}", random.below(30));
     match random.below(12) {
@@ -160,8 +163,8 @@ fn work(journal: &Path, until: Instant) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A worker: this program once more. Called as a test it works on a directory of the system's, which says that what is asked of mounts holds
-/// elsewhere.
+/// Runs a worker: this program again. Run as an ordinary test it works on a host directory, which
+/// verifies the test itself on another file system.
 #[test]
 fn a_worker_finds_what_it_wrote() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {
@@ -200,7 +203,7 @@ fn worker(directory: &Path, journal: &Path, seconds: u64) -> Child {
         .unwrap()
 }
 
-/// How much of a server's memory was used at most, and how many descriptors it has.
+/// Returns the peak memory and the number of descriptors of a server.
 fn used_by(pid: i32) -> (u64, usize) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let peak = status
@@ -211,10 +214,10 @@ fn used_by(pid: i32) -> (u64, usize) {
     (peak, fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count())
 }
 
-/// Makes and drops snapshots of what the workers work on, until it is time.
+/// Creates and drops snapshots of the workers' directory until the end of the round.
 fn snapshots(root: &Path, until: Instant) -> rustix::io::Result<u64> {
     let directory = File::open(root).map_err(|error| Errno::from_io_error(&error).unwrap())?;
-    // A round that ended otherwise left some.
+    // A round with another end may have left snapshots.
     for entry in fs::read_dir(root).unwrap() {
         let name = entry.unwrap().file_name();
         if name.as_bytes().starts_with(b"snapshot") {
@@ -258,7 +261,7 @@ fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
                 journals.join(number.to_string()),
             );
             expect_durable(&directory, &journal);
-            // One who is to see the end works until it comes.
+            // Workers that must see the end continue until it happens.
             let longer = if matches!(end, End::Killed | End::Told) {
                 600
             } else {
@@ -285,7 +288,7 @@ fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
     if matches!(end, End::Unmounted | End::Remounted) {
         let (now, after) = used_by(pid);
         peak = now;
-        // What the kernel has not let go of yet is no descriptor of the server's.
+        // Files that the kernel has not released yet hold no descriptor of the server.
         assert_eq!(after, before, "descriptors of the server");
         if end == End::Remounted {
             for how in ["remount,ro", "remount,rw"] {
@@ -309,7 +312,7 @@ fn round(mounted: &Mounted, journals: &Path, seconds: u64, end: End) {
 }
 
 #[test]
-fn what_was_synced_outlives_every_end_of_a_mount() {
+fn synced_data_survives_every_end_of_a_mount() {
     if skips(no_fuse()) {
         return;
     }

@@ -1,12 +1,16 @@
-//! The same random histories on a mount of ours and on the kernel's btrfs: after each call the same files have the same times.
+//! Makes the same random histories on a mount of this program and on the kernel's btrfs: after each
+//! call the same files have the same times.
 //!
-//! A time is compared by the call that set it, or by its value where a call gave one. Between two calls the clock moves on by more than a
-//! tick, so both sides agree in which times each call changed, in their order, and in which are equal.
+//! A time is compared by the call that set it, or by its value if the call gave one. Between two
+//! calls the clock advances by more than a tick, so both sides agree on the times that each call
+//! changed, on their order, and on equal times.
 //!
-//! A FUSE server cannot see some calls ([docs/mount.md], "Times"). The histories leave out these only: reads that the kernel answers from
-//! its caches, reads at the end of a file, and, with the kernel's writeback cache, holes that are punched into holes.
+//! A FUSE server cannot see some calls ([docs/mount.md], "Times"). The histories omit only these:
+//! reads that the kernel answers from its caches, reads at the end of a file, and, with the
+//! kernel's write-back cache, punches of existing holes.
 //!
-//! `BUTTRESS_MOUNT_SEED` is the seed of the first history, `BUTTRESS_TIMES_HISTORIES` the number of histories.
+//! `BUTTRESS_MOUNT_SEED` is the seed of the first history, `BUTTRESS_TIMES_HISTORIES` the number of
+//! histories.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -34,11 +38,11 @@ use std::time::{Duration, SystemTime};
 
 const HISTORIES: u64 = 30;
 const CALLS: usize = 40;
-/// A tick of most kernels' clocks.
+/// Tick of most kernels' clocks.
 const TICK: Duration = Duration::from_millis(4);
 const SECTOR: usize = 4096;
 
-/// How both are mounted.
+/// Mount options of both sides.
 const MOUNTS: [(&str, &str); 10] = [
     ("rw", ""),
     ("rw,writeback_cache", "relatime"),
@@ -52,14 +56,14 @@ const MOUNTS: [(&str, &str); 10] = [
     ("rw,strictatime,nodiratime", "strictatime,nodiratime"),
 ];
 
-/// When a time was set: by which call, or where a call gave it, what it is.
+/// Origin of a time: the call that set it, or the value that a call gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Call(usize),
     Given(i64, u32),
 }
 
-/// The time of the kernel's last tick.
+/// Returns the time of the kernel's last tick.
 fn coarse_now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     Duration::new(
@@ -68,11 +72,11 @@ fn coarse_now() -> Duration {
     )
 }
 
-/// The moments at which calls began.
+/// Times at which calls began.
 struct Moments(Vec<Duration>);
 
 impl Moments {
-    /// Begins a call: waits until the clock of the last tick shows a later moment. A busy machine ticks late.
+    /// Begins a call: waits until the coarse clock has advanced. A busy machine ticks late.
     fn begin_call(&mut self) {
         thread::sleep(TICK);
         let moment = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -98,7 +102,7 @@ impl Moments {
 
 type Seen = BTreeMap<String, [When; 4]>;
 
-/// The times of all that there may be.
+/// Returns the times of all files that may exist.
 fn seen(root: &Path, moments: &Moments) -> Seen {
     let mut all = Seen::new();
     for directory in DIRECTORIES {
@@ -118,14 +122,14 @@ fn seen(root: &Path, moments: &Moments) -> Seen {
     all
 }
 
-/// Both sides of a comparison.
+/// State of both sides of a comparison.
 struct Sides<'a> {
     roots: [&'a Path; 2],
     kept_back: bool,
     moments: Moments,
-    /// What the kernel has in caches that answer for us.
+    /// Paths that the kernel has cached and answers without the server.
     cached: BTreeSet<String>,
-    /// How many calls changed something.
+    /// Number of calls that changed times.
     changes: usize,
 }
 
@@ -136,10 +140,10 @@ impl Sides<'_> {
         ours
     }
 
-    /// Whether a call is left out.
+    /// Returns whether the history omits a call.
     fn is_left_out(&mut self, name: &str, call: &Call) -> bool {
         match call.what {
-            // The kernel may answer it by what it has in caches.
+            // The kernel may answer this call from its caches.
             "list" | "read link" => !self.cached.insert(call.path.clone()),
             "flags" => self.kept_back,
             // FUSE sets the times itself before it asks the server.
@@ -148,7 +152,7 @@ impl Sides<'_> {
         }
     }
 
-    /// Whether a call punches a hole where a hole is.
+    /// Returns whether a call punches an existing hole.
     fn punches_hole(&self, name: &str, call: &Call) -> bool {
         let path = self.roots[1].join(name).join(&call.path);
         let is_punch = call.what == "allocate" && allocate_flags(call).contains(FallocateFlags::PUNCH_HOLE);
@@ -176,7 +180,8 @@ impl Sides<'_> {
             if self.is_left_out(&name, &call) {
                 continue;
             }
-            // Linux's btrfs sets times or not as it has the hole in its cache in pieces or whole. A sector is one piece.
+            // Linux's btrfs sets times or not, depending on whether its cache holds the hole in
+            // pieces. A sector is one piece.
             if self.punches_hole(&name, &call) {
                 call.length = call.length.min(4096 - call.at % 4096);
             }
@@ -193,7 +198,7 @@ impl Sides<'_> {
         self.snapshot(&name, &before);
     }
 
-    /// A snapshot has the times of its source, whatever of it was not written back.
+    /// Asserts that a snapshot has the times of its source, including those not written back.
     fn snapshot(&mut self, name: &str, expected: &Seen) {
         self.moments.begin_call();
         let copy = format!("{name}-snapshot");
@@ -207,7 +212,8 @@ impl Sides<'_> {
     }
 }
 
-/// Makes the histories of these seeds on one pair of mounts. Returns how many calls changed times.
+/// Makes the histories of these seeds on one pair of mounts. Returns the number of calls that
+/// changed times.
 fn run_group((our_options, their_options): (&str, &str), seeds: &[u64]) -> usize {
     if seeds.is_empty() {
         return 0;
@@ -229,7 +235,7 @@ fn run_group((our_options, their_options): (&str, &str), seeds: &[u64]) -> usize
     kernel.close().unwrap();
     ours.umount();
     ours.expect_sound();
-    // The image has what the mount showed.
+    // The image has the times that the mount showed.
     ours.mount("ro");
     for (name, shown) in names.iter().zip(&shown) {
         assert_eq!(&seen(&ours.path(name), &moments), shown, "{name}, mounted again");
@@ -248,7 +254,7 @@ fn times_change_as_on_the_kernels_mount() {
     let count = number("BUTTRESS_TIMES_HISTORIES").unwrap_or(HISTORIES);
     let groups = u64::try_from(MOUNTS.len()).unwrap();
     let of_group = |group: u64| (first..first + count).filter(move |seed| seed % groups == group);
-    // The histories wait for the clock most of the time.
+    // The histories wait for the clock most of the time, so run them in parallel.
     let changes: usize = thread::scope(|scope| {
         let threads: Vec<_> = (0_u64..)
             .zip(MOUNTS)

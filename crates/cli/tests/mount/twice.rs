@@ -21,7 +21,7 @@ use crate::mounting;
 
 use mounting::{Mounted, buttress, no_fuse, sound, text};
 
-/// Directories of the machine beside the one of a volume.
+/// Creates mount points beside the one of a volume.
 fn directories<const COUNT: usize>(mounted: &Mounted) -> [PathBuf; COUNT] {
     core::array::from_fn(|number| {
         let directory = mounted.at.with_file_name(format!("other {number}"));
@@ -46,7 +46,7 @@ fn refusal(words: &[&str]) -> String {
     text(&output.stderr)
 }
 
-/// The directories that show an image, and whether each can be changed, as `mount --list` has them.
+/// Returns the directories that show an image, and whether each is writable, from `mount --list`.
 fn listed(image: &Path) -> Vec<(Option<String>, bool)> {
     let output = sound(&["mount", "--list", "--format", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -95,7 +95,7 @@ fn umount_of_one_directory_leaves_the_others() {
     let read = sound(&["cat", &format!("{}:/file", copy.display())]);
     assert_eq!(read.stdout, b"content");
 
-    // The server is found by what is left: commands, a further mount, remounting.
+    // The server is found by its remaining mount: for commands, a further mount, a remount.
     sound(&["filesystem", "sync", path_text(&second)]);
     sound(&["mount", "-o", "ro", mounted.image(), path_text(&third)]);
     assert_eq!(listed(&mounted.image), [row(&second, true), row(&third, false)]);
@@ -193,7 +193,7 @@ fn server_detaches_all_of_its_mounts_when_it_ends() {
         for directory in [&second, &third] {
             sound(&["mount", "-o", "rw", mounted.image(), path_text(directory)]);
         }
-        // Another volume takes the place of the first directory.
+        // Another volume is mounted on the first directory.
         umount(&mounted.at);
         let upper = Mounted::new();
         sound(&["mount", "-o", "rw", upper.image(), mounted.directory()]);
@@ -210,7 +210,8 @@ fn server_detaches_all_of_its_mounts_when_it_ends() {
     }
 }
 
-/// The kernel keeps the mount for processes in other mount namespaces. `umount` does not wait for them.
+/// The kernel keeps the mount for processes in other mount namespaces. `umount` does not wait for
+/// them.
 #[test]
 fn umount_does_not_wait_for_other_namespaces() {
     if skips(no_fuse()) {
@@ -243,7 +244,7 @@ fn umount_does_not_wait_for_other_namespaces() {
     assert!(refused.contains("another process has it open"), "{refused}");
     drop(inside.stdin.take());
     inside.wait().unwrap();
-    // Its server is at its last commit, which is waited for.
+    // The server is in its last commit, and the mount waits for it.
     mounted.mount("ro");
     assert_eq!(fs::read(mounted.path("file")).unwrap(), b"content");
     mounted.umount();

@@ -1,5 +1,5 @@
-//! Own words on paths below a mount: they say what they say on the image, change what they change there, and are for those only who
-//! have the server's rights.
+//! Tests of this program's commands on paths below a mount: the same output and effects as on the
+//! image, and only for users with the server's rights.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A volume with a subvolume, a snapshot of it that can be sent, and a file with extents.
+/// Mounts a volume with a subvolume, a read-only snapshot of it, and a file with extents.
 fn furnished() -> Mounted {
     let mounted = Mounted::new();
     mounted.mount("rw");
@@ -34,7 +34,7 @@ fn furnished() -> Mounted {
 }
 
 #[test]
-fn a_listing_that_the_kernel_keeps_has_what_words_and_calls_made_since() {
+fn a_cached_listing_shows_later_changes_of_commands_and_calls() {
     if skips(no_fuse()) {
         return;
     }
@@ -71,7 +71,7 @@ fn a_listing_that_the_kernel_keeps_has_what_words_and_calls_made_since() {
 }
 
 #[test]
-fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
+fn trim_releases_deleted_space_of_a_mount_and_its_image() {
     if skips(no_fuse()) {
         return;
     }
@@ -88,7 +88,7 @@ fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
             mounted.umount();
         }
         let before = room();
-        // Shortened words are the same command to the server, too.
+        // The server accepts shortened commands, too.
         let [group, word] = if is_image {
             ["filesystem", "trim"]
         } else {
@@ -101,9 +101,10 @@ fn what_was_deleted_gives_its_room_back_on_a_mount_and_on_its_image() {
     mounted.expect_sound();
 }
 
-/// Who else refers to an extent is known although the references of a file that was just written wait for a commit.
+/// Other references to an extent are known, although the references of a new file are pending until
+/// a commit.
 #[test]
-fn what_a_file_shares_is_told_of_one_that_was_just_written() {
+fn sharing_is_reported_for_a_new_file() {
     if skips(no_fuse()) {
         return;
     }
@@ -132,7 +133,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
     }
     let mounted = furnished();
     sound(&["filesystem", "sync", mounted.directory()]);
-    // A path below the mount, or in the image, is %/PATH; of each the whole line is compared.
+    // In each line, % is the mount or the image; the whole output is compared.
     let lines = [
         "subvolume list -aqu %/",
         "subvolume list --format json %/home",
@@ -162,7 +163,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
         let words: Vec<String> = line
             .split(' ')
             .map(|word| match word {
-                // Not all commands take a path into an image.
+                // Not all commands accept a path in an image.
                 "%/" => short.to_owned(),
                 word => word.replace("%/", &format!("{root}/")),
             })
@@ -170,7 +171,7 @@ fn words_say_the_same_of_a_mount_as_of_its_image() {
         let output = Command::new(PROGRAM).args(&words).output().unwrap();
         let plain = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => {
-                // Devices have the image's name there, too.
+                // Devices also show the image's name.
                 let text = text.replace(root, "%").replace(short, "%");
                 text.replace(mounted.image(), "%").into_bytes()
             }
@@ -208,7 +209,7 @@ fn words_change_a_mount_and_the_kernel_sees_it() {
     }
     let mounted = furnished();
     let at = |name: &str| format!("{}/{name}", mounted.directory());
-    // What the kernel knows not to be there, and to be there.
+    // The kernel caches both missing and existing names.
     for name in ["new", "into/home", "p", "p/q"] {
         assert!(fs::metadata(at(name)).is_err(), "{name}");
     }
@@ -250,7 +251,7 @@ fn words_change_a_mount_and_the_kernel_sees_it() {
         text(&twice.stderr)
     );
 
-    // What a command said is durable: it committed.
+    // The command committed, so its effect is durable.
     mounted.signal(rustix::process::Signal::KILL);
     mounted.wait_until_gone();
     let listed = text(&sound(&["subvolume", "list", mounted.image()]).stdout);
@@ -291,7 +292,7 @@ fn words_reach_a_mount_by_any_way_to_it() {
         run("/", &["inspect-internal", "rootid", link.to_str().unwrap()]),
         "256\n"
     );
-    // Another volume's image that lies below the mount is an image.
+    // Another volume's image below the mount is an image, not a path of the mount.
     let other = format!("{}/other.img", mounted.directory());
     sound(&["mkfs", "-q", "-b", "128M", "-L", "other", &other]);
     assert_eq!(run("/", &["filesystem", "label", &other]), "other\n");
@@ -300,7 +301,7 @@ fn words_reach_a_mount_by_any_way_to_it() {
         "a label\n"
     );
     mounted.umount();
-    // Bound elsewhere, and by its subvolume.
+    // The mount is bound elsewhere, and mounted by its subvolume.
     mounted.mount("rw,subvol=home");
     let bound = mounted.image.with_file_name("bound");
     fs::create_dir(&bound).unwrap();
@@ -322,10 +323,10 @@ fn only_who_has_the_servers_rights_is_served() {
     let mounted = furnished();
     mounted.umount();
     mounted.mount("ro,allow_other");
-    // All of it is there for any program of anybody, but for the server's work.
+    // Every user can access everything except the server's socket.
     fs::set_permissions(mounted.at.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let as_nobody = |words: &[&str]| {
-        // The program itself lies where nobody else may look.
+        // The program itself is in a folder that other users cannot access.
         let program = mounted.image.with_file_name("program");
         if !program.exists() {
             copy_program(Path::new(PROGRAM), &program).unwrap();
@@ -348,14 +349,14 @@ fn only_who_has_the_servers_rights_is_served() {
         "{}",
         text(&refused.stderr)
     );
-    // Nothing is changed by way of a mount for reading.
+    // A read-only mount allows no changes.
     let read_only = buttress(&["subvolume", "delete", &home]);
     assert!(
         text(&read_only.stderr).contains("read-only"),
         "{}",
         text(&read_only.stderr)
     );
-    // Nor does the server write files, or do what is none of its commands.
+    // The server neither writes files nor executes other commands.
     let file = mounted.image.with_file_name("stream");
     let refused = buttress(&[
         "send",

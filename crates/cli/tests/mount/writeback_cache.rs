@@ -1,4 +1,5 @@
-//! Mounts with `-o writeback_cache`: the kernel keeps what is written for a while, and everybody sees it all the same, or is told.
+//! Tests of mounts with `-o writeback_cache`: the kernel caches written content, which every reader
+//! sees, and whose errors are reported.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -40,7 +41,7 @@ fn open(path: &Path) -> File {
     options.open(path).unwrap()
 }
 
-/// A volume of which the subvolume `sub` is mounted with everything else.
+/// Mounts a volume with the subvolume `sub`.
 fn mounted() -> Option<Mounted> {
     if skips(no_fuse()) {
         return None;
@@ -56,14 +57,14 @@ fn holes_are_found_around_what_is_kept_back() {
     let Some(mounted) = mounted() else { return };
     let file = open(&mounted.path("file"));
     file.write_all_at(&content(1, 3 * MIB), MIB).unwrap();
-    // Programs take a file without room for a hole.
+    // Programs treat a file without allocated space as a hole.
     let metadata = file.metadata().unwrap();
     assert_eq!(metadata.len(), 4 * MIB);
     assert!(metadata.blocks() > 0);
     assert_eq!(rustix::fs::seek(&file, Seek::Data(0)), Ok(MIB));
     assert_eq!(rustix::fs::seek(&file, Seek::Hole(MIB)), Ok(4 * MIB));
     file.write_all_at(b"behind", 8 * MIB).unwrap();
-    // Whoever asks need not be who writes.
+    // The reader need not be the writer.
     let reader = File::open(mounted.path("file")).unwrap();
     assert_eq!(rustix::fs::seek(&reader, Seek::Data(4 * MIB)), Ok(8 * MIB));
     drop((file, reader));
@@ -72,11 +73,11 @@ fn holes_are_found_around_what_is_kept_back() {
 }
 
 #[test]
-fn a_file_that_had_no_room_has_some_once_something_is_kept_back_of_it() {
+fn cached_writes_count_in_the_blocks_of_an_empty_file() {
     let Some(mounted) = mounted() else { return };
     let path = mounted.path("empty");
     drop(open(&path));
-    // The kernel has its attributes now, and knows that nobody has it open.
+    // The kernel has cached the attributes, and knows that no process has the file open.
     while fs::metadata(&path).unwrap().blocks() > 0 {
         std::thread::yield_now();
     }
@@ -132,9 +133,9 @@ fn snapshots_and_commands_see_what_is_kept_back() {
     mounted.expect_sound();
 }
 
-/// What was written before a subvolume became read-only, or a file immutable, is in it.
+/// Content written before a subvolume became read-only, or a file immutable, is stored.
 #[test]
-fn what_may_not_be_changed_any_more_has_what_was_written_before() {
+fn read_only_subvolumes_and_immutable_files_keep_earlier_writes() {
     let Some(mounted) = mounted() else { return };
     let written = content(3, MIB + 5);
     let file = open(&mounted.path("sub/file"));
@@ -172,7 +173,7 @@ fn appends_go_to_the_end_also_of_files_that_take_nothing_else() {
         let file = if number % 2 == 0 { &mut one } else { &mut other };
         file.write_all(&line).unwrap();
         if number % 50 == 0 {
-            // What is sent from now on begins inside a page that was sent before.
+            // Later content begins inside a page that was already sent.
             file.sync_all().unwrap();
         }
         expected.extend(line);
@@ -191,7 +192,7 @@ fn appends_go_to_the_end_also_of_files_that_take_nothing_else() {
     mounted.expect_sound();
 }
 
-/// The kernel reads what is around a part of a page, by a handle that is for writing only.
+/// The kernel reads the rest of a page for a partial write, with a write-only handle.
 #[test]
 fn parts_of_pages_lie_among_what_was_there() {
     let Some(mounted) = mounted() else { return };
@@ -206,7 +207,7 @@ fn parts_of_pages_lie_among_what_was_there() {
     }
     file.set_len(50_001).unwrap();
     expected.truncate(50_001);
-    // Beyond the end, and in the midst of what is kept back.
+    // Write beyond the end, and in the middle of unsent content.
     file.write_all_at(b"far", 90_000).unwrap();
     expected.resize(90_000, 0);
     expected.extend(b"far");
@@ -261,7 +262,7 @@ fn times_are_those_that_the_kernel_told() {
                 .unwrap();
         }
         if number % 5 == 0 {
-            // Sent before, and then its times; more comes later.
+            // Some content was sent, followed by its times; more content arrives later.
             file.sync_data().unwrap();
             file.write_all(b"more").unwrap();
         }
@@ -276,7 +277,7 @@ fn times_are_those_that_the_kernel_told() {
     mounted.expect_sound();
 }
 
-/// Whoever syncs or closes learns that what he wrote earlier found no space.
+/// A sync or close reports that an earlier write found no space.
 #[test]
 fn errors_come_when_a_file_is_synced() {
     if skips(no_fuse()) {
@@ -301,7 +302,7 @@ fn errors_come_when_a_file_is_synced() {
     mounted.expect_sound();
 }
 
-/// A server that is told to end has what the kernel kept back, of files that are still open, too.
+/// A server that is asked to end receives the kernel's unsent content, even of open files.
 #[test]
 fn a_server_that_is_told_to_end_takes_what_is_kept_back() {
     let Some(mounted) = mounted() else { return };

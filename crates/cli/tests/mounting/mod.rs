@@ -1,4 +1,4 @@
-//! A volume on an image of its own that a test mounts, for the tests of mounts.
+//! A volume on its own image for the tests of mounts.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use buttress_oracle::needs::Missing;
@@ -24,8 +24,9 @@ pub fn sound(words: &[&str]) -> Output {
     output
 }
 
-/// Runs what unmounts. A program that another test starts has, for the moment before it runs, all that this process has open: until then
-/// a mount may be busy with files that were closed.
+/// Runs an unmount command, and retries while the mount is busy. A program that another test starts
+/// inherits this process's open files until its `exec`, so closed files may keep a mount busy for a
+/// moment.
 pub fn when_not_busy(unmount: &mut Command) -> Output {
     const TRIES: u32 = 100;
     let mut output = unmount.output().unwrap();
@@ -40,7 +41,7 @@ pub fn when_not_busy(unmount: &mut Command) -> Output {
     output
 }
 
-/// What keeps these tests from running.
+/// Returns the missing requirement of these tests.
 pub fn no_fuse() -> Option<Missing> {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     match opened {
@@ -50,7 +51,7 @@ pub fn no_fuse() -> Option<Missing> {
     }
 }
 
-/// A volume in a folder of its own, which may be mounted.
+/// A volume in its own folder, which may be mounted.
 pub struct Mounted {
     _folder: tempfile::TempDir,
     pub image: PathBuf,
@@ -100,7 +101,7 @@ impl Mounted {
         sound(&["check", self.image()]);
     }
 
-    /// The process that serves it.
+    /// Returns the server's process id.
     pub fn server(&self) -> i32 {
         let listed = sound(&["mount", "--list", "--format", "json"]);
         let document: Value = serde_json::from_slice(&listed.stdout).unwrap();
@@ -118,19 +119,20 @@ impl Mounted {
         let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
         if signal == rustix::process::Signal::KILL {
-            // Its mount may be gone before its image is closed.
+            // The mount may end before the server closes its image.
             let gone = rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN);
             rustix::event::poll(&mut [gone], None).unwrap();
         }
         if signal == rustix::process::Signal::STOP {
-            // One thread takes the signal when it runs next. Until then the others go on.
+            // One thread handles the signal when it runs next; until then the other threads
+            // continue.
             while !is_stopped(pid) {
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Waits until nothing is mounted any more.
+    /// Waits until the volume is no longer mounted.
     pub fn wait_until_gone(&self) {
         let below = fs::metadata(self.at.parent().unwrap()).unwrap().dev();
         while fs::metadata(&self.at).map_or(true, |found| found.dev() != below) {
@@ -139,11 +141,12 @@ impl Mounted {
     }
 }
 
-/// Whether all threads of a process are stopped. Workers of io_uring take no requests by themselves.
+/// Returns whether all threads of a process are stopped. io_uring workers take no requests by
+/// themselves.
 fn is_stopped(process: rustix::process::Pid) -> bool {
     let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).unwrap();
     threads.flatten().all(|thread| {
-        // A thread that ended meanwhile has no file.
+        // A thread that has ended has no file.
         let stat = text(&fs::read(thread.path().join("stat")).unwrap_or_default());
         let state = stat.rsplit_once(") ").map(|(_, fields)| fields.starts_with('T'));
         state.unwrap_or(true) || stat.contains("(iou-")
@@ -152,7 +155,7 @@ fn is_stopped(process: rustix::process::Pid) -> bool {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A test that failed leaves nothing mounted.
+        // A failed test must not leave a mount.
         let mounts = text(&fs::read("/proc/self/mountinfo").unwrap_or_default());
         if mounts.contains(self.directory()) {
             let _ = buttress(&["umount", "--lazy", self.directory()]);

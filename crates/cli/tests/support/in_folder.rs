@@ -1,4 +1,4 @@
-//! Commands that run in a folder, and name the images in it by relative paths.
+//! Commands that run in a folder, and name its images by relative paths.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,7 +17,7 @@ pub fn buttress(folder: &Path, words: &[&str]) -> Output {
     command.current_dir(folder).args(words).output().unwrap()
 }
 
-/// Returns the standard output of a command in a folder, which must end with 0.
+/// Returns the standard output of a command in a folder, which must exit with 0.
 pub fn done(folder: &Path, words: &[&str]) -> String {
     let output = buttress(folder, words);
     let code = output.status.code();

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: the volume of the tour, unpacked once, and the command.
+//! Common parts of the end-to-end tests: the volume of the tour, unpacked once, and the command.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 
 pub mod in_folder;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The volume of `buttress tour`, as a sparse file that no test changes.
+/// Returns the volume of `buttress tour`, as a sparse file that no test changes.
 pub fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join("tour.img");
-        // Test programs may run at once: each puts a whole file in place.
+        // Test programs may run in parallel, so each installs a complete file.
         let unpacked = tempfile::NamedTempFile::new_in(folder).unwrap();
         unpack(unpacked.path());
         unpacked.persist(&path).unwrap();
@@ -42,12 +42,12 @@ fn unpack(path: &Path) {
     file.set_len(size).unwrap();
 }
 
-/// `IMAGE:/path` for the volume of the tour.
+/// Returns `IMAGE:/path` for the volume of the tour.
 pub fn inside(path: &str) -> String {
     format!("{}:{path}", image().display())
 }
 
-/// The command with these words.
+/// Runs the command with these arguments.
 pub fn buttress(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_buttress"))
         .args(words)
@@ -56,7 +56,7 @@ pub fn buttress(words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Standard output of a command that must end with 0.
+/// Returns the standard output of a command that must exit with 0.
 pub fn stdout(words: &[&str]) -> String {
     let output = buttress(words);
     assert!(
@@ -67,7 +67,7 @@ pub fn stdout(words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The JSON document of a command that must end with 0: the value beside the header.
+/// Returns the JSON document of a command that must exit with 0, without its header.
 pub fn json(words: &[&str], name: &str) -> serde_json::Value {
     let text = stdout(&[words, &["--format", "json"]].concat());
     let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -76,7 +76,7 @@ pub fn json(words: &[&str], name: &str) -> serde_json::Value {
     document[name].take()
 }
 
-/// The exit code and standard error of a command.
+/// Returns the exit code and standard error of a command.
 pub fn failure(words: &[&str]) -> (i32, String) {
     let output = buttress(words);
     (
@@ -85,14 +85,14 @@ pub fn failure(words: &[&str]) -> (i32, String) {
     )
 }
 
-/// A volume that a test changes: a copy of the tour's, or one that was just made.
+/// A volume that a test changes: a copy of the tour's, or a new one.
 pub struct Volume {
     _folder: tempfile::TempDir,
     path: String,
 }
 
 impl Volume {
-    /// A copy of the tour's volume.
+    /// Copies the tour's volume.
     pub fn copy() -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = folder.path().join("volume.img");
@@ -107,23 +107,23 @@ impl Volume {
         }
     }
 
-    /// The image.
+    /// Returns the path of the image.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// `IMAGE:/path`.
+    /// Returns `IMAGE:/path`.
     pub fn inside(&self, path: &str) -> String {
         format!("{}:{path}", self.path)
     }
 
-    /// Standard output of a command about a path in it, which must end with 0.
+    /// Returns the standard output of a command on a path in the volume, which must exit with 0.
     pub fn stdout(&self, command: &str, options: &[&str], path: &str) -> String {
         let target = self.inside(path);
         stdout(&[&[command], options, &[target.as_str()]].concat())
     }
 
-    /// The content of a file in it.
+    /// Returns the content of a file in the volume.
     pub fn cat(&self, path: &str) -> Vec<u8> {
         let output = buttress(&["cat", &self.inside(path)]);
         assert!(
@@ -134,7 +134,8 @@ impl Volume {
         output.stdout
     }
 
-    /// Both checkers must find it clean: ours, and btrfs-progs'. Where that is not installed, the test counts as skipped.
+    /// Asserts that this program's check and btrfs-progs' check find the volume clean. Without
+    /// btrfs-progs, the test counts as skipped.
     pub fn check(&self) {
         let ours = buttress(&["check", "--check-data-csum", &self.path]);
         assert!(

@@ -1,4 +1,4 @@
-//! A terminal of a test's own: a command sits at it, and the test types and reads.
+//! A pseudo-terminal for tests: a command runs at it, and the test types and reads.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this")]
 
 use std::fs::{File, OpenOptions};
@@ -17,16 +17,16 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 /// A command at a terminal.
 pub struct Terminal {
     child: Child,
-    /// The test's end.
+    /// The test's side of the terminal.
     end: File,
-    /// All that was printed.
+    /// All output so far.
     seen: String,
-    /// How far it was looked at.
+    /// Length of the output that the test has already matched.
     looked_at: usize,
 }
 
 impl Terminal {
-    /// Starts a command, whose controlling terminal it is.
+    /// Starts a command with this terminal as its controlling terminal.
     pub fn start(command: &mut Command) -> Self {
         let end = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&end).unwrap();
@@ -45,7 +45,8 @@ impl Terminal {
             .custom_flags(i32::try_from(OFlags::NOCTTY.bits()).unwrap())
             .open(Path::new(std::ffi::OsStr::from_bytes(name.as_bytes())))
             .unwrap();
-        // setsid makes the terminal on standard input the controlling one, and becomes the command.
+        // setsid makes the terminal on standard input the controlling one, and executes the
+        // command.
         let mut session = Command::new("setsid");
         session
             .arg("--ctty")
@@ -74,17 +75,17 @@ impl Terminal {
         }
     }
 
-    /// Types.
+    /// Types text.
     pub fn send(&mut self, text: &str) {
         self.end.write_all(text.as_bytes()).unwrap();
     }
 
-    /// The command's process.
+    /// Returns the command's process id.
     pub fn id(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// Waits until this is printed, after what was waited for before. What was printed up to there.
+    /// Waits until this text appears after the text matched before. Returns the output up to it.
     pub fn expect(&mut self, text: &str) -> String {
         loop {
             if let Some(found) = self.find(text) {
@@ -94,7 +95,7 @@ impl Terminal {
         }
     }
 
-    /// As [`expect`](Self::expect), typing this again and again meanwhile.
+    /// Waits as [`expect`](Self::expect), and types this text repeatedly.
     pub fn expect_typing(&mut self, text: &str, typed: &str) -> String {
         let pause = Duration::from_millis(50);
         let mut next = Instant::now();
@@ -113,7 +114,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the terminal itself sees to Ctrl-C: no line is being edited.
+    /// Waits until the terminal itself handles Ctrl-C: no line is being edited.
     pub fn wait_until_no_line_is_edited(&self) {
         while !tcgetattr(&self.end)
             .unwrap()
@@ -132,10 +133,10 @@ impl Terminal {
         Some(found)
     }
 
-    /// Reads something; false when there is nothing any more.
+    /// Reads some output; returns false at its end.
     fn read(&mut self) -> bool {
         let mut buffer = [0; 4096];
-        // The other end is gone with an error.
+        // The read returns an error after the other side was closed.
         let Ok(count) = self.end.read(&mut buffer) else {
             return false;
         };
@@ -143,13 +144,13 @@ impl Terminal {
         count > 0
     }
 
-    /// Waits for the end: the exit code, and all that was printed.
+    /// Waits for the end; returns the exit code and all output.
     pub fn finish(mut self) -> (Option<i32>, String) {
         while self.read() {}
         (self.child.wait().unwrap().code(), self.seen)
     }
 
-    /// Takes the terminal away, and waits for the end.
+    /// Closes the terminal, and waits for the end.
     pub fn hang_up(self) -> Option<i32> {
         let Self { mut child, end, .. } = self;
         drop(end);

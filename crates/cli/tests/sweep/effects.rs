@@ -1,4 +1,4 @@
-//! Command lines and what they do.
+//! Command lines and their effects.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,13 +12,13 @@ use rustix::fs::SeekFrom;
 
 use crate::making;
 
-/// The effects of a command line. Standard error has no part in comparisons.
+/// The effects of a command line. Comparisons ignore standard error.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
-    /// Files that were made or changed: size, permissions, owner, a hash of the content.
+    /// Created or changed files: size, permissions, owner, a hash of the content.
     files: BTreeMap<PathBuf, (u64, u32, u32, u64)>,
 }
 
@@ -28,14 +28,15 @@ impl PartialEq for Effect {
     }
 }
 
-/// A folder with what the command lines are about. Each run finds it as it was.
+/// A folder with the files that the command lines use. Each run finds it in its initial state.
 pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        // In memory, where that is possible: a sweep of writers is slow on a disk that flushes.
+        // Use a file system in memory if possible: a sweep of writers is slow on a disk that
+        // flushes.
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() {
             memory
@@ -53,7 +54,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// Takes away what the last run made.
+    /// Removes the files of the last run.
     fn renew(&self) {
         let _ = fs::remove_dir_all(self.path("out"));
         making::fill_outputs(&self.path("out"));
@@ -76,7 +77,7 @@ impl World {
         }
         for entry in fs::read_dir(self.folder.path()).unwrap() {
             let path = entry.unwrap().path();
-            // Status files and the like.
+            // Remove status files and similar files.
             if !making::is_part(&path) {
                 fs::remove_file(path).unwrap();
             }
@@ -136,7 +137,7 @@ impl World {
     }
 }
 
-/// Output without lines about times: they differ from run to run.
+/// Returns the output without lines about times, which differ between runs.
 fn timeless(output: &[u8]) -> Vec<u8> {
     let told = ["Scrub started", "Duration", "Rate", "Time left", "Status:"];
     let is_kept = |line: &&[u8]| !told.iter().any(|word| line.starts_with(word.as_bytes()));
@@ -150,7 +151,7 @@ fn timeless(output: &[u8]) -> Vec<u8> {
 
 fn state(path: &Path, metadata: &fs::Metadata) -> (u64, u32, u32, u64) {
     let mut hasher = DefaultHasher::new();
-    // Times that were kept, and not those of this run.
+    // Record preserved times only, not those of this run.
     let age = SystemTime::now().duration_since(metadata.modified().unwrap());
     let is_kept = age.is_ok_and(|age| age > Duration::from_secs(3600));
     hasher.write_i64(if is_kept { metadata.mtime() } else { 0 });
@@ -168,17 +169,17 @@ fn state(path: &Path, metadata: &fs::Metadata) -> (u64, u32, u32, u64) {
     )
 }
 
-/// The block in which files are hashed.
+/// Block size for hashing files.
 const BLOCK_BYTES: u64 = 64 << 10;
 
-/// Hashes what is not zero; holes are passed over.
+/// Hashes the nonzero parts, and skips holes.
 fn hash_content(path: &Path, length: u64, hasher: &mut impl Hasher) {
     let file = File::open(path).unwrap();
     let mut at = 0;
     let mut block = vec![0; usize::try_from(BLOCK_BYTES).unwrap()];
     while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
         let end = rustix::fs::seek(&file, SeekFrom::Hole(data)).unwrap();
-        // Whole blocks, wherever holes begin.
+        // Hash whole blocks, wherever holes begin.
         at = at.max(data / BLOCK_BYTES * BLOCK_BYTES);
         while at < end {
             let read = file.read_at(&mut block, at).unwrap();

@@ -1,9 +1,11 @@
-//! Options of each command: every one acts or is refused, alone and beside every other one. None is passed over without a word.
+//! Tests of all options of each command: every option acts or is refused, alone and beside every
+//! other one. None is silently ignored.
 //!
-//! - `table`: for each command a command line, and what each option of its own does there. An option without a row fails.
-//! - `effects`: what a command line does: exit code, standard output, files, the image.
+//! - `table`: a command line for each command, and the effect of each of its own options. An option
+//!   without a row fails.
+//! - `effects`: the effects of a command line: exit code, standard output, files, the image.
 //!
-//! Global options have a sweep of their own, in `tests/conditions`.
+//! Global options have a separate sweep, in `tests/conditions`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -28,10 +30,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use effects::{Effect, World};
 use rows::{Kind, Row, SHORT_UNITS, Sweep, UNITS};
 
-/// The exit code of a command line that is wrong.
+/// Exit code of an invalid command line.
 const REFUSED: i32 = 2;
 
-/// The name of an option as rows have it: the long one, or the short one where there is no other.
+/// Returns the name of an option in rows: the long one, or the short one if it has no long one.
 fn name_of(argument: &clap::Arg) -> String {
     match (argument.get_long(), argument.get_short()) {
         (Some(long), _) => format!("--{long}"),
@@ -40,7 +42,7 @@ fn name_of(argument: &clap::Arg) -> String {
     }
 }
 
-/// All names of each option of each command, by the command's name. Global options are left out.
+/// Returns the options of each command, by the command's name, without global options.
 fn options() -> BTreeMap<String, Vec<clap::Arg>> {
     fn add(command: &clap::Command, above: &str, all: &mut BTreeMap<String, Vec<clap::Arg>>) {
         for below in command.get_subcommands() {
@@ -72,7 +74,7 @@ fn options() -> BTreeMap<String, Vec<clap::Arg>> {
     all
 }
 
-/// Options of this process alone, and help.
+/// Returns whether an option is about this process alone, or is help.
 fn is_of_no_use(argument: &clap::Arg) -> bool {
     ["in_background", "help", "version"].contains(&argument.get_id().as_str())
 }
@@ -109,7 +111,7 @@ fn every_row_names_an_option() {
     }
 }
 
-/// An option that does nothing says in its help that it does nothing.
+/// The help of an option without effect says so.
 #[test]
 fn options_without_effect_are_documented() {
     let options = options();
@@ -129,7 +131,7 @@ fn options_without_effect_are_documented() {
     }
 }
 
-/// Rows that name another test name one that exists.
+/// Rows that refer to another test name an existing one.
 #[test]
 fn tests_that_rows_name_exist() {
     let mut sources = String::new();
@@ -157,7 +159,7 @@ fn tests_that_rows_name_exist() {
     }
 }
 
-/// Runs one command's sweep and lists what is wrong.
+/// Runs one command's sweep and lists its problems.
 fn sweep(sweep: &Sweep) -> Vec<String> {
     let world = World::new();
     let mut wrong = Vec::new();
@@ -207,7 +209,8 @@ fn both_are_units(first: &Row, second: &Row) -> bool {
             .chain(&SHORT_UNITS)
             .any(|unit| unit.words == row.words)
     };
-    // Of two units the last one counts: a unit test is about that. Beside other options one of them stands for all.
+    // Of two units the last one counts, which a unit test covers. For pairs with other options, one
+    // unit represents all.
     is_unit(first) && is_unit(second)
         || [first, second]
             .iter()

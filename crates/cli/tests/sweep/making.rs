@@ -1,4 +1,4 @@
-//! The files that the command lines are about.
+//! The files that the command lines use.
 
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::support::{buttress, image, inside, json};
 
-/// Files beside `out` that a command may change.
+/// Files outside of `out` that a command may change.
 pub(crate) const CHANGEABLE: [&str; 3] = ["volume.img", "received.img", "damaged"];
 
-/// The content of the folder.
+/// Entries of the folder.
 const PARTS: [&str; 14] = [
     "volume.img",
     "received.img",
@@ -43,7 +43,7 @@ fn must(words: &[&str]) -> Vec<u8> {
     ended.stdout
 }
 
-/// Fills the folder.
+/// Creates all entries of the folder.
 pub(crate) fn fill(folder: &Path) {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     fs::create_dir(path("pristine")).unwrap();
@@ -70,7 +70,7 @@ pub(crate) fn fill(folder: &Path) {
     make_deep(folder);
 }
 
-/// The volume of the tour with a few more things in it.
+/// Creates a copy of the tour's volume with additional files.
 fn make_volume(volume: &str, host: &str) {
     let copied = Command::new("cp")
         .arg("--sparse=always")
@@ -92,13 +92,13 @@ fn make_volume(volume: &str, host: &str) {
     must(&["subvolume", "snapshot", "-r", &at("/home"), &at("/home-now")]);
 }
 
-/// A volume with a subvolume that was received.
+/// Creates a volume with a received subvolume.
 fn make_received(volume: &str, stream: &str) {
     must(&["mkfs", "-q", "-b", "128M", volume]);
     must(&["receive", "-q", "-f", stream, &format!("{volume}:/")]);
 }
 
-/// A volume with some damage: a finding for check, a bad copy for scrub.
+/// Creates a damaged volume: a finding for check, a bad copy for scrub.
 fn make_damaged(volume: &str) {
     must(&[
         "mkfs",
@@ -127,7 +127,7 @@ fn make_damaged(volume: &str) {
     file.write_all_at(&[0xa5; 16], physical).unwrap();
 }
 
-/// A volume whose trees have three levels.
+/// Creates a volume whose trees have three levels.
 fn make_deep(folder: &Path) {
     let many = folder.join("many");
     fs::create_dir(&many).unwrap();
@@ -139,7 +139,7 @@ fn make_deep(folder: &Path) {
     fs::remove_dir_all(many).unwrap();
 }
 
-/// A folder of the host: what mkfs and cp have options about.
+/// Creates a folder of the host with files for the options of mkfs and cp.
 fn make_host(host: &Path) {
     fs::create_dir_all(host.join("folder/below")).unwrap();
     let text = "one line of text that is there many times\n".repeat(4000);
@@ -157,7 +157,7 @@ fn make_host(host: &Path) {
     fs::hard_link(host.join("text"), host.join("other-name")).unwrap();
     fs::set_permissions(host.join("same"), Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(host.join("same"), Some(1000), Some(1000)).unwrap();
-    // Nothing is set where the file system has no such attributes: then rows about them fail and say so.
+    // If the file system has no such attributes, this fails, and the rows about them report it.
     let _ = rustix::fs::setxattr(
         host.join("same"),
         "user.note",
@@ -179,7 +179,7 @@ fn make_host(host: &Path) {
     }
 }
 
-/// Existing destinations in the folder for outputs before a run.
+/// Creates existing destinations in the folder for outputs before a run.
 pub(crate) fn fill_outputs(out: &Path) {
     fs::create_dir_all(out.join("there")).unwrap();
     fs::write(out.join("there/text"), "what was there").unwrap();
@@ -187,7 +187,7 @@ pub(crate) fn fill_outputs(out: &Path) {
     symlink("../elsewhere", out.join("there/holes")).unwrap();
 }
 
-/// A word of the table with what it stands for.
+/// Replaces the placeholders in a word of the table.
 pub(crate) fn value(folder: &Path, word: &str) -> String {
     match word {
         "@data" => data_address().to_string(),
@@ -197,7 +197,7 @@ pub(crate) fn value(folder: &Path, word: &str) -> String {
     }
 }
 
-/// An address at which there is file data that two subvolumes share.
+/// Returns an address of file data that two subvolumes share.
 fn data_address() -> u64 {
     static ADDRESS: OnceLock<u64> = OnceLock::new();
     *ADDRESS.get_or_init(|| {
@@ -206,7 +206,7 @@ fn data_address() -> u64 {
     })
 }
 
-/// The address of a node of the deep volume's tree of files.
+/// Returns the address of a node of the deep volume's file tree.
 fn block_address(folder: &Path) -> u64 {
     static ADDRESS: OnceLock<u64> = OnceLock::new();
     *ADDRESS.get_or_init(|| {
@@ -219,7 +219,7 @@ fn block_address(folder: &Path) -> u64 {
     })
 }
 
-/// The uuid of a subvolume that is not the one that the command line names.
+/// Returns the uuid of a subvolume that the command line does not name.
 fn subvolume_uuid() -> &'static str {
     static UUID: OnceLock<String> = OnceLock::new();
     UUID.get_or_init(|| {

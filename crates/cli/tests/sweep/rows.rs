@@ -1,30 +1,30 @@
-//! The parts of rows of the table.
+//! Parts of the table's rows.
 
 /// The effect of an option on the command line of its sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The command line does something else, and ends with this code.
+    /// The option changes the effect of the command line, which exits with this code.
     Acts(i32),
-    /// Exit code 2.
+    /// The option is refused with exit code 2.
     Refused,
-    /// Nothing, as its help says.
+    /// The option has no effect, as its help says.
     Nothing,
-    /// The same, in another way: the command line succeeds.
+    /// The option changes only the manner, not the effect: the command line succeeds.
     Manner,
-    /// This test is about it.
+    /// This other test covers the option.
     Elsewhere(&'static str),
 }
 
-/// An option.
+/// An option of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// The option and its value.
+    /// Option and its value.
     pub(crate) words: &'static str,
     pub(crate) kind: Kind,
-    /// Other options that it needs to act.
+    /// Other options that the option needs to act.
     pub(crate) context: &'static str,
-    /// Whether it is taken without them: the program that the command imitates takes it.
+    /// True if it is accepted without them, as in the imitated program.
     pub(crate) is_idle_alone: bool,
 }
 
@@ -39,23 +39,23 @@ impl Row {
         }
     }
 
-    /// Whether it is tried beside each other option.
+    /// Returns whether the option is tested beside each other option.
     pub(crate) fn takes_part(&self) -> bool {
         matches!(self.kind, Kind::Acts(_))
     }
 }
 
-/// An option that acts.
+/// Builds the row of an option that acts.
 pub(crate) const fn acts(name: &'static str, words: &'static str) -> Row {
     Row::new(name, words, Kind::Acts(0))
 }
 
-/// An option that acts, and ends with this code.
+/// Builds the row of an option that acts and exits with this code.
 pub(crate) const fn ends(name: &'static str, words: &'static str, code: i32) -> Row {
     Row::new(name, words, Kind::Acts(code))
 }
 
-/// An option that acts beside others, and is refused without them.
+/// Builds the row of an option that acts beside other ones, and is refused without them.
 pub(crate) const fn beside(context: &'static str, name: &'static str, words: &'static str) -> Row {
     Row {
         context,
@@ -63,7 +63,8 @@ pub(crate) const fn beside(context: &'static str, name: &'static str, words: &'s
     }
 }
 
-/// An option that acts beside others; the program that the command imitates takes it without them, too.
+/// Builds the row of an option that acts beside other ones; the imitated program accepts it without
+/// them, too.
 pub(crate) const fn idle_without(context: &'static str, name: &'static str, words: &'static str) -> Row {
     Row {
         is_idle_alone: true,
@@ -87,28 +88,28 @@ pub(crate) const fn elsewhere(name: &'static str, test: &'static str) -> Row {
     Row::new(name, name, Kind::Elsewhere(test))
 }
 
-/// Options beside which others add nothing, and why.
+/// Options that make other options ineffective, with the reason.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
     pub(crate) by: &'static str,
-    /// Names, or `*` for all.
+    /// Names of these options, or `*` for all.
     pub(crate) options: &'static [&'static str],
     #[expect(dead_code, reason = "for readers")]
     pub(crate) why: &'static str,
 }
 
-/// A command line and what options do on it.
+/// A command line and the effects of options on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) command: &'static str,
-    /// The words after the options.
+    /// Arguments after the options.
     pub(crate) base: &'static str,
-    /// The exit code without any option.
+    /// Exit code without any option.
     pub(crate) code: i32,
     pub(crate) own: &'static [Row],
-    /// Whether the command has the unit flags: the long ones, and the short ones.
+    /// Kinds of unit flags that the command has: long ones, and short ones.
     pub(crate) units: Units,
-    /// Whether options are tried in pairs.
+    /// True if options are tested in pairs.
     pub(crate) pairs: bool,
     pub(crate) covered: &'static [Covered],
 }
@@ -117,27 +118,27 @@ pub(crate) struct Sweep {
 pub(crate) enum Units {
     No,
     Long,
-    /// With -b only.
+    /// The long unit flags, and `-b`.
     LongAndRaw,
     All,
-    /// The command prints sizes in rare states only.
+    /// The command prints sizes only in rare states.
     Idle,
 }
 
-/// The long unit flags.
+/// Rows of the long unit flags.
 pub(crate) const UNITS: [Row; 8] = [
     acts("--raw", "--raw"),
     manner("--human-readable", "--human-readable"),
     manner("--iec", "--iec"),
     acts("--si", "--si"),
     acts("--kbytes", "--kbytes"),
-    // It is often the friendly unit, too.
+    // The megabyte is often the automatically chosen unit, too.
     manner("--mbytes", "--mbytes"),
     acts("--gbytes", "--gbytes"),
     acts("--tbytes", "--tbytes"),
 ];
 
-/// The short ones.
+/// Rows of the short unit flags.
 pub(crate) const SHORT_UNITS: [Row; 7] = [
     acts("-b", "-b"),
     manner("-h", "-h"),
@@ -162,7 +163,7 @@ impl Sweep {
         rows
     }
 
-    /// Whether an option may add nothing beside another one.
+    /// Returns whether an option may have no effect beside another one.
     pub(crate) fn covers(&self, by: &Row, option: &Row) -> bool {
         self.covered.iter().any(|covered| {
             let fits = covered.options.contains(&option.name) || covered.options.contains(&"*");

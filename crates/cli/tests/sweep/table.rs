@@ -1,4 +1,5 @@
-//! The table: command lines for each command, and what its options do there. Each module has a group of commands.
+//! The table: command lines for each command, and the effects of its options. Each module covers a
+//! group of commands.
 
 mod jobs;
 mod listings;

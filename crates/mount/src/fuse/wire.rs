@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_short_is_invalid() {
+    fn too_short_input_is_invalid() {
         let mut input = Input::of(&[1, 2, 3]);
         assert_eq!(input.u32(), Err(Errno::INVAL));
         assert_eq!(input.name(), Err(Errno::INVAL));

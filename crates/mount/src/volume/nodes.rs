@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cached_is_known_as_long_as_there_are_references() {
+    fn cached_nodes_are_known_until_their_last_reference_ends() {
         let (nodes, node) = (Nodes::new(), NodeId(300));
         assert!(nodes.is_cached(node), "of an unknown node anything may be cached");
         nodes.refer(node, None);

@@ -1,7 +1,8 @@
-//! Whether the model agrees with an answer, and what the call does to the model.
+//! Agreement between the model and an answer, and the effect of a call on the model.
 //!
-//! A call that succeeded must be possible in the model, and what it answered must be what the model has. A call that was
-//! refused must be impossible, and the reason that it gave must hold: of several that do, any may be given.
+//! A successful call must be possible in the model, and its answer must equal the model's. A
+//! refused call must be impossible in the model, and its reason must apply. If several reasons
+//! apply, the call may give any of them.
 
 use super::call::{Answer, Call, Names, Stat};
 use super::observation::Observation;
@@ -15,33 +16,34 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Contents that a file had, newest last.
+/// Contents that a file has had, newest last.
 type Contents = Vec<Arc<Vec<u8>>>;
 
-/// What the calls that came first in an order left.
+/// State after the first calls of an order.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The volume.
+    /// Model of the volume.
     pub model: Model,
-    /// Sources of snapshots that are frozen and have no name yet, by the number of the record.
+    /// Frozen sources of snapshots that have no name yet, by the index of their record.
     frozen: BTreeMap<usize, Subvolume>,
-    /// Contents that files had since the round began, where there are snapshots that may have any of them.
+    /// Contents that files have had since the round began, if the round has snapshots that may have
+    /// any of them.
     seen: Option<BTreeMap<Location, Contents>>,
 }
 
-/// What comes of a call in a state.
+/// Outcome of a call in a state.
 #[derive(Debug)]
 pub enum Agreement {
-    /// It may have been answered here, and changes nothing.
+    /// The call may take effect here, and changes nothing.
     Same,
-    /// It may have been answered here, and leads to this state.
+    /// The call may take effect here, and leads to this state.
     Next(Box<State>),
-    /// Not here.
+    /// The call cannot take effect here.
     No,
 }
 
 impl State {
-    /// The state of a quiet volume.
+    /// Creates the state of a quiet volume.
     #[must_use]
     pub fn new(model: Model, has_snapshots: bool) -> Self {
         Self {
@@ -51,7 +53,7 @@ impl State {
         }
     }
 
-    /// Whether the call can have taken effect in this state with this answer.
+    /// Returns the outcome of the call with its answer in this state.
     #[must_use]
     pub fn agree(&self, number: usize, record: &Record) -> Agreement {
         let model = &self.model;
@@ -61,7 +63,8 @@ impl State {
             );
         }
         match (&record.call, &record.answer) {
-            // A view may show what was deleted and is not dropped yet, as of the moment of deleting.
+            // A view may show deleted subvolumes that are not dropped yet, with their content at
+            // the deletion.
             (Call::ListInView(directory), Answer::Names(_))
                 if !model.subvolumes.contains_key(&directory.subvolume) =>
             {
@@ -120,8 +123,8 @@ impl State {
         Agreement::Next(Box::new(next))
     }
 
-    /// The source of a snapshot is frozen, whose files have the contents that were seen in it afterwards. `None` when it
-    /// cannot be here.
+    /// Freezes the source of a snapshot, whose files have the contents observed in the snapshot
+    /// afterwards. Returns `None` if this is impossible here.
     #[must_use]
     pub fn freeze(&self, number: usize, record: &Record, seen_after: Option<&Observation>) -> Option<Self> {
         let (Call::Change(Operation::Snapshot(source, ..)), Answer::Subvolume(id)) =
@@ -147,7 +150,7 @@ impl State {
         Some(next)
     }
 
-    /// A number that is the same for equal states.
+    /// Returns a hash of the state; equal states have equal hashes.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -183,7 +186,7 @@ const fn sameness(agrees: bool) -> Agreement {
     if agrees { Agreement::Same } else { Agreement::No }
 }
 
-/// Where a name leads, as a look-up says it.
+/// Returns the target of a name, as a lookup reports it.
 #[must_use]
 pub fn target(model: &Model, directory: Location, name: &[u8]) -> Option<Location> {
     Some(match model.target(directory, name)? {
@@ -193,7 +196,7 @@ pub fn target(model: &Model, directory: Location, name: &[u8]) -> Option<Locatio
     })
 }
 
-/// What `stat` shows.
+/// Returns the attributes that `stat` shows.
 #[must_use]
 pub fn stat(inode: &Inode) -> Stat {
     let size = if inode.is_directory() {
@@ -210,7 +213,7 @@ pub fn stat(inode: &Inode) -> Stat {
     }
 }
 
-/// The names of a directory and where they lead.
+/// Returns the names of a directory with their targets.
 #[must_use]
 pub fn names(model: &Model, directory: Location) -> Option<Names> {
     let inode = model.inode(directory).filter(|inode| inode.is_directory())?;
@@ -221,7 +224,7 @@ pub fn names(model: &Model, directory: Location) -> Option<Names> {
         .collect()
 }
 
-/// What a call that only looks answers, if it succeeds.
+/// Returns the answer of a successful call that only reads.
 fn look(model: &Model, call: &Call) -> Option<Answer> {
     Some(match call {
         Call::Lookup(directory, name) => {
@@ -250,7 +253,7 @@ fn is_impossible(model: &Model, call: &Call) -> bool {
     }
 }
 
-/// What the model says of a call, for those who read a failure.
+/// Returns the model's view of a call, for a failure's message.
 #[must_use]
 pub fn expected(model: &Model, call: &Call) -> String {
     if !is_impossible(model, call) {
@@ -259,7 +262,7 @@ pub fn expected(model: &Model, call: &Call) -> String {
     format!("refused with one of {:?}", reasons(model, call))
 }
 
-/// Errors with which a call may be refused in a state in which it is impossible.
+/// Returns the errors with which a call may be refused in a state in which it is impossible.
 fn reasons(model: &Model, call: &Call) -> Vec<i32> {
     let mut found = Reasons {
         model,
@@ -279,7 +282,7 @@ fn reasons(model: &Model, call: &Call) -> Vec<i32> {
     found.found.iter().map(|errno| errno.raw_os_error()).collect()
 }
 
-/// Gathers reasons that hold.
+/// Collector of applicable reasons.
 struct Reasons<'a> {
     model: &'a Model,
     found: Vec<Errno>,
@@ -439,7 +442,7 @@ impl Reasons<'_> {
         self.when(mode == Mode::Exchange && present.is_none(), Errno::NOENT);
         self.when(from.subvolume != to.subvolume, Errno::XDEV);
         for (directory, name) in [(from, old), (to, new)] {
-            // A read-only subvolume does not leave its directory.
+            // A read-only subvolume cannot leave its directory.
             if let Some(Target::Subvolume(id)) = self.model.target(directory, name) {
                 self.of_writable(Location::root_of(id));
                 self.when(mode != Mode::Exchange, Errno::NOTEMPTY);
@@ -449,7 +452,8 @@ impl Reasons<'_> {
         self.when(meets && !moves, Errno::ISDIR);
         self.when(moves && present.is_some() && !meets, Errno::NOTDIR);
         self.when(!self.is_empty(to, new), Errno::NOTEMPTY);
-        // Into itself. Which of both moves there follows from the rest.
+        // A directory would move into itself. The other facts show which of the two directories it
+        // is.
         self.when(moves || meets, Errno::INVAL);
     }
 }

@@ -1,4 +1,4 @@
-//! What threads call, and what is answered.
+//! Calls of threads, and their answers.
 
 use super::observation::sorted;
 use crate::writing::content::Change;
@@ -18,7 +18,7 @@ pub enum Call {
     Change(Operation),
     Lookup(Location, Vec<u8>),
     List(Location),
-    /// A directory as a view shows it.
+    /// Lists a directory as a view shows it.
     ListInView(Location),
     Stat(Location),
     Read(Location, u64, usize),
@@ -27,7 +27,7 @@ pub enum Call {
     Commit,
 }
 
-/// What `stat` shows that does not depend on a clock.
+/// Attributes of `stat` that do not depend on a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of stat(2)")]
 pub struct Stat {
@@ -38,32 +38,32 @@ pub struct Stat {
     pub size: u64,
 }
 
-/// Names and where they lead, in the order of the names.
+/// Names with their targets, sorted by name.
 pub type Names = Vec<(Vec<u8>, Location)>;
 
-/// What a call answered.
+/// Answer of a call.
 #[derive(Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Answer {
     Done,
     Inode(Location),
     Subvolume(SubvolumeId),
-    /// Where an append put its bytes.
+    /// Offset at which an append placed its bytes.
     Position(u64),
     Entry(Option<Location>),
     Names(Names),
     Stat(Stat),
     Bytes(Vec<u8>),
     Value(Option<Vec<u8>>),
-    /// The number of the error, and its text.
+    /// Error number, and its text.
     Refused(i32, String),
 }
 
 impl Call {
-    /// Calls. What is held from now on is given, too.
+    /// Makes the call. Also returns the inode that the call opened, if any.
     ///
     /// # Errors
-    /// Everything that is nobody's fault who calls.
+    /// Every error that the caller did not cause.
     pub fn perform(&self, filesystem: &WritableFilesystem) -> Result<(Answer, Option<OpenInode>)> {
         match self.try_perform(filesystem) {
             Err(error) if error.kind() == ErrorKind::Caller => {
@@ -79,7 +79,7 @@ impl Call {
                 Answer::Position(filesystem.append(*file, bytes)?.get())
             }
             Self::Change(operation) => {
-                // The model matters to renames that leave a whiteout only, which are not drawn.
+                // The model only matters for renames that leave a whiteout, which are never drawn.
                 return Ok(match operation.write(&Model::new(0), filesystem)? {
                     Made::Inode(location) => (Answer::Inode(location), None),
                     Made::Subvolume(id) => (Answer::Subvolume(id), None),
@@ -125,7 +125,7 @@ impl Call {
     }
 }
 
-/// What `stat` shows of an inode now.
+/// Returns the current `stat` attributes of an inode.
 pub(super) fn stat(filesystem: &WritableFilesystem, location: Location) -> Result<Stat> {
     let metadata = filesystem.metadata(location)?;
     Ok(Stat {
@@ -194,10 +194,10 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Runs that are told of bytes, at most.
+/// Largest number of byte runs in a message.
 const RUNS_MAX: usize = 12;
 
-/// Bytes as runs of one value: what is drawn is made of them.
+/// Formats bytes as runs of one value, which is how drawn content is built.
 pub(super) fn runs(bytes: &[u8]) -> String {
     let mut told = Vec::new();
     let mut rest = bytes;

@@ -1,4 +1,5 @@
-//! Calls from a seed. Most are on a few files, directories and names, so that threads meet.
+//! Random calls from a seed. Most are on a few files, directories and names, so that threads
+//! interact.
 
 use super::call::Call;
 use super::observation::all_inodes;
@@ -10,30 +11,31 @@ use buttress_oracle::content::Random;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Names that are drawn; each round most are some of them.
+/// Number of drawable names; each round prefers some of them.
 const NAMES: u64 = 10;
-/// With more inodes than this, names are rather taken away.
+/// Number of inodes above which names are mostly removed.
 const INODES_MAX: usize = 70;
-/// With as many subvolumes none is made.
+/// Number of subvolumes at which no further one is created.
 const SUBVOLUMES_MAX: usize = 6;
-/// Files do not grow past this, but by appending.
+/// Size up to which files grow, except by appending, in bytes.
 const SIZE_MAX: u64 = 48 << 10;
 const SECTOR: u64 = 4096;
 
-/// What one thread draws from.
+/// Context from which one thread draws.
 #[derive(Debug)]
 pub struct Drawing<'a> {
-    /// The volume when the round began.
+    /// Model of the volume at the beginning of the round.
     pub model: &'a Model,
-    /// The round's favourites.
+    /// Preferred targets of the round.
     pub hot: &'a Hot,
-    /// Inodes that this thread has met since.
+    /// Inodes that this thread has met since then.
     pub met: Vec<Location>,
-    /// The thread, of so many. An inode is held by one thread only, which follows from its number.
+    /// Index of the thread, and the number of threads. Only one thread may hold an inode; the
+    /// inode's number determines it.
     pub thread: (usize, usize),
 }
 
-/// What most calls of a round are on.
+/// Targets of most calls in a round.
 #[derive(Debug)]
 pub struct Hot {
     directories: Vec<Location>,
@@ -42,7 +44,7 @@ pub struct Hot {
 }
 
 impl Hot {
-    /// Draws favourites.
+    /// Draws the preferred targets.
     #[must_use]
     pub fn draw(model: &Model, random: &mut Random) -> Self {
         let mut some = |wanted: fn(&Inode) -> bool, count: usize| -> Vec<Location> {
@@ -117,7 +119,7 @@ impl Drawing<'_> {
         one(random, &all).unwrap_or(SubvolumeId::TOP_LEVEL)
     }
 
-    /// The next call. `held` are the inodes that this thread holds.
+    /// Draws the next call. `held` are the inodes that this thread holds.
     pub fn draw(&self, random: &mut Random, held: &BTreeSet<Location>) -> Call {
         loop {
             let call = match random.below(100) {
@@ -141,7 +143,8 @@ impl Drawing<'_> {
             };
             match &call {
                 Call::Change(operation) if !self.is_drawn(operation) => {}
-                // Of a directory a read is refused; of anything else that is no file, too, but as the caller's mistake.
+                // A read of a directory is refused, as is a read of another kind of file, but with
+                // another error.
                 _ => return call,
             }
         }
@@ -150,7 +153,7 @@ impl Drawing<'_> {
     fn is_drawn(&self, operation: &Operation) -> bool {
         let met = |location: &Location| self.model.inode(*location).is_none();
         match operation {
-            // What came into being in this round is not in the model yet.
+            // The model does not have inodes created in this round yet.
             Operation::Content(_, change) => change.shared().is_none_or(|(source, ..)| !met(&source)),
             Operation::Link(inode, ..) => met(inode) || can_be_drawn(self.model, operation),
             other => can_be_drawn(self.model, other),
@@ -199,7 +202,7 @@ impl Drawing<'_> {
         Operation::Rename(from, old, to, self.name(random), mode)
     }
 
-    /// Holds a file, or lets go of it.
+    /// Opens a file to hold it, or releases it.
     fn hold(&self, random: &mut Random, held: &BTreeSet<Location>) -> Operation {
         let all: Vec<Location> = held.iter().copied().collect();
         let file = self.file(random);
@@ -222,7 +225,7 @@ impl Drawing<'_> {
             2..6 if is_few && id != SubvolumeId::TOP_LEVEL => Operation::Snapshot(id, directory, name, true),
             0..8 => Operation::DeleteSubvolume(id),
             8 => Operation::SetDefault(id),
-            // Where the top level is, nearly everything would be refused.
+            // If the top level were read-only, nearly everything would be refused.
             _ => Operation::SetReadOnly(id, id != SubvolumeId::TOP_LEVEL && random.one_in(4)),
         }
     }
@@ -262,7 +265,8 @@ impl Drawing<'_> {
         Operation::Content(file, change)
     }
 
-    /// Takes in what an answer told, but for roots of subvolumes: those of this round are left alone until the next.
+    /// Records the inode of an answer, except roots of subvolumes: those created in this round are
+    /// not used until the next.
     pub fn meet(&mut self, location: Option<Location>) {
         self.met
             .extend(location.filter(|found| !found.is_subvolume_root() && found.placeholder().is_none()));

@@ -1,4 +1,5 @@
-//! A device whose changes are its own, over one that stays as it is: many can begin with the same bytes.
+//! A device with private changes over a shared unchanged one, so that many devices can begin with
+//! the same bytes.
 
 use buttress::Backend;
 use std::collections::HashMap;
@@ -6,12 +7,12 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The unit of changes.
+/// Size of a changed page in bytes.
 const PAGE_BYTES: usize = 4096;
 
 type Pages = HashMap<u64, Box<[u8]>>;
 
-/// See the module.
+/// A device with private changes.
 #[derive(Debug)]
 pub struct Forked {
     below: Arc<dyn Backend>,
@@ -19,7 +20,7 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// A device with the bytes of another, for as long as that one does not change.
+    /// Creates a device with the bytes of another one, which must not change.
     #[must_use]
     pub fn of(below: &Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
@@ -28,7 +29,7 @@ impl Forked {
         })
     }
 
-    /// Goes over the parts of a range by pages: the page, the place in it, and the part's place in the range.
+    /// Splits a range into pages: the page, the offset in it, and the part's position in the range.
     fn parts(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, core::ops::Range<usize>)> {
         let mut done = 0;
         core::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! All that a quiet volume shows through live reads.
+//! The complete visible state of a quiet volume, by live reads.
 
 use super::agreement;
 use super::call::{Names, Stat, at, runs, stat};
@@ -9,25 +9,25 @@ use buttress::{FileKind, FileOffset, Location, SubvolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is seen of an inode.
+/// Visible state of an inode.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     stat: Stat,
-    /// Of a directory.
+    /// Entries of a directory.
     names: Names,
-    /// Of a file.
+    /// Content of a file.
     content: Arc<Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What a volume shows.
+/// Visible state of a volume.
 #[derive(Debug)]
 pub struct Observation {
     inodes: BTreeMap<Location, Seen>,
     default: SubvolumeId,
 }
 
-/// Names in order.
+/// Sorts names.
 pub(super) fn sorted(names: impl Iterator<Item = (Vec<u8>, Location)>) -> Names {
     let mut names: Names = names.collect();
     names.sort();
@@ -35,13 +35,13 @@ pub(super) fn sorted(names: impl Iterator<Item = (Vec<u8>, Location)>) -> Names 
 }
 
 impl Observation {
-    /// Looks at all that has a name, and at what is held open.
+    /// Reads everything that has a name, and the held inodes.
     ///
     /// # Errors
-    /// That something cannot be read.
+    /// A part of the volume is unreadable.
     pub fn of(filesystem: &WritableFilesystem, held: impl Iterator<Item = Location>) -> Result<Self> {
         let mut inodes = BTreeMap::new();
-        // What is held may be gone with its subvolume.
+        // A held inode may be gone with its subvolume.
         let is_there = |location: &Location| filesystem.metadata(*location).is_ok();
         let mut waiting: Vec<Location> = held.filter(is_there).collect();
         waiting.push(Location::root_of(SubvolumeId::TOP_LEVEL));
@@ -57,13 +57,13 @@ impl Observation {
         Ok(Self { inodes, default })
     }
 
-    /// The content of a file.
+    /// Returns the content of a file.
     #[must_use]
     pub fn content(&self, location: Location) -> Option<Arc<Vec<u8>>> {
         self.inodes.get(&location).map(|seen| Arc::clone(&seen.content))
     }
 
-    /// What is other than in the model.
+    /// Returns the first difference from the model.
     #[must_use]
     pub fn difference(&self, model: &Model) -> Option<String> {
         if self.default != model.default {
@@ -165,7 +165,7 @@ fn look(filesystem: &WritableFilesystem, location: Location) -> Result<Seen> {
     })
 }
 
-/// The inode of the model that a location names, for those who draw.
+/// Iterates over all inodes of the model with their locations.
 pub(super) fn all_inodes(model: &Model) -> impl Iterator<Item = (Location, &Inode)> {
     model.subvolumes.iter().flat_map(|(id, subvolume)| {
         let place = |number: &u64| Location::new(*id, buttress::InodeNumber::new(*number));

@@ -1,12 +1,14 @@
 //! The search for an order of calls that explains all answers.
 //!
-//! Depth first over orders that keep what ended before something began in front of it (Wing and Gong). A pair of "which calls
-//! are in the order" and "which state they left" that led nowhere is not tried again (Lowe). A call that agrees with a state
-//! and does not change it can always come next: what follows is the same without it. So only changes branch.
+//! The search is depth-first over orders in which every call precedes those that began after its
+//! end (Wing and Gong). It remembers pairs of a set of calls and the resulting state that led to no
+//! order, and does not try them again (Lowe). A call that agrees with a state and does not change
+//! it can always come next, because the rest is the same without it. Only changes therefore branch.
 //!
-//! Where there is no order, the shortest part of the record that has none is looked for: what had ended by some moment, with
-//! what was under way then, which may have taken effect or not. From that everything is left out that changed nothing and
-//! without which there is still no order.
+//! If no order exists, the search looks for the shortest part of the record without one: the calls
+//! that had ended by some moment, and those in progress then, which may or may not have taken
+//! effect. From this part it removes every call that changed nothing and without which there is
+//! still no order.
 
 use super::agreement::{Agreement, State, expected};
 use super::call::{Answer, Call};
@@ -17,23 +19,23 @@ use crate::writing::operation::Operation;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Which events are in an order.
+/// Set of events in an order.
 type Set = u128;
 
-/// More states than this are not tried.
+/// Largest number of states that the search tries.
 const STATES_MAX: usize = 400_000;
 
-/// One moment at which something takes effect.
+/// A moment at which a record takes effect.
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    /// Of this record.
+    /// Index of the record.
     record: usize,
-    /// The source of a snapshot is frozen; otherwise the call takes effect.
+    /// True if the event freezes the source of a snapshot; false if the call takes effect.
     freezes: bool,
-    /// The event of the same record that comes before.
+    /// Earlier event of the same record.
     after: Option<usize>,
     begin: u64,
-    /// None for one that may be left out.
+    /// End of the call; `None` for a call that may be left out.
     end: Option<u64>,
 }
 
@@ -45,16 +47,18 @@ struct Search<'a> {
     records: &'a [Record],
     events: Vec<Event>,
     last: Option<&'a Observation>,
-    /// What snapshots of this round hold.
+    /// Observed contents of this round's snapshots.
     snapshots: Option<&'a Observation>,
     tried: HashSet<(Set, u64)>,
     states: usize,
     path: Vec<usize>,
-    /// The longest order so far: how long, the state after it, the events in it, and why it does not go on.
+    /// Longest order so far: its length, the state after it, its events, and the reason why it
+    /// ends.
     deepest: (u32, Option<Model>, Set, String),
 }
 
-/// Finds an order of the records, which begin with this state and leave what was observed. Gives the model that they leave.
+/// Finds an order of the records that begins with this state and ends in the observed one. Returns
+/// the resulting model.
 ///
 /// # Errors
 /// [`NoOrder`], with the smallest part of the record that has none.
@@ -132,7 +136,7 @@ impl Search<'_> {
         set >> event & 1 == 1
     }
 
-    /// What can come next, that which ended first in front.
+    /// Returns the events that can come next, those of calls with the earliest end first.
     fn next(&self, done: Set) -> Vec<usize> {
         let left = || (0..self.events.len()).filter(|event| !Self::is_in(done, *event));
         let first_end = left()
@@ -160,7 +164,7 @@ impl Search<'_> {
         state.agree(record, &self.records[record])
     }
 
-    /// Goes on from a state with an order. Gives the model that the whole order leaves.
+    /// Continues the search from a state with an order. Returns the model after the whole order.
     fn go_on(&mut self, state: State, done: Set) -> Option<Model> {
         self.states += 1;
         if self.states > STATES_MAX {
@@ -196,7 +200,7 @@ impl Search<'_> {
         None
     }
 
-    /// Whether the order may end here; notes how far it came.
+    /// Returns the model if the order may end here; records its length otherwise.
     fn end(&mut self, state: &State, done: Set) -> Option<Model> {
         let is_all =
             (0..self.events.len()).all(|event| Self::is_in(done, event) || self.events[event].end.is_none());
@@ -214,7 +218,7 @@ impl Search<'_> {
         None
     }
 
-    /// The longest order, and what could not follow it.
+    /// Describes the longest order, and the events that could not follow it.
     fn tell(&self) -> String {
         let (_, model, done, why) = &self.deepest;
         let mut told = String::new();
@@ -242,7 +246,8 @@ impl Search<'_> {
     }
 }
 
-/// The smallest part of a record that has no order, told. `None` if only what was observed at the end has no explanation.
+/// Describes the smallest part of a record without an order. Returns `None` if only the final
+/// observation has no explanation.
 fn smallest(model: &Model, records: &[Record], snapshots: &Observation) -> Option<String> {
     let mut ends: Vec<u64> = records.iter().map(|record| record.end).collect();
     ends.sort_unstable();
@@ -252,7 +257,7 @@ fn smallest(model: &Model, records: &[Record], snapshots: &Observation) -> Optio
     };
     let fails = |part: &[(Record, bool)]| search(model, part, None, snapshots).err();
     let mut part = ends.into_iter().map(until).find(|part| fails(part).is_some())?;
-    // What changed nothing only asks more of an order, and so does what may be left out where it took no effect.
+    // Such a call only restricts the orders, as does a call in progress that took no effect.
     let mut number = part.len();
     while number > 0 {
         number -= 1;

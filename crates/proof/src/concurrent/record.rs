@@ -4,18 +4,18 @@ use super::call::{Answer, Call};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A call that ended. Begins and ends are counted by one clock for all threads.
+/// A completed call. One clock numbers the begins and ends of all threads.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Who called.
+    /// Index of the calling thread.
     pub thread: usize,
     /// What was called.
     pub call: Call,
     /// What was answered.
     pub answer: Answer,
-    /// When the call began.
+    /// Clock value at the begin of the call.
     pub begin: u64,
-    /// When it had ended.
+    /// Clock value after the end of the call.
     pub end: u64,
 }
 
@@ -29,12 +29,12 @@ impl fmt::Display for Record {
     }
 }
 
-/// The clock: a number for every begin and end.
+/// Clock that numbers every begin and end.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst)
     }

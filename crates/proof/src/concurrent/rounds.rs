@@ -1,8 +1,10 @@
-//! Threads in rounds. In a round each makes some calls as fast as it can; then all wait, an order is looked for, and what the
-//! quiet volume shows is compared with the model that the order leaves.
+//! Threads in rounds. In a round each thread makes some calls as fast as possible. Then all threads
+//! wait, the search finds an order, and the state of the quiet volume is compared with the model
+//! after this order.
 //!
-//! Beside them, through rounds and barriers, one more thread commits, writes back, takes views and drops what was deleted:
-//! none of that shows. Now and then it is kept from that while the volume is checked.
+//! Concurrently with rounds and barriers, another thread commits, writes back, takes views and
+//! drops deleted subvolumes; none of this may be visible. This thread pauses while the volume is
+//! checked.
 
 use super::call::{Answer, Call};
 use super::drawing::{Drawing, Hot};
@@ -28,42 +30,42 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
-/// What a run is like.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of all calls. When threads run follows from no seed.
+    /// Seed of all calls. The scheduling of threads does not depend on it.
     pub seed: u64,
-    /// Threads that call at once.
+    /// Number of concurrent threads.
     pub threads: usize,
-    /// Calls of each in a round.
+    /// Number of calls per thread in a round.
     pub calls: usize,
-    /// How many rounds there are.
+    /// Number of rounds.
     pub rounds: u64,
-    /// After so many rounds the volume is committed, opened anew beside itself, and checked.
+    /// Number of rounds after which the volume is committed, opened a second time, and checked.
     pub check_every: u64,
-    /// After so many of these checks `btrfs check` looks at it, too. `None`: never.
+    /// Number of these checks after which `btrfs check` also runs. `None`: never.
     pub btrfs_check_every: Option<u64>,
-    /// How much of trees is kept in memory.
+    /// Cache size for trees.
     pub cache: ByteCount,
-    /// How content is written.
+    /// Options for writing content.
     pub data: DataOptions,
 }
 
-/// What a run met.
+/// Counts of a run's events.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Calls by their words: how many succeeded, and how many were refused.
+    /// Numbers of successful and of refused calls, by kind.
     calls: BTreeMap<&'static str, [u64; 2]>,
-    /// Pairs of calls of a round of which neither ended before the other began.
+    /// Number of pairs of overlapping calls in a round.
     pub overlaps: u64,
-    /// Commits, views and the like beside them.
+    /// Number of concurrent commits, views and similar operations.
     pub beside: u64,
-    /// How often the volume was checked.
+    /// Number of checks of the volume.
     pub checks: u64,
 }
 
 impl Account {
-    /// How many calls there were.
+    /// Returns the number of calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.values().flatten().sum()
@@ -78,10 +80,10 @@ impl Account {
         }
     }
 
-    /// Fails if there is a call of which none succeeded, or that threads hardly met.
+    /// Fails if no call of some kind succeeded, or if calls hardly overlapped.
     ///
     /// # Errors
-    /// The word of that call, or how many calls overlapped.
+    /// The kind of this call, or the number of overlaps.
     pub fn expect_everything(&self) -> Result<()> {
         for word in EVERYTHING {
             let [succeeded, _] = self.calls.get(word).copied().unwrap_or_default();
@@ -109,7 +111,7 @@ impl fmt::Display for Account {
     }
 }
 
-/// Words of the calls of which some must succeed in every run.
+/// Kinds of calls that must succeed at least once in every run.
 const EVERYTHING: [&str; 27] = [
     "create",
     "mkdir",
@@ -155,7 +157,7 @@ const fn word(call: &Call) -> &'static str {
     }
 }
 
-/// What one thread holds open.
+/// Inodes that one thread holds open.
 type Held = BTreeMap<Location, OpenInode>;
 
 struct Run<'a> {
@@ -170,7 +172,8 @@ struct Run<'a> {
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// The seed and the round, and the smallest part of it that no order explains; what the check finds.
+/// The seed and the round, with the smallest part of the round that no order explains, or with the
+/// findings of the check.
 pub fn run(plan: &Plan) -> Result<Account> {
     let backends = empty(&[256 << 20], &mkfs::Options::default())?;
     let unsteady: Backends = backends
@@ -219,7 +222,7 @@ pub fn run(plan: &Plan) -> Result<Account> {
     Ok(account)
 }
 
-/// Commits, writes back, takes views and drops what was deleted.
+/// Commits, writes back, takes views and drops deleted subvolumes until the run ends.
 fn work_beside(
     filesystem: &WritableFilesystem,
     seed: u64,
@@ -247,7 +250,7 @@ fn work_beside(
 }
 
 impl Run<'_> {
-    /// A subvolume, directories and files to begin with.
+    /// Creates the initial subvolume, directories and files.
     fn prepare(&mut self) -> Result<()> {
         let top = Location::root_of(SubvolumeId::TOP_LEVEL);
         let made = self.make(Operation::CreateSubvolume(top, b"s".to_vec()))?;
@@ -312,7 +315,7 @@ impl Run<'_> {
         self.filesystem.commit()?;
         let found = OpenOptions::new(devices(self.backends)).open()?;
         expect_nothing_found(&found)?;
-        // What has no name, and is held, is in no walk.
+        // The walk does not show a held inode without a name.
         let times = |model: &Model| {
             let mut model = model.clone();
             let subvolumes = model.subvolumes.values_mut();

@@ -1,11 +1,14 @@
-//! A few calls of a few threads on a volume, with `shuttle` choosing at each lock and shared atomic who goes on.
+//! A few calls of a few threads on a volume, with `shuttle` choosing the next thread at each lock
+//! and shared atomic.
 //!
-//! The volume is a whole one, in memory: what runs is the library's own code, whose locks are `shuttle`'s in this build
-//! (`buttress_locks`). It is prepared once; each schedule begins with a [fork](super::fork) of it. What the calls answer must have an order, as in
-//! [`rounds`](super::rounds); so a lock that is missing shows as a record without one, and locks in a circle as a deadlock.
+//! The volume is complete and in memory. The library's own code runs; its locks are `shuttle`'s in
+//! this build (`buttress_locks`). The volume is prepared once, and each schedule begins with a
+//! [fork](super::fork) of it. The answers must have an order, as in [`rounds`](super::rounds). A
+//! missing lock therefore shows as a record without an order, and a cycle of locks as a deadlock.
 //!
-//! Half of the schedules are random, half by priorities that change at a few places (PCT), which finds what needs one thread
-//! to be held up for long. Both follow from the seed; a failure prints the schedule, too.
+//! Half of the schedules are random. The other half have priorities that change at a few points
+//! (PCT), which finds errors that need one thread to be delayed for long. Both follow from the
+//! seed; a failure also prints the schedule.
 
 use super::agreement::names;
 use super::call::Call;
@@ -27,13 +30,13 @@ use std::sync::{Arc, OnceLock};
 /// The root directory of the top level.
 pub const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// The least that a volume with both kinds of block groups twice takes.
+/// Smallest size of a volume with two copies of both kinds of block groups, in bytes.
 const VOLUME_BYTES: usize = 160 << 20;
 
-/// Stacks of threads: calls go deep.
+/// Stack size of threads in bytes, because calls nest deeply.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Places at which a schedule by priorities changes them.
+/// Number of points at which a schedule by priorities changes them.
 const CHANGES: usize = 4;
 
 /// A volume before the threads begin, and its model.
@@ -44,7 +47,7 @@ pub struct Stage {
     model: Model,
 }
 
-/// Prepares a volume, and says what threads call. Run for each schedule.
+/// Function that prepares a volume and returns the calls of each thread.
 pub type Scene = fn(&mut Stage) -> Result<Vec<Vec<Call>>>;
 
 fn open(backends: &Backends, cache: ByteCount) -> Result<WritableFilesystem> {
@@ -59,7 +62,7 @@ fn open(backends: &Backends, cache: ByteCount) -> Result<WritableFilesystem> {
 impl Stage {
     fn new(cache: ByteCount) -> Result<Self> {
         let options = mkfs::Options {
-            // Nothing was there before: what is not discarded takes no memory.
+            // The device is new, so its undiscarded parts take no memory.
             keep_contents: true,
             ..mkfs::Options::default()
         };
@@ -71,24 +74,24 @@ impl Stage {
         })
     }
 
-    /// Makes a change. Gives what is new.
+    /// Makes a change. Returns the new inode.
     ///
     /// # Errors
-    /// That the model and the volume disagree, or nothing is new.
+    /// The model and the volume disagree, or no inode is new.
     pub fn make(&mut self, operation: Operation) -> Result<Location> {
         let made = operation.apply(&mut self.model, &self.filesystem, 0)?;
         made.location().context("something new")
     }
 
-    /// Makes a change that makes nothing new.
+    /// Makes a change that creates no inode.
     ///
     /// # Errors
-    /// That the model and the volume disagree.
+    /// The model and the volume disagree.
     pub fn change(&mut self, operation: Operation) -> Result<()> {
         operation.apply(&mut self.model, &self.filesystem, 0).map(drop)
     }
 
-    /// Where a name leads.
+    /// Returns the target of a name.
     #[must_use]
     pub fn target(&self, directory: Location, name: &[u8]) -> Option<Location> {
         let names = names(&self.model, directory)?;
@@ -99,20 +102,20 @@ impl Stage {
     }
 }
 
-/// How schedules are explored.
+/// Parameters of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Seed of all schedules.
     pub seed: u64,
-    /// How many there are.
+    /// Number of schedules.
     pub schedules: usize,
-    /// How much of trees is kept in memory.
+    /// Cache size for trees.
     pub cache: ByteCount,
-    /// Whether nothing of them is in memory when the threads begin.
+    /// True if the cache is empty when the threads begin.
     pub cold: bool,
 }
 
-/// A volume as threads find it, its model, and what they call.
+/// A volume in its initial state, its model, and the calls of each thread.
 type Prepared = (Backends, Model, Vec<Vec<Call>>);
 
 fn config() -> Config {
@@ -121,7 +124,7 @@ fn config() -> Config {
     config
 }
 
-/// Explores schedules of a scene. Panics with the first that has no order.
+/// Explores schedules of a scene. Panics at the first one without an order.
 pub fn explore(plan: Plan, scene: Scene) {
     let prepared = prepare(&plan, scene);
     let run = move || {
@@ -134,7 +137,7 @@ pub fn explore(plan: Plan, scene: Scene) {
     Runner::new(PctScheduler::new_from_seed(plan.seed, CHANGES, half), config()).run(run);
 }
 
-/// Runs the scene once, by itself: locks are the checker's there, too.
+/// Runs the scene once, under the checker because its locks are used there, too.
 fn prepare(plan: &Plan, scene: Scene) -> Arc<Prepared> {
     let (cache, prepared) = (plan.cache, Arc::new(OnceLock::new()));
     let kept = Arc::clone(&prepared);
@@ -183,7 +186,7 @@ fn once(plan: &Plan, prepared: &Prepared) -> Result<()> {
     let seen = Observation::of(&stage.filesystem, core::iter::empty())?;
     stage.model =
         explain(&stage.model, &records, &seen).map_err(|no_order| anyhow::anyhow!("{}", no_order.0))?;
-    // What was committed is the same.
+    // The committed state is equal.
     stage.filesystem.close()?;
     let filesystem = open(&stage.backends, plan.cache)?;
     let seen = Observation::of(&filesystem, core::iter::empty())?;

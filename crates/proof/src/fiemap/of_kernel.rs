@@ -1,4 +1,4 @@
-//! Random volumes of extents that the kernel makes.
+//! Random volumes of extents, created by the kernel.
 
 use super::{FILLERS, filler_name};
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ const SECTOR: u64 = 4096;
 const SECTORS: u64 = 160;
 const VOLUME_MIB: u64 = 512;
 
-/// Makes the volume of a seed on a new image in `folder`, with so many changes.
+/// Creates the volume of a seed on a new image in `folder`, with this number of changes.
 pub fn make(folder: &Path, seed: u64, steps: u64) -> Result<PathBuf> {
     let mut random = Random::new(seed);
     let image = folder.join(format!("kernel-{seed}"));
@@ -81,7 +81,7 @@ impl Changing {
         Ok(Some((path, file)))
     }
 
-    /// A range of whole sectors.
+    /// Draws a range of whole sectors.
     fn range(&mut self) -> (u64, u64) {
         let start = self.random.below(SECTORS);
         (start * SECTOR, (1 + self.random.below(SECTORS - start)) * SECTOR)
@@ -148,7 +148,7 @@ impl Changing {
         Ok(())
     }
 
-    /// Clones whole sectors into some file: copying within a volume is cloning there.
+    /// Clones whole sectors to some file: in the kernel, copying within a volume is cloning.
     fn clone_range(&mut self, source: &File, offset: u64, length: u64) -> Result<()> {
         let Some((_, target)) = self.file()? else {
             return Ok(());

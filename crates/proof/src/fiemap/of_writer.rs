@@ -1,4 +1,4 @@
-//! Random volumes of extents that Buttress makes.
+//! Random volumes of extents, created by Buttress.
 
 use super::{FILLERS, filler_name};
 use anyhow::{Context, Result};
@@ -19,7 +19,7 @@ const SECTORS: u64 = 160;
 const VOLUME_MIB: u64 = 512;
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// Makes the volume of a seed on a new image in `folder`, with so many changes.
+/// Creates the volume of a seed on a new image in `folder`, with this number of changes.
 pub fn make(folder: &Path, seed: u64, steps: u64) -> Result<PathBuf> {
     let mut random = Random::new(seed);
     let image = folder.join(format!("writer-{seed}"));
@@ -49,7 +49,7 @@ pub fn make(folder: &Path, seed: u64, steps: u64) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Makes a volume in `folder` with a file of so many extents, and as many holes, of a block each.
+/// Creates a volume in `folder` with a file of this number of extents and holes, one block each.
 pub fn make_long_file(folder: &Path, name: &str, extents: u64) -> Result<PathBuf> {
     let image = folder.join("image");
     let filesystem = new_volume(&image, &[], DataOptions::default())?;
@@ -94,7 +94,7 @@ impl Changing {
         self.files.get(place).cloned()
     }
 
-    /// A range of whole sectors.
+    /// Draws a range of whole sectors.
     fn range(&mut self) -> std::ops::Range<FileOffset> {
         let start = self.random.below(SECTORS);
         let end = start + 1 + self.random.below(SECTORS - start);
@@ -170,7 +170,7 @@ impl Changing {
         Ok(())
     }
 
-    /// Drops what deleted subvolumes left: to the end, or a few blocks of it.
+    /// Drops deleted subvolumes completely, or a few blocks of them.
     fn drop_some(&mut self) -> Result<()> {
         if self.random.one_in(2) {
             return Ok(self.filesystem.drop_deleted_subvolumes(&Progress::new())?);

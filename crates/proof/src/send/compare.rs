@@ -1,20 +1,20 @@
-//! Compares a received tree with the snapshot that was sent, and with what the kernel's stream makes of it.
+//! Compares a received tree with the sent snapshot, and with the result of the kernel's stream.
 
 use super::tree::{Place, Ranges, Tree};
 use anyhow::{Result, bail, ensure};
 use buttress_oracle::manifest::{expect_equal, shown};
 use std::collections::HashMap;
 
-/// Names, attributes, times, links and content are those of the snapshot.
+/// Asserts that names, attributes, times, links and content equal the snapshot's.
 pub fn same_content(what: &str, source: &Tree, received: &Tree) -> Result<()> {
     expect_equal(what, &source.manifest, &received.manifest)
 }
 
-/// As [`same_content`], whatever the times of directories are.
+/// Asserts like [`same_content`], but ignores the times of directories.
 ///
-/// The kernel's stream makes new inodes under made-up names at the top and moves them from there, and sets
-/// the times of a directory before the last change in it, or not at all where the snapshot did not change
-/// it: it alone is forgiven that.
+/// The kernel's stream creates new inodes under temporary names at the top and moves them. It sets
+/// the times of a directory before the last change in it, or not at all if the snapshot did not
+/// change it. Only the kernel's stream may differ in this way.
 pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &Tree) -> Result<()> {
     let without = |tree: &Tree| {
         let mut manifest = tree.manifest.clone();
@@ -28,15 +28,15 @@ pub fn same_but_for_times_of_directories(what: &str, source: &Tree, received: &T
     expect_equal(what, &without(source), &without(received))
 }
 
-/// Holes are those of the snapshot or those that the kernel's stream makes: where both have data there is
-/// data, where neither has there is none.
+/// Asserts that holes are those of the snapshot or of the kernel's result: if both have data, the
+/// tree has data, and if neither has data, the tree has none.
 ///
-/// A file that the kernel's stream gets wrong, or does not make, says nothing about holes: the snapshot alone is
-/// right then.
+/// If the kernel's stream gives a wrong file or none, it cannot serve as a reference for holes: the
+/// snapshot alone decides then.
 ///
-/// A stream that cannot say holes writes zeros, and leaves those that streams before it wrote: `before` is what the
-/// receiver had, where it is such a stream. (The kernel's has a hole there when a clone happened to bring one, which
-/// is a matter of which reference it finds first.)
+/// A stream without holes writes zeros, and keeps the zeros of earlier streams: `before` is the
+/// receiver's earlier state for such a stream. (The kernel's result has a hole there if a clone
+/// happened to bring one, which depends on the reference that it finds first.)
 pub fn same_holes(
     what: &str,
     source: &Tree,
@@ -57,7 +57,7 @@ pub fn same_holes(
         let needed = intersection(&source, &kernel);
         let mut allowed = union(&source, &kernel);
         if let Some(before) = before {
-            // A file that moved had its zeros elsewhere.
+            // A moved file had its zeros under another path.
             allowed = union(&allowed, before.data.get(path).unwrap_or(found));
         }
         if intersection(&needed, found) != needed || intersection(&allowed, found) != *found {
@@ -71,7 +71,7 @@ pub fn same_holes(
     Ok(())
 }
 
-/// What lies in both.
+/// Returns the intersection of both ranges.
 pub(super) fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
     let mut both = Ranges::new();
     for (start, end) in a {
@@ -85,7 +85,7 @@ pub(super) fn intersection(a: &Ranges, b: &Ranges) -> Ranges {
     both
 }
 
-/// What lies in one of them, ranges that touch joined.
+/// Returns the union of both ranges, with adjacent ranges joined.
 pub(super) fn union(a: &Ranges, b: &Ranges) -> Ranges {
     let mut all: Ranges = a.iter().chain(b).copied().collect();
     all.sort_unstable();
@@ -103,15 +103,16 @@ fn add(ranges: &mut Ranges, start: u64, end: u64) {
     }
 }
 
-/// A block of a received snapshot: which snapshot, which file, which offset.
+/// A block of a received snapshot: index of the snapshot, path, offset.
 type BlockName<'a> = (usize, &'a [u8], u64);
 
-/// Blocks that lie at one place after the kernel's streams lie at one place after ours, over all snapshots
-/// of a history. Blocks that are holes in ours are left to [`same_holes`].
+/// Asserts that blocks sharing one place after the kernel's streams also share one place after
+/// Buttress's, over all snapshots of a history. [`same_holes`] covers blocks that are holes in
+/// Buttress's result.
 ///
-/// Where a block could be cloned from several files, the choice is free (the kernel takes the first reference in the
-/// order of its extent tree that is long enough): a block may then share with others than in the kernel's, as long
-/// as all of ours together take no more blocks.
+/// If a block can be cloned from several files, the choice is free (the kernel takes the first
+/// sufficiently long reference in the order of its extent tree). A block may then share with other
+/// blocks than in the kernel's result, as long as Buttress's blocks together take no more space.
 pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree>]) -> Result<()> {
     let users = users(received);
     let mut places: HashMap<Place, (Place, BlockName<'_>)> = HashMap::new();
@@ -141,7 +142,7 @@ pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree
                     first.2,
                     shown(path)
                 );
-                // Either may be the one that was sent later, and had the choice.
+                // Either block may have been sent later, with a choice of sources.
                 let shared = |place: &Place| users.get(place).is_some_and(|users| *users > 1);
                 ensure!(shared(our_place) || shared(first_place), difference);
                 otherwise.get_or_insert(difference);
@@ -158,7 +159,7 @@ pub fn same_sharing(what: &str, kernel: &[Option<Tree>], received: &[Option<Tree
     Ok(())
 }
 
-/// How many blocks of files lie at each place.
+/// Returns the number of file blocks at each place.
 fn users(trees: &[Option<Tree>]) -> HashMap<Place, u64> {
     let mut users = HashMap::new();
     let files = trees.iter().flatten().flat_map(|tree| tree.places.values());
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_shares_must_be_shared() {
+    fn blocks_shared_by_the_kernel_must_be_shared() {
         let kernel = [Some(tree(
             &[],
             &[(0, (100, 0)), (4096, (100, 0)), (8192, (200, 0))],

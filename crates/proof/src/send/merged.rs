@@ -1,5 +1,5 @@
-//! Chains of streams that are merged into one, and streams that build on a copy of their parent: received by Buttress and by the
-//! kernel, compared with what was sent.
+//! Chains of streams merged into one, and streams rebased to a copy of their parent: received by
+//! Buttress and by the kernel, and compared with the sent snapshots.
 
 use super::compare::same_content;
 use super::received::Target;
@@ -13,7 +13,7 @@ use buttress_stream::{Command, Decoder, Encoder};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Writes one stream of what a chain makes in the end.
+/// Writes one stream with the final state of a chain.
 fn merge_to(streams: &[PathBuf], to: &Path) -> Result<()> {
     let mut series = Series::new(Options::default());
     for stream in streams {
@@ -24,7 +24,7 @@ fn merge_to(streams: &[PathBuf], to: &Path) -> Result<()> {
     Ok(merge(&series, last, &mut file, &Progress::new())?)
 }
 
-/// The same stream from another subvolume.
+/// Writes the same stream with another uuid.
 fn with_other_uuid(stream: &Path, to: &Path) -> Result<()> {
     let bytes = std::fs::read(stream)?;
     let mut decoder = Decoder::new(bytes.as_slice());
@@ -48,7 +48,7 @@ fn with_other_uuid(stream: &Path, to: &Path) -> Result<()> {
     Ok(std::fs::write(to, out)?)
 }
 
-/// Receives streams by either side into new volumes, and compares the last one's snapshot.
+/// Receives streams on both sides into new volumes, and compares the last one's snapshot.
 fn received_is(number: u64, streams: &[PathBuf], snapshot: &str, source: &Tree) -> Result<()> {
     for by_kernel in [false, true] {
         let target = Target::new(number)?;
@@ -68,7 +68,8 @@ fn received_is(number: u64, streams: &[PathBuf], snapshot: &str, source: &Tree) 
     Ok(())
 }
 
-/// Merges all streams of a history; rebases the last one, where it is incremental and builds on the one before.
+/// Merges all streams of a history. Rebases the last one if it is incremental and builds on the
+/// previous one.
 pub fn compare(number: u64, history: &History, streams: &[PathBuf], sources: &[Tree]) -> Result<()> {
     let Some((last, before)) = history.transfers.split_last() else {
         return Ok(());

@@ -1,7 +1,9 @@
-//! Streams that Buttress receives into an image that is not mounted, compared with what the kernel makes of the same streams.
+//! Streams that Buttress receives into an unmounted image, compared with the kernel's result of the
+//! same streams.
 //!
-//! Each chain is received by Buttress alone, or by Buttress and the kernel in turns, each going on where the other stopped.
-//! After that the kernel mounts the image and shows what is there, and both checks find nothing.
+//! Each chain is received by Buttress alone, or by Buttress and the kernel alternately, each
+//! continuing after the other one. Then the kernel mounts the image and shows the result, and both
+//! checks must find nothing.
 
 use super::compare::{intersection, same_but_for_times_of_directories, same_content, same_sharing, union};
 use super::tree::{BLOCK_BYTES, Tree, add_places, of_snapshot};
@@ -23,19 +25,19 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Who receives the streams of a chain.
+/// Receivers of a chain's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receivers {
-    /// Buttress all of them.
+    /// Buttress receives all streams.
     Buttress,
-    /// Buttress the first, the kernel the second, and so on.
+    /// Buttress receives the first one, the kernel the second one, and so on.
     InTurns,
-    /// The kernel the first, Buttress the second, and so on.
+    /// The kernel receives the first one, Buttress the second one, and so on.
     InTurnsAfterTheKernel,
 }
 
 impl Receivers {
-    /// Those of the case with this number.
+    /// Returns the receivers of the case with this number.
     #[must_use]
     pub const fn of(number: u64) -> Self {
         match number % 4 {
@@ -62,7 +64,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// An empty volume. Every other one has small blocks, so that trees are deep.
+    /// Creates an empty volume. Every second one has small blocks, so that trees are deep.
     pub fn new(number: u64) -> Result<Self> {
         let (folder, images) = format(&Specification {
             metadata: "single",
@@ -81,7 +83,7 @@ impl Target {
         Ok(self.images.first().context("an image")?)
     }
 
-    /// Has Buttress receive a stream.
+    /// Makes Buttress receive a stream.
     pub fn receive(&self, stream: &Path) -> Result<Summary> {
         let options = DeviceOptions {
             write: true,
@@ -99,7 +101,7 @@ impl Target {
         Ok(received?)
     }
 
-    /// Has the kernel receive a stream.
+    /// Makes the kernel receive a stream.
     pub fn receive_by_kernel(&self, stream: &Path) -> Result<()> {
         let mount = Mount::new(&self.images, "noatime")?;
         run(Command::new(newest("btrfs"))
@@ -109,7 +111,7 @@ impl Target {
         mount.close()
     }
 
-    /// What the kernel shows of a snapshot.
+    /// Returns the kernel's view of a snapshot.
     pub fn tree(&self, snapshot: &str) -> Result<Tree> {
         let mount = Mount::new(&self.images, "ro,noatime")?;
         let tree = of_snapshot(&mount.path().join(snapshot))?;
@@ -117,7 +119,7 @@ impl Target {
         Ok(tree)
     }
 
-    /// What the kernel shows of the snapshots of a history.
+    /// Returns the kernel's view of the snapshots of a history.
     fn trees(&self, history: &History) -> Result<Vec<Option<Tree>>> {
         let mount = Mount::new(&self.images, "ro,noatime")?;
         let filesystem = super::tree::open(self.image()?)?;
@@ -136,7 +138,7 @@ impl Target {
         Ok(trees)
     }
 
-    /// Both checks find nothing.
+    /// Asserts that both checks find nothing.
     pub fn expect_clean(&self) -> Result<()> {
         btrfs_check(&self.images).context("btrfs check")?;
         let options = check::Options {
@@ -153,14 +155,14 @@ impl Target {
     }
 }
 
-/// What is compared with what came of streams.
+/// References for the result of streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
-    /// What was sent.
+    /// Sent snapshots.
     pub sources: &'a [Tree],
-    /// What the kernel made of the same streams, where it made it.
+    /// Kernel's result of the same streams, if available.
     pub kernel: Option<&'a [Option<Tree>]>,
-    /// Whether these streams set the times of directories as they were.
+    /// True if these streams preserve the times of directories.
     pub has_times_of_directories: bool,
 }
 
@@ -210,8 +212,9 @@ pub fn compare(
     target.expect_clean()
 }
 
-/// Data lies only where the snapshot or what the kernel makes has data. It may be less: a hole that is punched up to the end of
-/// a file is one in the last sector, too, where the kernel writes zeros.
+/// Asserts that data exists only where the snapshot or the kernel's result has data. It may be
+/// less: a hole punched up to the end of a file includes the last sector, in which the kernel
+/// writes zeros.
 fn no_more_data(what: &str, source: &Tree, kernel: &Tree, received: &Tree) -> Result<()> {
     for (path, found) in &received.data {
         let empty = Vec::new();
@@ -226,8 +229,8 @@ fn no_more_data(what: &str, source: &Tree, kernel: &Tree, received: &Tree) -> Re
     Ok(())
 }
 
-/// The trees without the sectors in which files end: one in which a file was cut is written anew, so that there are zeros
-/// behind the end, where the kernel leaves it shared until the file grows.
+/// Returns the trees without the last sectors of files. A sector in which a file was cut is
+/// rewritten, with zeros after the end, but the kernel leaves it shared until the file grows.
 fn without_ends(trees: &[Option<Tree>]) -> Vec<Option<Tree>> {
     let mut trees = trees.to_vec();
     for tree in trees.iter_mut().flatten() {

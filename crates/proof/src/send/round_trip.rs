@@ -1,4 +1,4 @@
-//! A whole history in every format, and what is kept of one that fails.
+//! A whole history in every format, and the files kept of a failing one.
 
 use super::compare::{same_but_for_times_of_directories, same_content, same_holes, same_sharing};
 use super::merged;
@@ -15,16 +15,17 @@ use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What was sent.
+/// Sums over sent histories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Bytes of the streams under test.
     pub ours: u64,
-    /// Bytes of the kernel's.
+    /// Bytes of the kernel's streams.
     pub kernel: u64,
-    /// How many times (histories, formats) the kernel's own streams did not make the snapshots.
+    /// Number of cases (histories, formats) in which the kernel's own streams did not give the
+    /// snapshots.
     pub kernel_wrong: u64,
-    /// How many times streams were longer than the kernel's, by their paths alone.
+    /// Number of streams that were longer than the kernel's only because of their paths.
     pub longer: u64,
 }
 
@@ -47,27 +48,27 @@ impl fmt::Display for Sums {
     }
 }
 
-/// One history that is sent, received and compared.
+/// A history to send, receive and compare.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundTrip<'a> {
-    /// For messages and the names of files.
+    /// Name for messages and files.
     pub name: &'a str,
     /// Who makes the streams.
     pub sender: Sender,
-    /// In which formats.
+    /// Formats of the streams.
     pub formats: &'a [Format],
-    /// How the volume is made that it is carried out on.
+    /// Kind of the source volume.
     pub flavour: Flavour,
-    /// What to do about changes that cannot be carried out.
+    /// Treatment of changes that cannot be made.
     pub strictness: Strictness,
-    /// Which number it has: Buttress receives the streams of one format, ours or the kernel's, as that chooses; `None`: in no
-    /// format.
+    /// Number of the history, which selects the format whose streams Buttress receives, its own or
+    /// the kernel's; `None`: no format.
     pub received: Option<u64>,
 }
 
 impl RoundTrip<'_> {
-    /// Carries out `history`, sends and receives it in each format, and compares. Streams are kept in
-    /// `folder`.
+    /// Makes the changes of `history`, sends and receives it in each format, and compares. Streams
+    /// are kept in `folder`.
     fn run(&self, history: &History, folder: &Path) -> Result<Sums> {
         let pair = lend(self.flavour)?;
         let directory = pair.source.top().join(unused_name("history"));
@@ -147,7 +148,7 @@ impl RoundTrip<'_> {
             received::compare(number, Receivers::of(number >> 3), history, &ours, expected)?;
             merged::compare(number, history, &ours, sources).context("of streams that were merged")?;
         }
-        // Where the kernel's streams are wrong, the snapshot alone says what is right.
+        // If the kernel's streams are wrong, only the snapshot is a reference.
         if verdict.is_ok()
             && let Ok(kernel) = &kernel
         {
@@ -163,7 +164,8 @@ impl RoundTrip<'_> {
         Ok(sums)
     }
 
-    /// Whether Buttress receives the streams of this format and sender, and as which number.
+    /// Returns the number with which Buttress receives the streams of this format and sender, if it
+    /// does.
     fn receives(&self, format: Format, sender: Sender) -> Option<u64> {
         let number = self.received?;
         let chosen = usize::try_from(number % 3).unwrap_or(0);
@@ -175,7 +177,7 @@ impl RoundTrip<'_> {
         (is_format && of == sender).then_some(number)
     }
 
-    /// Has Buttress receive the kernel's streams.
+    /// Makes Buttress receive the kernel's streams.
     fn receive_theirs(
         &self,
         history: &History,
@@ -187,7 +189,7 @@ impl RoundTrip<'_> {
         let Some(number) = self.receives(format, Sender::Kernel) else {
             return Ok(());
         };
-        // What the kernel's receive does not make of its own streams ours cannot make either, or makes without an oracle.
+        // If the kernel cannot receive its own streams, Buttress has no reference for them.
         let Ok(trees) = kernel else { return Ok(()) };
         let expected = Expected {
             sources,
@@ -197,8 +199,8 @@ impl RoundTrip<'_> {
         received::compare(number, Receivers::of(number >> 3), history, streams, expected)
     }
 
-    /// Runs `history`. Where it fails, a smaller one that still fails is looked for, for at most
-    /// `time_to_look`, and its changes and all streams are kept; the error says where.
+    /// Runs `history`. If it fails, looks for a smaller history that still fails, for at most
+    /// `time_to_look`, and keeps its changes and all streams; the error names their location.
     pub fn check(&self, history: &History, time_to_look: Duration) -> Result<Sums> {
         let folder = buttress_oracle::volumes::scratch()?;
         let error = match self.run(history, folder.path()) {
@@ -236,7 +238,7 @@ impl RoundTrip<'_> {
     }
 }
 
-/// The transfers' snapshots with what came of them.
+/// Pairs the transfers' snapshots with their results.
 fn sent<'a>(
     sources: &'a [Tree],
     trees: &'a [Option<Tree>],
@@ -249,7 +251,7 @@ fn bytes(streams: &[PathBuf]) -> Result<u64> {
     streams.iter().map(|path| Ok(path.metadata()?.len())).sum()
 }
 
-/// What kind of failure it is, so that a smaller history is one that fails in the same way.
+/// Returns the class of a failure, so that the smaller history fails in the same way.
 fn class_of(error: &anyhow::Error) -> &'static str {
     const CLASSES: [&str; 14] = [
         "receiving",
@@ -274,7 +276,7 @@ fn class_of(error: &anyhow::Error) -> &'static str {
         .unwrap_or("other")
 }
 
-/// Where failing histories are kept: beside the build's other results.
+/// Returns the folder for failing histories, beside the build's other results.
 fn failures() -> Result<PathBuf> {
     let program = std::env::current_exe().context("the running program's own path")?;
     let target = program.ancestors().nth(3).context("the build's folder")?;

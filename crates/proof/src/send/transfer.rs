@@ -1,4 +1,4 @@
-//! Sends one history in one format, and has the kernel receive it.
+//! Sends one history in one format, and makes the kernel receive it.
 
 use super::tree::{Tree, add_places, of_snapshot, open};
 use super::volumes::{Mounted, Pair, unused_name};
@@ -38,7 +38,7 @@ pub fn send(
     Ok(streams)
 }
 
-/// `send` with everything but the format and the file to write to.
+/// Builds the `send` command without the format and the output file.
 fn command(sender: Sender, source: &Mounted, made: &Made, transfer: &Transfer) -> Result<Command> {
     let target = |number: usize| -> Result<OsString> {
         let path = made.snapshots.get(number).context("a snapshot that exists")?;
@@ -65,8 +65,8 @@ fn command(sender: Sender, source: &Mounted, made: &Made, transfer: &Transfer) -
     Ok(command)
 }
 
-/// Receives the streams of `history` one after another, and returns what came of each, by snapshot.
-/// Nothing stays on the volume: a second copy would be a second parent to choose from.
+/// Receives the streams of `history` one after another, and returns the result of each, by
+/// snapshot. Removes everything afterwards, because a second copy would be another possible parent.
 pub fn receive(pair: &Pair, history: &History, streams: &[PathBuf]) -> Result<Vec<Option<Tree>>> {
     let name = unused_name("received");
     let folder = pair.target.top().join(&name);

@@ -1,12 +1,11 @@
-//! What a snapshot holds: names, attributes, content, holes, shared extents.
+//! The content of a snapshot: names, attributes, content, holes, shared extents.
 //!
-//! Content and holes are kept apart, because a stream may say the same content with and without a hole:
-//! content is the blocks that are not all zeros, and the map of holes is what FIEMAP shows, preallocated ranges
-//! being holes.
+//! Content and holes are separate, because a stream may have the same content with or without a
+//! hole. Content consists of the blocks that are not all zeros. The map of holes is that of FIEMAP,
+//! with preallocated ranges as holes.
 //!
-//! Shared extents come from the file extent items, read by the library from the image: unlike FIEMAP they
-//! tell which part of a compressed extent a range uses. Where an extent is not compressed, FIEMAP, asked
-//! through the mount, must say the same.
+//! The library reads shared extents from the image's file extent items: unlike FIEMAP they show the
+//! used part of a compressed extent. For uncompressed extents, FIEMAP through the mount must agree.
 
 use anyhow::{Context, Result, ensure};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
@@ -18,29 +17,31 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Blocks by which content is told from zeros.
+/// Block size in bytes for separating content from zeros.
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// Half-open ranges of bytes, in order.
 pub type Ranges = Vec<(u64, u64)>;
 
-/// Where a block of a file lies: the address of its extent, and its place in the extent, both in bytes.
+/// Place of a block of a file: the address of its extent, and its offset in the extent, both in
+/// bytes.
 pub type Place = (u64, u64);
 
-/// What a snapshot holds.
+/// Content of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// All but holes and places; the `data` of an entry has the runs of blocks that are not all zeros.
+    /// Everything except holes and places; the `data` of an entry has the runs of blocks that are
+    /// not all zeros.
     pub manifest: Manifest,
-    /// What FIEMAP shows as written, by path.
+    /// Ranges that FIEMAP shows as written, by path.
     pub data: BTreeMap<Vec<u8>, Ranges>,
-    /// Where the blocks of files lie, by path and offset.
+    /// Places of the blocks of files, by path and offset.
     pub places: BTreeMap<Vec<u8>, BTreeMap<u64, Place>>,
 }
 
 /// Reads the snapshot at `top` of a mounted volume, without [`Tree::places`].
 ///
-/// The directory that stands for a nested subvolume is left out: it is not in the snapshot's tree.
+/// Omits the placeholder of a nested subvolume, which is not in the snapshot's tree.
 pub fn of_snapshot(top: &Path) -> Result<Tree> {
     let mut data = BTreeMap::new();
     let mut manifest = of_directory_by(top, |path, file, entry| {
@@ -51,13 +52,13 @@ pub fn of_snapshot(top: &Path) -> Result<Tree> {
     })?;
     manifest.retain(|_, entry| !entry.made_up);
     for entry in manifest.values_mut() {
-        // A receiver chooses the rest itself.
+        // The receiver itself chooses the other fields.
         entry.extra = entry.extra.take().map(|extra| Extra {
             accessed: extra.accessed,
             links: extra.links,
             ..Extra::default()
         });
-        // A directory's size counts the names in it, those of nested subvolumes too.
+        // A directory's size counts its names, including those of nested subvolumes.
         if entry.mode & 0o170_000 == 0o040_000 {
             entry.size = 0;
         }
@@ -69,8 +70,8 @@ pub fn of_snapshot(top: &Path) -> Result<Tree> {
     })
 }
 
-/// The ranges that were written, up to the end of the file. (SEEK_HOLE does not find preallocated ranges that come
-/// after data and reach to the end of the file.)
+/// Returns the written ranges, up to the end of the file. (SEEK_HOLE does not find preallocated
+/// ranges that follow data and extend to the end of the file.)
 fn written_ranges(path: &Path, size: u64) -> Result<Ranges> {
     let mut ranges = Ranges::new();
     for extent in fiemap::fiemap(path)? {
@@ -126,7 +127,7 @@ fn add_block(runs: &mut Vec<DataRange>, start: u64, block: &[u8]) {
     }
 }
 
-/// Opens the volume on `image`, which may be mounted, as of its last commit.
+/// Opens the volume on `image`, which may be mounted, in its last committed state.
 pub fn open(image: &Path) -> Result<Filesystem> {
     let device = Device::open(image, &DeviceOptions::default())?;
     Ok(OpenOptions::new(vec![device]).open()?)
@@ -137,7 +138,7 @@ pub fn add_places(tree: &mut Tree, filesystem: &Filesystem, mount: &Path, path: 
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let root = filesystem.resolve(top, path.as_os_str().as_bytes(), Follow::All)?;
     for (name, entry) in &tree.manifest {
-        // A file without data has no place; there may be thousands of them.
+        // Files without data, of which there may be thousands, have no place.
         if tree.data.get(name).is_none_or(Vec::is_empty) {
             continue;
         }
@@ -182,7 +183,7 @@ fn places(filesystem: &Filesystem, location: Location, size: u64) -> Result<BTre
     Ok(places)
 }
 
-/// What FIEMAP says of extents that are not compressed is what their items say.
+/// Asserts that FIEMAP of uncompressed extents agrees with their items.
 fn agrees_with_fiemap(path: &Path, places: &BTreeMap<u64, Block>) -> Result<()> {
     for extent in fiemap::fiemap(path)? {
         let extent = extent?;

@@ -1,7 +1,8 @@
-//! Pairs of mounted volumes, to send from and to receive in.
+//! Pairs of mounted volumes for sending and receiving.
 //!
-//! Making a volume takes longer than a small history, so pairs are kept and lent to one history at a time;
-//! each works in directories of its own and removes them. [`close`] unmounts them all at the end.
+//! Creating a volume takes longer than a small history, so pairs are kept and lent to one history
+//! at a time. Each history works in separate directories and removes them. [`close`] unmounts all
+//! pairs at the end.
 
 use anyhow::{Context, Result};
 use buttress_oracle::loop_device::Mount;
@@ -11,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the volume that is sent from is made.
+/// Kind of the source volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// As mkfs.btrfs and mount choose.
+    /// The defaults of mkfs.btrfs and mount.
     Plain,
-    /// Holes have items of their own, and blocks are small, so that trees are deep.
+    /// Holes have items, and blocks are small, so that trees are deep.
     HoleItems,
-    /// All data is compressed that can be.
+    /// All compressible data is compressed.
     Zstd,
 }
 
 impl Flavour {
-    /// The flavour of a seed.
+    /// Returns the flavour of a seed.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         match seed % 4 {
@@ -59,7 +60,7 @@ impl Flavour {
 /// A mounted volume on one image.
 #[derive(Debug)]
 pub struct Mounted {
-    // Fields drop in order: unmounted before the image is removed.
+    // The mount is dropped before the image is removed, because fields drop in order.
     mount: Mount,
     image: PathBuf,
     _folder: tempfile::TempDir,
@@ -75,30 +76,30 @@ impl Mounted {
         })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn top(&self) -> &Path {
         self.mount.path()
     }
 
-    /// The image, which holds what was committed.
+    /// Returns the image, which holds the committed state.
     #[must_use]
     pub fn image(&self) -> &Path {
         &self.image
     }
 
-    /// Commits: the image holds what the mount shows.
+    /// Commits, so that the image has the state of the mount.
     pub fn commit(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(std::fs::File::open(self.top())?)?)
     }
 }
 
-/// A volume to send from, and one to receive in.
+/// A source volume and a target volume.
 #[derive(Debug)]
 pub struct Pair {
-    /// Sent from.
+    /// Volume to send from.
     pub source: Mounted,
-    /// Received in.
+    /// Volume to receive into.
     pub target: Mounted,
     flavour: Flavour,
 }
@@ -106,7 +107,7 @@ pub struct Pair {
 static IDLE: Mutex<Vec<Pair>> = Mutex::new(Vec::new());
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A pair that nobody else uses while it is lent.
+/// A lent pair, which no other history uses.
 #[derive(Debug)]
 pub struct Lent(Option<Pair>);
 
@@ -120,7 +121,7 @@ impl Deref for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // After a panic nobody knows what is left in it: it is unmounted.
+        // After a panic the state of the pair is unknown, so it is unmounted.
         if let Some(pair) = self.0.take().filter(|_| !std::thread::panicking()) {
             idle().push(pair);
         }
@@ -131,7 +132,7 @@ fn idle() -> std::sync::MutexGuard<'static, Vec<Pair>> {
     IDLE.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// Lends a pair, made now if there is none.
+/// Lends a pair, and creates one if none is available.
 pub fn lend(flavour: Flavour) -> Result<Lent> {
     {
         let mut idle = idle();
@@ -151,7 +152,7 @@ pub fn close() {
     idle().clear();
 }
 
-/// A directory name that was not used before in this process.
+/// Returns a directory name that this process has not used before.
 #[must_use]
 pub fn unused_name(prefix: &str) -> String {
     format!("{prefix}-{}", NUMBER.fetch_add(1, Ordering::Relaxed))

@@ -1,5 +1,5 @@
-//! The kernel's own streams, decoded, dumped as btrfs-progs dumps them, and encoded again to the same bytes; and how
-//! large streams are.
+//! The kernel's own streams, decoded, dumped as by btrfs-progs, and encoded again to the same
+//! bytes; and the sizes of streams.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress_oracle::skip::skips;
@@ -9,22 +9,22 @@ use buttress_stream::{AttributeKind, CommandKind, Decoder, Encoder, TextDump};
 use std::path::Path;
 use std::process::Command;
 
-/// The version of btrfs-progs whose dump is the reference.
+/// Version of btrfs-progs whose dump is the reference.
 const DUMP_VERSION: (u32, u32) = (6, 14);
 
-/// How large streams are together.
+/// Total size of streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// All bytes.
+    /// Number of all bytes.
     pub bytes: u64,
-    /// Of these, the paths.
+    /// Number of path bytes.
     pub path_bytes: u64,
-    /// How many commands there are.
+    /// Number of commands.
     pub commands: u64,
 }
 
 impl Size {
-    /// Bytes of everything but paths.
+    /// Returns the number of bytes without paths.
     #[must_use]
     pub const fn without_paths(&self) -> u64 {
         self.bytes - self.path_bytes
@@ -54,7 +54,7 @@ pub fn size<P: AsRef<Path>>(streams: &[P]) -> Result<Size> {
         size.bytes += file.metadata()?.len();
         let mut decoder = Decoder::new(file);
         while let Some(frame) = decoder.next_command()? {
-            // The kernel's send leaves these out.
+            // The kernel's send omits these commands.
             if frame.command().kind() == CommandKind::FileAttributes {
                 size.bytes -= u64::try_from(frame.bytes().len())?;
                 continue;
@@ -66,7 +66,8 @@ pub fn size<P: AsRef<Path>>(streams: &[P]) -> Result<Size> {
     Ok(size)
 }
 
-/// Checks the stream in the file `path`; its dump only where btrfs-progs is the reference or newer.
+/// Checks the stream in the file `path`. Compares its dump only if btrfs-progs has at least the
+/// reference version.
 pub fn check(path: &Path) -> Result<()> {
     let stream = std::fs::read(path)?;
     let (mut encoded, mut dumped) = (Vec::with_capacity(stream.len()), Vec::new());

@@ -1,16 +1,17 @@
-//! Access control lists as the model knows them: what a mode shows of them, and what becomes of them with a mode.
+//! Access control lists in the model: the mode bits that show them, and their change with a mode.
 //!
-//! Written from acl(5) and POSIX 1003.1e draft 17, beside the engine's own, not with it.
+//! The code follows acl(5) and POSIX 1003.1e draft 17, independently of the engine's
+//! implementation.
 
 use buttress_oracle::content::Random;
 
 /// Permissions of one class: read, write, execute.
 type Permissions = u32;
 
-/// The id of entries that stand for nobody by name.
+/// Id of entries without a named user or group.
 const NOBODY: u32 = u32::MAX;
 
-/// A list.
+/// An access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessList {
     owner: Permissions,
@@ -22,7 +23,7 @@ pub struct AccessList {
 }
 
 impl AccessList {
-    /// Draws a list; few lack the mask that they need.
+    /// Draws a list; a few lack the required mask.
     pub fn draw(random: &mut Random) -> Self {
         let mut bits = || u32::try_from(random.below(8)).unwrap_or(0);
         let (owner, user, group, named_group, mask, other) = (bits(), bits(), bits(), bits(), bits(), bits());
@@ -49,25 +50,25 @@ impl AccessList {
         !self.users.is_empty() || !self.groups.is_empty()
     }
 
-    /// Whether it may be set: who is named needs a mask.
+    /// Returns whether the list may be set: named entries need a mask.
     #[must_use]
     pub fn is_in_order(&self) -> bool {
         self.mask.is_some() || !self.names_somebody()
     }
 
-    /// Whether a mode alone does not say as much.
+    /// Returns whether the list says more than a mode can.
     #[must_use]
     pub fn says_more_than_a_mode(&self) -> bool {
         self.mask.is_some() || self.names_somebody()
     }
 
-    /// The permission bits of the mode that shows it.
+    /// Returns the permission bits that show the list.
     #[must_use]
     pub fn permissions(&self) -> u32 {
         self.owner << 6 | self.mask.unwrap_or(self.group) << 3 | self.other
     }
 
-    /// What chmod(2) makes of it: the mask stands for the group.
+    /// Applies chmod(2) to the list: the mask stands for the group.
     pub fn follow(&mut self, mode: u32) {
         self.owner = mode >> 6 & 7;
         self.other = mode & 7;
@@ -77,7 +78,8 @@ impl AccessList {
         }
     }
 
-    /// What an inode that is made with `mode` in a directory with this default list gets: its list, and its mode.
+    /// Returns the access list and mode of an inode created with `mode` in a directory with this
+    /// default list.
     #[must_use]
     pub fn given_to(&self, mode: u32) -> (Self, u32) {
         let mut list = self.clone();
@@ -86,7 +88,7 @@ impl AccessList {
         (list, mode)
     }
 
-    /// The value of its attribute.
+    /// Returns the value of the list's extended attribute.
     #[must_use]
     pub fn value(&self) -> Vec<u8> {
         let mut entries = vec![(0x01_u16, self.owner, NOBODY)];

@@ -1,4 +1,4 @@
-//! What a run met: how often each kind of change was made and refused, and how often limits were passed.
+//! Counts of a run's events: made and refused changes by kind, and reached limits.
 
 use super::model::{Model, Target};
 use super::operation::drawing::is_of_one_hash;
@@ -8,35 +8,36 @@ use buttress::unstable::fs::Filesystem;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Bytes of a name in an item of an inode's names beside its own; of the item and a block's header.
+/// Overhead of a name in an item of an inode's names; the next constant is that of the item and a
+/// block's header.
 const NAME_BYTES: u64 = 10;
 const ITEM_BYTES: u64 = 25 + 101;
 
-/// Runs of at least so many changes must have met everything.
+/// Number of changes from which a run must have met everything.
 const WHOLE_RUN: u64 = 8000;
 
-/// How many levels the deepest tree of a subvolume has.
+/// Returns the number of levels of the deepest subvolume tree.
 ///
 /// # Errors
-/// That they cannot be read.
+/// A tree is unreadable.
 pub fn deepest(filesystem: &Filesystem) -> Result<u8> {
     let subvolumes = filesystem.subvolumes()?;
     let levels = subvolumes.iter().map(|info| info.root_item.level + 1);
     Ok(levels.max().unwrap_or(0))
 }
 
-/// Counts of a run.
+/// Counts of a run's events.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// By the word of a change: how often it was made, how often refused.
+    /// Numbers of made and of refused changes, by kind.
     changes: BTreeMap<&'static str, (u64, u64)>,
-    /// Commits at which names of one hash shared an item.
+    /// Number of commits with names of one hash in a shared item.
     shared_hashes: u64,
-    /// Names that were refused because the item of their hash was full.
+    /// Number of names refused because the item of their hash was full.
     full_hashes: u64,
-    /// Commits at which an inode had more names in one directory than fit into one item.
+    /// Number of commits with an inode whose names in one directory exceeded one item.
     extended_names: u64,
-    /// The most levels that the tree of a subvolume had at a commit.
+    /// Largest number of levels of a subvolume's tree at a commit.
     levels: u8,
 }
 
@@ -50,14 +51,14 @@ impl Account {
         }
     }
 
-    /// Counts a name that has no space, if it is one.
+    /// Counts a refused name whose item is full.
     pub(super) fn count_full(&mut self, model: &Model, operation: &Operation) {
         if let Operation::Create(directory, name, _) | Operation::Link(_, directory, name) = operation {
             self.full_hashes += u64::from(!model.has_space_for(*directory, name));
         }
     }
 
-    /// Looks at what is committed.
+    /// Counts the events visible in the committed model.
     pub(super) fn look_at(&mut self, model: &Model) {
         let directories = || {
             model
@@ -82,19 +83,19 @@ impl Account {
         self.extended_names += u64::from(has_extended);
     }
 
-    /// Looks at how deep the trees are.
+    /// Records the levels of the trees.
     ///
     /// # Errors
-    /// That they cannot be read.
+    /// A tree is unreadable.
     pub(super) fn look_at_levels(&mut self, filesystem: &Filesystem) -> Result<()> {
         self.levels = self.levels.max(deepest(filesystem)?);
         Ok(())
     }
 
-    /// Fails when no tree had so many levels.
+    /// Fails if no tree had at least this number of levels.
     ///
     /// # Errors
-    /// How many there were.
+    /// The largest number of levels.
     pub fn expect_levels(&self, least: u8) -> Result<()> {
         ensure!(
             self.levels >= least,
@@ -104,10 +105,10 @@ impl Account {
         Ok(())
     }
 
-    /// Fails when a run of so many changes missed something that it is there for.
+    /// Fails if a run of this number of changes missed an event that it must have.
     ///
     /// # Errors
-    /// What was missed.
+    /// The missed event.
     pub fn expect_everything(&self, operations: u64) -> Result<()> {
         if operations < WHOLE_RUN {
             return Ok(());
@@ -125,7 +126,7 @@ impl Account {
     }
 }
 
-/// The kinds of changes, all of which a run must have made.
+/// Kinds of changes that every run must make.
 const WORDS: [&str; 41] = [
     "create",
     "mkdir",

@@ -1,4 +1,4 @@
-//! What a volume holds, read by Buttress or shown by the kernel, beside what the model says.
+//! Comparison of a volume's content, read by Buttress or shown by the kernel, with the model.
 
 use super::model::{Model, whole};
 use super::newborn::COMPRESSION;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// What a volume holds beside its files.
+/// Properties of a volume outside of its files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
     label: Vec<u8>,
     default: Option<Vec<u8>>,
-    /// Subvolumes by their paths, and whether they are read-only.
+    /// Paths of subvolumes, with their read-only flags.
     subvolumes: BTreeMap<Vec<u8>, bool>,
 }
 
 impl Frame {
-    /// What the model says.
+    /// Returns the properties that the model expects.
     #[must_use]
     pub fn of_model(model: &Model) -> Self {
         let path = |id: SubvolumeId| model.path_of(Location::root_of(id));
@@ -45,10 +45,10 @@ impl Frame {
         }
     }
 
-    /// What a volume says.
+    /// Reads the properties of a volume.
     ///
     /// # Errors
-    /// That it cannot be read, or has a subvolume without a place that was not deleted.
+    /// The volume is unreadable, or has an undeleted subvolume without a location.
     pub fn of_volume(filesystem: &Filesystem) -> Result<Self> {
         let default = filesystem.default_subvolume()?;
         let mut frame = Self {
@@ -102,8 +102,8 @@ pub fn expect_model(what: &str, model: &Model, filesystem: &Filesystem) -> Resul
     expect_equal(what, &comparable(model, model.manifest()), &found)
 }
 
-/// As [`expect_model`], of a volume on which the same changes were made by another clock. Gives what it holds, in a form in
-/// which another volume with the same changes can be compared with it.
+/// Compares like [`expect_model`] a volume whose changes were made by another clock. Returns its
+/// content in a form that is comparable with other volumes of the same changes.
 ///
 /// # Errors
 /// The differences.
@@ -120,9 +120,9 @@ pub fn expect_model_by_another_clock(what: &str, model: &Model, filesystem: &Fil
     Ok(found)
 }
 
-/// Takes flags of compression from the property where there is one. The kernel notes that the root of a new subvolume is
-/// compressed with its next change only, and may mark a file as not to be compressed while it does not know of its property
-/// (see [`twin`](super::twin)).
+/// Derives compression flags from the compression property. The kernel marks the root of a new
+/// subvolume as compressed only at its next change. It may also mark a file as incompressible while
+/// it does not know the file's property (see [`twin`](super::twin)).
 fn mark_compressed(manifest: &mut Manifest) {
     for entry in manifest.values_mut() {
         let value = entry.xattrs.get(COMPRESSION);
@@ -141,7 +141,8 @@ fn expect_frame(what: &str, model: &Model, filesystem: &Filesystem) -> Result<()
     Ok(())
 }
 
-/// Without marks of content that did not compress, where such marks are given: when, is nobody's promise.
+/// Removes marks of incompressible content if such marks may be set, because their timing is not
+/// specified.
 pub(super) fn comparable(model: &Model, mut manifest: Manifest) -> Manifest {
     if model.may_give_up {
         let files = manifest
@@ -154,11 +155,11 @@ pub(super) fn comparable(model: &Model, mut manifest: Manifest) -> Manifest {
     manifest
 }
 
-/// Has `btrfs check` look at the volume on these images, mounts it with the kernel, and compares what that shows with the
-/// model.
+/// Checks the volume on these images with `btrfs check`, mounts it with the kernel, and compares
+/// the kernel's view with the model.
 ///
 /// # Errors
-/// What the check finds, and the differences.
+/// The findings of the check, or the differences.
 pub fn expect_kernel_sees(model: &Model, images: &[PathBuf]) -> Result<()> {
     btrfs_check(images)?;
     let expected = comparable(model, model.manifest());
@@ -169,12 +170,12 @@ pub fn expect_kernel_sees(model: &Model, images: &[PathBuf]) -> Result<()> {
     )
 }
 
-/// What the kernel shows of the volume on these images, files whole.
+/// Returns the kernel's view of the volume on these images, with whole files.
 pub(super) fn kernels_view(images: &[PathBuf]) -> Result<Manifest> {
     kernels_view_with(images, "ro,noatime,subvolid=5", &mut |_| Ok(()))
 }
 
-/// As [`kernels_view`], with options of the mount, and with something that is done while it is mounted.
+/// Returns the kernel's view with mount options, and runs an action during the mount.
 pub(super) fn kernels_view_with(
     images: &[PathBuf],
     options: &str,
@@ -215,7 +216,7 @@ pub fn expect_nothing_found(filesystem: &Filesystem) -> Result<Report> {
     Ok(report)
 }
 
-/// What a volume holds, files whole.
+/// Returns the content of a volume, with whole files.
 pub fn manifest(filesystem: &Filesystem) -> Result<Manifest> {
     library::manifest_with(filesystem, TOP, |location, metadata, entry| {
         let kind = entry.mode & 0o170_000;

@@ -8,28 +8,29 @@ use buttress_oracle::content::Random;
 use std::fmt;
 use std::sync::Arc;
 
-/// Files do not grow past this.
+/// Largest size of a file in bytes.
 const SIZE_MAX: u64 = 600_000;
 
-/// The unit of shared ranges.
+/// Unit of shared ranges in bytes.
 const SECTOR: u64 = 4096;
 
 /// A change of content.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Bytes at an offset.
+    /// Writes bytes at an offset.
     Write(u64, Arc<Vec<u8>>),
-    /// Bytes at the end.
+    /// Appends bytes.
     Append(Arc<Vec<u8>>),
-    /// Another size.
+    /// Sets another size.
     Truncate(u64),
-    /// Preallocation, holes, zeros: offset, length, mode.
+    /// Preallocates, punches or zeroes: offset, length, mode.
     Allocate(u64, u64, AllocateMode),
-    /// A range of another file, or of this one, shared: source, offset there, length, offset here.
+    /// Clones a range of another file or of this one: source, offset in the source, length, offset
+    /// in this file.
     Clone(Location, u64, u64, u64),
-    /// The same, copied.
+    /// Copies a range, with the same fields as `Clone`.
     Copy(Location, u64, u64, u64),
-    /// The same, shared if both hold the same.
+    /// Shares a range if both contents are equal, with the same fields as `Clone`.
     Dedupe(Location, u64, u64, u64),
 }
 
@@ -51,7 +52,7 @@ impl fmt::Display for Change {
 }
 
 impl Change {
-    /// Draws a change of `file`, or from `source` to it.
+    /// Draws a change of `file`, possibly with a range of `source`.
     #[must_use]
     pub fn draw(model: &Model, random: &mut Random, file: Location, source: Location) -> Self {
         let size_of = |location| {
@@ -100,7 +101,7 @@ impl Change {
                 match choice {
                     16 | 17 => Self::Clone(source, at, length, to),
                     18 => Self::Copy(source, at, length, to),
-                    // At the same place there is a chance that both are equal.
+                    // At equal offsets the contents may be equal.
                     _ => {
                         let inside = (size / SECTOR).saturating_sub(at / SECTOR).max(1) * SECTOR;
                         Self::Dedupe(source, at, length.min(inside), at)
@@ -110,7 +111,7 @@ impl Change {
         }
     }
 
-    /// The word for its kind.
+    /// Returns the name of the change's kind.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -130,7 +131,8 @@ impl Change {
         }
     }
 
-    /// Whether it only adds to the content that a file of `size` bytes has: all that append-only files take.
+    /// Returns whether the change only appends to a file of `size` bytes; append-only files allow
+    /// nothing else.
     #[must_use]
     pub const fn only_adds(&self, size: u64) -> bool {
         match self {
@@ -143,7 +145,7 @@ impl Change {
         }
     }
 
-    /// The shared range, where the change has one.
+    /// Returns the shared range, if the change has one.
     pub(crate) const fn shared(&self) -> Option<(Location, u64, u64, u64)> {
         match self {
             Self::Clone(source, at, length, to)
@@ -153,15 +155,15 @@ impl Change {
         }
     }
 
-    /// Whether its source is no file.
+    /// Returns whether the source is not a regular file.
     #[must_use]
     pub fn comes_from_no_file(&self, model: &Model) -> bool {
         self.shared()
             .is_some_and(|(source, ..)| model.inode(source).is_none_or(|inode| !inode.is_file()))
     }
 
-    /// Whether it can be done to a file of a subvolume that may be changed: what the file's flags allow, and, where a range
-    /// is shared or copied, what that range allows.
+    /// Returns whether the change is possible on a file of a writable subvolume: the file's flags
+    /// allow it, and the shared or copied range allows it.
     #[must_use]
     pub fn is_possible(&self, model: &Model, file: Location) -> bool {
         let allows = |inode: &Inode| {
@@ -188,7 +190,7 @@ impl Change {
         let overlaps = source == file && at < to + length && to < at + length;
         let is_inside = at + length <= size(source);
         match self {
-            // What lies past the end is not copied.
+            // The part after the end is not copied.
             Self::Copy(..) => {
                 let length = length.min(size(source).saturating_sub(at));
                 source != file || length == 0 || at >= to + length || to >= at + length
@@ -200,7 +202,7 @@ impl Change {
         }
     }
 
-    /// Whether this punches a hole where the file has no extent: then it changes no time.
+    /// Returns whether the change punches an existing hole, which changes no times.
     pub(crate) fn punches_hole(&self, filesystem: &WritableFilesystem, file: Location) -> bool {
         let Self::Allocate(offset, length, AllocateMode::PunchHole) = self else {
             return false;

@@ -1,17 +1,18 @@
-//! Trees of many levels on small volumes: files whose attribute fills a leaf.
+//! Trees of many levels on small volumes: files with an attribute that fills a leaf.
 
 use super::fill::TOP;
 use anyhow::Result;
 use buttress::unstable::writer::WritableFilesystem;
 use buttress::{NewInode, SetXattr};
 
-/// The directory of the files.
+/// Name of the directory for the files.
 pub const DIRECTORY: &[u8] = b"deep";
 
-/// Makes so many files whose items take a leaf each. With nodes of 4 KiB, 200 make three levels, 15,000 make four.
+/// Creates this number of files whose items take a leaf each. With nodes of 4 KiB, 200 files give
+/// three levels, 15,000 give four.
 ///
 /// # Errors
-/// As for making files.
+/// The errors of creating files.
 pub fn plant(filesystem: &WritableFilesystem, files: u64) -> Result<()> {
     let directory = filesystem.make_directory(TOP, DIRECTORY, &NewInode::of_root(0o755))?;
     let node_bytes = filesystem.view().superblock().node_bytes as usize;

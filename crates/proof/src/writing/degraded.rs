@@ -1,4 +1,5 @@
-//! Volumes that lost devices: read from what is left, and with a device that is behind; beside the kernel and btrfs-progs.
+//! Volumes that lost devices, or that have a stale device; compared with the kernel and
+//! btrfs-progs.
 
 use super::comparing::{kernels_view_with, manifest};
 use super::volume::{devices, write_images};
@@ -16,10 +17,10 @@ use buttress_oracle::volumes::scratch;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Opens what is left of a volume for reading, and checks it: redundancy may be lost, and nothing else.
+/// Opens the rest of a volume for reading, and checks it: only redundancy may be lost.
 ///
 /// # Errors
-/// What else the check found.
+/// Any other finding of the check.
 pub fn open_degraded(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     let filesystem = OpenOptions::new(devices(backends)).degraded(true).open()?;
     let options = check::Options {
@@ -32,10 +33,10 @@ pub fn open_degraded(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     Ok(filesystem)
 }
 
-/// The statistics that the volume keeps of a device.
+/// Returns the volume's statistics of a device.
 ///
 /// # Errors
-/// That the item cannot be read.
+/// The item is unreadable.
 pub fn statistics_of(filesystem: &Filesystem, device: DeviceId) -> Result<DeviceStatistics> {
     let key = DeviceStatistics::key(device);
     let item = filesystem.tree(TreeId::DEVICE)?.get(&key)?;
@@ -43,8 +44,9 @@ pub fn statistics_of(filesystem: &Filesystem, device: DeviceId) -> Result<Device
     Ok(DeviceStatistics::parse(&key, item.data())?)
 }
 
-/// Whether tree blocks lie on a RAID6 of which a device is missing or behind: btrfs-progs, up to 6.14 at least, finds no way
-/// to some of them, and does not open the volume. Those that the kernel made are no different.
+/// Returns whether tree blocks are on a RAID6 with a missing or stale device. btrfs-progs, up to
+/// 6.14 at least, cannot read some of these blocks and does not open the volume. This also applies
+/// to volumes of the kernel.
 fn is_beyond_progs(filesystem: &Filesystem) -> bool {
     let map = filesystem.volume().chunk_map();
     map.chunks().iter().any(|chunk| {
@@ -56,11 +58,11 @@ fn is_beyond_progs(filesystem: &Filesystem) -> bool {
     })
 }
 
-/// Has `btrfs check` look at these devices of a volume, and the kernel mount them, read-only: what it shows must be what
-/// Buttress reads. Gives what `btrfs device stats` prints on the mount.
+/// Checks these devices of a volume with `btrfs check`, and mounts them read-only with the kernel,
+/// whose view must equal Buttress's. Returns the output of `btrfs device stats` on the mount.
 ///
 /// # Errors
-/// What the check finds, what differs.
+/// The findings of the check, or the differences.
 pub fn expect_kernel_reads(backends: &[Arc<dyn Backend>]) -> Result<String> {
     let folder = scratch()?;
     let images = write_images(backends, folder.path())?;

@@ -6,26 +6,26 @@ use buttress::unstable::writer::WritableFilesystem;
 use buttress::{FileOffset, Location, NewInode, SetXattr, SubvolumeId};
 use buttress_oracle::content::Random;
 
-/// The root of a volume.
+/// Root directory of the top level.
 pub const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// Bytes of the files that fill a volume with data.
+/// Size of the files that fill a volume with data, in bytes.
 pub const FILE_BYTES: usize = 256 << 10;
 
-/// What a volume is filled with.
+/// Content that fills a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filling {
     /// Files of [`FILE_BYTES`].
     Data,
-    /// Files with attributes, two of them to a leaf.
+    /// Files with attributes, two per leaf.
     Metadata,
-    /// Snapshots of the top level's subvolume `source`, in which all files are touched before each, so that every one has
-    /// most of its tree to itself.
+    /// Snapshots of the top level's subvolume `source`. All of its files are touched before each
+    /// snapshot, so that every snapshot owns most of its tree exclusively.
     Snapshots,
 }
 
 impl Filling {
-    /// The name of a piece.
+    /// Returns the name of a piece.
     #[must_use]
     pub fn name(self, prefix: &str, number: u64) -> Vec<u8> {
         let kind = match self {
@@ -36,10 +36,10 @@ impl Filling {
         format!("{prefix}-{kind}-{number}").into_bytes()
     }
 
-    /// Adds pieces until there is no space, or at most so many; gives how many are there.
+    /// Adds pieces until there is no space, at most `most`; returns their number.
     ///
     /// # Errors
-    /// Any but [`Error::NoSpace`].
+    /// Any error except [`Error::NoSpace`].
     pub fn fill(self, filesystem: &WritableFilesystem, prefix: &str, most: u64) -> Result<u64> {
         let mut random = Random::new(prefix.len() as u64);
         let content = random.bytes(FILE_BYTES, false);
@@ -53,7 +53,7 @@ impl Filling {
         Ok(most)
     }
 
-    /// Adds a piece, or what there is space for of it: a file without its content is taken away again.
+    /// Adds a piece; if there is no space for a file's content, removes the file again.
     fn add(self, filesystem: &WritableFilesystem, name: &[u8], content: &[u8]) -> Result<(), Error> {
         let file = NewInode::of_root(0o600);
         if self == Self::Snapshots {
@@ -77,10 +77,10 @@ impl Filling {
         filled
     }
 
-    /// Takes a piece away, which must always work.
+    /// Removes a piece, which must always succeed.
     ///
     /// # Errors
-    /// That it does not.
+    /// The removal failed.
     pub fn remove(self, filesystem: &WritableFilesystem, name: &[u8]) -> Result<()> {
         match self {
             Self::Data | Self::Metadata => filesystem.unlink(TOP, name)?,
@@ -96,7 +96,8 @@ impl Filling {
     }
 }
 
-/// Length of an attribute of which two fit into a leaf, with the other items of their files.
+/// Returns the length of an attribute that fits twice into a leaf, with the other items of both
+/// files.
 #[must_use]
 pub fn filler_bytes(filesystem: &WritableFilesystem) -> usize {
     node_bytes(filesystem) / 8 * 3
@@ -106,13 +107,13 @@ fn node_bytes(filesystem: &WritableFilesystem) -> usize {
     filesystem.view().superblock().node_bytes as usize
 }
 
-/// The subvolume that is snapshot.
+/// Name of the subvolume to snapshot.
 pub const SOURCE: &[u8] = b"source";
 
-/// Makes the subvolume that is snapshot, with files whose items take a leaf each.
+/// Creates the subvolume to snapshot, with files whose items take a leaf each.
 ///
 /// # Errors
-/// As for making files.
+/// The errors of creating files.
 pub fn make_source(filesystem: &WritableFilesystem, files: u64) -> Result<()> {
     let source = filesystem.create_subvolume(TOP, SOURCE)?;
     let value = vec![b's'; node_bytes(filesystem) / 4 * 3];

@@ -1,4 +1,4 @@
-//! The model: trees of inodes as plain maps.
+//! Model of a volume: trees of inodes as plain maps.
 
 use super::access_list::AccessList;
 use buttress::unstable::fs::acl::{ACCESS_NAME, DEFAULT_NAME};
@@ -7,20 +7,20 @@ use buttress_oracle::manifest::{DataRange, Entry, Manifest, link_groups};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Type bits of modes.
+/// Type bits of a directory's mode.
 pub const DIRECTORY: u32 = 0o040_000;
-/// Those of regular files.
+/// Type bits of a regular file's mode.
 pub const REGULAR: u32 = 0o100_000;
-/// The bit of a mode that gives a directory's group to what is made in it.
+/// Mode bit of a directory that passes its group on to new entries.
 pub const SET_GROUP_ID: u32 = 0o2000;
 const TYPE_MASK: u32 = 0o170_000;
 
-/// Where a name leads.
+/// Target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To an inode of the same subvolume.
+    /// An inode of the same subvolume.
     Inode(u64),
-    /// To a subvolume; in a snapshot, to the empty directory that stands for it.
+    /// A subvolume; in a snapshot, its placeholder.
     Subvolume(SubvolumeId),
 }
 
@@ -29,21 +29,21 @@ pub enum Target {
 pub struct Inode {
     /// Type and permissions.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Major and minor number of a device.
     pub device: (u32, u32),
     /// Time of the last change of content, in seconds.
     pub modified: i64,
-    /// Whether that time was set, not taken from the clock.
+    /// True if this time was set explicitly instead of by the clock.
     pub modified_is_set: bool,
-    /// Flags as chattr(1) knows them.
+    /// Flags of chattr(1).
     pub flags: FileAttributes,
-    /// The list that governs access, if it says more than the mode.
+    /// Access list, if it says more than the mode.
     pub access_list: Option<AccessList>,
-    /// The list for what is made in a directory.
+    /// Default list of a directory.
     pub default_list: Option<AccessList>,
     /// Other extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -79,26 +79,26 @@ impl Default for Inode {
 }
 
 impl Inode {
-    /// Its content, or its names, changed at this second.
+    /// Sets the times of a change of content or names at this second.
     pub const fn touch(&mut self, now: i64) {
         self.modified = now;
         self.modified_is_set = false;
     }
 
-    /// Whether its names and attributes must stay.
+    /// Returns whether the inode's names and attributes must not change.
     #[must_use]
     pub const fn is_fixed(&self) -> bool {
         self.flags
             .intersects(FileAttributes::IMMUTABLE.union(FileAttributes::APPEND))
     }
 
-    /// Whether it is a directory.
+    /// Returns whether the inode is a directory.
     #[must_use]
     pub const fn is_directory(&self) -> bool {
         self.mode & TYPE_MASK == DIRECTORY
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether the inode is a regular file.
     #[must_use]
     pub const fn is_file(&self) -> bool {
         self.mode & TYPE_MASK == REGULAR
@@ -108,11 +108,11 @@ impl Inode {
 /// A subvolume.
 #[derive(Clone, Debug, Default)]
 pub struct Subvolume {
-    /// Its inodes by number.
+    /// Inodes of the subvolume, by number.
     pub inodes: BTreeMap<u64, Inode>,
-    /// Whether nothing in it may change.
+    /// True if the subvolume is read-only.
     pub read_only: bool,
-    /// Directory and name of its place; `None` for the top level.
+    /// Directory and name of the subvolume; `None` for the top level.
     pub place: Option<(Location, Vec<u8>)>,
 }
 
@@ -121,22 +121,22 @@ pub struct Subvolume {
 pub struct Model {
     /// Its subvolumes.
     pub subvolumes: BTreeMap<SubvolumeId, Subvolume>,
-    /// The one that is mounted where none is named.
+    /// Default subvolume.
     pub default: SubvolumeId,
-    /// Its label.
+    /// Label of the volume.
     pub label: Vec<u8>,
-    /// Inodes that are held open: they outlive their names.
+    /// Inodes that are held open and outlive their names.
     pub held: BTreeSet<Location>,
-    /// Those of them that never had a name, and can be given one.
+    /// Held inodes that never had a name, and may get one.
     pub unnamed: BTreeSet<Location>,
-    /// Size of its tree blocks.
+    /// Size of the volume's tree blocks in bytes.
     pub node_bytes: u64,
-    /// Whether files whose content did not compress may be marked so.
+    /// True if files with incompressible content may be marked so.
     pub may_give_up: bool,
 }
 
 impl Model {
-    /// A new volume, made at this second.
+    /// Creates the model of a new volume, made at this second.
     #[must_use]
     pub fn new(made: i64) -> Self {
         let top = Subvolume {
@@ -154,7 +154,7 @@ impl Model {
         }
     }
 
-    /// An inode.
+    /// Returns an inode.
     #[must_use]
     pub fn inode(&self, location: Location) -> Option<&Inode> {
         self.subvolumes
@@ -163,7 +163,7 @@ impl Model {
             .get(&location.inode.get())
     }
 
-    /// An inode, to be changed.
+    /// Returns an inode for changes.
     pub fn inode_mut(&mut self, location: Location) -> Option<&mut Inode> {
         self.subvolumes
             .get_mut(&location.subvolume)?
@@ -171,7 +171,7 @@ impl Model {
             .get_mut(&location.inode.get())
     }
 
-    /// Whether the inode's subvolume may be changed.
+    /// Returns whether the inode's subvolume is writable.
     #[must_use]
     pub fn is_writable(&self, location: Location) -> bool {
         self.subvolumes
@@ -179,13 +179,13 @@ impl Model {
             .is_some_and(|subvolume| !subvolume.read_only)
     }
 
-    /// Where a name in a directory leads.
+    /// Returns the target of a name in a directory.
     #[must_use]
     pub fn target(&self, directory: Location, name: &[u8]) -> Option<Target> {
         self.inode(directory)?.entries.get(name).copied()
     }
 
-    /// Puts a name into a directory.
+    /// Adds a name to a directory.
     pub fn link(&mut self, directory: Location, name: &[u8], target: Target, now: i64) {
         if let Some(inode) = self.inode_mut(directory) {
             inode.entries.insert(name.to_vec(), target);
@@ -193,7 +193,7 @@ impl Model {
         }
     }
 
-    /// Takes a name out of a directory. An inode that loses its last name goes, unless it is held.
+    /// Removes a name from a directory. An inode without names is removed, unless it is held.
     pub fn unlink(&mut self, directory: Location, name: &[u8], now: i64) {
         let Some(parent) = self.inode_mut(directory) else {
             return;
@@ -217,7 +217,7 @@ impl Model {
         }
     }
 
-    /// Lets go of an inode that was held.
+    /// Releases a held inode.
     pub fn release(&mut self, location: Location) {
         self.held.remove(&location);
         self.unnamed.remove(&location);
@@ -226,14 +226,14 @@ impl Model {
         }
     }
 
-    /// Lets go of all, as a crash does.
+    /// Releases all held inodes, as a crash does.
     pub fn release_all(&mut self) {
         for location in self.held.clone() {
             self.release(location);
         }
     }
 
-    /// A copy of a subvolume under another id.
+    /// Copies a subvolume under another id.
     pub fn snapshot(
         &mut self,
         source: SubvolumeId,
@@ -242,7 +242,7 @@ impl Model {
         read_only: bool,
     ) {
         let mut copied = self.subvolumes.get(&source).cloned().unwrap_or_default();
-        // Nobody holds the copy of an inode without names.
+        // The copy of an inode without names is not held.
         copied.inodes.retain(|_, inode| inode.links > 0);
         let copy = Subvolume {
             place: Some(place),
@@ -252,7 +252,8 @@ impl Model {
         self.subvolumes.insert(id, copy);
     }
 
-    /// Whether a subvolume lies in the directory by this name: in a snapshot of its parent it does not.
+    /// Returns whether the directory contains a subvolume under this name; a snapshot contains only
+    /// its placeholder.
     #[must_use]
     pub fn is_place(&self, id: SubvolumeId, directory: Location, name: &[u8]) -> bool {
         self.subvolumes
@@ -261,13 +262,14 @@ impl Model {
             .is_some_and(|(place, own)| *place == directory && own == name)
     }
 
-    /// What a walk from the top level shows.
+    /// Returns the manifest of a walk from the top level.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
         self.manifest_by(entry_of)
     }
 
-    /// The same, of a volume whose clock was another: only times that were set are compared.
+    /// Returns the manifest for a volume with another clock: only explicitly set times are
+    /// compared.
     #[must_use]
     pub fn manifest_by_another_clock(&self) -> Manifest {
         self.manifest_by(|inode| Entry {
@@ -308,7 +310,7 @@ impl Model {
         manifest
     }
 
-    /// One of an inode's names: its directory, and the name in it.
+    /// Returns one of an inode's names, with its directory.
     #[must_use]
     pub fn name_of(&self, location: Location) -> Option<(Location, Vec<u8>)> {
         let target = Target::Inode(location.inode.get());
@@ -320,7 +322,7 @@ impl Model {
         })
     }
 
-    /// A path of an inode from the top level, if it has a name.
+    /// Returns a path of an inode from the top level, if it has a name.
     #[must_use]
     pub fn path_of(&self, location: Location) -> Option<Vec<u8>> {
         let mut path = Vec::new();
@@ -342,7 +344,7 @@ impl Model {
     }
 }
 
-/// A path with a name below it.
+/// Appends a name to a path.
 fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() {
         return name.to_vec();
@@ -350,7 +352,7 @@ fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
     [path, name].join(&b'/')
 }
 
-/// The root directory of a new volume.
+/// Creates the root directory of a new volume.
 fn root_directory(now: i64) -> Inode {
     Inode {
         mode: DIRECTORY | 0o755,
@@ -360,7 +362,8 @@ fn root_directory(now: i64) -> Inode {
     }
 }
 
-/// What stands in a snapshot for a subvolume that lies elsewhere: it belongs to the owner of the directory.
+/// Returns the placeholder for a subvolume in a snapshot, which belongs to the owner of its
+/// directory.
 fn empty_directory(parent: &Inode) -> Entry {
     Entry {
         mode: DIRECTORY | 0o755,
@@ -400,7 +403,7 @@ fn entry_of(inode: &Inode) -> Entry {
     }
 }
 
-/// All of a file as one range, holes and all: where holes lie is the volume's affair.
+/// Returns the whole file as one range, because the volume may place holes freely.
 #[must_use]
 pub fn whole(content: &[u8]) -> Vec<DataRange> {
     if content.is_empty() {

@@ -1,16 +1,16 @@
-//! What an inode has when it is made, by the rules of acl(5), inode(7), btrfs(5): mode, group, flags, lists, and the
-//! property of compression, of the directory that it is made in.
+//! Initial attributes of a new inode, by the rules of acl(5), inode(7), btrfs(5): mode, group,
+//! flags, lists, and the compression property of its directory.
 
 use super::model::{DIRECTORY, Inode, REGULAR, SET_GROUP_ID};
 use buttress::FileAttributes;
 
-/// Permission bits that are taken from new inodes where no default list says otherwise.
+/// Permission bits cleared on new inodes, unless a default list applies.
 pub const UMASK: u32 = 0o022;
 
-/// The name of the property of compression.
+/// Name of the compression property's attribute.
 pub const COMPRESSION: &[u8] = b"btrfs.compression";
 
-/// An inode of the type `kind`, asked for with these permission bits, in this directory.
+/// Creates an inode of the type `kind` with these requested permission bits, in this directory.
 #[must_use]
 pub fn newborn(directory: &Inode, kind: u32, permissions: u32, now: i64) -> Inode {
     let mut inode = Inode {
@@ -31,8 +31,9 @@ pub fn newborn(directory: &Inode, kind: u32, permissions: u32, now: i64) -> Inod
     inode
 }
 
-/// The root directory of a subvolume that is made in `directory`, in a subvolume with this root. It has neither flags nor
-/// group from them; the lists of the one limit its mode but are not passed on; it has the property of the other.
+/// Creates the root directory of a subvolume in `directory`, which is in a subvolume with root
+/// `root`. It inherits neither flags nor group. The directory's default list limits its mode but is
+/// not passed on. It inherits the compression property of the root.
 #[must_use]
 pub fn newborn_subvolume(directory: &Inode, root: &Inode, now: i64) -> Inode {
     let mut inode = Inode {
@@ -57,7 +58,8 @@ fn inherited_flags(directory: FileAttributes) -> FileAttributes {
     flags
 }
 
-/// An algorithm is passed on, to be without compression is not; and never to what is written in place.
+/// A compression algorithm is inherited, but "no compression" is not; nodatacow files inherit
+/// neither.
 fn give_compression(inode: &mut Inode, from: &Inode) {
     let algorithm = from
         .xattrs
@@ -90,7 +92,7 @@ fn give_lists(inode: &mut Inode, directory: &Inode) {
     }
 }
 
-/// Flags of a file or directory after chattr(1), or `None` where they cannot be set.
+/// Returns the flags of a file or directory after chattr(1), or `None` if they cannot be set.
 #[must_use]
 pub fn flags_after(inode: &Inode, wanted: FileAttributes) -> Option<FileAttributes> {
     let compression = FileAttributes::COMPRESS | FileAttributes::NOCOMPRESS;
@@ -105,7 +107,7 @@ pub fn flags_after(inode: &Inode, wanted: FileAttributes) -> Option<FileAttribut
     let mut flags = wanted;
     if inode.is_file() {
         flags.remove(FileAttributes::DIRSYNC);
-        // What has content stays as it was written.
+        // A file with content keeps the flags of its data.
         if !inode.content.is_empty() {
             flags.set(in_place, inode.flags.contains(in_place));
         }
@@ -113,7 +115,8 @@ pub fn flags_after(inode: &Inode, wanted: FileAttributes) -> Option<FileAttribut
     Some(flags)
 }
 
-/// Whether an inode is a regular file with checksums, or one without; two of different kinds share no extents.
+/// Returns whether an inode is a regular file with checksums or without; files of different kinds
+/// share no extents.
 #[must_use]
 pub fn share_extents(one: &Inode, other: &Inode) -> bool {
     let in_place =

@@ -1,5 +1,5 @@
-//! One change: drawn from a seed (`drawing`), judged by the model (`judging`), carried out on the volume (`calling`) and on
-//! the model (`following`), and told in few words (`telling`).
+//! A change: drawn from a seed (`drawing`), judged by the model (`judging`), made on the volume
+//! (`calling`) and on the model (`following`), and described briefly (`telling`).
 
 mod calling;
 pub mod drawing;
@@ -17,7 +17,7 @@ use buttress::unstable::writer::WritableFilesystem;
 use buttress::unstable::writer::operations::OpenInode;
 use buttress::{FileAttributes, Location, SubvolumeId};
 
-/// A change. Directories are named by where they are, so that a change can be told from its text alone.
+/// A change. It identifies directories by location, so that its text alone identifies it.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the names say it; the words are those of the calls")]
 pub enum Operation {
@@ -33,17 +33,17 @@ pub enum Operation {
     RemoveXattr(Location, Vec<u8>),
     SetAccessList(Location, Option<AccessList>),
     SetDefaultList(Location, Option<AccessList>),
-    /// The property; `None` removes its attribute.
+    /// Sets the compression property; `None` removes its attribute.
     SetCompression(Location, Option<&'static str>),
     SetFlags(Location, FileAttributes),
     SetMode(Location, u32),
     SetOwner(Location, u32, u32),
     SetModified(Location, i64),
-    /// A file without a name, held open.
+    /// Creates a held file without a name.
     MakeUnnamed(Location, u32),
-    /// A file is held open from now on.
+    /// Opens a file to hold it.
     Hold(Location),
-    /// No longer.
+    /// Releases a held file.
     Release(Location),
     CreateSubvolume(Location, Vec<u8>),
     Snapshot(SubvolumeId, Location, Vec<u8>, bool),
@@ -55,7 +55,7 @@ pub enum Operation {
     Content(Location, Change),
 }
 
-/// How to rename.
+/// Mode of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "as in RenameMode")]
 pub enum Mode {
@@ -65,25 +65,25 @@ pub enum Mode {
     Whiteout,
 }
 
-/// What the volume answered.
+/// Answer of the volume.
 #[derive(Debug)]
 pub enum Made {
-    /// Nothing to be known by.
+    /// Success without a result.
     Nothing,
     /// A new inode.
     Inode(Location),
-    /// An inode that is held from now on.
+    /// A newly held inode.
     Held(OpenInode),
     /// A new subvolume.
     Subvolume(SubvolumeId),
-    /// No change: what was asked for is so already.
+    /// No change, because the requested state already exists.
     Unchanged,
-    /// The model said that it would be refused, and it was.
+    /// The change was refused, as the model expected.
     Refused,
 }
 
 impl Made {
-    /// The inode, or the root of the subvolume, that is new or held from now on.
+    /// Returns the new or newly held inode, or the root of the new subvolume.
     #[must_use]
     pub const fn location(&self) -> Option<Location> {
         match self {
@@ -96,7 +96,8 @@ impl Made {
 }
 
 impl Operation {
-    /// Carries the change out on the model, which must be able to, and on the volume; or on neither.
+    /// Makes the change on the model and the volume, or on neither. Fails if they disagree on
+    /// whether it is possible.
     pub fn apply(&self, model: &mut Model, filesystem: &WritableFilesystem, now: i64) -> Result<Made> {
         let possible = self.is_possible(model);
         let done = self.write(model, filesystem);

@@ -1,4 +1,4 @@
-//! A run in the crash laboratory: its history, and what each generation held that it committed.
+//! A run in the crash laboratory: its history, and the content of each committed generation.
 
 use super::state::{describe, first_difference};
 use super::volume::{devices, open_checked};
@@ -16,7 +16,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// A run of which only the history is known.
+    /// Creates a run of which only the history is known.
     #[must_use]
     pub fn new(history: History) -> Self {
         Self {
@@ -25,13 +25,13 @@ impl Recorded {
         }
     }
 
-    /// All writes and flushes.
+    /// Returns all writes and flushes.
     #[must_use]
     pub const fn history(&self) -> &History {
         &self.history
     }
 
-    /// How many generations are known so far.
+    /// Returns the number of generations known so far.
     #[must_use]
     pub fn known_states(&self) -> usize {
         self.states.lock().map_or(0, |states| states.len())
@@ -41,18 +41,19 @@ impl Recorded {
         self.states.lock().ok()?.get(&generation).cloned()
     }
 
-    /// Says what a generation holds.
+    /// Records the content of a generation.
     pub fn learn(&self, generation: u64, state: String) {
         if let Ok(mut states) = self.states.lock() {
             states.insert(generation, state);
         }
     }
 
-    /// Reads what each marked commit held from the image at the moment at which it had returned, checks that, and compares
-    /// it with what is known of it: what the writer itself showed at that moment.
+    /// Reads the content of each marked commit from the image at the moment when it had returned,
+    /// checks it, and compares it with the writer's own view at that moment.
     ///
     /// # Errors
-    /// What the checks found; a mark of a later generation than the image's; what differs.
+    /// The findings of the checks, a mark of a later generation than the image's, or the
+    /// differences.
     pub fn learn_what_was_marked(&self) -> Result<()> {
         let mut last = None;
         for cut in 0..=self.history.len() {
@@ -63,7 +64,7 @@ impl Recorded {
             last = marked;
             let found = open_checked(&self.history.images_at(cut, Outcome::AllKept))
                 .with_context(|| format!("generation {generation}"))?;
-            // Where commits run beside operations, another one may have come before the mark.
+            // With concurrent commits, another commit may have happened before the mark.
             let marked = generation;
             let generation = found.superblock().generation.get();
             ensure!(
@@ -83,10 +84,10 @@ impl Recorded {
         Ok(())
     }
 
-    /// Compares what was found after a crash with what that generation held.
+    /// Compares the content found after a crash with that of its generation.
     ///
     /// # Errors
-    /// The first difference; that there was no such generation.
+    /// The first difference, or an unknown generation.
     pub fn expect(&self, generation: u64, found: &str) -> Result<()> {
         let expected = self.state_of(generation)?;
         ensure!(
@@ -97,14 +98,14 @@ impl Recorded {
         Ok(())
     }
 
-    /// What a generation held that is found after a crash.
+    /// Returns the content of a generation found after a crash.
     ///
-    /// An operation may commit more than once before it returns. What such a commit held shows an image that lost nothing, at
-    /// a moment when its superblocks were written and those of the next commit were not. Generations only rise, so the
-    /// moment is found by halving.
+    /// An operation may commit more than once before it returns. The content of such a commit is in
+    /// an image without losses, at a moment when its superblocks were written and those of the next
+    /// commit were not. Generations only increase, so a binary search finds the moment.
     ///
     /// # Errors
-    /// That it was never committed, or cannot be read.
+    /// The generation was never committed, or is unreadable.
     pub fn state_of(&self, generation: u64) -> Result<String> {
         if let Some(state) = self.known(generation) {
             return Ok(state);

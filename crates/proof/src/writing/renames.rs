@@ -1,10 +1,10 @@
-//! Renames: which the model allows, and what they do to it.
+//! The model's rules for renames, and their effects.
 
 use super::model::{Inode, Model, Target};
 use super::operation::{Mode, Operation};
 use buttress::{InodeNumber, Location, SubvolumeId};
 
-/// Whether `inside` is `directory` or lies below it.
+/// Returns whether `inside` is `directory` or is below it.
 fn is_below(model: &Model, inside: Location, directory: u64) -> bool {
     let mut waiting = vec![directory];
     while let Some(number) = waiting.pop() {
@@ -26,7 +26,7 @@ const fn is_subvolume(target: Target) -> bool {
     matches!(target, Target::Subvolume(_))
 }
 
-/// Whether `inside` is the subvolume or lies in it.
+/// Returns whether `inside` is the subvolume or is nested in it.
 fn lies_in(model: &Model, inside: SubvolumeId, subvolume: SubvolumeId) -> bool {
     let mut current = Some(inside);
     while let Some(id) = current {
@@ -42,8 +42,8 @@ fn lies_in(model: &Model, inside: SubvolumeId, subvolume: SubvolumeId) -> bool {
     false
 }
 
-/// Whether a name is one of those that stand in snapshots for subvolumes. What the kernel does with these in a rename
-/// differs between versions, so none is drawn.
+/// Returns whether a name is a placeholder for a subvolume in a snapshot. Kernel versions differ in
+/// renames of placeholders, so none is drawn.
 #[must_use]
 pub fn names_placeholder(model: &Model, operation: &Operation) -> bool {
     let stands_for = |directory: &Location, name: &[u8]| match model.target(*directory, name) {
@@ -56,8 +56,8 @@ pub fn names_placeholder(model: &Model, operation: &Operation) -> bool {
     }
 }
 
-/// Whether what a name in `place` leads to may lose that name, and leave the directory: a directory that leaves is changed
-/// itself, which the root of a read-only subvolume cannot be.
+/// Returns whether the target of a name in `place` may lose this name, and leave the directory. A
+/// move changes a moved directory itself, so the root of a read-only subvolume cannot move.
 fn may_move(model: &Model, target: Target, place: Location, leaves: bool) -> bool {
     let location = match target {
         Target::Inode(number) => Location::new(place.subvolume, InodeNumber::new(number)),
@@ -67,7 +67,7 @@ fn may_move(model: &Model, target: Target, place: Location, leaves: bool) -> boo
     !is_fixed && (!leaves || model.is_writable(location))
 }
 
-/// Whether a rename can be made.
+/// Returns whether a rename is possible.
 pub(super) fn can_rename(
     model: &Model,
     (from, old): (Location, &Vec<u8>),
@@ -92,7 +92,7 @@ pub(super) fn can_rename(
     {
         return false;
     }
-    // Two names of one inode: nothing is to be done, wherever that is.
+    // If both names belong to one inode, the rename has no effect in any subvolume.
     if target == Some(source) && from.subvolume == to.subvolume {
         return true;
     }
@@ -136,7 +136,7 @@ pub(super) fn rename(
     let (Some(source), target) = (model.target(from, old), model.target(to, new)) else {
         return;
     };
-    // Two names of one inode: nothing happens.
+    // If both names belong to one inode, the rename has no effect.
     if target == Some(source) {
         return;
     }

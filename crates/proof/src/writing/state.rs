@@ -1,5 +1,5 @@
-//! What a volume holds, as one sorted text: label, default subvolume, all that root items say of subvolumes, and every path
-//! of each with all that its inode has, attributes and content.
+//! The content of a volume as one sorted text: label, default subvolume, everything in the root
+//! items of subvolumes, and every path of each with all attributes and the content of its inode.
 
 use anyhow::{Result, bail};
 use buttress::unstable::fs::Filesystem;
@@ -7,10 +7,10 @@ use buttress::{Location, SubvolumeId, SubvolumeInfo, Timestamp, WalkItem, WalkOp
 use std::fmt::Write as _;
 use std::io::Read as _;
 
-/// The state of a volume. Two volumes with the same text hold the same.
+/// Returns the state of a volume. Volumes with equal texts have equal content.
 ///
 /// # Errors
-/// Anything in it that cannot be read.
+/// A part of the volume is unreadable.
 pub fn describe(filesystem: &Filesystem) -> Result<String> {
     let mut lines = vec![format!(
         "volume labelled {:?}, default subvolume {}",
@@ -29,7 +29,7 @@ pub fn describe(filesystem: &Filesystem) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// The first line that two states do not have in common, on either side.
+/// Returns the first line, on either side, that two states do not share.
 #[must_use]
 pub fn first_difference(expected: &str, found: &str) -> String {
     let lack = |these: &str, those: &str| {
@@ -44,7 +44,7 @@ pub fn first_difference(expected: &str, found: &str) -> String {
     )
 }
 
-/// What the root item of a subvolume says, but for where its blocks lie.
+/// Describes the root item of a subvolume without the location of its blocks.
 fn line_of(subvolume: &SubvolumeInfo) -> String {
     let root = &subvolume.root_item;
     let path = subvolume.path.as_deref().map(<[u8]>::escape_ascii);
@@ -108,7 +108,7 @@ fn describe_subvolume(filesystem: &Filesystem, id: SubvolumeId, lines: &mut Vec<
             metadata.sequence,
         )?;
         for xattr in entry.xattrs() {
-            // Values that fill leaves would make a text as long as the volume.
+            // Values that fill leaves would make the text as long as the volume.
             let (name, value) = (xattr.name.escape_ascii(), &xattr.value);
             write!(
                 line,
@@ -147,11 +147,11 @@ mod tests {
         nanoseconds: 8,
     };
 
-    /// A change that must show, with the volume, a file on it and a subvolume.
+    /// A change that must be visible; arguments are the volume, a file and a subvolume.
     type Change = fn(&WritableFilesystem, Location, SubvolumeId);
 
     fn attributes(filesystem: &WritableFilesystem, file: Location, changes: &AttributeChanges) {
-        // The time of the change is kept as it was, so that it is not what shows.
+        // Restore the change time, so that only the change itself is visible.
         let changes = AttributeChanges {
             changed: Some(
                 changes
@@ -281,7 +281,7 @@ mod tests {
             filesystem.commit().unwrap();
             let after = describe(&filesystem.view()).unwrap();
             assert_ne!(before, after, "{name} does not show");
-            // What is changed is what the line tells, and not only the count of changes.
+            // The line must show the change itself, not only the count of changes.
             let without_counts = |text: &str| {
                 let line = text
                     .lines()

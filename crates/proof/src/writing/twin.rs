@@ -1,12 +1,13 @@
-//! The kernel's twin of a volume: made alike, mounted, and given the same changes by system calls ([`calls`]).
+//! The kernel's twin of a volume: created alike, mounted, and given the same changes by system
+//! calls ([`calls`]).
 //!
-//! What the model says can be made, the kernel must make, and what it says cannot, the kernel must refuse. At intervals the
-//! twin is unmounted and read by Buttress, and must hold what the model says and what the volume that Buttress wrote
-//! holds. Inode numbers and ids of subvolumes may differ: paths are what both have in common. Times are compared where
-//! they were set.
+//! The kernel must succeed exactly in the changes that the model allows. At intervals the twin is
+//! unmounted and read by Buttress, and must equal both the model and the volume of Buttress. Inode
+//! numbers and ids of subvolumes may differ, so entries are compared by path. Times are compared if
+//! they were set explicitly.
 //!
-//! Where the kernel differs and may, [`differs`] and `Twin::mend_property` say why; and [`can_be_drawn`](super::operation::can_be_drawn) lists what
-//! no run does.
+//! [`differs`] and `Twin::mend_property` describe allowed differences of the kernel;
+//! [`can_be_drawn`](super::operation::can_be_drawn) lists changes that no run makes.
 
 pub mod calls;
 
@@ -30,26 +31,27 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How much larger its devices are: what the kernel gives up is free only after a commit.
+/// Factor of its device sizes, because the kernel frees space only after a commit.
 const SIZE_FACTOR: u64 = 2;
 
-/// How it is mounted. Without compression by default: ours may compress, and content is the same.
+/// Mount options. They have no default compression: Buttress may compress, and the content is the
+/// same.
 const OPTIONS: &str = "subvolid=5,noatime";
 
-/// The kernel's side. It always has `no-holes`: without, Linux 6.18 was seen to lose the ends of files when it read their
-/// inodes anew.
+/// State of the kernel's side. It always has `no-holes`: without this feature, Linux 6.18 lost the
+/// ends of files when it read their inodes again.
 #[derive(Debug)]
 pub struct Twin {
-    /// Files that are held open. They are closed before the mount goes.
+    /// Files held open, which are closed before the unmount.
     held: BTreeMap<Location, File>,
     mount: Option<Mount>,
     images: Vec<PathBuf>,
     forgotten: u64,
-    // Removes the images when it goes.
+    // Folder of the images, removed on drop.
     _folder: tempfile::TempDir,
 }
 
-/// Why the kernel need not do as Buttress does, if it need not.
+/// Returns why the kernel may differ from Buttress, if it may.
 #[must_use]
 pub fn differs(model: &Model, operation: &Operation) -> Option<&'static str> {
     match operation {
@@ -73,12 +75,12 @@ pub fn differs(model: &Model, operation: &Operation) -> Option<&'static str> {
 }
 
 impl Twin {
-    /// Makes a volume like the plan's, and mounts it.
+    /// Creates a volume like the plan's, and mounts it.
     ///
     /// # Errors
-    /// What making or mounting it ends with.
+    /// The errors of mkfs and mount.
     pub fn new(plan: &Plan) -> Result<Self> {
-        // The model's, which is the usual one.
+        // The model uses the same umask.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
         let folder = scratch()?;
         let mut images = Vec::new();
@@ -116,13 +118,14 @@ impl Twin {
         Ok(())
     }
 
-    /// Closes what is held, and unmounts.
+    /// Closes held files, and unmounts.
     fn close(&mut self) -> Result<()> {
         self.held.clear();
         self.mount.take().map_or(Ok(()), Mount::close)
     }
 
-    /// How many new inodes the kernel forgot to give the property of compression.
+    /// Returns the number of new inodes that did not inherit the compression property in the
+    /// kernel.
     #[must_use]
     pub const fn forgotten(&self) -> u64 {
         self.forgotten
@@ -131,7 +134,7 @@ impl Twin {
     /// Unmounts and mounts again.
     ///
     /// # Errors
-    /// Those of umount and mount.
+    /// The errors of umount and mount.
     pub fn reopen(&mut self) -> Result<()> {
         self.close()?;
         self.open()
@@ -142,10 +145,10 @@ impl Twin {
         Ok(mount.path().to_path_buf())
     }
 
-    /// Makes a change, which the model has not seen yet; gives the file that it opened to be held.
+    /// Makes a change before the model does; returns the file that it opened to hold.
     ///
     /// # Errors
-    /// That the kernel refuses what the model says is possible, or the other way round.
+    /// The kernel and the model disagree on whether the change is possible.
     pub fn make(&self, model: &Model, operation: &Operation) -> Result<Option<File>> {
         if differs(model, operation).is_some() {
             return Ok(None);
@@ -159,11 +162,11 @@ impl Twin {
         }
     }
 
-    /// Follows a change that the model has seen: keeps the file that it opened for the inode that is `new`, and closes files
-    /// that the model does not hold any more.
+    /// Follows a change that the model has made: keeps the file that it opened for the inode that
+    /// is `new`, and closes files that the model no longer holds.
     ///
     /// # Errors
-    /// That the new inode cannot be looked at.
+    /// The new inode cannot be inspected.
     pub fn follow(&mut self, model: &Model, new: Option<Location>, opened: Option<File>) -> Result<()> {
         if let (Some(location), Some(file)) = (new, opened) {
             self.held.insert(location, file);
@@ -172,8 +175,9 @@ impl Twin {
         new.map_or(Ok(()), |new| self.mend_property(model, new))
     }
 
-    /// Gives a new inode the property of compression if the kernel forgot to pass it on. It does not know of the property of a
-    /// directory whose attributes lie in another leaf than its inode, once it has read that inode anew.
+    /// Sets the compression property on a new inode if the kernel did not pass it on. After the
+    /// kernel has read a directory inode again, it does not know the property of a directory whose
+    /// attributes are in another leaf than its inode.
     fn mend_property(&mut self, model: &Model, new: Location) -> Result<()> {
         let value = model.inode(new).and_then(|inode| inode.xattrs.get(COMPRESSION));
         let Some(value) = value else { return Ok(()) };
@@ -187,13 +191,13 @@ impl Twin {
     /// Commits.
     ///
     /// # Errors
-    /// That of syncfs(2).
+    /// The error of syncfs(2).
     pub fn commit(&self) -> Result<()> {
         Ok(rustix::fs::syncfs(File::open(self.top()?)?)?)
     }
 
-    /// Unmounts the twin, reads it with Buttress, compares it with the model and with the volume that Buttress wrote, and
-    /// mounts it again. What is held is closed.
+    /// Unmounts the twin, reads it with Buttress, compares it with the model and with the volume of
+    /// Buttress, and mounts it again. Held files are closed.
     ///
     /// # Errors
     /// The differences.
@@ -211,7 +215,7 @@ impl Twin {
     }
 }
 
-/// Ids that no other volume of this machine has while it is mounted.
+/// Returns ids that no other mounted volume of this machine has.
 fn identity(seed: u64, devices: usize) -> Identity {
     let process = u128::from(std::process::id());
     let mut ids = (0_u128..).map(|number| {

@@ -1,9 +1,9 @@
-//! A device whose requests take some time, each another: below an engine with threads they end in any order.
+//! A device whose requests take random times: under an engine with threads they end in any order.
 //!
-//! Over a device of the crash laboratory this gives what a real queue does: a write that was begun and not waited for reaches
-//! the device after the flush that should have covered it, and the laboratory may lose it. How long a request takes follows
-//! from a seed; when threads run does not, so that two runs may differ. Requests that overlap in place are for the writer to
-//! keep in order.
+//! Over a device of the crash laboratory this behaves like a real queue: a write that was started
+//! and not awaited reaches the device after the flush that should have covered it, and the
+//! laboratory may lose it. The seed determines the duration of a request, but not the scheduling of
+//! threads, so two runs may differ. The writer must keep overlapping requests in order.
 
 use buttress::Backend;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// See the module.
+/// A device with delays.
 #[derive(Debug)]
 pub struct Unsteady {
     below: Arc<dyn Backend>,
@@ -19,7 +19,7 @@ pub struct Unsteady {
 }
 
 impl Unsteady {
-    /// A device over another.
+    /// Creates a device over another one.
     #[must_use]
     pub fn over(below: Arc<dyn Backend>, seed: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -28,7 +28,7 @@ impl Unsteady {
         })
     }
 
-    /// Half of the requests take no time, some as long as many others.
+    /// Delays: half of the requests take no time, some as long as many other ones.
     fn pause(&self) {
         let drawn = self.state.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mixed = (drawn ^ drawn.wrapping_shr(30)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;

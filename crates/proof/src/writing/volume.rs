@@ -1,4 +1,4 @@
-//! Volumes in memory, made and opened with a clock and uuids that a seed gives.
+//! Volumes in memory, created and opened with a clock and uuids from a seed.
 
 use super::comparing::{kernels_view, manifest};
 use anyhow::{Context, Result, ensure};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock that moves on by a second with each look at it, and uuids that count.
+/// Environment with a clock that advances by a second at each query, and uuids that count.
 #[derive(Debug, Default)]
 pub struct Ticking {
     seconds: AtomicI64,
@@ -46,13 +46,13 @@ impl Environment for Ticking {
     }
 }
 
-/// The devices of a volume.
+/// Devices of a volume.
 pub type Backends = Vec<Arc<dyn Backend>>;
 
-/// Devices in memory of these sizes with an empty volume on them.
+/// Creates an empty volume on devices in memory of these sizes.
 ///
 /// # Errors
-/// Options that do not fit.
+/// The options do not fit.
 pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends> {
     let backends: Backends = (0_u32..)
         .zip(device_bytes)
@@ -60,7 +60,7 @@ pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends
             Arc::new(MemoryBackend::new(format!("memory-{number}"), vec![0; *bytes])) as Arc<dyn Backend>
         })
         .collect();
-    // No other volume that this machine has mounted at the moment has these ids.
+    // These ids must differ from those of all mounted volumes of this machine.
     static VOLUMES: AtomicU64 = AtomicU64::new(1);
     let volume = u128::from(VOLUMES.fetch_add(1, Ordering::Relaxed));
     let process = u128::from(std::process::id());
@@ -79,10 +79,10 @@ pub fn empty(device_bytes: &[usize], options: &mkfs::Options) -> Result<Backends
     Ok(backends)
 }
 
-/// Has mkfs.btrfs make a volume with these options on devices in memory.
+/// Creates a volume with mkfs.btrfs and these options on devices in memory.
 ///
 /// # Errors
-/// That mkfs.btrfs fails.
+/// mkfs.btrfs fails.
 pub fn made_by_progs(backends: &[Arc<dyn Backend>], options: &[&str]) -> Result<()> {
     let folder = scratch()?;
     let images = write_images(backends, folder.path())?;
@@ -104,7 +104,7 @@ pub fn made_by_progs(backends: &[Arc<dyn Backend>], options: &[&str]) -> Result<
 /// Writes devices to image files in `folder`.
 ///
 /// # Errors
-/// Those of reading and writing.
+/// The errors of reading and writing.
 pub fn write_images(backends: &[Arc<dyn Backend>], folder: &Path) -> Result<Vec<PathBuf>> {
     let mut images = Vec::new();
     for (number, backend) in backends.iter().enumerate() {
@@ -121,10 +121,10 @@ pub fn write_images(backends: &[Arc<dyn Backend>], folder: &Path) -> Result<Vec<
     Ok(images)
 }
 
-/// Bytes of a device that are copied at once, if they are not all zero.
+/// Size of a copied piece in bytes; zero pieces are skipped.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Compared at once: byte by byte it takes most of the time of a test, built as tests are.
+/// Compare whole pieces: in test builds, a comparison byte by byte takes most of the time.
 static ZEROS: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
 
 fn copy_pieces(
@@ -144,7 +144,7 @@ fn copy_pieces(
     Ok(())
 }
 
-/// The devices, read and written by the threads that ask.
+/// Returns the devices, with reads and writes on the calling threads.
 #[must_use]
 pub fn devices(backends: &[Arc<dyn Backend>]) -> Vec<Device> {
     backends
@@ -153,14 +153,14 @@ pub fn devices(backends: &[Arc<dyn Backend>]) -> Vec<Device> {
         .collect()
 }
 
-/// How often, and after which pause, opening an image is tried again.
+/// Number of retries of opening an image; the next constant is the pause between them.
 const OPEN_RETRIES: u32 = 50;
 const OPEN_PAUSE: Duration = Duration::from_millis(100);
 
-/// The devices on these images.
+/// Opens the devices on these images.
 ///
 /// # Errors
-/// That one cannot be opened, or locked.
+/// An image cannot be opened, or locked.
 pub fn open_images(images: &[PathBuf], write: bool) -> Result<Vec<Device>> {
     let options = DeviceOptions {
         write,
@@ -169,8 +169,8 @@ pub fn open_images(images: &[PathBuf], write: bool) -> Result<Vec<Device>> {
     images.iter().map(|image| open_image(image, &options)).collect()
 }
 
-/// Opens an image. A command that another case starts at this moment may hold the lock of one that was just closed, until
-/// its program begins: then it is tried again.
+/// Opens an image, and retries while it is locked. A child process of another case may inherit the
+/// lock of a closed image until its `exec`.
 fn open_image(image: &Path, options: &DeviceOptions) -> Result<Device> {
     for _ in 0..OPEN_RETRIES {
         if let Ok(device) = Device::open(image, options) {
@@ -184,26 +184,27 @@ fn open_image(image: &Path, options: &DeviceOptions) -> Result<Device> {
 /// Opens a volume for reading, and checks it.
 ///
 /// # Errors
-/// What the check found, all of it.
+/// All findings of the check.
 pub fn open_checked(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     let (filesystem, report) = open_and_check(backends)?;
     ensure!(report.is_clean(), "{report:#?}");
     Ok(filesystem)
 }
 
-/// Whether a crash left nothing that every btrfs has to live with: a torn superblock keeps the kernel and `btrfs check` from
-/// looking at the rest, and of the write hole the check says that it is an error.
+/// Returns whether a crash left a state that btrfs-progs and the kernel accept. A torn superblock
+/// prevents them from reading the volume, and `btrfs check` reports the write hole as an error.
 ///
 /// # Errors
-/// That the volume cannot be read.
+/// The volume is unreadable.
 pub fn is_clean(backends: &[Arc<dyn Backend>]) -> Result<bool> {
     Ok(open_and_check(backends)?.1.is_clean())
 }
 
-/// As [`open_checked`], after a crash: of each device's superblocks one may be torn, which the next commit mends.
+/// Opens and checks like [`open_checked`] after a crash: one superblock per device may be torn,
+/// which the next commit repairs.
 ///
 /// # Errors
-/// What else the check found.
+/// Any other finding of the check.
 pub fn open_after_crash(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     let (filesystem, report) = open_and_check(backends)?;
     let is_torn = |finding: &Finding| matches!(finding, Finding::SuperblockDamaged { .. });
@@ -220,10 +221,10 @@ pub fn open_after_crash(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     Ok(filesystem)
 }
 
-/// As [`open_checked`], later in the life of a volume that saw a crash: only the write hole may be left of it.
+/// Opens and checks like [`open_checked`] some time after a crash: only the write hole may remain.
 ///
 /// # Errors
-/// What else the check found.
+/// Any other finding of the check.
 pub fn open_checked_but_for_holes(backends: &[Arc<dyn Backend>]) -> Result<Filesystem> {
     let (filesystem, report) = open_and_check(backends)?;
     let only_holes = report
@@ -234,7 +235,8 @@ pub fn open_checked_but_for_holes(backends: &[Arc<dyn Backend>]) -> Result<Files
     Ok(filesystem)
 }
 
-/// Parity that a crash left unfit for its row. The copy that is read first is good.
+/// Returns whether a finding is parity that a crash left inconsistent with its row. The first copy
+/// read is good.
 fn is_write_hole(filesystem: &Filesystem, finding: &Finding) -> bool {
     let Finding::DataCopyDamaged { logical, copy, .. } = finding else {
         return false;
@@ -256,11 +258,12 @@ fn open_and_check(backends: &[Arc<dyn Backend>]) -> Result<(Filesystem, Report)>
     Ok((filesystem, report))
 }
 
-/// Has `btrfs check` look at devices as a crash left them, and the kernel mount them, read-only and then for writing, after
-/// which the check finds nothing either. What the kernel shows must be what Buttress reads.
+/// Checks devices after a crash with `btrfs check`, and mounts them with the kernel, read-only and
+/// then for writing. Then the check must find nothing, either. The kernel's view must equal
+/// Buttress's.
 ///
 /// # Errors
-/// What the check finds, what differs.
+/// The findings of the check, or the differences.
 pub fn expect_kernel_agrees(backends: &[Arc<dyn Backend>]) -> Result<()> {
     let folder = scratch()?;
     let images = write_images(backends, folder.path())?;
@@ -281,15 +284,15 @@ pub fn expect_kernel_agrees(backends: &[Arc<dyn Backend>]) -> Result<()> {
 /// Opens a volume for writing.
 ///
 /// # Errors
-/// That it cannot be opened, or is not written.
+/// The volume cannot be opened, or not for writing.
 pub fn open_for_writing(backends: &[Arc<dyn Backend>]) -> Result<WritableFilesystem> {
     write_to(OpenOptions::new(devices(backends)).open()?)
 }
 
-/// As [`open_for_writing`], keeping no more than `cache` of the trees in memory.
+/// Opens a volume for writing like [`open_for_writing`], with a cache of `cache` bytes for trees.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`open_for_writing`].
 pub fn open_for_writing_with_cache(
     backends: &[Arc<dyn Backend>],
     cache: ByteCount,

@@ -1,8 +1,9 @@
 //! Random operations of every kind from a seed.
 //!
-//! A workload knows the directories and subvolumes that it made and tries names out of a small set, so that names are
-//! met again: what cannot be done (no such name, exists already, not empty) is an answer like another. Anything but the
-//! caller's own errors is a failure. Some inodes are held open for a while, also after their last name went.
+//! A workload knows the directories and subvolumes that it created, and draws names from a small
+//! set, so that names repeat. An impossible operation (no such name, exists already, not empty) is
+//! an ordinary answer. Any error other than the caller's own is a failure. Some inodes are held
+//! open for a while, even after the removal of their last name.
 
 use anyhow::{Context, Result};
 use buttress::unstable::format::ErrorKind;
@@ -22,19 +23,19 @@ pub struct Workload {
     directories: Vec<Location>,
     subvolumes: Vec<SubvolumeId>,
     names: u64,
-    /// Entries that were there when the workload began.
+    /// Entries that existed when the workload began.
     present: Vec<(Location, Vec<u8>)>,
     held: Vec<OpenInode>,
 }
 
-/// Directories of a volume that a workload gets to know at first.
+/// Largest number of existing directories that a workload uses.
 const KNOWN_MAX: usize = 200;
 
-/// Inodes that are held open at once.
+/// Largest number of inodes held open at once.
 const HELD_MAX: usize = 8;
 
 impl Workload {
-    /// A workload on a volume of which it knows the top level only.
+    /// Creates a workload that knows only the top level.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -47,11 +48,11 @@ impl Workload {
         }
     }
 
-    /// A workload on a volume that holds something: it knows its subvolumes, and directories of each. Names that are there
-    /// are tried as well as its own.
+    /// Creates a workload on a volume with content: it knows the volume's subvolumes, and
+    /// directories of each. It uses existing names as well as its own ones.
     ///
     /// # Errors
-    /// That the volume cannot be read.
+    /// The volume is unreadable.
     pub fn on(filesystem: &WritableFilesystem, seed: u64) -> Result<Self> {
         let mut workload = Self::new(seed);
         let view = filesystem.view();
@@ -92,10 +93,11 @@ impl Workload {
         some(&mut self.random, &self.subvolumes).unwrap_or(SubvolumeId::TOP_LEVEL)
     }
 
-    /// Does one operation. What it could not do is an answer; true when it did something.
+    /// Makes one operation. Returns true if it changed anything; an impossible operation is no
+    /// error.
     ///
     /// # Errors
-    /// Everything that is not the caller's fault.
+    /// Every error that the caller did not cause.
     pub fn step(&mut self, filesystem: &WritableFilesystem) -> Result<bool> {
         match self.attempt(filesystem) {
             Ok(()) => Ok(true),
@@ -186,7 +188,7 @@ impl Workload {
         }
     }
 
-    /// Owner and times, of each some.
+    /// Draws owners and times, each of them sometimes.
     fn attributes(&mut self) -> AttributeChanges {
         let mut time = || {
             let seconds = i64::try_from(self.random.below(1 << 33)).unwrap_or(0) - (1 << 32);
@@ -263,14 +265,15 @@ impl Workload {
             }
             _ => {
                 let id = self.subvolume();
-                // Where the top level is, nearly everything would be refused.
+                // If the top level were read-only, nearly everything would be refused.
                 let read_only = id != SubvolumeId::TOP_LEVEL && self.random.one_in(3);
                 filesystem.set_read_only(id, read_only, ReceivedUuid::Clear)
             }
         }
     }
 
-    /// Holds an inode open: one that has the name, whose name may then go, or a new one without any.
+    /// Holds an inode open: the one with the name, whose name may then be removed, or a new one
+    /// without a name.
     fn hold(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -293,7 +296,7 @@ impl Workload {
         filesystem.unlink(directory, name)
     }
 
-    /// Lets go of an inode that is held, after giving it a name or not.
+    /// Releases a held inode, sometimes after giving it a name.
     fn let_go(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -311,7 +314,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Changes the content of a file, if the name is one.
+    /// Changes the content of a file, if the name refers to one.
     fn change_content(
         &mut self,
         filesystem: &WritableFilesystem,
@@ -365,7 +368,7 @@ impl Workload {
         }
     }
 
-    /// A directory and a name in it that may be there or not.
+    /// Draws a directory and a name in it, which may exist or not.
     fn place(&mut self) -> (Location, Vec<u8>) {
         if !self.present.is_empty() && self.random.one_in(3) {
             let number = self.random.below(self.present.len() as u64);

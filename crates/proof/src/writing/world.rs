@@ -1,4 +1,4 @@
-//! A volume in memory with its model and a clock, and, where a plan asks for it, the kernel's twin of it.
+//! A volume in memory with its model and a clock and, if the plan has one, the kernel's twin of it.
 
 use super::account::Account;
 use super::comparing::{expect_kernel_sees, expect_model, expect_nothing_found, open};
@@ -22,16 +22,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// Changes that a failure tells of.
+/// Number of changes in a failure's message.
 const RECENT_MAX: usize = 12;
 
-/// After so many changes comes a series that fills an item with names, in turn of one hash and of one inode.
+/// Number of changes between series that fill an item with names, alternately of one hash and of
+/// one inode.
 const SERIES_EVERY: u64 = 600;
 
-/// The second at which volumes are made; each change is a second later.
+/// Second at which volumes are created; each change is a second later.
 const BEGIN: i64 = 1_000_000;
 
-/// A clock that a test moves.
+/// Environment with a clock that the test sets.
 #[derive(Debug)]
 struct Clock {
     seconds: AtomicI64,
@@ -48,44 +49,48 @@ impl Environment for Clock {
 
     fn new_uuid(&self) -> uuid::Uuid {
         let number = self.uuids.fetch_add(1, Ordering::Relaxed);
-        // No other process that makes the same changes has a volume with this id mounted.
+        // The id must differ from those of other processes that make the same changes and mount.
         let process = u128::from(std::process::id());
         uuid::Uuid::from_u128(0xfeed << 112 | process << 64 | u128::from(number))
     }
 }
 
-/// What a run is like.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Seed of all changes.
     pub seed: u64,
-    /// How many changes there are.
+    /// Number of changes.
     pub operations: u64,
-    /// There is a commit after this many changes, on average.
+    /// Average number of changes between commits.
     pub commit_every: u64,
-    /// After so many commits `btrfs check` and the kernel look at the volume, too. `None`: never.
+    /// Number of commits after which `btrfs check` and the kernel also verify the volume. `None`:
+    /// never.
     pub kernel_every: Option<u64>,
-    /// Whether the kernel makes the same changes on a volume of its own, which is compared as often. It needs root.
+    /// True if the kernel makes the same changes on a twin volume, which is compared as often.
+    /// Needs root.
     pub twin: bool,
-    /// How the volume is made.
+    /// Options of mkfs.
     pub mkfs: mkfs::Options,
-    /// Makes it with mkfs.btrfs and these options instead: for what Buttress makes no volumes with, but writes.
+    /// Options of mkfs.btrfs, which then creates the volume: for features that Buttress writes but
+    /// mkfs lacks.
     pub progs: &'static [&'static str],
-    /// So many files, each of which fills a leaf, are made before the first change: trees are deep then.
+    /// Number of files created before the first change, each filling a leaf, so that trees are
+    /// deep.
     pub planted: u64,
-    /// Sizes of the devices.
+    /// Sizes of the devices in bytes.
     pub devices: Vec<u64>,
-    /// How content is written.
+    /// Options for writing content.
     pub data: DataOptions,
-    /// How much of trees is kept in memory.
+    /// Cache size for trees.
     pub cache: ByteCount,
 }
 
-/// A cache that keeps all trees of these volumes.
+/// Cache size that holds all trees of these volumes.
 const LARGE_CACHE: ByteCount = ByteCount::new(256 << 20);
 
 impl Plan {
-    /// A volume on one device of 512 MiB, as mkfs makes it.
+    /// Returns the plan of a volume on one device of 512 MiB, with the defaults of mkfs.
     #[must_use]
     pub fn new(seed: u64, operations: u64) -> Self {
         Self {
@@ -104,29 +109,29 @@ impl Plan {
     }
 }
 
-/// A volume, its model, its clock.
+/// A volume with its model and clock.
 pub struct World {
     backends: Vec<Arc<dyn Backend>>,
     filesystem: WritableFilesystem,
-    /// What the volume must hold now.
+    /// Expected content of the volume.
     pub model: Model,
     clock: Arc<Clock>,
     data: DataOptions,
     cache: ByteCount,
     random: Random,
-    /// Changes of a series that was begun.
+    /// Remaining changes of the current series.
     waiting: VecDeque<Operation>,
     /// Inodes that are held open.
     held: BTreeMap<Location, OpenInode>,
     twin: Option<Twin>,
-    /// The last changes, for a failure's message.
+    /// Last changes, for a failure's message.
     recent: VecDeque<Operation>,
     done: u64,
-    /// How many series there were.
+    /// Number of series so far.
     series: u64,
-    /// How many commits there were.
+    /// Number of commits so far.
     pub commits: u64,
-    /// What the run met.
+    /// Counts of the run's events.
     pub account: Account,
 }
 
@@ -158,7 +163,7 @@ fn writable(
 }
 
 impl World {
-    /// Makes a volume on devices in memory.
+    /// Creates a volume on devices in memory.
     pub fn new(plan: &Plan) -> Result<Self> {
         let backends: Vec<Arc<dyn Backend>> = plan
             .devices
@@ -172,7 +177,7 @@ impl World {
         Self::on(plan, backends)
     }
 
-    /// Makes a volume on these devices.
+    /// Creates a volume on these devices.
     pub fn on(plan: &Plan, backends: Vec<Arc<dyn Backend>>) -> Result<Self> {
         let clock = Arc::new(Clock {
             seconds: AtomicI64::new(BEGIN),
@@ -192,7 +197,7 @@ impl World {
         }
         let filesystem = writable(&backends, &clock, plan.data, plan.cache)?;
         if !plan.progs.is_empty() {
-            // mkfs.btrfs has a clock of its own.
+            // mkfs.btrfs uses its own clock, so set the time.
             let made = AttributeChanges {
                 modified: Some(clock.now()),
                 ..AttributeChanges::default()
@@ -229,13 +234,13 @@ impl World {
         })
     }
 
-    /// The volume that is written.
+    /// Returns the volume under change.
     #[must_use]
     pub const fn filesystem(&self) -> &WritableFilesystem {
         &self.filesystem
     }
 
-    /// The devices.
+    /// Returns the devices.
     #[must_use]
     pub fn backends(&self) -> &[Arc<dyn Backend>] {
         &self.backends
@@ -247,7 +252,7 @@ impl World {
         self.change(operation).map(drop)
     }
 
-    /// Makes files that fill a leaf each, on all sides.
+    /// Creates files that fill a leaf each, on all sides.
     fn plant(&mut self, files: u64) -> Result<()> {
         let top = Location::root_of(SubvolumeId::TOP_LEVEL);
         let value = vec![b'd'; usize::try_from(self.model.node_bytes)? * 3 / 4];
@@ -260,7 +265,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes a change on all sides. Gives the inode that is new.
+    /// Makes a change on all sides. Returns the new inode.
     fn change(&mut self, operation: Operation) -> Result<Option<Location>> {
         let now = self.clock.seconds.fetch_add(1, Ordering::Relaxed) + 1;
         if self.recent.len() >= RECENT_MAX {
@@ -290,7 +295,7 @@ impl World {
         Ok(new)
     }
 
-    /// The next change: of a series that was begun, or one that is drawn.
+    /// Returns the next change: of the current series, or a drawn one.
     fn next(&mut self) -> Operation {
         loop {
             let operation = self.waiting.pop_front();
@@ -318,7 +323,7 @@ impl World {
         format!("change {}, after{}", self.done, lines.concat())
     }
 
-    /// Commits, opens the volume anew, checks it and compares it with the model.
+    /// Commits, opens the volume again, checks it and compares it with the model.
     pub fn commit(&mut self) -> Result<()> {
         self.filesystem.commit().with_context(|| self.told())?;
         if let Some(twin) = &self.twin {
@@ -330,21 +335,21 @@ impl World {
         self.compare().with_context(|| self.told())
     }
 
-    /// Compares what lies on the devices with the model.
+    /// Compares the content of the devices with the model.
     pub fn compare(&self) -> Result<()> {
         let filesystem = open(&self.backends)?;
         expect_nothing_found(&filesystem)?;
         expect_model("the volume", &self.model, &filesystem)
     }
 
-    /// Compares the live view with the model, nothing committed.
+    /// Compares the live view with the model, without a commit.
     pub fn compare_live(&self) -> Result<()> {
         self.filesystem.write_back()?;
         expect_model("the live view", &self.model, &self.filesystem.view()).with_context(|| self.told())
     }
 
-    /// Drops the writer with all that it holds, and opens the volume for writing again. What was not committed is gone, and
-    /// so are inodes without names.
+    /// Drops the writer with everything that it holds, and opens the volume for writing again.
+    /// Uncommitted changes are lost, and inodes without names are removed.
     pub fn reopen(self) -> Result<Self> {
         let Self {
             backends,
@@ -381,8 +386,9 @@ impl World {
         write_images(&self.backends, folder)
     }
 
-    /// Has `btrfs check` and the kernel look at the volume, and compares it with its twin. All that is held is let go before,
-    /// and the copies in snapshots of what was held are removed: of these the check says that there are errors, but none.
+    /// Verifies the volume with `btrfs check` and the kernel, and compares it with its twin. First
+    /// releases all held inodes, and removes their copies in snapshots, because `btrfs check`
+    /// wrongly reports errors for these.
     pub fn compare_kernel(self) -> Result<Self> {
         let mut world = self.reopen()?;
         world.commit()?;

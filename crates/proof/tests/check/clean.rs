@@ -1,4 +1,4 @@
-//! Volumes of the kernel in which nothing is wrong.
+//! Undamaged volumes of the kernel.
 
 use crate::{case, expect_clean};
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use buttress_oracle::volumes::{Fill, Specification, format, make};
 use buttress_proof::harness::Case;
 use std::process::Command;
 
-/// Makes a volume, ages it, and checks it after each mount.
+/// Creates a volume, ages it, and checks it after each mount.
 fn aged(specification: &Specification, seed: u64) -> Result<()> {
     let volume = make(specification)?;
     expect_clean(&volume.images).context("fresh")?;
@@ -23,7 +23,7 @@ fn aged(specification: &Specification, seed: u64) -> Result<()> {
     expect_clean(&volume.images).context("after a history")?;
     let mount = Mount::new(&volume.images, specification.mount)?;
     let below = mount.path().join("history");
-    // Some of the snapshots go; what they shared with others stays.
+    // Some of the snapshots are deleted; extents that they shared with other ones stay.
     for (number, snapshot) in history.snapshots.iter().enumerate() {
         if number % 2 == 0 {
             let name = snapshot.file_name().context("a name")?;
@@ -49,7 +49,8 @@ fn balanced() -> Result<()> {
     Ok(())
 }
 
-/// Many snapshots of one subvolume, each changed a little: trees that share nearly everything.
+/// Creates many snapshots of one subvolume, each slightly changed: the trees share nearly
+/// everything.
 fn many_snapshots() -> Result<()> {
     let specification = Specification {
         node_kib: 4,
@@ -72,7 +73,8 @@ fn many_snapshots() -> Result<()> {
     Ok(())
 }
 
-/// A file in very many extents, one in two of which has no checksums, on a volume whose holes are items.
+/// Creates a file of very many extents, half of them without checksums, on a volume with hole
+/// items.
 fn fragments() -> Result<()> {
     let specification = Specification {
         node_kib: 4,

@@ -1,6 +1,8 @@
-//! Who finds what: every plant, looked at by us and by `btrfs check`, two versions of it in both modes.
+//! Comparison of findings: every kind of planted damage, checked by Buttress and by two versions of
+//! `btrfs check` in both modes.
 //!
-//! The table is `docs/check-comparison.md`; this fails when it is not what comes out. `BUTTRESS_BLESS=1` writes it anew.
+//! The table is `docs/check-comparison.md`; the test fails if the result differs.
+//! `BUTTRESS_BLESS=1` rewrites the table.
 
 use crate::damage::images;
 use crate::open;
@@ -16,7 +18,7 @@ use buttress_proof::harness::{Case, Outcome};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// The versions that the table is of: the distribution's, and the newer one.
+/// Versions in the table: the distribution's, and a newer one.
 const VERSIONS: [&str; 2] = ["6.2", "6.14"];
 
 const HEAD: &str = "\
@@ -31,7 +33,7 @@ dash if they report nothing. Codes in brackets are notes: Buttress regards these
 
 ";
 
-/// One row, without the plant's own columns.
+/// Builds a row, without the plant's own columns.
 fn look_at(plant: &Plant, judges: &[Judge]) -> Result<(String, Vec<&'static str>)> {
     let editor = plant.make();
     let folder = scratch()?;
@@ -43,7 +45,7 @@ fn look_at(plant: &Plant, judges: &[Judge]) -> Result<(String, Vec<&'static str>
     let progress = Progress::new();
     let report = match open(&images) {
         Ok(filesystem) => check(&filesystem, &options, &progress)?,
-        // One device of several is missing: an image that is not there cannot be opened as one that is.
+        // One device of several is missing: its image cannot be opened.
         Err(_) => check(&editor.open(), &options, &progress)?,
     };
     let found: Vec<String> = report.counts.keys().map(|code| format!("`{code}`")).collect();

@@ -1,7 +1,9 @@
-//! Volumes that the kernel works on, as a crash would leave them, in every way that the suite knows: none of it is damage.
+//! Volumes in use by the kernel, in the state after a crash, for every kind of activity of the
+//! suite: none of it is damage.
 //!
-//! Where ours finds something and `btrfs check` does not, that is a false alarm. What a state is for is looked for among
-//! the notes where copies can be made at leisure; of what runs beside the copies, it is only told how often it was met.
+//! A finding of Buttress without one of `btrfs check` is a false alarm. If copies can be made at
+//! any time, the notes must contain the expected state. For activity concurrent with the copies,
+//! the test only reports how often it met the state.
 
 use crate::case;
 use crate::live::{Live, expect_no_false_alarm};
@@ -16,7 +18,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A kind of volume, and how it is mounted.
+/// Name of a kind of volume, its mount options and its specification.
 type Kind = (&'static str, &'static str, Specification);
 
 fn empty() -> Specification {
@@ -27,7 +29,7 @@ fn empty() -> Specification {
     }
 }
 
-/// What the shape of a log depends on.
+/// Returns the kinds of volumes that affect the form of a log.
 fn kinds() -> Vec<Kind> {
     let with = |features| Specification { features, ..empty() };
     let profile = |data, metadata, devices| Specification {
@@ -97,7 +99,7 @@ fn sync_directory(path: &Path) -> Result<()> {
     Ok(File::open(path)?.sync_all()?)
 }
 
-/// Files of all kinds in a commit, then changed and logged one by one.
+/// Commits files of all kinds, then changes and logs them one by one.
 fn logs(live: &Live) -> Result<()> {
     use rustix::fs::FallocateFlags as Flags;
     let top = live.top();
@@ -114,7 +116,7 @@ fn logs(live: &Live) -> Result<()> {
     let prepared = write(&top.join("prepared"), 1, 10)?;
     allocate(&prepared, 0, 4 << 20, Flags::empty())?;
     live.commit()?;
-    // New content, appended content, content over what was there, into preallocated extents, with a hole.
+    // Write new content, append, overwrite, write into preallocated extents, punch a hole.
     write(&top.join("new"), 8, 300_000)?.sync_all()?;
     require(live, "pending-log")?;
     let file = File::options().append(true).open(below.join("file-20"))?;
@@ -129,7 +131,7 @@ fn logs(live: &Live) -> Result<()> {
     allocate(&punched, 8192, 16384, Flags::PUNCH_HOLE | Flags::KEEP_SIZE)?;
     punched.sync_all()?;
     require(live, "pending-log")?;
-    // Names: new, moved, over another, several, gone.
+    // Create, move, replace, link and remove names.
     fs::rename(below.join("file-1"), top.join("moved"))?;
     fs::rename(below.join("file-2"), below.join("file-3"))?;
     for number in 0..40 {
@@ -142,7 +144,7 @@ fn logs(live: &Live) -> Result<()> {
     sync_directory(&below)?;
     sync_directory(top)?;
     live.look()?;
-    // Shortened, cloned, in a snapshot of its own.
+    // Truncate, clone, and take a snapshot.
     let short = File::options().write(true).open(below.join("file-6"))?;
     short.set_len(5000)?;
     short.sync_all()?;
@@ -158,7 +160,7 @@ fn logs(live: &Live) -> Result<()> {
     live.commit()?;
     write(&top.join("subvolume/file"), 6, 90_000)?.sync_all()?;
     write(&top.join("another"), 6, 90_000)?.sync_all()?;
-    // Dirty data beside what is logged.
+    // Leave dirty data beside the logged files.
     write(&top.join("unlogged"), 4, 6 << 20)?;
     live.look()?;
     Ok(())
@@ -184,7 +186,7 @@ fn small_nodes() -> Specification {
     }
 }
 
-/// A file in so many extents that its deletion takes several transactions.
+/// Creates a file of so many extents that its deletion takes several transactions.
 fn fragments(path: &Path, count: u64) -> Result<File> {
     let file = File::create(path)?;
     for number in 0..count {
@@ -223,7 +225,7 @@ fn orphans_held_open() -> Result<()> {
     drop((file, directory, nameless));
     live.commit()?;
     live.look()?;
-    // The big one goes while copies are made.
+    // The large file is deleted during the copies.
     let dropping = std::thread::spawn(move || drop(named));
     for _ in 0..6 {
         live.commit()?;
@@ -235,7 +237,7 @@ fn orphans_held_open() -> Result<()> {
     live.close()
 }
 
-/// Many small files, of which snapshots share a part.
+/// Creates many small files, some of them shared with snapshots.
 fn tree_with_snapshots(live: &Live, files: usize) -> Result<()> {
     let top = live.top();
     let big = top.join("big");
@@ -275,7 +277,7 @@ fn subvolumes_dropped(features: &'static [&'static str]) -> Result<()> {
     live.close()
 }
 
-/// Ends when it is dropped.
+/// A child process that is killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -291,7 +293,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -303,7 +305,7 @@ fn btrfs(words: &[&str], path: &Path) -> Command {
     command
 }
 
-/// Copies while a balance moves everything, and while it pauses.
+/// Copies the devices while a balance moves everything, and while it pauses.
 fn balance(options: &str, specification: &Specification) -> Result<()> {
     let live = live(options, specification)?;
     tree_with_snapshots(&live, 4000)?;
@@ -330,14 +332,14 @@ fn balance(options: &str, specification: &Specification) -> Result<()> {
     live.close()
 }
 
-/// Copies while quotas are turned on and counted.
+/// Copies the devices while quotas are enabled and counted.
 fn quota_rescan() -> Result<()> {
     let live = live("", &small_nodes())?;
     tree_with_snapshots(&live, 6000)?;
     run(&mut btrfs(&["quota", "enable"], live.top()))?;
     let mut met = BTreeSet::new();
     for _ in 0..6 {
-        // One that is running already says so.
+        // If a rescan is running already, this fails.
         let _ = btrfs(&["quota", "rescan"], live.top()).output()?;
         live.commit()?;
         met.extend(notes(&live)?);
@@ -346,7 +348,7 @@ fn quota_rescan() -> Result<()> {
     live.close()
 }
 
-/// A send that has begun, and nobody reads.
+/// Copies the devices during a send without a reader.
 fn send_in_progress() -> Result<()> {
     let live = live("", &small_nodes())?;
     tree_with_snapshots(&live, 3000)?;
@@ -374,7 +376,7 @@ fn metadata_uuid() -> Result<()> {
     live.close()
 }
 
-/// A seed with a device added to it.
+/// Creates a seed device with a device added to it.
 fn sprout() -> Result<()> {
     let (folder, images) = format(&empty())?;
     let seed = Live::mount(folder, images, "")?;
@@ -403,7 +405,7 @@ fn sprout() -> Result<()> {
     Ok(())
 }
 
-/// From one form of the free space cache to the other.
+/// Converts between both forms of the free space cache.
 fn free_space_converted() -> Result<()> {
     let specification = Specification {
         features: &["^free-space-tree"],
@@ -421,7 +423,7 @@ fn free_space_converted() -> Result<()> {
     live.close()
 }
 
-/// One device takes another's place, and one is taken out.
+/// Replaces a device, and removes one.
 fn devices_changed() -> Result<()> {
     let specification = Specification {
         data: "raid1",
@@ -439,7 +441,7 @@ fn devices_changed() -> Result<()> {
     let mut copies = 0;
     while !running.is_over()? && copies < 6 {
         match live.look() {
-            // Its superblocks are wiped at the end.
+            // The superblocks of the removed device are wiped at the end.
             Err(_) if running.is_over()? => {}
             other => drop(other?),
         }

@@ -1,8 +1,10 @@
-//! Random damage behind right checksums, checked by both: what `btrfs check` reports, ours reports.
+//! Random damage with corrected checksums, checked by both programs: Buttress must report
+//! everything that `btrfs check` reports.
 //!
-//! A seed changes one to three bytes in items, keys or headers of a seed volume, in all copies, and mends the
-//! checksums. Where `btrfs check` finds an error, or crashes, ours must not call the volume clean. Ours finds more: the
-//! cases are counted, and told by their codes.
+//! A seed changes one to three bytes in items, keys or headers of a seed volume, in all copies, and
+//! corrects the checksums. If `btrfs check` finds an error, or crashes, Buttress must not report
+//! the volume as clean. Buttress has further findings: these cases are counted, and reported by
+//! their codes.
 
 use crate::{case, open, text};
 use anyhow::{Context, Result, ensure};
@@ -20,10 +22,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Damaged volumes of the ordinary suite.
+/// Number of damaged volumes in the ordinary suite.
 const DAMAGES: u64 = 300;
 
-/// Trees that damage goes to.
+/// Trees to damage.
 const TREES: [u64; 9] = [1, 2, 3, 4, 5, 7, 9, 10, 8];
 
 /// Changes a few bytes of one item.
@@ -66,7 +68,7 @@ pub fn images(editor: &Editor, folder: &tempfile::TempDir) -> Result<Vec<PathBuf
     Ok(images)
 }
 
-/// What both say of one damaged volume.
+/// Compares both programs' findings on one damaged volume.
 fn compare(seed: u64, sums: &mut BTreeMap<String, u64>) -> Result<()> {
     let mut random = Random::new(seed ^ 0xda3a_9e00);
     let aims = seeds::volumes()

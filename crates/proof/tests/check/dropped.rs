@@ -15,9 +15,9 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing};
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
-/// Extents of the file: so many that its tree has several levels.
+/// Number of extents of the file, so many that its tree has several levels.
 const EXTENTS: u64 = 6000;
-/// How often dropping is begun and stopped. Each time it frees a block or so.
+/// Number of interrupted drops. Each of them frees about one block.
 const DROPS: u32 = 60;
 
 /// Overwrites a tree block in all its copies.
@@ -31,8 +31,8 @@ fn overwrite(backends: &Backends, filesystem: &Filesystem, logical: buttress::Lo
     Ok(())
 }
 
-/// Drops half of a file without checksums. The leaf of its inode is gone and overwritten; leaves with its extents
-/// remain.
+/// Drops half of a file without checksums. The leaf of its inode is freed and overwritten; leaves
+/// with its extents remain.
 fn a_file_without_checksums_is_half_gone() -> Result<Outcome> {
     let options = mkfs::Options {
         node_bytes: Some(4096),

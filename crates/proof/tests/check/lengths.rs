@@ -1,4 +1,5 @@
-//! Files of every compression whose extents the kernel cut, overwrote, cloned in part and truncated: their lengths are no alarm.
+//! Files of every compression whose extents the kernel cut, overwrote, cloned in part and
+//! truncated: the check must not report their lengths.
 
 use crate::{case, expect_clean};
 use anyhow::Result;
@@ -12,13 +13,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Bytes that compress, and differ from place to place.
+/// Returns compressible bytes that differ between offsets.
 fn content(bytes: usize) -> Vec<u8> {
     let text = (0..).flat_map(|number: u32| format!("{number} {number} {number}\n").into_bytes());
     text.take(bytes).collect()
 }
 
-/// Bytes that do not compress.
+/// Returns incompressible bytes.
 fn noise(bytes: usize) -> Vec<u8> {
     let step = |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     let states = std::iter::successors(Some(7_u64), step);
@@ -37,11 +38,11 @@ fn write(path: &Path, bytes: &[u8]) -> Result<File> {
     Ok(file)
 }
 
-/// Changes the extents of files after they were written, each extent in another way.
+/// Changes the extents of written files, each extent in another way.
 fn change_extents(top: &Path) -> Result<()> {
     for (name, bytes) in [("text", content(1 << 20)), ("noise", noise(1 << 20))] {
         let file = write(&top.join(name), &bytes)?;
-        // Bookends: an overwrite in the middle, at the start and at the end of extents.
+        // Bookend extents: overwrites in the middle, at the start and at the end of extents.
         for offset in [4096, 131_072, 262_144 + 126_976, 400_000] {
             file.write_all_at(&content(4096), offset)?;
             file.sync_all()?;
@@ -52,7 +53,7 @@ fn change_extents(top: &Path) -> Result<()> {
             524_288 + 8192,
             20_480,
         )?;
-        // Cut in the middle of an extent, in the middle of a sector, and made longer again.
+        // Truncate in the middle of an extent and of a sector, and grow again.
         file.set_len(700_001)?;
         file.sync_all()?;
         file.set_len(900_000)?;

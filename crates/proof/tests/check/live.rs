@@ -1,7 +1,8 @@
-//! A volume of the kernel that is mounted, and copies of its devices as a crash would leave them.
+//! A mounted volume of the kernel, and copies of its devices as a crash would leave them.
 //!
-//! Nothing that the last commit needs is overwritten before the next one, so a copy is one of a moment when no superblock
-//! changed while it was made: then it has that commit, the log that its superblock names, and any part of what came after.
+//! A commit overwrites nothing that the previous one needs. A copy therefore represents a single
+//! moment if no superblock changed during the copying: it has that commit, the log that its
+//! superblock names, and any part of the later writes.
 
 use crate::open;
 use crate::theirs::{Verdict, newest_judges};
@@ -16,11 +17,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How often a copy is made anew because a superblock changed meanwhile.
+/// Largest number of attempts of a copy during which a superblock changes.
 const ATTEMPTS: u32 = 60;
 const SUPERBLOCK: u64 = 65_536;
 
-/// A volume that is mounted.
+/// A mounted volume.
 pub struct Live {
     pub folder: tempfile::TempDir,
     pub images: Vec<PathBuf>,
@@ -28,7 +29,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Mounts a volume with a commit every five minutes at most.
+    /// Mounts a volume with a commit at least every five minutes.
     pub fn mount(folder: tempfile::TempDir, images: Vec<PathBuf>, options: &str) -> Result<Self> {
         let comma = if options.is_empty() { "" } else { "," };
         let mount = Mount::new(&images, &format!("commit=300{comma}{options}"))?;
@@ -60,7 +61,7 @@ impl Live {
         self.images.iter().map(read).collect()
     }
 
-    /// The devices as they are at a moment, under a name: copies of several moments can wait to be looked at.
+    /// Copies the devices under a name, so that copies of several moments can be checked later.
     pub fn copy(&self, name: &str) -> Result<Vec<PathBuf>> {
         for _ in 0..ATTEMPTS {
             let before = self.superblocks()?;
@@ -78,13 +79,13 @@ impl Live {
         bail!("superblocks changed during each of {ATTEMPTS} copies");
     }
 
-    /// Copies the devices, and looks at the copy.
+    /// Copies the devices, and checks the copy.
     pub fn look(&self) -> Result<Report> {
         expect_no_false_alarm(&self.copy("copy")?)
     }
 }
 
-/// Checks a volume that a crash left: nothing may be found where `btrfs check` is silent.
+/// Checks a volume after a crash: it must have no finding if `btrfs check` reports nothing.
 pub fn expect_no_false_alarm(images: &[PathBuf]) -> Result<Report> {
     let options = Options {
         data_checksums: true,

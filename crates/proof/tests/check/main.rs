@@ -1,13 +1,13 @@
-//! The check against the kernel's volumes and against `btrfs check`.
+//! The check, compared with the kernel's volumes and with `btrfs check`.
 //!
-//! - [`clean`]: volumes of every profile, checksum, block size and feature, aged by seeded histories, snapshots,
-//!   deletions and balances: nothing is found;
-//! - [`states`]: what a running kernel leaves behind is said, and is no damage;
-//! - [`crashes`]: volumes that the kernel works on, as a crash would leave them: no false alarm;
+//! - [`clean`]: volumes of every profile, checksum, block size and feature, aged by seeded
+//!   histories, snapshots, deletions and balances: no finding;
+//! - [`states`]: states that a running kernel leaves behind: notes, but no damage;
+//! - [`crashes`]: volumes in use by the kernel, as a crash would leave them: no false alarm;
 //! - [`dropped`]: the check does not read the dropped blocks of a subvolume;
 //! - [`lengths`]: no finding for extents that the kernel cut and shared, of every compression;
-//! - [`damage`]: random damage: what `btrfs check` reports, ours reports;
-//! - [`comparison`]: damage of every kind: who finds what.
+//! - [`damage`]: random damage: Buttress reports everything that `btrfs check` reports;
+//! - [`comparison`]: damage of every kind, and the programs that find it.
 
 mod clean;
 mod comparison;
@@ -55,14 +55,14 @@ fn text(report: &Report) -> String {
     findings.take(40).chain(notes).collect()
 }
 
-/// Fails unless nothing is found.
+/// Asserts that the check has no findings.
 fn expect_clean(images: &[PathBuf]) -> Result<Report> {
     let report = report(images)?;
     ensure!(report.is_clean(), "{}", text(&report));
     Ok(report)
 }
 
-/// A case that needs the kernel, and this version of btrfs-progs.
+/// Creates a case that needs the kernel, and this version of btrfs-progs.
 fn case(name: String, progs: (u32, u32), body: impl Fn() -> Result<()> + Send + Sync + 'static) -> Case {
     Case::new(name, move || {
         if let Some(reason) = progs_missing(progs) {

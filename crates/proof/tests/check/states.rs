@@ -1,5 +1,5 @@
-//! What a running kernel leaves behind: a log, orphans, a subvolume that is being deleted. All of it is said, and none
-//! of it is damage.
+//! States that a running kernel leaves behind: a log, orphans, a subvolume that is being deleted.
+//! The check reports all of them as notes, not as damage.
 
 use crate::{case, expect_clean};
 use anyhow::{Result, ensure};
@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A volume that is mounted, with something in it.
+/// A mounted volume with content.
 struct Running {
     folder: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -48,7 +48,7 @@ impl Running {
         Ok(rustix::fs::syncfs(File::open(self.top())?)?)
     }
 
-    /// The image as it is now.
+    /// Copies the image in its current state.
     fn copy(&self) -> Result<Vec<PathBuf>> {
         let copy = self.folder.path().join("copy");
         run(Command::new("cp")
@@ -97,7 +97,8 @@ fn orphans() -> Result<()> {
     running.mount.close()
 }
 
-/// The image is copied again and again while the kernel drops a subvolume that a snapshot shares a part of.
+/// Copies the image repeatedly while the kernel drops a subvolume that shares extents with a
+/// snapshot.
 fn half_deleted() -> Result<()> {
     let running = Running::new()?;
     let big = running.top().join("big");

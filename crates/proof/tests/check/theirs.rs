@@ -1,4 +1,4 @@
-//! `btrfs check` as a judge: what it says of a volume, by its version and its mode.
+//! `btrfs check` as a judge: its verdict on a volume, by version and mode.
 
 use anyhow::{Context, Result};
 use buttress_oracle::loop_device::LoopDevice;
@@ -6,14 +6,14 @@ use buttress_oracle::tools::newest;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What one run says.
+/// Verdict of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No error.
+    /// The run reported no error.
     Silent,
-    /// An error, or that it cannot look.
+    /// The run reported an error, or could not check.
     Error,
-    /// It ended by a signal.
+    /// A signal ended the run.
     Crash,
 }
 
@@ -27,7 +27,7 @@ impl Verdict {
     }
 }
 
-/// One program in one mode.
+/// A version of btrfs-progs in one mode.
 #[derive(Clone, Debug)]
 pub struct Judge {
     pub name: String,
@@ -37,7 +37,7 @@ pub struct Judge {
 
 const MODES: [&str; 2] = ["original", "lowmem"];
 
-/// The version that a program says it is, as `6.14`.
+/// Returns the version that a program reports, as `6.14`.
 fn version(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -45,7 +45,8 @@ fn version(program: &Path) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// The distribution's btrfs-progs and the newer one, each in both modes; or why they are not both there.
+/// Returns the distribution's btrfs-progs and a newer one, each in both modes, or why one of them
+/// is missing.
 pub fn judges(wanted: [&str; 2]) -> Result<Vec<Judge>, String> {
     let mut judges = Vec::new();
     for (program, wanted) in [PathBuf::from("btrfs"), newest("btrfs")].into_iter().zip(wanted) {
@@ -65,7 +66,7 @@ pub fn judges(wanted: [&str; 2]) -> Result<Vec<Judge>, String> {
     Ok(judges)
 }
 
-/// The newest btrfs-progs, in both modes.
+/// Returns the newest btrfs-progs, in both modes.
 pub fn newest_judges() -> Vec<Judge> {
     let judge = |mode| Judge {
         name: format!("newest {mode}"),
@@ -76,9 +77,10 @@ pub fn newest_judges() -> Vec<Judge> {
 }
 
 impl Judge {
-    /// Has it look at the volume on these images.
+    /// Runs the judge on the volume on these images.
     pub fn look_at(&self, images: &[PathBuf], options: &[&str]) -> Result<(Verdict, String)> {
-        // Of one image it needs no block device; the others of a volume it finds among those.
+        // For one image it needs no block device; for several, it finds the other devices among the
+        // block devices.
         let devices = match images {
             [_] => Vec::new(),
             _ => images

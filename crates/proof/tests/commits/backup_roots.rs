@@ -1,5 +1,6 @@
-//! The four backup roots of a superblock: each commit takes the next slot, as the kernel has it, and a volume whose newer root
-//! trees are destroyed opens from the newest that is left, with what it held then.
+//! The four backup roots of a superblock: each commit uses the next slot, as in the kernel. A
+//! volume whose newer root trees are destroyed opens from the newest remaining one, with its
+//! content at that commit.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -13,7 +14,8 @@ use buttress_proof::writing::volume::{Backends, devices, empty, open_for_writing
 const ROOT: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const COMMITS: usize = 9;
 
-/// A volume with one copy of its trees, and the superblock of each of some commits that made a file each.
+/// Creates a volume with one copy of its trees, and returns the superblocks of some commits that
+/// created a file each.
 fn history() -> Result<(Backends, Vec<Superblock>)> {
     let options = Options {
         metadata: Some(Profile::Single),
@@ -39,7 +41,7 @@ fn commit_one(filesystem: &WritableFilesystem, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// The slot that a commit wrote: the one that differs from the superblock before.
+/// Returns the slot that a commit wrote: the one that differs from the previous superblock.
 fn slot_of(before: &Superblock, after: &Superblock) -> Result<usize> {
     let slots = before.backup_roots.iter().zip(&after.backup_roots);
     let changed: Vec<usize> = slots
@@ -110,7 +112,7 @@ fn destroy(backends: &Backends, filesystem: &Filesystem, state: &Superblock) -> 
     Ok(())
 }
 
-/// Opening without the root trees of the last `lost` commits.
+/// Opens the volume without the root trees of the last `lost` commits.
 fn opening(lost: usize) -> Result<Outcome> {
     let (backends, superblocks) = history()?;
     let filesystem = OpenOptions::new(devices(&backends)).open()?;

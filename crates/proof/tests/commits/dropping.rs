@@ -1,5 +1,6 @@
-//! A subvolume and two generations of snapshots, all with content of their own by and by, are deleted and dropped one after
-//! the other: what is left is checked each time, read, and written to, which is when a reference that is wrong shows.
+//! A subvolume and two generations of snapshots, all with changed content, are deleted and dropped
+//! one after another. After each drop the rest is checked, read, and written to, because a write
+//! reveals a wrong reference.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -14,7 +15,7 @@ const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const FILES: usize = 200;
 const BYTES: usize = 8192;
 
-/// What each file of a subvolume is filled with.
+/// Fill byte of each file in a subvolume.
 type Contents = BTreeMap<usize, u8>;
 
 fn name(file: usize) -> Vec<u8> {
@@ -30,7 +31,7 @@ fn fill(filesystem: &WritableFilesystem, id: SubvolumeId, file: usize, with: u8)
     Ok(filesystem.write_at(location, FileOffset::new(0), &[with; BYTES])?)
 }
 
-/// Writes to every so many files.
+/// Writes to every `step`th file.
 fn write(
     filesystem: &WritableFilesystem,
     id: SubvolumeId,
@@ -65,7 +66,8 @@ struct World {
 }
 
 impl World {
-    /// `a`, its snapshot `b`, and `c`, a snapshot of that; each was written to after the next was taken.
+    /// Creates `a`, its snapshot `b`, and `c`, a snapshot of `b`; each is written to after the next
+    /// one was taken.
     fn new() -> Result<(Self, [SubvolumeId; 3])> {
         let options = Options {
             node_bytes: Some(4096),

@@ -1,5 +1,5 @@
-//! What must not be left over, and what must not go: items of removed files, the mark of compressed content, and what a reader
-//! of an old state sees while others write.
+//! Tests that nothing superfluous remains and nothing needed disappears: items of removed files,
+//! the mark of compressed content, and a reader's view of an old state during writes.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const BYTES: usize = 128 << 20;
 
-/// A volume with a file that has content and no name any more, and is held open.
+/// Creates a volume with a held file that has content and no name.
 fn with_unnamed_file() -> Result<(
     Backends,
     WritableFilesystem,
@@ -37,7 +37,7 @@ fn with_unnamed_file() -> Result<(
     Ok((backends, filesystem, held))
 }
 
-/// Nothing is left of the file.
+/// Asserts that nothing remains of the file.
 fn expect_gone(backends: &Backends, file: Location) -> Result<()> {
     let found = open_checked(backends)?;
     for item in found.tree(TreeId::FS)?.range(.., ReadAhead::None) {
@@ -58,7 +58,7 @@ fn removed_while_open() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// As after a crash: what was durable at that moment is opened for writing.
+/// Opens the durable state of a moment for writing, as after a crash.
 fn left_by_a_crash() -> Result<Outcome> {
     let (backends, filesystem, held) = with_unnamed_file()?;
     let mut bytes = vec![0; BYTES];
@@ -100,7 +100,8 @@ fn compressed_content_is_marked() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A view of a full volume, of which all is removed, and which is filled again: the view reads what it read.
+/// Takes a view of a full volume, removes everything, and fills the volume again: the view must
+/// read the same content.
 fn a_view_keeps_what_it_sees() -> Result<Outcome> {
     let options = Options {
         metadata: Some(Profile::Single),
@@ -116,7 +117,7 @@ fn a_view_keeps_what_it_sees() -> Result<Outcome> {
         filling.remove(&filesystem, &filling.name("first", number))?;
     }
     filesystem.commit()?;
-    // As far as there is space beside what the view sees; names of another length have other content.
+    // Fill the space beside the view's extents; names of another length have other content.
     filling.fill(&filesystem, "second time", u64::MAX)?;
     filesystem.commit()?;
     let content = Random::new("first".len() as u64).bytes(FILE_BYTES, false);

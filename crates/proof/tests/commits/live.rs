@@ -1,7 +1,8 @@
-//! Nothing live is overwritten: on volumes that are nearly full, so that freed space is tempting, no write goes where the last
-//! state that is durable has an extent. Superblocks aside, which are written over.
+//! Nothing live is overwritten: on nearly full volumes, which need freed space, no write goes to an
+//! extent of the last durable state. Superblocks are excluded, because they are overwritten.
 //!
-//! What a state uses is read from its extent tree, by opening what is durable beside the writer.
+//! The extents of a state come from its extent tree, read by opening the durable devices beside the
+//! writer.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress::mkfs::Options;
@@ -23,21 +24,21 @@ use std::sync::{Arc, Mutex};
 const BYTES: usize = 72 << 20;
 const ROUNDS: u64 = 20;
 
-/// Pieces that come and go in a round.
+/// Number of pieces removed and added in a round.
 const EACH: u64 = 2;
 
-/// Pieces of metadata that are taken away first.
+/// Number of metadata pieces removed first.
 const SLACK: u64 = 700;
 
-/// Files that are removed in one transaction: more than references wait for.
+/// Number of files removed in one transaction, more than the delayed references hold.
 const REMOVED: usize = 3000;
 
-/// Where superblocks lie: nothing else does.
+/// Ranges of superblocks, in which nothing else is located.
 const SUPERBLOCKS: [Range<u64>; 2] = [64 << 10..68 << 10, 64 << 20..(64 << 20) + 4096];
 
 type Writes = Arc<Mutex<Vec<Range<u64>>>>;
 
-/// Places on the device that the durable state uses, by their beginning.
+/// Returns the device ranges that the durable state uses, by their starts.
 fn in_use(backends: &[Arc<dyn Backend>]) -> Result<BTreeMap<u64, u64>> {
     let devices = backends
         .iter()
@@ -76,7 +77,7 @@ fn expect_apart(used: &BTreeMap<u64, u64>, writes: &Writes) -> Result<()> {
     Ok(())
 }
 
-/// Takes some of what fills the volume away, and puts as much in, without a commit between.
+/// Removes some of the pieces, and adds as many, without a commit between.
 fn change(filesystem: &WritableFilesystem, filling: Filling, slack: u64, round: u64) -> Result<()> {
     for number in 0..EACH {
         filling.remove(filesystem, &filling.name("first", slack + round * EACH + number))?;
@@ -85,7 +86,7 @@ fn change(filesystem: &WritableFilesystem, filling: Filling, slack: u64, round: 
     Ok(())
 }
 
-/// Notes where writes go, and lets all pass.
+/// Records the offsets of writes, and lets all of them pass.
 fn watch(gate: &GatedBackend) -> Writes {
     let writes = Writes::default();
     let seen = Arc::clone(&writes);
@@ -98,7 +99,7 @@ fn watch(gate: &GatedBackend) -> Writes {
     writes
 }
 
-/// An empty volume with one copy of its trees, and the way to it.
+/// Creates an empty volume with one copy of its trees, and returns its gated device.
 fn new_volume() -> Result<(Backends, Arc<GatedBackend>, WritableFilesystem)> {
     let options = Options {
         metadata: Some(Profile::Single),
@@ -113,7 +114,7 @@ fn new_volume() -> Result<(Backends, Arc<GatedBackend>, WritableFilesystem)> {
     Ok((backends, gate, filesystem))
 }
 
-/// A file of one sector, on the device when this returns.
+/// Creates a file of one sector, which is on the device when this returns.
 fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Result<bool> {
     let name = format!("{prefix}-{number}");
     let added = filesystem
@@ -129,7 +130,7 @@ fn add_small(filesystem: &WritableFilesystem, prefix: &str, number: usize) -> Re
     }
 }
 
-/// Takes all space for data that is left.
+/// Allocates all remaining data space.
 fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
     let file = filesystem.create(TOP, b"filling", &NewInode::of_root(0o600))?;
     let piece = [b'f'; 64 << 10];
@@ -146,8 +147,9 @@ fn fill_up(filesystem: &WritableFilesystem) -> Result<()> {
     Ok(())
 }
 
-/// So much is removed in one transaction that its references are taken care of before its commit; the space that this frees
-/// must wait for the commit all the same, although there is no other. Of metadata there is space for all of it.
+/// Removes so much in one transaction that its references are applied before its commit. The freed
+/// space must still wait for the commit, although no other space exists. Metadata has space for all
+/// of it.
 fn not_before_the_commit() -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = REMOVED + 100;
@@ -184,7 +186,8 @@ fn not_before_the_commit() -> Result<Outcome> {
 fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
     let (backends, gate, filesystem) = new_volume()?;
     let count = filling.fill(&filesystem, "first", u64::MAX)?;
-    // So much is free that a round needs no commit to find space. An edit of metadata asks for much.
+    // With this much free space a round needs no commit to find space. An edit of metadata reserves
+    // much.
     let slack = match filling {
         Filling::Metadata => SLACK,
         Filling::Data | Filling::Snapshots => EACH,
@@ -202,7 +205,7 @@ fn nothing_is_overwritten(filling: Filling) -> Result<Outcome> {
         let before = filesystem.committed_generation().get();
         change(&filesystem, filling, slack, round)?;
         filesystem.commit()?;
-        // Where space was looked for, there were commits between, after which more is free.
+        // A search for space commits in between, after which more is free.
         if filesystem.committed_generation().get() == before + 1 {
             expect_apart(&used, &writes).with_context(|| format!("round {round}"))?;
             judged += 1;

@@ -1,12 +1,14 @@
-//! What commits do, seen from below and beside the kernel.
+//! Tests of commits, from below and compared with the kernel.
 //!
-//! - [`order`]: the system calls that reach the devices, as strace sees them: what is durable before what is written;
-//! - [`steps`]: the same steps by the kernel and by Buttress, each committed, and every item that came of it compared;
-//! - [`dropping`]: subvolumes and their snapshots that go one after the other;
-//! - [`leftovers`]: what must not stay behind, and what must not go;
-//! - [`live`]: that no commit writes where the one before it has something;
-//! - [`promised`]: what subvolume operations promise of a power cut;
-//! - [`backup_roots`]: the roots of earlier commits that a superblock keeps, and volumes opened from them.
+//! - [`order`]: the system calls that reach the devices, from strace: writes and the flushes
+//!   between them;
+//! - [`steps`]: the same steps by the kernel and by Buttress, each committed, with every resulting
+//!   item compared;
+//! - [`dropping`]: subvolumes and their snapshots, deleted one after another;
+//! - [`leftovers`]: items that must not remain, and those that must not disappear;
+//! - [`live`]: no commit overwrites an extent of the previous one;
+//! - [`promised`]: durability of subvolume operations after a power cut;
+//! - [`backup_roots`]: the roots of earlier commits in a superblock, and volumes opened from them.
 
 mod backup_roots;
 mod dropping;

@@ -1,9 +1,10 @@
-//! The order of a commit's system calls: blocks and content, `fdatasync`, superblocks, `fdatasync`, their copies,
-//! `fdatasync`, each on all devices before the next begins.
+//! The order of a commit's system calls: blocks and content, `fdatasync`, superblocks, `fdatasync`,
+//! their copies, `fdatasync`, each on all devices before the next begins.
 //!
-//! The test starts itself once more below strace, as a program that makes a few commits and says on its standard output
-//! when each has returned. What is judged is what strace saw: not what a backend was asked for, but what the kernel was.
-//! Of writes through a ring strace sees only when they are submitted, not where they go: there the order alone is judged.
+//! The test starts itself again under strace, as a program that makes a few commits and prints a
+//! line after each. The test judges the calls in strace's output: the kernel's calls, not a
+//! backend's. For writes through a ring, strace shows only their submission, not their target: the
+//! test then judges only the order.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::{Identity, Options};
@@ -22,22 +23,23 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Where the images of the program below strace are, one a line; and which engine it uses.
+/// Environment variable with the images of the traced program, one per line; the next one is its
+/// engine.
 const IMAGES: &str = "BUTTRESS_TRACED_IMAGES";
 const ENGINE: &str = "BUTTRESS_TRACED_ENGINE";
 
-/// Where superblocks lie on devices of this size: the primary, and the one copy that fits.
+/// Superblock offsets on devices of this size: the primary, and the only copy that fits.
 const PRIMARY: u64 = 64 << 10;
 const COPY: u64 = 64 << 20;
 const DEVICE_BYTES: u64 = 300 << 20;
 
-/// What the program says when a commit has returned, and when its engine is not to be had.
+/// Lines that the program prints after each commit, and if its engine is unavailable.
 const COMMITTED: &str = "committed";
 const REFUSED: &str = "refused";
 
 const COMMITS: usize = 4;
 
-/// The program below strace, if this is it.
+/// Runs the traced program, if this process is it.
 pub fn run_traced() -> Option<ExitCode> {
     let images = std::env::var(IMAGES).ok()?;
     let images: Vec<PathBuf> = images.lines().map(PathBuf::from).collect();
@@ -77,7 +79,7 @@ fn traced(images: &[PathBuf], engine: Engine) -> Result<()> {
     say(COMMITTED)?;
     let root = Location::root_of(SubvolumeId::TOP_LEVEL);
     for number in 0..COMMITS {
-        // Large writes go around the page cache, small ones through it.
+        // Large writes bypass the page cache, small ones use it.
         for (name, bytes) in [("small", 20_000), ("large", 1 << 20)] {
             let name = format!("{name}-{number}");
             let file = filesystem.create(root, name.as_bytes(), &NewInode::of_root(0o644))?;
@@ -89,18 +91,18 @@ fn traced(images: &[PathBuf], engine: Engine) -> Result<()> {
     Ok(())
 }
 
-/// A system call that matters.
+/// A relevant system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
     Write(u64),
     Sync,
-    /// Something was given to a ring.
+    /// A submission to a ring.
     Submit,
-    /// The program said this.
+    /// A line that the program printed.
     Said(String),
 }
 
-/// When it began and ended: the numbers of the lines that say so.
+/// A call with its begin and end: the numbers of the lines in the trace.
 #[derive(Clone, Debug)]
 struct Call {
     what: What,
@@ -109,7 +111,7 @@ struct Call {
     end: usize,
 }
 
-/// Between angle brackets after a file descriptor.
+/// Returns the path between angle brackets after a file descriptor.
 fn device_of(arguments: &str) -> Option<String> {
     let (_, rest) = arguments.split_once('<')?;
     Some(rest.split_once('>')?.0.to_owned())
@@ -135,10 +137,10 @@ fn parse_call(name: &str, arguments: &str) -> Option<(What, String)> {
     Some((what, device))
 }
 
-/// The calls of a trace, in the order in which they began.
+/// Parses the calls of a trace, in the order of their begins.
 fn parse(trace: &str) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
-    // Of each thread, the call that has not come back.
+    // The unfinished call of each thread.
     let mut open: Vec<(&str, usize)> = Vec::new();
     for (number, line) in trace.lines().enumerate() {
         let Some((thread, rest)) = line.split_once(' ') else {
@@ -197,14 +199,14 @@ impl<'a> Phase<'a> {
     }
 }
 
-/// Whether a device was made durable between two moments.
+/// Returns whether a device was synced between two moments.
 fn synced(calls: &[Call], device: &str, from: usize, to: usize) -> bool {
     calls
         .iter()
         .any(|call| call.what == What::Sync && call.device == device && call.start > from && call.end < to)
 }
 
-/// What one commit did, by calls that say where they write.
+/// Judges one commit by calls that show the offsets of writes.
 fn judge_writes(calls: &[Call], images: &[PathBuf]) -> Result<()> {
     let blocks = Phase::of(calls, |at| at != PRIMARY && at != COPY);
     let primaries = Phase::of(calls, |at| at == PRIMARY);
@@ -236,7 +238,7 @@ fn judge_writes(calls: &[Call], images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// What one commit did, where writes go through a ring: three times something is submitted, and then made durable.
+/// Judges one commit with writes through a ring: three submissions, each followed by a sync.
 fn judge_ring(calls: &[Call]) -> Result<()> {
     let mut kinds: Vec<&str> = calls
         .iter()

@@ -1,10 +1,10 @@
-//! Promises of subvolume operations for a power cut: those of Linux's btrfs, as measured.
+//! Durability of subvolume operations after a power cut, as measured with Linux's btrfs.
 //!
 //! | operation | durable when it returns | durable after |
 //! |---|---|---|
 //! | snapshot | yes | |
 //! | create, delete | no | the next commit |
-//! | create | | fsync of the subvolume, or of the directory that it is in |
+//! | create | | fsync of the subvolume, or of its parent directory |
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -22,8 +22,9 @@ const NAME: &[u8] = b"new";
 const CONTENT: &[u8] = b"content of the source";
 const DONE: u64 = 1;
 
-/// Runs `operation` on a volume with a subvolume that has a dirty file, and cuts the power at each write and flush. Each volume opens
-/// clean. After a cut that followed the return, it has the name. Returns how many cuts followed.
+/// Runs `operation` on a volume with a subvolume that has a dirty file, and cuts the power at each
+/// write and flush. Each volume must open clean. After a cut that followed the return, it must have
+/// the name. Returns the number of these cuts.
 fn expect_promise(operation: impl Fn(&WritableFilesystem, SubvolumeId) -> Result<()>) -> Result<usize> {
     let lab = CrashLab::new();
     let base = empty(&[BYTES], &Options::default())?;

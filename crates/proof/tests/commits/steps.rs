@@ -1,13 +1,14 @@
-//! The same steps by the kernel and by Buttress, on two copies of one volume, each step committed: every item of every
-//! subvolume and every root item that comes of it is compared, field by field.
+//! The same steps by the kernel and by Buttress, on two copies of one volume, each step committed.
+//! Every resulting item of every subvolume and every root item is compared, field by field.
 //!
-//! Both have their own clock and count their own commits. So that generations and times can be compared, each is told as the
-//! number of the step in which it was given; what is older than the first step is compared as it is. Ids of subvolumes,
-//! numbers of inodes and indexes of names are the same on both sides.
+//! Both sides have separate clocks and generations. To make generations and times comparable, each
+//! is replaced by the number of its step; values from before the first step are compared unchanged.
+//! Ids of subvolumes, inode numbers and indexes of names are equal on both sides.
 //!
-//! Not compared, because it is each side's own: addresses of blocks and of data, ids (uuids) that were made up on the way,
-//! the generation and place of a tree's root, which also change when nothing in the subvolume does, change counters of new
-//! inodes and of directories, and the offset in an entry that leads to a subvolume, which says nothing.
+//! Left out, because each side chooses them: addresses of blocks and of data; generated uuids; the
+//! generation and location of a tree's root, which also change without changes in the subvolume;
+//! change counters of new inodes and of directories; and the offset in an entry of a subvolume,
+//! which has no meaning.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress::unstable::format::{
@@ -36,7 +37,7 @@ use std::time::{Duration, SystemTime};
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// Between two steps: longer than the kernel's clock for files takes to tick.
+/// Pause between two steps, longer than a tick of the kernel's clock for files.
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// A step, on both sides.
@@ -68,7 +69,7 @@ fn snapshot_here(filesystem: &WritableFilesystem, source: &str, name: &str, read
     Ok(())
 }
 
-/// Names, attributes and content.
+/// Returns steps that change names, attributes and content.
 fn steps_of_files() -> Vec<Step> {
     vec![
         Step {
@@ -247,7 +248,7 @@ fn set_xattr_here(filesystem: &WritableFilesystem, value: &str) -> Result<()> {
     Ok(filesystem.set_xattr(file, b"user.name", value.as_bytes(), SetXattr::CreateOrReplace)?)
 }
 
-/// Subvolumes and snapshots.
+/// Returns steps that change subvolumes and snapshots.
 fn steps_of_subvolumes() -> Vec<Step> {
     vec![
         Step {
@@ -332,7 +333,7 @@ fn steps_of_subvolumes() -> Vec<Step> {
     ]
 }
 
-/// What one side had come to after each step.
+/// Generations and times of one side after each step.
 #[derive(Default)]
 struct Diary {
     generations: Vec<Generation>,
@@ -350,7 +351,7 @@ impl Diary {
         Ok(())
     }
 
-    /// The step that a generation is of; older ones as they are.
+    /// Replaces a generation by its step; older ones stay unchanged.
     fn generation(&self, generation: Generation) -> String {
         match self.generations.iter().position(|last| generation <= *last) {
             Some(0) => format!("generation {generation}"),
@@ -369,7 +370,7 @@ impl Diary {
     }
 }
 
-/// A copy of the volume that both begin with: the kernel made it, and received a part of it.
+/// Creates the initial volume of both sides: the kernel made it, and received a part of it.
 fn base(folder: &Path) -> Result<PathBuf> {
     let specification = Specification {
         fill: Fill::Empty,
@@ -406,7 +407,7 @@ fn generation_on(image: &Path) -> Result<Generation> {
     Ok(Superblock::check(&bytes, Physical::new(64 << 10))?.generation)
 }
 
-/// The kernel's part. Gives its diary.
+/// Makes the steps with the kernel. Returns its diary.
 fn by_kernel(image: &PathBuf, steps: &[Step]) -> Result<Diary> {
     let mount = Mount::new(std::slice::from_ref(image), "noatime,commit=3600")?;
     let mut diary = Diary::default();
@@ -440,10 +441,10 @@ fn here(image: &PathBuf, steps: &[Step]) -> Result<Diary> {
     Ok(diary)
 }
 
-/// All that is compared of a volume: a line for each item.
+/// The compared content of a volume: a line for each item.
 struct Account<'a> {
     diary: &'a Diary,
-    /// Which subvolume has which uuid.
+    /// Subvolumes by uuid.
     owners: BTreeMap<Uuid, SubvolumeId>,
     base: &'a [Uuid],
     lines: BTreeMap<(u64, Key), String>,
@@ -581,8 +582,8 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// The change counter, where the kernel's says something: those of new inodes begin with what was left in memory, and those
-    /// of directories skip changes that nobody looked between.
+    /// Formats the change counter if the kernel's is meaningful: counters of new inodes start at
+    /// leftover memory, and those of directories skip changes that no call observed.
     fn sequence(&self, item: &InodeItem) -> String {
         let is_old = self
             .diary
@@ -629,7 +630,7 @@ fn open(image: &PathBuf) -> Result<Filesystem> {
     Ok(OpenOptions::new(open_images(std::slice::from_ref(image), false)?).open()?)
 }
 
-/// The kernel's backup roots take turns, as ours must: see [`super::backup_roots`].
+/// Asserts that backup root slots rotate, as in the kernel: see [`super::backup_roots`].
 fn expect_turns(who: &str, superblock: &Superblock) -> Result<()> {
     let of = |slot: usize| superblock.backup_roots[slot % 4].tree_root.generation.get();
     let newest = (0..4).max_by_key(|slot| of(*slot)).unwrap_or(0);

@@ -1,8 +1,10 @@
-//! Eight threads that call at once: some order of all calls explains what they were answered.
+//! Eight threads that make concurrent calls: some sequential order of all calls must explain the
+//! answers.
 //!
-//! A failure names its seed and the round, and shows the smallest part of the round that no order explains. The same seed draws
-//! the same calls, as far as threads get the same answers; when they run follows from no seed. `BUTTRESS_CONCURRENT_SEED` and
-//! `BUTTRESS_CONCURRENT_CALLS` go elsewhere, and deeper.
+//! A failure names its seed and the round, and shows the smallest part of the round that no order
+//! explains. The same seed draws the same calls, as far as threads get the same answers; scheduling
+//! does not depend on the seed. `BUTTRESS_CONCURRENT_SEED` and `BUTTRESS_CONCURRENT_CALLS` select
+//! other and longer runs.
 
 use anyhow::Result;
 use buttress::{ByteCount, Compression, CompressionMethod, DataOptions};
@@ -10,7 +12,7 @@ use buttress_oracle::tools::kernel_missing;
 use buttress_proof::concurrent::{Plan, run};
 use buttress_proof::harness::{Case, Outcome, run as run_cases};
 
-/// Calls of the ordinary suite, over all cases.
+/// Number of calls in the ordinary suite, over all cases.
 const CALLS: u64 = 30_000;
 
 const THREADS: usize = 8;
@@ -21,7 +23,8 @@ fn number(name: &str, or: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(or)
 }
 
-/// Volumes whose trees are all in memory, and such that must be read again and again; with compression, and without.
+/// Returns the kinds of runs: a cache that holds all trees, or few blocks; with compression, or
+/// without.
 fn kinds() -> [(&'static str, ByteCount, DataOptions); 3] {
     let compressed = DataOptions {
         compression: Some(CompressionMethod::new(Compression::Zstd)),

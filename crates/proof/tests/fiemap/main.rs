@@ -1,8 +1,8 @@
-//! Extents and seeks beside the kernel's: the script that shows what merged extents hide, random volumes, and signals
-//! half-way.
+//! Extents and seeks compared with the kernel's: a script with merged extents of different
+//! sharedness, random volumes, and signals during the output.
 //!
-//! `BUTTRESS_SOAK_SEED` and `BUTTRESS_FIEMAP_VOLUMES` choose the first seed and the number of volumes
-//! (`cargo xtask soak --fiemap` does).
+//! `BUTTRESS_SOAK_SEED` and `BUTTRESS_FIEMAP_VOLUMES` set the first seed and the number of volumes
+//! (`cargo xtask soak --fiemap` sets them).
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::loop_device::Mount;
@@ -19,13 +19,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Changes of one volume.
+/// Number of changes of one volume.
 const STEPS: u64 = 240;
-/// Volumes of one case.
+/// Number of volumes in one case.
 const VOLUMES_A_CASE: u64 = 5;
 
-/// One case at a time: a process that one thread starts has, until it runs its program, the images open that another thread
-/// holds locked, and the lock with them.
+/// Lock that serialises the cases: a process that one thread starts inherits, until its `exec`, the
+/// images that another thread holds open and locked.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -36,7 +36,7 @@ fn text(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(run(command)?.stdout)?)
 }
 
-/// Two extents of 256 KiB side by side, of which one is cloned into another file.
+/// Creates two adjacent extents of 256 KiB, of which one is cloned into another file.
 fn script(cloned_first: bool) -> Result<Outcome> {
     let _turn = turn();
     if let Some(reason) = kernel_missing().or_else(|| missing("filefrag")) {
@@ -82,7 +82,7 @@ fn script(cloned_first: bool) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The text of the command and of filefrag, with `-v` and without.
+/// Compares the text of the command with that of filefrag, with and without `-v`.
 fn compare_text(image: &Path, path: &str, place: &str) -> Result<()> {
     let mount = Mount::new(&[image.to_path_buf()], "ro,noatime")?;
     let mounted = mount.path().join(path);
@@ -95,7 +95,7 @@ fn compare_text(image: &Path, path: &str, place: &str) -> Result<()> {
     mount.close()
 }
 
-/// Volumes of a maker, compared file by file; a file of each in the text of filefrag too.
+/// Compares the files of random volumes, and one file of each in the text of filefrag, too.
 fn random(first_seed: u64, volumes: u64, by_kernel: bool) -> Result<Outcome> {
     let _turn = turn();
     if let Some(reason) = kernel_missing().or_else(|| missing("filefrag")) {
@@ -141,7 +141,7 @@ fn random(first_seed: u64, volumes: u64, by_kernel: bool) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A signal while a long list comes out, once by the command and once in a session.
+/// Sends a signal during a long list, once to the command and once in a session.
 fn cancelled() -> Result<Outcome> {
     let _turn = turn();
     let folder = scratch()?;
@@ -179,7 +179,7 @@ fn cancel_half_way(words: &[String], signal: Signal) -> Result<()> {
     let mut output = child.stdout.take().context("its output")?;
     let mut arrived = vec![0; 10];
     output.read_exact(&mut arrived)?;
-    // Its pipe is full by now or will be: it waits for us while the signal comes, and cannot have ended.
+    // The pipe is full or will be, so the command waits for its reader and cannot have ended.
     buttress_oracle::signals::deliver(&child, signal)?;
     output.read_to_end(&mut arrived)?;
     let ended = child.wait_with_output()?;
@@ -208,7 +208,7 @@ fn main() -> std::process::ExitCode {
         buttress_oracle::seeds::seed("fiemap", "BUTTRESS_SOAK_SEED", 1),
         budget("BUTTRESS_FIEMAP_VOLUMES", 20, 40),
     );
-    // Half of the volumes by each maker.
+    // Each side creates half of the volumes.
     for start in (0..volumes.div_ceil(2)).step_by(VOLUMES_A_CASE as usize) {
         let count = VOLUMES_A_CASE.min(volumes.div_ceil(2) - start);
         for by_kernel in [true, false] {

@@ -1,8 +1,9 @@
-//! `buttress filesystem show|df|usage|du`, and small commands of other groups (`small`), against btrfs-progs on a mounted volume.
+//! `buttress filesystem show|df|usage|du`, and small commands of other groups (`small`), compared
+//! with btrfs-progs on a mounted volume.
 //!
-//! The volume is mounted, read-only and freshly, and both programs are given the same loop devices: the reference
-//! through the mount point, ours by themselves. What only a mount knows (the global reserve, free space as
-//! statfs sees it) is reckoned by ours from what is on disk.
+//! The volume is freshly mounted, read-only, and both programs use the same loop devices: the
+//! reference through the mount point, Buttress directly. Buttress computes values that only a mount
+//! knows (the global reserve, free space as in statfs) from the on-disk state.
 
 mod small;
 
@@ -14,7 +15,7 @@ use buttress_proof::harness::{Case, Outcome, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a program prints on standard output, as lines.
+/// Returns the standard output of a program as lines.
 fn lines(command: &mut Command) -> Result<Vec<String>> {
     let output = command.output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -25,8 +26,8 @@ fn lines(command: &mut Command) -> Result<Vec<String>> {
         .collect())
 }
 
-/// How often btrfs-progs is asked again: to find a mount it looks at all mounts there are, and ends when one of another
-/// test goes in that moment.
+/// Number of retries of btrfs-progs: to find a mount it reads all mounts, and fails if another test
+/// unmounts one at that moment.
 const REFERENCE_RETRIES: u32 = 50;
 
 fn reference(words: &[&str], path: &Path) -> Result<Vec<String>> {
@@ -114,7 +115,7 @@ fn compare_spaces(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Totals of directories; single files, whose order is that of the directory in both.
+/// Compares totals of directories, and single files, which both programs list in directory order.
 fn compare_du(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
     let mount_name = mount.path().to_str().context("a mount point")?;
     let device_name = devices

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A command that both have: with the path of the mount, and with a device.
+/// Compares a command of both programs: with the mount point, and with a device.
 fn same(
     mount: &Mount,
     devices: &[PathBuf],
@@ -33,14 +33,14 @@ fn same(
     Ok(expected)
 }
 
-/// The ids of all subvolumes.
+/// Returns the ids of all subvolumes.
 fn subvolumes(mount: &Mount) -> Result<Vec<String>> {
     let listed = reference_of("subvolume", &["list"], mount.path(), &[])?;
     let ids = listed.iter().filter_map(|line| line.split(' ').nth(1));
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// Compares the small commands that every volume answers.
+/// Compares the small commands that work on every volume.
 pub fn compare(mount: &Mount, devices: &[PathBuf]) -> Result<()> {
     for words in [&["usage"][..], &["usage", "-b"], &["usage", "-m"]] {
         same(mount, devices, "device", words, "", &[])?;
@@ -91,7 +91,7 @@ fn new_volume() -> Result<(tempfile::TempDir, Vec<PathBuf>)> {
     })
 }
 
-/// The devices of a mount.
+/// Returns the devices of a mount.
 fn devices(mount: &Mount) -> Vec<PathBuf> {
     let devices = mount.devices().iter();
     devices.map(|device| device.path().to_owned()).collect()
@@ -128,13 +128,13 @@ fn swap_file() -> Result<Outcome> {
         theirs.is_err() && ours(":/copied-on-write").is_err(),
         "{theirs:?}"
     );
-    // For a file without an extent btrfs-progs prints an address that does not exist.
+    // For a file without an extent, btrfs-progs prints a nonexistent address.
     ensure!(ours(":/holes").is_err(), "a file of holes is no swap file");
     mount.close()?;
     Ok(Outcome::Passed)
 }
 
-/// Holes between device extents, and one that is large enough for the last extent.
+/// Creates holes between device extents, one of them large enough for the last extent.
 fn smallest_sizes() -> Result<Outcome> {
     let (_folder, images) = format(&Specification {
         fill: Fill::Empty,

@@ -1,4 +1,4 @@
-//! Random operations and syncs in the crash laboratory, and what there was after each.
+//! Random operations and syncs in the crash laboratory, and the state after each.
 
 use anyhow::{Context, Result};
 use buttress::unstable::fs::OpenOptions;
@@ -16,24 +16,24 @@ use std::sync::Arc;
 use crate::TOP;
 use crate::moments::{Moment, moment};
 
-/// Names that things get: few, so that they are used again.
+/// Number of names, few so that they repeat.
 const NAMES: u64 = 9;
 
-/// The largest content.
+/// Largest content of a file in bytes.
 const CONTENT_BYTES: u64 = 80_000;
 
-/// A run: its history, and what there was after each operation.
+/// A run: its history, and the state after each operation.
 pub(crate) struct Run {
     pub(crate) history: buttress_lab::crash::History,
     pub(crate) moments: Vec<Moment>,
-    /// What was asked for in each operation that changes content.
+    /// Description of each operation that changes content.
     calls: Vec<String>,
-    /// Of each operation: the inode that it synced, or a commit.
+    /// Syncs by operation: the synced inode, or a commit.
     pub(crate) syncs: Vec<(usize, Option<u64>)>,
 }
 
 impl Run {
-    /// What was done in these operations, for a failure's message.
+    /// Describes these operations, for a failure's message.
     pub(crate) fn told(&self, from: usize, to: usize) -> String {
         let mut lines = Vec::new();
         for operation in from.max(1)..=to.min(self.moments.len() - 1) {
@@ -59,7 +59,7 @@ impl Run {
     }
 }
 
-/// A thing of the tree, drawn.
+/// Draws an entry of the tree.
 fn draw(random: &mut Random, moment: &Moment, wants_directory: Option<bool>) -> Option<(u64, Vec<u8>, u64)> {
     let all: Vec<(u64, Vec<u8>, u64)> = moment
         .entries
@@ -87,8 +87,8 @@ fn draw_directory(random: &mut Random, moment: &Moment) -> Location {
     at(found.copied().unwrap_or(TOP.inode.get()))
 }
 
-/// One operation. Those that are refused, as moves to below what moves, change nothing. Gives what was synced, and puts calls that
-/// change content into words.
+/// Makes one operation. Refused operations, such as moves into the moved directory, change nothing.
+/// Returns the synced inode, and describes calls that change content.
 fn step(
     filesystem: &WritableFilesystem,
     random: &mut Random,
@@ -229,7 +229,7 @@ pub(crate) fn run(base: Backends, seed: u64, operations: usize) -> Result<Run> {
         let now = moments.last().cloned().unwrap_or_default();
         let mut call = String::new();
         let synced = match step(&filesystem, &mut random, &now, &mut call) {
-            // It did nothing, or a part of it that is seen.
+            // The operation did nothing, or a visible part of its work.
             Err(error) if is_no_space(&error) => None,
             other => other.with_context(|| format!("operation {operation}"))?,
         };

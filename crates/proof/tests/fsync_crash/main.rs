@@ -1,21 +1,25 @@
-//! What was synced lasts: random operations and syncs in the crash laboratory, cut at random moments with random losses.
+//! Synced changes last: random operations and syncs in the crash laboratory, cut at random moments
+//! with random losses.
 //!
-//! A small tree of files, hard links and directories is changed at random, and some of it synced ([`history`]). What each inode
-//! was after each operation is kept ([`moments`]). After a cut the volume is opened, which replays its log, and checked
-//! ([`recovering`]); then of each inode ([`promises`])
+//! A small tree of files, hard links and directories is changed at random, and parts of it are
+//! synced ([`history`]). The state of each inode after each operation is recorded ([`moments`]).
+//! After a cut the volume is opened, which replays its log, and checked ([`recovering`]). The test
+//! then verifies for each inode ([`promises`]):
 //!
-//! - content is one that it had since its last sync that had returned (since the last commit, if that is later);
-//! - names, all of them together, are those that it had at one moment since then: a rename is seen whole, and nothing that
-//!   lives is lost;
-//! - attributes are those of one such moment;
+//! - Its content is one that it has had since its last returned sync (or since the last commit, if
+//!   that is later).
+//! - Its names, all together, are those of one moment since then: a rename is atomic, and no living
+//!   file is lost.
+//! - Its attributes are those of one such moment.
 //!
-//! and a directory that was synced has no name less and none more than it had at a moment since. Of the images some are
-//! replayed by the kernel as well, which must find the same. The same on volumes without room for data, where syncs may fail.
+//! A synced directory has exactly the names of one moment since its sync. The kernel also replays
+//! some of the images, and must find the same. The same applies to volumes without data space, on
+//! which syncs may fail.
 //!
-//! Several threads at once write files of their own and sync them ([`threads`]).
+//! Several threads write and sync separate files concurrently ([`threads`]).
 //!
-//! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` choose the first seed and the number of cuts of each history;
-//! `BUTTRESS_FSYNC_HISTORIES` the number of histories.
+//! `BUTTRESS_CRASH_SEED` and `BUTTRESS_CRASH_CUTS` set the first seed and the number of cuts of
+//! each history; `BUTTRESS_FSYNC_HISTORIES` sets the number of histories.
 
 mod history;
 mod moments;
@@ -37,13 +41,13 @@ use threads::threads;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// Histories of a kind of volume, and cuts of each: all of them, as in a nightly run.
+/// Number of histories of a kind of volume, and of cuts of each, in a nightly run.
 const ALL: (u64, u64) = (20, 24);
 
-/// In the suite, of most kinds.
+/// Number of histories, and of cuts of each, in the suite for most kinds.
 const SOME: (u64, u64) = (4, 12);
 
-/// How often each history is cut.
+/// Returns the number of cuts of each history.
 pub(crate) fn cuts() -> u64 {
     budget("BUTTRESS_CRASH_CUTS", SOME.1, ALL.1)
 }
@@ -56,8 +60,9 @@ fn profile(profile: Profile) -> Options {
     }
 }
 
-/// A volume for a history. One in four is on devices whose contents were discarded, which devices in memory fill with a
-/// pattern: whoever relies on zeros there fails. The others take less than half of the time.
+/// Creates a volume for a history. A quarter of them are on devices with discarded contents, which
+/// devices in memory fill with a pattern, so that code that relies on zeros fails. The other ones
+/// take less than half of the time.
 pub(crate) fn base(devices: &[usize], options: &Options, seed: u64) -> Backends {
     let options = Options {
         keep_contents: !seed.is_multiple_of(4),
@@ -71,9 +76,9 @@ fn histories(devices: &[usize], options: &Options, salt: u64) {
     histories_of(SOME, devices, options, salt);
 }
 
-/// Runs so many histories with so many cuts, or all in a nightly run.
+/// Runs this number of histories and cuts, or all of a nightly run.
 fn histories_of((histories, cuts): (u64, u64), devices: &[usize], options: &Options, salt: u64) {
-    // The write hole is the kernel's, too, and its check's.
+    // The kernel and its check have the write hole, too.
     let has_parity = matches!(options.data, Some(Profile::Raid5 | Profile::Raid6));
     let asks_kernel = !has_parity;
     let count = budget("BUTTRESS_FSYNC_HISTORIES", histories, ALL.0);
@@ -86,7 +91,7 @@ fn histories_of((histories, cuts): (u64, u64), devices: &[usize], options: &Opti
     }
 }
 
-/// Has a file take all the room for data, behind its end, where nobody reads it.
+/// Creates a file that takes all data space after its end, where nothing reads it.
 fn fill(base: &Backends) -> Result<()> {
     let filesystem = open_for_writing(base)?;
     let filler = filesystem.create(TOP, b"filler", &NewInode::of_root(0o644))?;
@@ -116,8 +121,8 @@ fn full(devices: &[usize], options: &Options, salt: u64) {
     }
 }
 
-/// A preallocated extent is written and cloned, and only the clone is synced: after a crash one file has it as preallocated, and its
-/// checksums are the other's.
+/// A preallocated extent is written and cloned, and only the clone is synced. After a crash one
+/// file has the extent as preallocated, and the extent's checksums belong to the other file.
 #[test]
 fn a_clone_of_what_was_preallocated_is_sound() {
     let images = base(&[128 << 20], &Options::default(), 1);
@@ -179,7 +184,8 @@ fn by_several_threads_with_parity() {
 
 #[test]
 fn on_one_device() {
-    // All of this kind and of small nodes: deliberate faults must be caught by their tests.
+    // This kind of volume and small nodes run completely, because their tests must catch deliberate
+    // faults.
     histories_of(ALL, &[128 << 20], &Options::default(), 0);
     assert!(
         KERNEL_LOOKS.load(Ordering::Relaxed) > 0 || kernel_missing().is_some(),
@@ -197,7 +203,7 @@ fn with_small_nodes() {
 }
 
 #[test]
-fn where_holes_have_items() {
+fn with_items_for_holes() {
     let options = Options {
         features: vec![(Feature::NoHoles, false)],
         ..Options::default()

@@ -1,4 +1,5 @@
-//! What a volume holds at a moment: of every inode its names, content and attributes, and every directory's entries.
+//! State of a volume at a moment: names, content and attributes of every inode, and every
+//! directory's entries.
 
 use anyhow::{Result, ensure};
 use buttress::FileOffset;
@@ -9,7 +10,7 @@ use crate::TOP;
 
 pub(crate) type Names = BTreeSet<(u64, Vec<u8>)>;
 
-/// An inode at a moment. One that is gone has no names.
+/// State of an inode at a moment. A removed inode has no names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) names: Names,
@@ -17,7 +18,7 @@ pub(crate) struct Snapshot {
     pub(crate) attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// All inodes at a moment, and each directory's entries.
+/// State of all inodes at a moment, and each directory's entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(crate) inodes: BTreeMap<u64, Snapshot>,

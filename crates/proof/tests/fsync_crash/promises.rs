@@ -1,4 +1,4 @@
-//! What was promised by the syncs that had returned, compared with what is found after a crash.
+//! The guarantees of returned syncs, compared with the state after a crash.
 
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use crate::TOP;
 use crate::history::Run;
 use crate::moments::{Moment, Snapshot};
 
-/// What was found after a crash is what was promised.
+/// Asserts that the state after a crash meets the guarantees.
 pub(crate) fn expect_promised(run: &Run, done: usize, found: &Moment) -> Result<()> {
     let last = (done + 1).min(run.moments.len() - 1);
     let returned = || run.syncs.iter().rev().filter(|(operation, _)| *operation <= done);
@@ -51,7 +51,7 @@ pub(crate) fn expect_promised(run: &Run, done: usize, found: &Moment) -> Result<
     expect_entries(run, done, last, found)
 }
 
-/// Directories that were synced have each name as it was at a moment since.
+/// Asserts that synced directories have their names of a moment since the sync.
 fn expect_entries(run: &Run, done: usize, last: usize, found: &Moment) -> Result<()> {
     for (operation, inode) in run.syncs.iter().filter(|(operation, _)| *operation <= done) {
         let Some(inode) = inode else { continue };

@@ -1,5 +1,5 @@
-//! Cuts of a history: the volume is opened, which replays its log, compared and checked; by the kernel, too, and once more after a
-//! cut in the middle of the replay.
+//! Cuts of a history: the volume is opened, which replays its log, compared and checked; also by
+//! the kernel, and again after a cut during the replay.
 
 use anyhow::{Context, Result, ensure};
 use buttress::unstable::fs::OpenOptions;
@@ -25,10 +25,10 @@ use crate::history::Run;
 use crate::moments::{Moment, moment};
 use crate::promises::expect_promised;
 
-/// How many images the kernel replayed.
+/// Number of images that the kernel replayed.
 pub(crate) static KERNEL_LOOKS: AtomicUsize = AtomicUsize::new(0);
 
-/// The kernel replays the same log, and finds the same.
+/// Replays the same log with the kernel, which must find the same state.
 fn ask_the_kernel(images: &Backends, ours: &WritableFilesystem) -> Result<()> {
     let folder = scratch()?;
     let images = write_images(images, folder.path())?;
@@ -41,7 +41,7 @@ fn ask_the_kernel(images: &Backends, ours: &WritableFilesystem) -> Result<()> {
         entry.extra = None;
         if let Some(own) = found.get_mut(path) {
             own.extra = None;
-            // Of directories that its replay takes names from, the kernel sets the time.
+            // The kernel sets the time of directories from which its replay removes names.
             if entry.mode & 0o170_000 == 0o040_000 {
                 own.modified = entry.modified;
             }
@@ -76,10 +76,11 @@ pub(crate) fn cut(run: &Run, seed: u64, cuts: u64, asks_kernel: bool) -> Result<
     Ok(())
 }
 
-/// What came before a cut that went wrong; its images are kept where `BUTTRESS_CRASH_KEEP` says.
+/// Describes the operations before a failed cut; the environment variable `BUTTRESS_CRASH_KEEP`
+/// names a folder for its images.
 fn looked_into(run: &Run, cut: usize, outcome: Outcome) -> String {
     if let Some(folder) = std::env::var_os("BUTTRESS_CRASH_KEEP") {
-        // As the crash left them.
+        // Write the images in their state after the crash.
         let _ = write_images(
             &run.history.images_at(cut, outcome),
             std::path::Path::new(&folder),
@@ -115,12 +116,12 @@ fn recover(run: &Run, cut: usize, outcome: Outcome, asks_kernel: bool) -> Result
         let untouched = run.history.images_at(cut, outcome);
         ask_the_kernel(&untouched, &filesystem)?;
     }
-    // So that there is something to commit.
+    // The label gives the commit a change to write.
     filesystem.set_label(b"after the cut")?;
     filesystem.commit()?;
     drop(filesystem);
     open_checked_but_for_holes(&images)?;
-    // Cut off again in the middle of the replay, nothing is lost: the log is replayed anew.
+    // A second cut during the replay loses nothing: the log is replayed again.
     if has_log {
         recover_again(run, cut, outcome, &found)?;
     }

@@ -1,5 +1,5 @@
-//! Several threads at once, each with a file of its own that it writes and syncs: after a cut each file is as its thread had
-//! synced it, or as it did later.
+//! Several concurrent threads, each of which writes and syncs its own file. After a cut each file
+//! is in a state that its thread synced last, or synced later.
 
 use anyhow::{Context, Result, ensure};
 use buttress::mkfs::Options;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use crate::{TOP, base, cuts};
 
-/// Threads, each with a file of its own.
+/// Number of threads, each with its own file.
 const THREADS: usize = 4;
 
-/// How much each of them writes at once.
+/// Size of each thread's writes in bytes.
 const PIECE_BYTES: usize = 6000;
 
-/// A run of several threads: its history, and at each mark the last round that each thread had synced.
+/// A run of several threads: its history, and at each mark the last synced round of each thread.
 struct Threads {
     history: buttress_lab::crash::History,
     synced: Vec<[u64; THREADS]>,
@@ -83,7 +83,7 @@ fn run_threads(base: Backends, seed: u64) -> Result<Threads> {
     })
 }
 
-/// Each file is as its thread last synced it, or as it synced it later: all of it of one round.
+/// Asserts that each file is completely of one round, at least as late as its thread's last sync.
 fn expect_rounds(filesystem: &WritableFilesystem, least: &[u64; THREADS]) -> Result<()> {
     for (thread, least) in least.iter().enumerate() {
         let name = format!("thread-{thread}");
@@ -125,7 +125,8 @@ pub(crate) fn threads(devices: &[usize], options: &Options, salt: u64) {
             expect_rounds(&filesystem, &run.synced[done as usize])
                 .context(told.clone())
                 .unwrap();
-            // So that there is something to commit, which mends superblocks that were torn.
+            // The label gives the commit a change to write, and the commit repairs torn
+            // superblocks.
             filesystem.set_label(b"after the cut").unwrap();
             filesystem.close().unwrap();
             open_checked_but_for_holes(&images).context(told).unwrap();

@@ -1,11 +1,11 @@
-//! Runs both programs on the same images and compares what they print.
+//! Runs both programs on the same images and compares their output.
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::tools;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What one program printed.
+/// Output of one program.
 struct Printed {
     stdout: Vec<u8>,
     stderr: String,
@@ -17,7 +17,7 @@ fn run(program: &Path, words: &[&str], images: &[PathBuf]) -> Result<Printed> {
         .arg("inspect-internal")
         .args(words)
         .args(images)
-        // Both print local times.
+        // Both programs print local times.
         .env("TZ", "Europe/Berlin")
         .output()
         .with_context(|| format!("running {}", program.display()))?;
@@ -28,7 +28,7 @@ fn run(program: &Path, words: &[&str], images: &[PathBuf]) -> Result<Printed> {
     })
 }
 
-/// Lines that are expected to differ are left out: each is explained in the compatibility document.
+/// Returns the comparable lines; the compatibility document explains each excluded difference.
 fn comparable<'a>(words: &[&str], stdout: &'a [u8]) -> Vec<&'a [u8]> {
     let hidden = words.contains(&"--hide-names");
     stdout
@@ -46,7 +46,7 @@ fn comparable<'a>(words: &[&str], stdout: &'a [u8]) -> Vec<&'a [u8]> {
         .collect()
 }
 
-/// Both programs print the same, and ours ends with success.
+/// Asserts that both programs print the same, and Buttress succeeds.
 pub fn equal(words: &[&str], images: &[PathBuf]) -> Result<()> {
     let ours = compare(words, images)?;
     ensure!(
@@ -57,12 +57,12 @@ pub fn equal(words: &[&str], images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Both programs print the same on standard output, whatever ours thinks of the volume.
+/// Asserts that both programs print the same on standard output, whether Buttress succeeds or not.
 pub fn equal_output(words: &[&str], images: &[PathBuf]) -> Result<()> {
     compare(words, images).map(drop)
 }
 
-/// What ours prints holds this text: the case reaches what it is about.
+/// Asserts that Buttress's output contains this text, so that the case covers its subject.
 pub fn shows(words: &[&str], images: &[PathBuf], text: &str) -> Result<()> {
     let ours = run(&tools::buttress()?, words, images)?;
     ensure!(
@@ -72,7 +72,8 @@ pub fn shows(words: &[&str], images: &[PathBuf], text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Both programs print the same on standard output; ours says on standard error that something is wrong.
+/// Asserts that both programs print the same on standard output, and that Buttress reports an error
+/// on standard error.
 pub fn equal_but_wrong(words: &[&str], images: &[PathBuf]) -> Result<String> {
     let ours = compare(words, images)?;
     ensure!(
@@ -126,7 +127,7 @@ fn compare(words: &[&str], images: &[PathBuf]) -> Result<Printed> {
     )
 }
 
-/// Everything that can be compared on an image without a mount.
+/// Compares all commands that work on an image without a mount.
 pub fn everything(images: &[PathBuf]) -> Result<()> {
     for words in [
         &["dump-super"][..],
@@ -155,8 +156,8 @@ pub fn everything(images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The ids of all subvolumes but the top level. (With the first space cache they need not begin at 256: its
-/// inodes take numbers too.)
+/// Returns the ids of all subvolumes except the top level. (With the first space cache they need
+/// not begin at 256, because its inodes use ids, too.)
 pub fn subvolumes(image: &Path) -> Result<Vec<u64>> {
     let printed = run(&tools::newest("btrfs"), &["dump-tree", "-r"], &[image.to_owned()])?;
     let text = String::from_utf8_lossy(&printed.stdout).into_owned();
@@ -166,7 +167,7 @@ pub fn subvolumes(image: &Path) -> Result<Vec<u64>> {
     Ok(ids.filter_map(|id| id.parse().ok()).collect())
 }
 
-/// Blocks and their layout; the reference takes one device only.
+/// Compares tree statistics; the reference accepts only one device.
 pub fn tree_statistics(image: &Path, trees: &[u64]) -> Result<()> {
     let images = [image.to_owned()];
     equal(&["tree-stats"], &images)?;
@@ -177,7 +178,7 @@ pub fn tree_statistics(image: &Path, trees: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Chunks; the reference wants the mounted volume.
+/// Compares chunk lists; the reference needs the mounted volume.
 pub fn chunks(mounted: &Path, images: &[PathBuf], words: &[&str]) -> Result<()> {
     let reference = run(
         &tools::newest("btrfs"),

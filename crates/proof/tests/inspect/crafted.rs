@@ -1,8 +1,10 @@
-//! Blocks and superblocks made by hand: every type of item, with values that a kernel seldom or never writes.
+//! Hand-made blocks and superblocks: every type of item, with values that a kernel seldom or never
+//! writes.
 //!
-//! A leaf of a real volume is overwritten, on all its copies, with items of our own and a right checksum.
-//! `dump-tree -b` prints it in both programs, though it belongs in no tree. Items are as long as their fields:
-//! shorter ones make the reference read past their end, where there is nothing to compare.
+//! The test overwrites a leaf of a real volume, on all its copies, with crafted items and a correct
+//! checksum. `dump-tree -b` prints it in both programs, although it belongs to no tree. Items are
+//! as long as their fields: for shorter ones the reference reads beyond their end, where no
+//! comparison is possible.
 
 mod bytes;
 mod items;
@@ -26,7 +28,8 @@ const HEADER_BYTES: usize = 101;
 const ITEM_BYTES: usize = 25;
 const ADDRESS_OFFSET: usize = 48;
 
-/// A small volume, the address of its uuid tree's root, and where that block lies in the image.
+/// A small volume, with the address of its uuid tree's root, and the offsets of this block in the
+/// image.
 struct Target {
     _folder: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -97,13 +100,14 @@ impl Target {
     }
 }
 
-/// Where blocks with this address lie in an image.
+/// Returns the offsets of blocks with this address in an image.
 fn places(image: &Path, address: u64) -> Result<Vec<u64>> {
     let file = File::open(image)?;
     let size = file.metadata()?.len();
     let mut places = Vec::new();
     let mut head = [0; ADDRESS_OFFSET + 8];
-    // Superblocks carry an address in the same place, so equal numbers are told apart by distance.
+    // Superblocks have an address at the same offset, so equal numbers are distinguished by their
+    // distance.
     for place in (0..size.saturating_sub(NODE_BYTES as u64)).step_by(4096) {
         file.read_exact_at(&mut head, place)?;
         if head[ADDRESS_OFFSET..] == address.to_le_bytes() {
@@ -129,7 +133,8 @@ fn leaf(items: fn() -> Vec<Item>) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The reference prints the start of a replacement in place of its end: what it really says.
+/// For a replacement, the reference prints the start instead of the end; this item shows the
+/// difference.
 fn end_of_replacement() -> Result<Outcome> {
     let target = Target::make()?;
     let replacement = bytes().u64s(&[1, 2, 3, 0, 2, 100, 200, 0, 0]);
@@ -153,7 +158,7 @@ fn header_flags() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Changes of the primary superblock: an offset and bytes.
+/// Returns changes of the primary superblock: an offset and bytes.
 fn superblock_changes() -> Vec<(&'static str, usize, Vec<u8>, bool)> {
     let all = u64::MAX.to_le_bytes().to_vec();
     vec![
@@ -207,7 +212,8 @@ fn superblocks() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A leaf that is lost costs what it held, an error and the exit code; everything else is printed.
+/// Destroys a leaf: its content is missing, with an error and the exit code; everything else is
+/// printed.
 fn lost_leaf() -> Result<Outcome> {
     let specification = Specification {
         fill: Fill::Kinds,
@@ -232,7 +238,7 @@ fn lost_leaf() -> Result<Outcome> {
     for place in places(image, address)? {
         file.write_all_at(b"damage", place + 9000)?;
     }
-    // The reference goes on past a lost leaf only in this order.
+    // Only in this order does the reference continue after a lost leaf.
     let said = equal_but_wrong(&["dump-tree", "--dfs", "-t", "5"], &images)?;
     ensure!(
         said.contains(&address.to_string()),
@@ -251,7 +257,7 @@ fn lost_leaf() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Without a root tree blocks can still be printed by their addresses, and the chunk tree as a whole.
+/// Destroys the root tree: single blocks, and the whole chunk tree, can still be printed.
 fn lost_root_tree() -> Result<Outcome> {
     let target = Target::make()?;
     let image = target.images.first().context("an image")?;

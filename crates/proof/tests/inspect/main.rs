@@ -1,8 +1,9 @@
 //! Comparisons of `buttress inspect-internal` with btrfs-progs, line by line.
 //!
-//! The reference is the version that `docs/btrfs-progs-compatibility.md` names; with another one the cases are
-//! skipped. [`matrix`] takes volumes of every kind that mkfs.btrfs can make, [`states`] what a running kernel
-//! leaves behind, [`crafted`] blocks that hold every type of item, the rare and the wrong ones too.
+//! The reference is the version named in `docs/btrfs-progs-compatibility.md`; with another version
+//! the cases are skipped. [`matrix`] covers volumes of every kind that mkfs.btrfs can create,
+//! [`states`] the states that a running kernel leaves behind, [`crafted`] blocks with every type of
+//! item, including rare and invalid ones.
 
 mod compare;
 mod crafted;

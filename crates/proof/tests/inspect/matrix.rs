@@ -1,4 +1,4 @@
-//! What mkfs.btrfs can vary.
+//! All variations of mkfs.btrfs.
 
 use crate::compare::{chunks, everything, subvolumes, tree_statistics};
 use anyhow::{Result, ensure};
@@ -67,7 +67,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (seed, checksum) in (1..).zip(["crc32c", "xxhash", "sha256", "blake2"]) {
         for node_kib in [4, 16, 64] {
-            // Small blocks and many names make trees of four levels.
+            // Small blocks and many names give trees of four levels.
             let fill = if node_kib == 4 && checksum == "crc32c" {
                 Fill::Full
             } else {

@@ -1,6 +1,7 @@
-//! What a running kernel leaves behind: logs, orphans, half-dropped snapshots, balances, replacements, quotas.
+//! States that a running kernel leaves behind: logs, orphans, half-dropped snapshots, balances,
+//! replacements, quotas.
 //!
-//! Most of it is gone once the volume is unmounted, so the images are copied while it is mounted.
+//! Most of these states are gone after the unmount, so the images are copied during the mount.
 
 use crate::compare::{chunks, equal, everything, shows, tree_statistics};
 use anyhow::{Context, Result};
@@ -37,7 +38,7 @@ fn volume(fill: Fill, devices: u32) -> Result<(tempfile::TempDir, Vec<PathBuf>)>
     })
 }
 
-/// Names, data, renames and deletions that wait in a log tree.
+/// Creates names, data, renames and deletions that are pending in a log tree.
 fn pending_log() -> Result<Outcome> {
     let (_folder, images) = volume(Fill::Empty, 1)?;
     let mount = Mount::new(&images, "commit=300")?;
@@ -64,7 +65,7 @@ fn pending_log() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// An open file without a name, and snapshots whose deletion has begun.
+/// Creates an open file without a name, and snapshots whose deletion has begun.
 fn orphans() -> Result<Outcome> {
     let (_folder, images) = volume(Fill::Kinds, 1)?;
     let mount = Mount::new(&images, "commit=300")?;
@@ -85,7 +86,7 @@ fn orphans() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Free space in so many pieces that it is kept in bitmaps.
+/// Fragments free space, so that it is stored in bitmaps.
 fn bitmaps() -> Result<Outcome> {
     let (_folder, images) = volume(Fill::Empty, 1)?;
     let mount = Mount::new(&images, "")?;
@@ -104,7 +105,7 @@ fn bitmaps() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Quota groups with parents and limits, before and after a rescan.
+/// Creates quota groups with parents and limits, before and after a rescan.
 fn quota_groups() -> Result<Outcome> {
     let (_folder, images) = volume(Fill::Kinds, 1)?;
     let mount = Mount::new(&images, "")?;
@@ -124,7 +125,8 @@ fn quota_groups() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A subvolume that was sent and received, a read-only snapshot, a default subvolume, device statistics.
+/// Creates a sent and received subvolume, a read-only snapshot, a default subvolume, and device
+/// statistics.
 fn subvolumes() -> Result<Outcome> {
     let (folder, images) = volume(Fill::Kinds, 1)?;
     let mount = Mount::new(&images, "")?;
@@ -153,14 +155,14 @@ fn subvolumes() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A balance that was paused keeps its arguments in the root tree.
+/// Pauses a balance, whose arguments stay in the root tree.
 fn paused_balance() -> Result<Outcome> {
     let (_folder, images) = volume(Fill::Empty, 1)?;
     let mount = Mount::new(&images, "")?;
     let top = mount.path();
     for number in 0..40 {
         let file = File::create(top.join(format!("f{number}")))?;
-        // Many extents make relocation slow enough to be caught.
+        // Many extents make the relocation slow enough to be interrupted.
         for piece in 0..400u64 {
             file.write_all_at(&[5; 4096], piece * 12_288)?;
         }
@@ -178,7 +180,7 @@ fn paused_balance() -> Result<Outcome> {
     let mut copied = None;
     for attempt in 0..200 {
         if btrfs(&["balance", "status"], &[top]).is_err() || attempt == 199 {
-            // "status" fails while a balance runs; that is the moment.
+            // "status" fails while a balance runs, which marks the moment for the copy.
             let image = copy(images.first().context("an image")?, "balance")?;
             copied = Some(image);
             break;
@@ -187,14 +189,14 @@ fn paused_balance() -> Result<Outcome> {
     let _ = btrfs(&["balance", "cancel"], &[top]);
     mount.close()?;
     let image = copied.context("the balance was over before it was seen")?;
-    // The copy may have been taken between two commits: only trees of the last commit are in it.
+    // The copy may be from between two commits, so only trees of the last commit are in it.
     let images = [image];
     equal(&["dump-tree", "-t", "root"], &images)?;
     shows(&["dump-tree", "-t", "root"], &images, "balance status flags")?;
     Ok(Outcome::Passed)
 }
 
-/// A device that was replaced, and chunks that lie unevenly after that.
+/// Replaces a device, after which chunks are distributed unevenly.
 fn replaced_device() -> Result<Outcome> {
     let (folder, images) = format(&Specification {
         data: "raid1",

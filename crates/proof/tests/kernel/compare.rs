@@ -1,4 +1,4 @@
-//! Runs `buttress` on a volume and compares with what the kernel showed.
+//! Runs `buttress` on a volume and compares the output with the kernel's view.
 
 use anyhow::{Context, Result, bail, ensure};
 use buttress::unstable::fs::OpenOptions;
@@ -9,7 +9,7 @@ use buttress_proof::{library, pax};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A `buttress` command on the volume that lies on `images`, without the arguments after the target.
+/// Builds a `buttress` command on the volume on `images`, without the arguments after the target.
 pub fn command(words: &[&str], images: &[PathBuf]) -> Result<Command> {
     let mut command = Command::new(tools::buttress()?);
     command.args(words);
@@ -19,7 +19,7 @@ pub fn command(words: &[&str], images: &[PathBuf]) -> Result<Command> {
     Ok(command)
 }
 
-/// What `buttress tar` says that the volume holds, and what it wrote to standard error.
+/// Returns the manifest of `buttress tar`'s output, and its standard error.
 pub fn tar(words: &[&str], images: &[PathBuf]) -> Result<(Manifest, String)> {
     let mut command = command(words, images)?;
     let mut target = images.first().context("an image")?.clone().into_os_string();
@@ -48,8 +48,8 @@ pub fn tar(words: &[&str], images: &[PathBuf]) -> Result<(Manifest, String)> {
     Ok((manifest, errors))
 }
 
-/// What the library says that the volume holds, with everything that stat(2) shows; access times are as
-/// recorded, because the kernel's mount was read-only.
+/// Asserts that the library's manifest equals the kernel's, with everything that stat(2) shows.
+/// Access times are the recorded ones, because the kernel's mount was read-only.
 pub fn library_equals(images: &[PathBuf], expected: &Manifest) -> Result<()> {
     let devices = images
         .iter()
@@ -65,8 +65,8 @@ pub fn library_equals(images: &[PathBuf], expected: &Manifest) -> Result<()> {
     expect_equal("the library", expected, &found)
 }
 
-/// The kernel's manifest as a tar stream holds it: without sockets, and with names of linked files as they
-/// are without them.
+/// Returns the kernel's manifest in the form of a tar stream: without sockets, and with adapted
+/// names of linked files.
 pub fn without_sockets(manifest: &Manifest) -> Manifest {
     manifest
         .iter()
@@ -75,12 +75,12 @@ pub fn without_sockets(manifest: &Manifest) -> Manifest {
         .collect()
 }
 
-/// Compares `buttress tar` with the kernel's manifest, and returns what it wrote to standard error.
+/// Compares `buttress tar` with the kernel's manifest, and returns its standard error.
 pub fn tar_equals(words: &[&str], images: &[PathBuf], expected: &Manifest) -> Result<String> {
     tar_equals_but(words, images, expected, b"\0")
 }
 
-/// As [`tar_equals`], leaving out one path that `expected` does not hold either.
+/// Compares like [`tar_equals`], without one path that `expected` lacks, too.
 pub fn tar_equals_but(
     words: &[&str],
     images: &[PathBuf],

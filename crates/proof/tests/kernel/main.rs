@@ -1,7 +1,9 @@
-//! Comparisons with the kernel: volumes that it made, read by the `buttress` command and by the library.
+//! Comparisons with the kernel: the `buttress` command and the library read volumes that the kernel
+//! made.
 //!
-//! Each case makes its own volume; [`matrix`] covers what mkfs.btrfs can vary, [`redundancy`] takes devices
-//! and copies away, [`states`] what a running kernel can leave behind, [`soak`] goes on with random volumes.
+//! Each case creates its own volume. [`matrix`] covers the variations of mkfs.btrfs, [`redundancy`]
+//! removes devices and copies, [`states`] covers the states that a running kernel leaves behind,
+//! [`soak`] continues with random volumes.
 
 mod compare;
 mod matrix;

@@ -1,4 +1,5 @@
-//! What mkfs.btrfs and mount can vary: checksums, sizes of tree blocks, profiles, features, compression.
+//! All variations of mkfs.btrfs and mount: checksums, sizes of tree blocks, profiles, features,
+//! compression.
 
 use crate::compare::{library_equals, tar_equals};
 use buttress_oracle::seeds::budget;
@@ -14,7 +15,8 @@ fn case(name: String, progs: (u32, u32), specification: Specification) -> Case {
         let volume = make(&specification)?;
         library_equals(&volume.images, &volume.manifest)?;
         let errors = tar_equals(&["tar"], &volume.images, &volume.manifest)?;
-        // Sockets cannot be in a tar stream: one warning each. Anything else would be a fault.
+        // A tar stream cannot contain sockets: each gives one warning. Any other message is a
+        // failure.
         for line in errors.lines() {
             anyhow::ensure!(line.contains("socket"), "an unexpected message: {line}");
         }
@@ -22,7 +24,7 @@ fn case(name: String, progs: (u32, u32), specification: Specification) -> Case {
     })
 }
 
-/// Profiles with the number of devices that a volume of each is made with.
+/// Profiles with the number of devices for each.
 pub const PROFILES: [(&str, u32); 10] = [
     ("single", 1),
     ("dup", 1),
@@ -42,7 +44,8 @@ pub fn cases() -> Vec<Case> {
     for checksum in ["crc32c", "xxhash", "sha256", "blake2"] {
         for node_kib in [4, 16, 64] {
             seed += 1;
-            // The shapes of trees do not depend on the checksum: large ones come with each at night only.
+            // The form of trees does not depend on the checksum, so large trees with each checksum
+            // are only tested at night.
             let is_full = checksum == "crc32c" || budget("BUTTRESS_FULL_VOLUMES", 0, 1) > 0;
             let specification = Specification {
                 checksum,

@@ -1,4 +1,4 @@
-//! Redundant profiles with devices missing and with copies spoilt: everything is still read.
+//! Redundant profiles with missing devices and corrupt copies: everything is still readable.
 
 use crate::compare::{tar_equals, tar_equals_but};
 use anyhow::{Context, Result, ensure};
@@ -10,7 +10,7 @@ use buttress_oracle::volumes::{Specification, Volume, make};
 use buttress_proof::harness::{Case, Outcome};
 use std::path::PathBuf;
 
-/// Profile, devices, and how many of them it can lose.
+/// Profile, number of devices, and number of devices that it can lose.
 const REDUNDANT: [(&str, u32, usize); 6] = [
     ("raid1", 3, 1),
     ("raid1c3", 4, 2),
@@ -31,10 +31,10 @@ fn volume(profile: &'static str, devices: u32) -> Result<Volume> {
     })
 }
 
-/// The one file that has no checksums.
+/// The only file without checksums.
 const UNCHECKED: &[u8] = b"contents/nodatacow";
 
-/// All ways to choose `count` of `0..total`, as lists of those chosen.
+/// Returns all combinations of `count` numbers from `0..total`.
 fn choices(total: usize, count: usize) -> Vec<Vec<usize>> {
     (0u32..1 << total)
         .filter(|mask| mask.count_ones() as usize == count)
@@ -66,10 +66,11 @@ fn devices_missing(profile: &'static str, devices: u32, lost: usize) -> Result<O
 fn copies_spoilt(profile: &'static str, devices: u32, lost: usize) -> Result<Outcome> {
     let volume = volume(profile, devices)?;
     let mut expected = volume.manifest.clone();
-    // Without checksums nobody can tell noise from content: any copy may be shown, as by the kernel.
+    // Without checksums, noise is indistinguishable from content: any copy may be shown, as in the
+    // kernel.
     expected.remove(UNCHECKED).context("the file without checksums")?;
     for (number, gone) in choices(volume.images.len(), lost).into_iter().enumerate().take(4) {
-        // Spoiling is not undone, so each round works on copies of the images.
+        // Corruption is permanent, so each round works on copies of the images.
         let mut images = Vec::new();
         for (place, image) in volume.images.iter().enumerate() {
             let copy = volume.folder().join(format!("round-{place}"));
@@ -94,7 +95,7 @@ fn copies_spoilt(profile: &'static str, devices: u32, lost: usize) -> Result<Out
     Ok(Outcome::Passed)
 }
 
-/// DUP has both copies on one device: in every chunk one of them is overwritten, the first or the second.
+/// Overwrites one of the two copies, the first or the second, in every chunk of a DUP volume.
 fn dup_copy_spoilt(copy: usize) -> Result<Outcome> {
     let volume = volume("dup", 1)?;
     let mut expected = volume.manifest.clone();
@@ -115,7 +116,8 @@ fn dup_copy_spoilt(copy: usize) -> Result<Outcome> {
     }
     let errors = tar_equals_but(&["tar"], &volume.images, &expected, UNCHECKED)
         .map_err(|error| error.context(format!("with copy {copy} of everything full of noise")))?;
-    // The first copies are read first; noise in the others is met only where a first one is bad too.
+    // The first copies are read first; a corrupt second copy is only read if the first one is bad,
+    // too.
     ensure!(
         copy > 0 || errors.contains("checksum"),
         "the noise was not reported:\n{errors}"

@@ -1,8 +1,8 @@
-//! Random volumes for as long as there is time: `cargo xtask soak --seed N --seconds N`.
+//! Random volumes for a given time: `cargo xtask soak --seed N --seconds N`.
 //!
-//! Each seed chooses a checksum, a block size, profiles, features, mount options and content. The cases are
-//! only there when `BUTTRESS_SOAK_SECONDS` is set; a failure names its seed, which makes the same volume's
-//! content again.
+//! Each seed chooses a checksum, a block size, profiles, features, mount options and content. The
+//! cases only exist if `BUTTRESS_SOAK_SECONDS` is set. A failure names its seed, which recreates
+//! the same volume.
 
 use crate::compare::{library_equals, tar_equals};
 use anyhow::{Context, Result};

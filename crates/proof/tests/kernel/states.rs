@@ -1,4 +1,4 @@
-//! What a running kernel can leave behind: pending logs, orphans, half-deleted snapshots.
+//! States that a running kernel leaves behind: pending logs, orphans, half-deleted snapshots.
 
 use crate::compare::{tar, without_sockets};
 use anyhow::{Result, ensure};
@@ -11,7 +11,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-/// Copies an image, as `copy`, after an fsync while it is mounted: the copy has a log tree. Also returns the last commit.
+/// Copies an image after an fsync during its mount, as `copy`: the copy has a log tree. Also
+/// returns the last commit's manifest.
 fn copy_with_a_log() -> Result<(tempfile::TempDir, Manifest)> {
     let specification = Specification {
         fill: Fill::Empty,
@@ -46,7 +47,7 @@ fn pending_log() -> Result<Outcome> {
     ensure!(errors.contains("log"), "no warning names the log:\n{errors}");
     let (last_commit, errors) = tar(&["tar", "--rescue", "nologreplay"], std::slice::from_ref(&copy))?;
     expect_equal("the last commit", &without_sockets(&committed), &last_commit)?;
-    // What the replay leads to is compared with the kernel's in the test `log_tree`.
+    // The test `log_tree` compares the result of the replay with the kernel's.
     let logged = found.get(&b"logged"[..]);
     ensure!(
         logged.is_some_and(|logged| logged.size == 50_000),
@@ -59,8 +60,8 @@ fn pending_log() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A dump of a volume with a pending log, restored: it has metadata alone. Linux replays the log when it mounts it, and what it
-/// shows then is shown here, without writing.
+/// Restores a metadata dump of a volume with a pending log. Linux replays the log at the mount;
+/// Buttress must show the same result without writing.
 fn metadata_dump_with_a_log() -> Result<Outcome> {
     let (folder, _) = copy_with_a_log()?;
     let [copy, dump, restored] = ["copy", "dump", "restored"].map(|name| folder.path().join(name));
@@ -97,7 +98,7 @@ fn metadata_dump_with_a_log() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A file that is unlinked while open is an orphan: it has no name, and reading goes on without it.
+/// Unlinks an open file: the orphan has no name, and reading continues without it.
 fn orphans() -> Result<Outcome> {
     let specification = Specification {
         fill: Fill::Kinds,

@@ -1,12 +1,14 @@
-//! The image as it is right after the sync, replayed by the kernel and by Buttress, and compared.
+//! The image right after a sync, replayed by the kernel and by Buttress, and compared.
 //!
-//! For each situation, and each side that logs: what came before is committed, then the script runs, and its last lines sync.
-//! The devices are copied with everything else unflushed. The kernel mounts one copy, which replays the log; Buttress opens
-//! another for writing, which replays it too. Both must show the same names, bytes, attributes and times; `btrfs check` and
-//! Buttress's own check must find nothing in either; opened for reading, the image must show the same; and what the last syncs promised must be there.
+//! For each situation, and each side that logs, the initial state is committed. Then the script
+//! runs, whose last lines sync. The devices are copied with everything else unflushed. The kernel
+//! mounts one copy, which replays the log; Buttress opens another one for writing, which also
+//! replays it. Both must show the same names, bytes, attributes and times. `btrfs check` and
+//! Buttress's own check must find nothing in either copy. The image opened for reading must show
+//! the same, with everything that the last syncs guarantee.
 //!
-//! The one difference that is left out: the kernel gives directories from which its replay takes names the time of the
-//! replay; Buttress leaves them the time that they had.
+//! One difference is excluded: the kernel's replay sets the time of directories from which it
+//! removes names; Buttress keeps their time.
 
 use crate::script::{Line, parse};
 use crate::sides::{Kernel, Ours};
@@ -29,10 +31,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The kernel would commit by itself after this many seconds.
+/// Mount options with a commit interval that the test never reaches.
 const NO_COMMIT: &str = "commit=300,noatime";
 
-/// The system's clock, without a thread that commits.
+/// Environment with the system's clock, and without a commit thread.
 #[derive(Debug)]
 struct Clock;
 
@@ -62,7 +64,7 @@ fn open_for_writing(image: &Path) -> Result<WritableFilesystem> {
     )?)
 }
 
-/// What a volume holds, read from its devices after it was checked.
+/// Reads the content of a volume from its devices after a check.
 fn read_checked(image: &Path) -> Result<Manifest> {
     let filesystem = OpenOptions::new(open_images(&[image.to_path_buf()], false)?).open()?;
     expect_nothing_found(&filesystem)?;
@@ -79,7 +81,7 @@ fn copy(image: &Path, name: &str) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// What a sync promised: its path, and all that was there at that moment.
+/// Guarantee of a sync: its path, and the content at that moment.
 struct Promise {
     path: &'static str,
     only_data: bool,
@@ -94,7 +96,7 @@ fn promised(line: &Line) -> Option<(&'static str, bool)> {
     }
 }
 
-/// The promises of the syncs after which nothing else was done.
+/// Returns the guarantees of the syncs at the end of the script.
 fn last_promises(
     script: &[Line],
     mut run: impl FnMut(&Line) -> Result<()>,
@@ -170,7 +172,7 @@ fn expect_kept(promises: &[Promise], found: &Manifest) -> Result<()> {
     Ok(())
 }
 
-/// What a volume with a log shows when it is opened for reading. It stays as it is.
+/// Returns the content of a volume with a log, opened for reading, which must not change it.
 fn shown(image: &Path) -> Result<Manifest> {
     let options = OpenOptions::new(open_images(&[image.to_path_buf()], false)?);
     let shown = open_replayed(options)?;
@@ -188,7 +190,7 @@ fn shown(image: &Path) -> Result<Manifest> {
     manifest(&shown.filesystem, Location::root_of(SubvolumeId::TOP_LEVEL))
 }
 
-/// Replays copies of an image on both sides, and compares. Gives what they hold.
+/// Replays copies of an image on both sides, and compares. Returns their content.
 fn replay_both(image: &Path, logged_at: (i64, u32)) -> Result<Manifest> {
     let (by_kernel, by_us) = (copy(image, "by-kernel")?, copy(image, "by-us")?);
     let mount = Mount::new(std::slice::from_ref(&by_kernel), "noatime").context("the kernel replays")?;
@@ -200,7 +202,7 @@ fn replay_both(image: &Path, logged_at: (i64, u32)) -> Result<Manifest> {
     let mut found = read_checked(&by_us).context("after our replay")?;
     expect_equal("read with the log replayed in memory", &found, &shown(image)?)?;
     for (path, entry) in &mut expected {
-        // See the module.
+        // The kernel's replay sets the time of these directories.
         if entry.mode & 0o170_000 == 0o040_000
             && entry.modified > logged_at
             && let Some(ours) = found.get_mut(path)
@@ -218,7 +220,7 @@ fn replay_both(image: &Path, logged_at: (i64, u32)) -> Result<Manifest> {
     Ok(found)
 }
 
-/// What the script did was before this moment, and what a replay does comes after it, by the kernel's coarse clock too.
+/// Returns a time after the script and before the replay, by the kernel's coarse clock, too.
 fn moment() -> (i64, u32) {
     let tick = std::time::Duration::from_millis(20);
     std::thread::sleep(tick);
@@ -266,7 +268,7 @@ fn logged_by_us(situation: &Situation) -> Result<()> {
     ours(situation, false)
 }
 
-/// What is logged must not depend on what an earlier transaction left in memory.
+/// The log must not depend on state that an earlier transaction left in memory.
 fn logged_by_us_opened_anew(situation: &Situation) -> Result<()> {
     ours(situation, true)
 }

@@ -1,9 +1,10 @@
-//! What is synced lasts, both ways with the kernel.
+//! Synced changes last, in both directions with the kernel.
 //!
 //! - [`situations`]: named situations, each a sentence and a short script;
-//! - [`script`]: the words of the scripts;
+//! - [`script`]: the commands of the scripts;
 //! - [`sides`]: the same script by the kernel and by Buttress;
-//! - [`both_ways`]: the image as it is right after the sync, replayed by the kernel and by Buttress, and compared.
+//! - [`both_ways`]: the image right after the sync, replayed by the kernel and by Buttress, and
+//!   compared.
 
 mod both_ways;
 mod script;

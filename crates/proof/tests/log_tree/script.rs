@@ -1,7 +1,7 @@
-//! Scripts: changes in one line each, in the words of the commands that do the same.
+//! Scripts: one change per line, in the words of equivalent shell commands.
 //!
-//! Lines end with `;` or at the end of the line. `k` and `m` after a number multiply it by 1024 and 1024². Paths are relative,
-//! `.` is the top.
+//! A line ends with `;` or with the text line. `k` and `m` after a number multiply it by 1024 and
+//! 1024². Paths are relative, `.` is the top.
 
 use anyhow::{Context, Result, bail};
 use buttress_oracle::history::operation::{Content, Operation, Origin, Span, Special};
@@ -9,17 +9,17 @@ use buttress_oracle::history::operation::{Content, Operation, Origin, Span, Spec
 /// One line of a script.
 #[derive(Clone, Debug)]
 pub enum Line {
-    /// A change that the history's own words have.
+    /// A change of the history module.
     Change(Operation),
-    /// `fsync(2)` of what a path leads to.
+    /// `fsync(2)` of the file at a path.
     Fsync(&'static str),
-    /// `fdatasync(2)`.
+    /// `fdatasync(2)` of the file at a path.
     Fdatasync(&'static str),
-    /// A snapshot of the top, at a path.
+    /// Takes a snapshot of the top at a path.
     Snapshot(&'static str),
-    /// The subvolume at a path is deleted.
+    /// Deletes the subvolume at a path.
     DeleteSubvolume(&'static str),
-    /// The file is held open from here on.
+    /// Opens the file at a path, and holds it from here on.
     Hold(&'static str),
 }
 
@@ -42,7 +42,7 @@ fn span(offset: &str, length: &str) -> Result<Span> {
     })
 }
 
-/// The lines of a script.
+/// Parses the lines of a script.
 pub fn parse(script: &'static str) -> Result<Vec<Line>> {
     let lines = script
         .split([';', '\n'])
@@ -69,7 +69,7 @@ fn parse_line(line: &'static str) -> Result<Vec<Line>> {
         ["snapshot", path] => return Ok(vec![Line::Snapshot(path)]),
         ["delete-subvolume", path] => return Ok(vec![Line::DeleteSubvolume(path)]),
         ["hold", path] => return Ok(vec![Line::Hold(path)]),
-        // So many files in a directory, the names counted.
+        // Creates this number of files in a directory, with numbered names.
         ["touch-many", path, count] => {
             let names = (0..number(count)?).map(|count| format!("{path}{count:04}").into_bytes());
             return Ok(names.map(|name| Line::Change(Operation::File(name))).collect());
@@ -78,13 +78,13 @@ fn parse_line(line: &'static str) -> Result<Vec<Line>> {
             let names = (0..number(count)?).map(|count| format!("{path}{count:04}").into_bytes());
             return Ok(names.map(|name| Line::Change(Operation::Remove(name))).collect());
         }
-        // So many further names of a file.
+        // Creates this number of further names of a file.
         ["ln-many", from, path, count] => {
             let names = (0..number(count)?).map(|count| format!("{path}{count:04}").into_bytes());
             let link = |name| Line::Change(Operation::Link(bytes(from), name));
             return Ok(names.map(link).collect());
         }
-        // Every second block of 4 KiB.
+        // Writes every second block of 4 KiB.
         ["write-many", path, count] => {
             let write = |count: u64| {
                 let span = Span {

@@ -1,4 +1,4 @@
-//! The same script by the kernel and by Buttress.
+//! Execution of the same script by the kernel and by Buttress.
 
 use crate::script::Line;
 use anyhow::{Context, Result, bail};
@@ -72,7 +72,7 @@ impl<'a> Ours<'a> {
         }
     }
 
-    /// Where a path leads to.
+    /// Resolves a path.
     pub fn find(&self, path: &[u8]) -> Result<Location> {
         let mut at = Location::root_of(SubvolumeId::TOP_LEVEL);
         for name in path

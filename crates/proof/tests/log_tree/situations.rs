@@ -1,18 +1,18 @@
-//! The situations. Each sentence says what would be lost or wrong without the rule that it is about.
+//! The situations. Each sentence states the loss or error that its rule prevents.
 
 use buttress::CommitCause;
 
-/// A situation: what is committed, and then what is done, up to syncs after which nothing else happens.
+/// A situation: committed changes, then further changes that end with syncs.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
     pub sentence: &'static str,
     pub before: &'static str,
     pub after: &'static str,
-    /// For what Buttress commits, because a log cannot express it.
+    /// Reasons for which Buttress commits, because a log cannot express the change.
     pub commits: &'static [CommitCause],
-    /// Whether the kernel promises it, too.
+    /// True if the kernel gives the same guarantee.
     pub kernel_keeps: bool,
-    /// Features that mkfs.btrfs is asked for.
+    /// Features for mkfs.btrfs.
     pub features: &'static [&'static str],
     pub node_kib: u32,
 }
@@ -29,7 +29,7 @@ const fn logged(sentence: &'static str, before: &'static str, after: &'static st
     }
 }
 
-/// What a log cannot express.
+/// Builds a situation that a log cannot express.
 const fn committed(
     cause: &'static [CommitCause],
     sentence: &'static str,
@@ -42,7 +42,8 @@ const fn committed(
     }
 }
 
-/// A promise that the kernel does not make: it does not sync what lies above a file and was there before.
+/// Builds a situation with a guarantee beyond the kernel's, which does not sync existing parents of
+/// a file.
 const fn beyond_the_kernel(sentence: &'static str, before: &'static str, after: &'static str) -> Situation {
     Situation {
         kernel_keeps: false,
@@ -50,7 +51,7 @@ const fn beyond_the_kernel(sentence: &'static str, before: &'static str, after: 
     }
 }
 
-/// On a volume whose holes have items.
+/// Builds a situation on a volume with hole items.
 const fn with_hole_items(sentence: &'static str, before: &'static str, after: &'static str) -> Situation {
     Situation {
         features: &["^no-holes"],
@@ -58,7 +59,7 @@ const fn with_hole_items(sentence: &'static str, before: &'static str, after: &'
     }
 }
 
-/// With leaves that are soon full.
+/// Builds a situation with small leaves, which are soon full.
 const fn small_nodes(sentence: &'static str, before: &'static str, after: &'static str) -> Situation {
     Situation {
         node_kib: 4,
@@ -223,7 +224,7 @@ pub const SITUATIONS: &[Situation] = &[
     logged("a file written after a snapshot", "write f 0 64k 1", "snapshot s; write f 0 4k 2; fsync f"),
     logged("a file in a snapshot that is written", "write f 0 64k 1; snapshot s", "write s/f 4k 4k 2; fsync s/f"),
     committed(&[CommitCause::SubvolumeMoved], "a deleted subvolume in a directory that is synced", "subvolume s; touch f", "delete-subvolume s; fsync ."),
-    // What was not synced may be there or not, and does no harm.
+    // Unsynced changes may be present or not, and do no harm.
     logged("what others did beside it does no harm", "mkdir d; mkdir e; touch d/a; touch e/b", "touch d/x; mv e/b e/c; rm d/a; write f 0 4k 1; fsync f"),
     logged("a sync with nothing to do", "write f 0 4k 1", "fsync f"),
     logged("a sync of a file that was logged already", "", "write f 0 4k 1; fsync f; fsync f"),

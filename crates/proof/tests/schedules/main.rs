@@ -1,7 +1,9 @@
-//! The protocols of the live layer under a model checker: whatever schedule it chooses, some order of the calls explains what
-//! they were answered. `cargo xtask schedules` builds and runs this; in other builds there is nothing here.
+//! The protocols of the live layer under a model checker: for every schedule, some order of the
+//! calls must explain the answers. `cargo xtask schedules` builds and runs this program; in other
+//! builds it is empty.
 //!
-//! Each scene is for one protocol, with as few calls as meet in it. A failure prints the seed, the record and the schedule.
+//! Each scene covers one protocol, with as few calls as necessary. A failure prints the seed, the
+//! record and the schedule.
 #![cfg(buttress_shuttle)]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -15,7 +17,7 @@ use std::sync::Arc;
 
 const SECTOR: u64 = 4096;
 
-/// Schedules of each scene in the ordinary suite.
+/// Number of schedules of each scene in the ordinary suite.
 const SCHEDULES: usize = 300;
 
 fn number(name: &str, or: u64) -> u64 {
@@ -63,7 +65,7 @@ fn read(file: Location) -> Call {
     Call::Read(file, 0, 64 << 10)
 }
 
-/// Trees: operations change several items of several trees, and are seen whole.
+/// Trees: operations change several items of several trees, atomically for readers.
 fn names(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let directory = stage.make(Operation::MakeDirectory(TOP, name("d"), 0o755))?;
     let a = file(stage, TOP, "a", 0)?;
@@ -87,7 +89,7 @@ fn operations_are_seen_whole() {
     both(names);
 }
 
-/// Inodes: an item is taken in by whoever looks first, and changed by others.
+/// Inodes: the first reader loads an item, and other callers change it.
 fn inodes(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 1)?;
     Ok(vec![
@@ -110,7 +112,7 @@ fn an_inode_is_of_one_moment() {
     both(inodes);
 }
 
-/// Content: what waits, what is being written back, and what extents have.
+/// Content: dirty data, data in write-back, and extents.
 fn content(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 3)?;
     stage.change(Operation::SetMode(a, 0o640))?;
@@ -133,7 +135,7 @@ fn content_is_seen_through_a_write_back() {
     both(content);
 }
 
-/// Bytes and the new size are one change.
+/// Writing bytes and growing the file are one atomic change.
 fn write_across_the_end(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 1)?;
     Ok(vec![
@@ -150,7 +152,7 @@ fn a_write_across_the_end_is_seen_whole() {
     both(write_across_the_end);
 }
 
-/// The last call on a file ends as the next begins: what the next shows must stay shown.
+/// The last call on a file ends as the next one begins, which must not show an older state.
 fn calls_that_follow(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 1)?;
     Ok(vec![
@@ -159,7 +161,8 @@ fn calls_that_follow(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     ])
 }
 
-/// A call begins and ends while a reader is between two looks: extents are then of another state than the size.
+/// A call begins and ends between two reads of one reader, so extents and size belong to different
+/// states.
 fn calls_between_looks(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 1)?;
     Ok(vec![
@@ -173,7 +176,7 @@ fn a_call_that_came_and_went_is_noticed() {
     both(calls_between_looks);
 }
 
-/// Item and content of one inode are changed by turns.
+/// The item and the content of one inode change alternately.
 fn item_and_content(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 1)?;
     Ok(vec![
@@ -196,7 +199,7 @@ fn what_a_call_shows_stays_shown_when_another_ends() {
     both(calls_that_follow);
 }
 
-/// Layout: calls that change extents in several steps are seen whole.
+/// Layout: calls that change extents in several steps are atomic for readers.
 fn layout(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 4)?;
     let b = file(stage, TOP, "b", 0)?;
@@ -221,7 +224,7 @@ fn changes_of_extents_are_seen_whole() {
     both(layout);
 }
 
-/// Pins: what is being read is not used again, however often there is a commit meanwhile.
+/// Pins: space that is being read is not reused, whatever the number of commits.
 fn pins(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let a = file(stage, TOP, "a", 2)?;
     let b = file(stage, TOP, "b", 0)?;
@@ -240,7 +243,7 @@ fn pins(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
 
 #[test]
 fn what_is_read_is_not_used_again() {
-    // A reader has to be held up for as long as all those calls take, between two of its own steps.
+    // The schedule must delay a reader during all those calls, between two of its own steps.
     let often = |cold| Plan {
         schedules: 5 * plan(cold).schedules,
         ..plan(cold)
@@ -249,7 +252,7 @@ fn what_is_read_is_not_used_again() {
     explore(often(true), pins);
 }
 
-/// Views: the newest is kept at hand until something is edited.
+/// Views: the newest view is cached until an edit.
 fn views(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     file(stage, TOP, "a", 1)?;
     Ok(vec![
@@ -268,7 +271,7 @@ fn a_view_is_the_newest() {
     both(views);
 }
 
-/// Subvolumes: snapshots beside writers, and deleting beside readers.
+/// Subvolumes: snapshots beside writers, and deletions beside readers.
 fn subvolumes(stage: &mut Stage) -> Result<Vec<Vec<Call>>> {
     let root = stage.make(Operation::CreateSubvolume(TOP, name("s")))?;
     let a = file(stage, root, "a", 1)?;

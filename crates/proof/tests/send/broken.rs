@@ -1,4 +1,4 @@
-//! Streams that are cut or damaged: nothing of them is to be seen, and the volume is sound.
+//! Truncated and damaged streams: no part of them becomes visible, and the volume stays sound.
 
 use anyhow::{Context, Result, ensure};
 use buttress::{ByteCount, Location, SubvolumeId, mkfs};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 pub(super) const DEVICE_BYTES: usize = 128 << 20;
 
-/// Where the first command of a stream begins, and how long the header of a command is.
+/// Offset of a stream's first command; the next constant is the length of a command header.
 const HEADER_BYTES: usize = 17;
 const COMMAND_HEADER_BYTES: usize = 10;
 
@@ -34,7 +34,7 @@ pub(super) fn names(filesystem: &WritableFilesystem) -> Result<Vec<Vec<u8>>> {
     Ok(entries.into_iter().map(|entry| entry.name).collect())
 }
 
-/// A stream that ends early, wherever that is, is refused, and nothing of it shows.
+/// Receives a stream truncated at every byte: it is refused, and no part of it is visible.
 fn cut_at_every_byte() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -54,14 +54,14 @@ fn cut_at_every_byte() -> Result<Outcome> {
             names(&filesystem)?.is_empty(),
             "something shows of a cut at {length}"
         );
-        // What a failed stream gave up is free after the next commit.
+        // The next commit frees the space of a failed stream.
         if length % 64 == 0 {
             filesystem.drop_deleted_subvolumes(&buttress::Progress::new())?;
             filesystem.commit()?;
         }
     }
     take(&filesystem, full.as_slice())?;
-    // Each of these makes a snapshot first.
+    // Each of these streams creates a snapshot first.
     for length in (0..more.len()).step_by(7) {
         ensure!(take(&filesystem, &more[..length]).is_err(), "cut at {length}");
         ensure!(
@@ -79,7 +79,7 @@ fn cut_at_every_byte() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// However many streams fail, what they made and wrote is given back when its space is needed.
+/// Receives many failing streams: their space is freed when it is needed.
 fn failed_streams_fill_no_volume() -> Result<Outcome> {
     let base = empty(&[108 << 20], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -104,7 +104,7 @@ fn failed_streams_fill_no_volume() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Puts the right checksum into each command that is whole.
+/// Corrects the checksum of each complete command.
 fn mend(stream: &mut [u8]) {
     let mut at = HEADER_BYTES;
     while let Some(length) = stream.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>()) {
@@ -119,8 +119,8 @@ fn mend(stream: &mut [u8]) {
     }
 }
 
-/// A bit that is not what it was is an error; with checksums that fit it again, an error or a stream that can be received. What
-/// was there before stays in both cases.
+/// Flips every bit of a stream. With the old checksums this is an error; with corrected ones, an
+/// error or a receivable stream. The existing content stays in both cases.
 fn every_bit_flipped() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -189,7 +189,8 @@ fn every_bit_flipped() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Receives with what is kept of earlier streams, and keeps what there is. Of the volume something is made sure of often.
+/// Receives a stream and keeps the received part, starting from an earlier kept part. Saves it at
+/// short intervals.
 pub(super) fn take_keeping(
     filesystem: &WritableFilesystem,
     stream: impl Read,
@@ -204,7 +205,7 @@ pub(super) fn take_keeping(
     receive(filesystem, top, stream, &options, &mut |_| {})
 }
 
-/// What is kept, which is of one stream at most.
+/// Returns the kept part, of which there is at most one.
 pub(super) fn kept(filesystem: &WritableFilesystem) -> Result<Option<receive::Kept>> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let mut kept = receive::kept(&filesystem.view(), top)?;
@@ -212,7 +213,7 @@ pub(super) fn kept(filesystem: &WritableFilesystem) -> Result<Option<receive::Ke
     Ok(kept.pop())
 }
 
-/// What a subvolume holds, but for what depends on when it was made.
+/// Describes a subvolume without values that depend on its creation time.
 pub(super) fn content(filesystem: &WritableFilesystem, name: &[u8]) -> Result<String> {
     let top = Location::root_of(SubvolumeId::TOP_LEVEL);
     let found = filesystem.lookup(top, name)?.context("the subvolume")?;
@@ -228,8 +229,9 @@ pub(super) fn content(filesystem: &WritableFilesystem, name: &[u8]) -> Result<St
     Ok(own.join("\n"))
 }
 
-/// A stream that is cut anywhere, kept, and gone on with is received as one that was not cut, whether the rest of it comes or
-/// all of it, over several cuts and after the volume was opened anew.
+/// Cuts a stream anywhere, keeps it, and resumes it. The result must equal an uninterrupted
+/// receive, with the rest of the stream or with all of it, over several cuts, and after reopening
+/// the volume.
 fn resumed_is_as_uncut() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let mut filesystem = open_for_writing(&base)?;
@@ -251,7 +253,7 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
                 filesystem = open_for_writing(&base)?;
             }
             let mut found = kept(&filesystem)?;
-            // Somewhat further, and cut again.
+            // Continue a little, and cut again.
             if let Some(first) = found.take() {
                 let start = usize::try_from(first.trail.bytes())?;
                 ensure!(start <= cut, "{start} bytes are kept of {cut}");
@@ -275,7 +277,7 @@ fn resumed_is_as_uncut() -> Result<Outcome> {
         }
     }
     ensure!(resumed > 60, "only {resumed} streams were kept");
-    // What is kept of one stream is not gone on with by another.
+    // Another stream must not resume the kept part of this one.
     let last = names(&filesystem)?.pop().context("a name")?;
     filesystem.delete_subvolume(made_id(&filesystem, &last)?)?;
     let [full, more] = &streams;

@@ -1,7 +1,7 @@
-//! Random histories from seeds: 60 in the suite, as many as there is time for in `cargo xtask soak`.
+//! Random histories from seeds: 60 in the suite, as many as time allows in `cargo xtask soak`.
 //!
-//! A seed chooses the history and the kind of volume. A failure names its seed, looks for a smaller history
-//! that still fails, and keeps its streams.
+//! A seed chooses the history and the kind of volume. A failure names its seed, looks for a smaller
+//! history that still fails, and keeps its streams.
 
 use anyhow::{Result, ensure};
 use buttress_oracle::history::{Strictness, random};
@@ -15,10 +15,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Seeds of the ordinary suite.
+/// Number of seeds in the ordinary suite.
 const SEEDS: u64 = 60;
 
-/// How long a failing history is made smaller.
+/// Time for reducing a failing history.
 const TIME_TO_LOOK: Duration = Duration::from_secs(20);
 
 fn one(seed: u64, sender: Sender) -> Result<Sums> {
@@ -41,17 +41,18 @@ fn seeded(seed: u64, sender: Sender) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Which seeds a soak runs.
+/// Seeds of a soak.
 enum Seeds {
-    /// From the first on, until this time is over or this many have run.
+    /// Consecutive seeds from the first one, until the time is over or this number has run.
     From(u64, Duration, u64),
-    /// These.
+    /// These seeds.
     List(Vec<u64>),
 }
 
 impl Seeds {
-    /// What the environment asks for: `BUTTRESS_SOAK_SEEDS` (a list with commas), or `BUTTRESS_SOAK_SECONDS` with
-    /// `BUTTRESS_SOAK_SEED` (the first) and `BUTTRESS_SOAK_HISTORIES` (how many at most).
+    /// Reads the seeds from the environment: `BUTTRESS_SOAK_SEEDS` (a list with commas), or
+    /// `BUTTRESS_SOAK_SECONDS` with `BUTTRESS_SOAK_SEED` (the first one) and
+    /// `BUTTRESS_SOAK_HISTORIES` (the largest number).
     fn from_environment() -> Option<Self> {
         let text = |name: &str| std::env::var(name).ok();
         let number = |name: &str| text(name).and_then(|text| text.parse::<u64>().ok());
@@ -67,7 +68,7 @@ impl Seeds {
         ))
     }
 
-    /// The seed of the history `number`, unless it is not to run any more.
+    /// Returns the seed of the history `number`, or `None` if the soak is over.
     fn get(&self, number: u64, start: Instant) -> Option<u64> {
         match self {
             Self::From(first, time, histories) => {
@@ -78,8 +79,8 @@ impl Seeds {
     }
 }
 
-/// Several threads share the seeds. Failures are gathered, because the rest of a night should not be lost to the
-/// first of them.
+/// Runs a soak on several threads. It collects failures, so that the first one does not end a
+/// nightly run.
 fn soak(seeds: &Seeds) -> Result<Outcome> {
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));

@@ -1,8 +1,9 @@
-//! Streams against the kernel: what is sent, received by the kernel, and compared.
+//! Streams compared with the kernel: sent by Buttress, received by the kernel, and compared.
 //!
-//! Named cases are in files by theme, each with a sentence on what goes wrong where its situation is not
-//! thought of; [`broken`] has what is damaged, [`power_cuts`] what the power is cut off from; [`histories`] are random ones from seeds; [`views`] looks into the streams of such. Where
-//! `BUTTRESS_SENDER=kernel`, the kernel's own streams take the place of Buttress's: that tests the tests.
+//! Named cases are in files by theme, each with a sentence about the error of an incomplete
+//! implementation. [`broken`] covers damaged streams, [`power_cuts`] power cuts during a receive,
+//! [`histories`] random histories from seeds, [`views`] views of their streams. With
+//! `BUTTRESS_SENDER=kernel`, the kernel's own streams replace Buttress's, which tests the tests.
 
 mod broken;
 mod histories;

@@ -1,9 +1,9 @@
 //! Situations that are hard to send, by name.
 //!
-//! Inode numbers count up as inodes are made, and a send goes through them in that order: what is hard is
-//! mostly a matter of which of two inodes is older. Each case is two snapshots (a few have more) with the
-//! changes between them, and one sentence on what goes wrong where nobody thought of it. All of them run
-//! in every format.
+//! Inode numbers increase with the creation of inodes, and a send processes inodes in this order.
+//! The difficulty is mostly which of two inodes is older. Each case consists of two snapshots (a
+//! few have more) with the changes between them, and one sentence about the error of an
+//! implementation that misses the situation. All cases run in every format.
 
 mod attributes;
 mod clones;
@@ -24,22 +24,22 @@ use std::time::Duration;
 /// One situation.
 struct Named {
     name: &'static str,
-    /// What goes wrong without it.
+    /// Error of an implementation that misses the situation.
     why: &'static str,
     history: History,
 }
 
-/// A situation of two snapshots: what there is, and what changes.
+/// Builds a situation of two snapshots: initial operations, and changes.
 fn named(name: &'static str, why: &'static str, before: Vec<Operation>, after: Vec<Operation>) -> Named {
     with_history(name, why, History::chain(vec![before, after]))
 }
 
-/// A situation of any history.
+/// Builds a situation of any history.
 fn with_history(name: &'static str, why: &'static str, history: History) -> Named {
     Named { name, why, history }
 }
 
-/// The cases of one theme, on each kind of volume.
+/// Returns the cases of one theme, on each kind of volume.
 fn cases_of(theme: &str, flavours: &[Flavour], situations: Vec<Named>) -> Vec<Case> {
     let mut cases = Vec::new();
     for (number, situation) in (0..).zip(situations) {

@@ -1,5 +1,6 @@
-//! Streams as other senders make them. If btrfs-progs receives an oddity and it does no harm, ours receives it with a
-//! note and the same result. Paths that lead out of the subvolume stay refused. Flags of new inodes are sent.
+//! Streams of other senders. If btrfs-progs receives a harmless oddity, Buttress receives it with a
+//! note and the same result. Paths that lead out of the subvolume stay refused. Flags of new inodes
+//! are sent.
 
 use super::broken::{DEVICE_BYTES, names};
 use anyhow::{Context, Result, ensure};
@@ -23,7 +24,7 @@ const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 const OTIME: u16 = 12;
 const UID: u16 = 6;
 
-/// A version 1 stream in the making, with what no encoder writes.
+/// Builder of a version 1 stream with content that no encoder writes.
 struct Odd(Vec<u8>);
 
 impl Odd {
@@ -42,7 +43,7 @@ impl Odd {
         Ok(Encoder::new(Version::V1).encode(command, &mut self.0)?)
     }
 
-    /// Adds a command with one attribute more.
+    /// Adds a command with an additional attribute.
     fn add_with(&mut self, command: &Command<'_>, attribute: u16, value: &[u8]) -> Result<()> {
         let start = self.0.len();
         self.add(command)?;
@@ -94,10 +95,10 @@ fn utimes(path: &[u8]) -> Command<'_> {
     }
 }
 
-/// Makes a stream with every oddity that is received. An oddity that is reported once occurs twice.
+/// Builds a stream with every supported oddity. Oddities that are reported once occur twice.
 fn odd_stream() -> Result<Vec<u8>> {
     let mut odd = Odd::new()?;
-    // btrfs-progs wants the numbers of inodes, and uses none of them.
+    // btrfs-progs requires inode numbers, but does not use them.
     let inode = Some(InodeNumber::new(300));
     let mkdir = |path| Command::Mkdir { path, inode };
     let mkfile = |path| Command::Mkfile { path, inode };
@@ -164,7 +165,7 @@ fn take(filesystem: &WritableFilesystem, stream: &[u8], options: &Options) -> Re
     Ok(notes)
 }
 
-/// A stream with oddities makes the same tree here and with btrfs-progs.
+/// Receives a stream with oddities: the tree must equal that of btrfs-progs.
 fn as_btrfs_progs_has_it() -> Result<Outcome> {
     if let Some(reason) = kernel_missing() {
         return Ok(Outcome::Skipped(reason));
@@ -215,7 +216,7 @@ fn each_is_told_once() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A path that leads out of the subvolume is refused, however it is spelled.
+/// A path that leads out of the subvolume is refused in every form.
 fn what_leads_out_is_refused() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -254,8 +255,8 @@ fn what_leads_out_is_refused() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Unknown commands are refused. If the options ask for it, commands without content are skipped, with a note for each
-/// number.
+/// Unknown commands are refused. If the options request it, commands without content are skipped,
+/// with a note for each number.
 fn unknown_commands() -> Result<Outcome> {
     let base = empty(&[DEVICE_BYTES], &mkfs::Options::default())?;
     let filesystem = open_for_writing(&base)?;
@@ -303,7 +304,7 @@ fn unknown_commands() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Flags that are sent, of inodes of both kinds.
+/// Flags to send, of both kinds of inodes.
 const FLAGS: [(&str, FileAttributes); 8] = [
     ("plain", FileAttributes::empty()),
     ("immutable", FileAttributes::IMMUTABLE),
@@ -336,7 +337,7 @@ fn flags_of_new_inodes() -> Result<Outcome> {
                 true => filesystem.make_directory(root, &name, &new)?,
                 false => filesystem.create(root, &name, &new)?,
             };
-            // Flags that forbid writing come last.
+            // Set flags that forbid writing last.
             filesystem.set_flags(made, flags & (FileAttributes::NOCOW | FileAttributes::COMPRESS))?;
             match is_directory {
                 true => drop(filesystem.create(made, b"child", &new)?),
@@ -389,7 +390,7 @@ fn flags_of_new_inodes() -> Result<Outcome> {
                     Ok::<_, anyhow::Error>(filesystem.metadata(found.target)?.flags)
                 };
                 let (sent, found) = (flags_in(root)?, flags_in(received)?);
-                // The property of compression is an attribute, which both versions have.
+                // The compression property is an attribute, which both versions have.
                 let expected = match version {
                     Version::V1 => sent & InodeFlags::COMPRESS,
                     _ => sent,

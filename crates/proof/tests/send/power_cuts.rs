@@ -1,8 +1,10 @@
-//! Power cuts while streams are received, at every write: what is found is the state before a stream or after it, what was being
-//! made is gone with the next opening, also where that is cut off itself, and what was kept is gone on with.
+//! Power cuts during receives, at every write: the volume has the state before a stream or after
+//! it. The next opening drops an unfinished subvolume, even if that opening is cut itself. Kept
+//! parts can be resumed.
 //!
-//! Where streams go to is in memory and is recorded by the crash laboratory. What is deeper than the suite is asked for by
-//! `BUTTRESS_RECEIVE_CUTS` (how many cuts) and `BUTTRESS_SOAK_SEED` (of the first recording).
+//! The target volumes are in memory and recorded by the crash laboratory. `BUTTRESS_RECEIVE_CUTS`
+//! (number of cuts) and `BUTTRESS_SOAK_SEED` (seed of the first recording) request runs beyond the
+//! suite.
 
 use super::broken::{DEVICE_BYTES, content, golden, kept, names, take, take_keeping};
 use anyhow::{Context, Result, ensure};
@@ -21,11 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const STREAMS: [&str; 2] = ["kernel-full-v2.stream", "kernel-incremental-v2.stream"];
 
-/// A stream in whose middle somebody commits.
+/// A stream reader that commits in the middle.
 struct Committing<'a> {
     filesystem: &'a WritableFilesystem,
     rest: &'a [u8],
-    /// How much is left when that happens.
+    /// Number of remaining bytes at the commit.
     at: usize,
 }
 
@@ -35,20 +37,20 @@ impl Read for Committing<'_> {
             self.at = 0;
             self.filesystem.commit().map_err(std::io::Error::other)?;
         }
-        // Small pieces: what was received so far is in the volume.
+        // Read small pieces, so that the received part is in the volume.
         let length = buffer.len().min(64);
         self.rest.read(buffer.get_mut(..length).unwrap_or_default())
     }
 }
 
-/// What a volume shows: every path with all that its inode has, but not what root items say.
+/// Describes a volume: every path with all properties of its inode, without root items.
 fn shown(filesystem: &buttress::unstable::fs::Filesystem) -> Result<String> {
     let all = describe(filesystem)?;
     let is_path = |line: &&str| !line.starts_with("subvolume ") && !line.starts_with("deleted subvolume ");
     Ok(all.lines().filter(is_path).collect::<Vec<_>>().join("\n"))
 }
 
-/// How many subvolumes are being made, as far as the volume says.
+/// Returns the number of unfinished subvolumes in the volume.
 fn unfinished(filesystem: &buttress::unstable::fs::Filesystem) -> Result<u64> {
     let all = filesystem.subvolumes()?;
     let found = all
@@ -64,7 +66,7 @@ fn recorded(lab: &CrashLab, base: &Backends) -> Result<WritableFilesystem> {
     Ok(WritableFilesystem::new(filesystem, WriteOptions::default())?)
 }
 
-/// Two streams that are received, in the middle of which something is committed, and two that are cut short.
+/// Receives two streams with a commit in their middle, and two truncated ones.
 fn received(seed: u64) -> Result<(History, Vec<String>)> {
     let lab = CrashLab::new();
     let filesystem = recorded(&lab, &empty(&[DEVICE_BYTES], &mkfs::Options::default())?)?;
@@ -80,7 +82,7 @@ fn received(seed: u64) -> Result<(History, Vec<String>)> {
         take(&filesystem, whole)?;
         lab.mark(number);
         states.push(shown(&filesystem.view())?);
-        // What is cut short of the next one is in the way of nobody.
+        // The truncated part of the next stream must not be in the way.
         let rest = &stream[..stream.len() - 30];
         let cut_short = Committing {
             filesystem: &filesystem,
@@ -94,7 +96,7 @@ fn received(seed: u64) -> Result<(History, Vec<String>)> {
     Ok((lab.history(), states))
 }
 
-/// What was found, and what it took.
+/// Counts of found states.
 #[derive(Default)]
 struct Found {
     cuts: u64,
@@ -103,7 +105,7 @@ struct Found {
     resumed: u64,
 }
 
-/// One cut: a state that was promised, and nothing else after the next opening.
+/// Verifies one cut: a guaranteed state, and nothing else after the next opening.
 fn look(history: &History, states: &[String], cut: usize, outcome: Kept, found: &mut Found) -> Result<()> {
     let images = history.images_at(cut, outcome);
     let state = shown(&open_after_crash(&images)?)?;
@@ -122,7 +124,7 @@ fn look(history: &History, states: &[String], cut: usize, outcome: Kept, found: 
     swept(&images, &state)
 }
 
-/// Opens for writing: nothing that was being made is left, all else is as it was.
+/// Opens for writing: nothing unfinished remains, and everything else is unchanged.
 fn swept(images: &Backends, state: &str) -> Result<()> {
     let filesystem = open_for_writing(images)?;
     ensure!(
@@ -139,7 +141,7 @@ fn swept(images: &Backends, state: &str) -> Result<()> {
     Ok(())
 }
 
-/// Cuts off the opening that drops what was being made, at every write.
+/// Cuts the opening that drops unfinished subvolumes, at every write.
 fn cut_sweep(images: &Backends, state: &str, found: &mut Found) -> Result<()> {
     let lab = CrashLab::new();
     recorded(&lab, images)?.close()?;
@@ -179,7 +181,7 @@ fn at_every_write() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A stream that is kept while it is received, and what it makes.
+/// A stream that is kept during its receive, and its result.
 struct Keeping {
     history: History,
     stream: Vec<u8>,
@@ -187,7 +189,7 @@ struct Keeping {
     expected: String,
 }
 
-/// Receives the last of the streams, keeping what there is, cut short once on the way.
+/// Receives the last of the streams with keeping, interrupted once.
 fn keeping(seed: u64) -> Result<Keeping> {
     let count = usize::try_from(1 + seed % 2)?;
     let streams = STREAMS[..count].iter().map(|name| golden(name));
@@ -221,7 +223,8 @@ fn keeping(seed: u64) -> Result<Keeping> {
     })
 }
 
-/// One cut: what was kept is gone on with, and what comes out is as uncut. Says whether anything was kept.
+/// Verifies one cut: the kept part is resumed, and the result equals an uninterrupted receive.
+/// Returns whether a part was kept.
 fn go_on(keeping: &Keeping, cut: usize, outcome: Kept) -> Result<bool> {
     let Keeping {
         history,
@@ -248,7 +251,7 @@ fn go_on(keeping: &Keeping, cut: usize, outcome: Kept) -> Result<bool> {
     }
     ensure!(content(&filesystem, name)? == *expected, "not as it is uncut");
     ensure!(is_there || kept(&filesystem)?.is_none(), "what was kept is left");
-    // Copies of superblocks that were torn are written anew.
+    // The commit rewrites torn copies of superblocks.
     filesystem.set_label(b"after the cut")?;
     filesystem.close()?;
     open_checked(&images)?;
@@ -276,7 +279,8 @@ fn resumed_after_every_write() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// So many cuts, half of them of streams that are kept and gone on with, over recordings with seeds that count up.
+/// Makes this number of cuts, half of them in kept and resumed streams, over recordings with
+/// consecutive seeds.
 fn soak(cuts: u64, first: u64) -> Result<Outcome> {
     let (next, done) = (AtomicU64::new(first), AtomicU64::new(0));
     let gathered = std::sync::Mutex::new(Found::default());

@@ -1,9 +1,9 @@
-//! New inodes as Linux's streams make them: under made-up names that a rename settles, with times of directories in
-//! between. Any commands give the same result as if each was carried out at once.
+//! New inodes in the form of Linux's streams: under temporary names that a rename settles, with
+//! times of directories in between. Any commands must give the same result as immediate execution.
 //!
-//! The model is a receiver that may leave out commands, since it delays nothing. If it leaves out a command, the stream
-//! must be refused. `BUTTRESS_SOAK_SEED` sets the seed of the first case, and `BUTTRESS_SETTLING_CASES` the number of
-//! cases.
+//! The model is a receiver that may leave out commands, since it delays nothing. If it leaves out a
+//! command, the stream must be refused. `BUTTRESS_SOAK_SEED` sets the seed of the first case, and
+//! `BUTTRESS_SETTLING_CASES` the number of cases.
 
 mod making;
 use super::broken::{DEVICE_BYTES, content};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// How many streams a case has, and how many inodes or changes each.
+/// Number of streams in a case; the next constant is the number of inodes or changes in each.
 const STREAMS: u64 = 16;
 const STEPS: u64 = 24;
 
@@ -56,7 +56,7 @@ fn take(filesystem: &WritableFilesystem, stream: &[u8], errors_max: u64) -> Resu
     Ok(receive(filesystem, TOP, stream, &options, &mut |_| {})?)
 }
 
-/// Receives a stream both ways. True if it can be received.
+/// Receives a stream both ways. Returns true if it can be received.
 fn both_ways(
     fast: &WritableFilesystem,
     model: &WritableFilesystem,

@@ -1,8 +1,9 @@
-//! `stream tar` over streams of the kernel and of Buttress, against the snapshots that were sent.
+//! `stream tar` on streams of the kernel and of Buttress, compared with the sent snapshots.
 //!
-//! Random histories, each stream with all that came before it: GNU tar takes the archive out, and the result is
-//! the snapshot, with all times, owners, links and attributes. An archive of a full stream holds, besides, the very
-//! bytes that `buttress tar` makes of the snapshot; only the order of its members is its own.
+//! For random histories, each stream is viewed with all earlier ones. GNU tar extracts the archive,
+//! and the result must equal the snapshot, with all times, owners, links and attributes. An archive
+//! of a full stream also has the exact bytes of `buttress tar` of the snapshot; only the order of
+//! its members differs.
 
 use anyhow::{Context, Result, ensure};
 use buttress_oracle::history::operation::*;
@@ -18,12 +19,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Seeds of the ordinary suite.
+/// Number of seeds in the ordinary suite.
 const SEEDS: u64 = 6;
 
 const SOCKET: u32 = 0o140_000;
 
-/// A history that was carried out, and where.
+/// An executed history with its volume.
 struct Scene {
     pair: Lent,
     history: History,
@@ -56,20 +57,20 @@ impl Scene {
         )
     }
 
-    /// The archive that `words` make, as a file.
+    /// Writes the archive of the command `words` to a file.
     fn archive(&self, words: &mut Command) -> Result<PathBuf> {
         let path = self.folder.path().join("archive.tar");
         run(words.arg("-f").arg(&path))?;
         Ok(path)
     }
 
-    /// The archive of what the streams make together.
+    /// Writes the archive of the streams' last snapshot.
     fn viewed(&self, streams: &[PathBuf]) -> Result<PathBuf> {
         let mut command = Command::new(buttress()?);
         self.archive(command.args(["-q", "stream", "tar"]).args(streams))
     }
 
-    /// What GNU tar takes out of an archive.
+    /// Extracts an archive with GNU tar, and reads the result.
     fn taken_out(&self, archive: &Path) -> Result<Tree> {
         let folder = self.pair.target.top().join(unused_name("taken-out"));
         std::fs::create_dir(&folder)?;
@@ -96,7 +97,7 @@ impl Scene {
     }
 }
 
-/// Without what archives do not hold, or GNU tar does not set.
+/// Removes values that archives do not contain, or that GNU tar does not set.
 fn comparable(mut tree: Tree) -> Tree {
     let manifest: &mut Manifest = &mut tree.manifest;
     manifest.retain(|_, entry| entry.mode & 0o170_000 != SOCKET);
@@ -106,8 +107,8 @@ fn comparable(mut tree: Tree) -> Tree {
     tree
 }
 
-/// Whether a name is one that the kernel's send makes up and forgets: a deleted directory that held a subvolume
-/// stays behind under `o<inode>-<generation>-<n>`. The view of its stream rightly has it.
+/// Returns whether a name is a leftover of the kernel's send: a deleted directory that held a
+/// subvolume remains under `o<inode>-<generation>-<n>`. The view of this stream correctly has it.
 fn is_left_behind(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"o") else {
         return false;
@@ -131,7 +132,7 @@ fn seeded(seed: u64) -> Result<Outcome> {
                 let archive = scene.viewed(given).with_context(|| what.clone())?;
                 let found = comparable(scene.taken_out(&archive).with_context(|| what.clone())?);
                 if sender == Sender::Kernel && found.manifest.keys().any(|path| is_left_behind(path)) {
-                    // What comes after it can collide with that name, on a receiver as well.
+                    // Later streams can collide with this name, on a receiver, too.
                     continue 'formats;
                 }
                 let path = scene
@@ -150,7 +151,7 @@ fn seeded(seed: u64) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The members of an archive, each with the headers before it, in no order.
+/// Returns the members of an archive, each with its headers, unordered.
 fn members(archive: &Path) -> Result<BTreeSet<Vec<u8>>> {
     const BLOCK: usize = 512;
     let bytes = std::fs::read(archive)?;

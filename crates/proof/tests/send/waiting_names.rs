@@ -1,5 +1,6 @@
-//! Names of a stream wait until many of them go into their directories at once: what comes out is what comes out where each is
-//! put there by its command, and an error names the command that made a name which cannot be.
+//! New names of a stream stay pending until many of them enter their directories together. The
+//! result must equal immediate insertion, and an error must name the command that created an
+//! impossible name.
 
 use super::broken::{DEVICE_BYTES, content, names, take};
 use anyhow::{Context, Result, ensure};
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 
 const UUIDS: [Uuid; 2] = [Uuid::from_u128(0x5eed_0001), Uuid::from_u128(0x5eed_0002)];
 
-/// A stream in the making.
+/// Builder of a stream.
 struct Stream {
     encoder: Encoder,
     bytes: Vec<u8>,
@@ -23,7 +24,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// A full one, or one that builds on the full one.
+    /// Begins a full stream, or one that builds on it.
     fn new(builds_on_first: bool) -> Result<Self> {
         let encoder = Encoder::new(Version::V1);
         let mut stream = Self {
@@ -51,7 +52,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Adds a command, and gives its number.
+    /// Adds a command, and returns its number.
     fn add(&mut self, command: &Command<'_>) -> Result<u64> {
         self.encoder.encode(command, &mut self.bytes)?;
         self.commands += 1;
@@ -68,7 +69,7 @@ impl Stream {
     }
 }
 
-/// Random names that come, move and go, in directories that do.
+/// Generator of random names that are created, moved and removed, in changing directories.
 struct Changes {
     random: Random,
     names: BTreeSet<Vec<u8>>,
@@ -87,7 +88,7 @@ impl Changes {
         [directory, &name].concat()
     }
 
-    /// A name that is there, and is not any more from now on.
+    /// Draws an existing name, and removes it from the model.
     fn take(&mut self) -> Option<Vec<u8>> {
         let number = self.random.below(self.names.len().max(1) as u64);
         let name = self.names.iter().nth(usize::try_from(number).ok()?)?.clone();
@@ -106,7 +107,7 @@ impl Changes {
                 }
                 1 => {
                     if let Some(from) = self.take() {
-                        // Sometimes over one that is there.
+                        // Sometimes the target is an existing name.
                         let to = match self.random.below(3) {
                             0 => self.take().unwrap_or_else(|| self.new_name()),
                             _ => self.new_name(),
@@ -155,7 +156,7 @@ impl Changes {
     }
 }
 
-/// A full stream and one that builds on it.
+/// Builds a full stream and one that builds on it.
 fn streams(seed: u64, count: u64) -> Result<[Vec<u8>; 2]> {
     let mut changes = Changes {
         random: Random::new(seed),
@@ -176,7 +177,7 @@ fn streams(seed: u64, count: u64) -> Result<[Vec<u8>; 2]> {
     Ok([full.end()?, more.end()?])
 }
 
-/// As each command comes, for the comparison.
+/// Receives with immediate insertion, for the comparison.
 fn take_at_once(filesystem: &WritableFilesystem, stream: &[u8]) -> Result<()> {
     let options = Options {
         errors_max: 2,
@@ -188,7 +189,7 @@ fn take_at_once(filesystem: &WritableFilesystem, stream: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What a subvolume holds, but for the times, which depend on how often the clock was looked at.
+/// Describes a subvolume without times, which depend on the number of clock queries.
 fn without_times(filesystem: &WritableFilesystem, name: &[u8]) -> Result<String> {
     let all = content(filesystem, name)?;
     let lines = all.lines().map(|line| match line.split_once(" accessed ") {
@@ -225,7 +226,8 @@ fn as_if_put_at_once(seed: u64, count: u64) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A name that is made twice is an error of the second command, wherever the first one is by then.
+/// A name that is created twice is an error of the second command, wherever the first one is
+/// pending.
 fn made_twice() -> Result<Outcome> {
     let mut first = Stream::new(false)?;
     first.add(&Command::Mkdir {
@@ -283,7 +285,7 @@ pub fn cases() -> Vec<Case> {
             })
         })
         .collect();
-    // More than wait at a time.
+    // The directories have more names than can be pending at a time.
     cases.push(Case::new("waiting_names::of_large_directories", || {
         as_if_put_at_once(7, 14_000)
     }));

@@ -1,5 +1,5 @@
-//! The account against a count that knows nothing of sharing: every subvolume is walked by itself, item by item, and
-//! what each reaches is put into sets one by one.
+//! Verification of the account by a count without any notion of sharing: it walks every subvolume
+//! separately, item by item, and adds each reached extent and block to sets.
 
 use anyhow::{Context, Result, ensure};
 use buttress::accounting::{Accounting, Occupied, Options, Parts, Share};
@@ -15,14 +15,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A file of a subvolume.
 type File = (SubvolumeId, InodeNumber);
 
-/// What was counted.
+/// Result of the count.
 #[derive(Default)]
 pub struct Counted {
-    /// Data extents: their size on disk, and who refers to them.
+    /// Data extents: their size on disk, and the files that refer to them.
     extents: BTreeMap<Logical, (u64, BTreeSet<File>)>,
-    /// Tree blocks, and who reaches them.
+    /// Tree blocks, and the subvolumes that reach them.
     blocks: BTreeMap<Logical, BTreeSet<SubvolumeId>>,
-    /// The length of all items with content, by file.
+    /// Total length of all items with content, by file.
     logical: BTreeMap<File, u64>,
     node_bytes: u64,
 }
@@ -84,7 +84,7 @@ impl Counted {
         files.iter().map(|(subvolume, _)| *subvolume).collect()
     }
 
-    /// What is reached by sets of subvolumes that are wanted.
+    /// Sums the extents and blocks whose set of subvolumes is wanted.
     pub fn sum(&self, is_wanted: impl Fn(&BTreeSet<SubvolumeId>) -> bool) -> Bytes {
         let data = self.extents.values();
         let data = data.filter(|(_, files)| is_wanted(&Self::subvolumes_of(files)));
@@ -104,14 +104,14 @@ impl Counted {
         groups
     }
 
-    /// The files that use each of some extents.
+    /// Returns the files that use each of some extents.
     pub fn users(&self) -> impl Iterator<Item = (Logical, &BTreeSet<File>)> {
         self.extents.iter().map(|(logical, (_, files))| (*logical, files))
     }
 }
 
-/// The account of a volume, compared in all that the count has: as it is made by default, and with so little memory
-/// that it takes many passes.
+/// Compares the account of a volume with all values of the count: with default memory, and with so
+/// little that it needs many passes.
 pub fn compare(filesystem: &Filesystem, seed: u64) -> Result<Accounting> {
     let counted = count(filesystem)?;
     let small = Options {
@@ -144,7 +144,7 @@ fn expect_groups(accounting: &Accounting, counted: &Counted) -> Result<()> {
             Ok(owner.context("an owner that is listed")?.subvolume())
         });
         let owners: Vec<Option<SubvolumeId>> = owners.collect::<Result<_>>()?;
-        // The root tree owns what no subvolume does.
+        // The root tree owns everything that no subvolume owns.
         if owners.iter().all(Option::is_none) {
             continue;
         }
@@ -198,7 +198,7 @@ fn expect_subvolumes(filesystem: &Filesystem, accounting: &Accounting, counted: 
     Ok(())
 }
 
-/// What would come back, for random sets of subvolumes.
+/// Compares the space that deletions would free, for random sets of subvolumes.
 fn expect_deletions(
     filesystem: &Filesystem,
     accounting: &Accounting,
@@ -230,7 +230,7 @@ fn expect_deletions(
     Ok(())
 }
 
-/// Files below a directory, in its own subvolume.
+/// Returns the files below a directory, in its own subvolume.
 fn files_below(filesystem: &Filesystem, directory: Location) -> Result<BTreeSet<File>> {
     let options = WalkOptions {
         one_file_system: true,
@@ -249,7 +249,7 @@ fn files_below(filesystem: &Filesystem, directory: Location) -> Result<BTreeSet<
     Ok(files)
 }
 
-/// Random directories: as a whole, and entry by entry.
+/// Compares random directories: as a whole, and entry by entry.
 fn expect_directories(filesystem: &Filesystem, counted: &Counted, seed: u64) -> Result<()> {
     let mut directories = Vec::new();
     for info in filesystem.subvolumes()? {
@@ -272,7 +272,7 @@ fn expect_directories(filesystem: &Filesystem, counted: &Counted, seed: u64) -> 
         let mut entries: Vec<InodeNumber> = Vec::new();
         for entry in filesystem.read_dir(directory)? {
             let target = entry?.target;
-            // What stands for a subvolume that a snapshot left out is no inode.
+            // A placeholder for a nested subvolume in a snapshot has no inode.
             let is_inode = target.inode >= InodeNumber::ROOT_DIRECTORY;
             if is_inode && target.subvolume == directory.subvolume && !entries.contains(&target.inode) {
                 entries.push(target.inode);
@@ -297,7 +297,7 @@ fn expect_parts(
         ..Options::default()
     };
     let accounting = filesystem.account_space(&options, &progress)?;
-    // `alone`: those of `files` that no other part has a name of.
+    // `alone`: the `files` of which no other part has a name.
     let expect =
         |files: &BTreeSet<File>, alone: &BTreeSet<File>, is_wanted: &dyn Fn(Share) -> bool| -> Result<()> {
             let scope = accounting
@@ -344,7 +344,7 @@ fn expect_parts(
     expect(&whole, &whole, &|share| matches!(share, Share::Part(_))).context("all together")
 }
 
-/// From extents to the files that use them, by the extent tree.
+/// Compares the files that use extents, found by the extent tree.
 fn expect_users(filesystem: &Filesystem, counted: &Counted, seed: u64) -> Result<()> {
     let mut random = Random::new(seed ^ 0xbac);
     for (logical, users) in counted.users() {
@@ -365,7 +365,7 @@ fn expect_users(filesystem: &Filesystem, counted: &Counted, seed: u64) -> Result
     Ok(())
 }
 
-/// All owners together have exactly what block groups count as used.
+/// Asserts that all owners together have exactly the used bytes of the block groups.
 pub fn expect_totals(filesystem: &Filesystem, accounting: &Accounting) -> Result<()> {
     let all = accounting.all();
     let mut others = 0_u64;

@@ -1,7 +1,9 @@
-//! What deleting snapshots gives back, by the kernel and by Buttress, against what was foretold.
+//! The space that a deletion of snapshots frees, by the kernel and by Buttress, compared with the
+//! prediction.
 //!
-//! Data: what block groups count as used, before and after. Metadata: what belongs to the subvolumes; the tree that holds
-//! the directory entries of what is deleted is changed by that, so blocks that it reaches are left out on both sides.
+//! For data, the test compares the used bytes of block groups before and after. For metadata, it
+//! compares the blocks of the subvolumes. The tree that holds the deleted directory entries changes
+//! itself, so blocks that it reaches are excluded on both sides.
 
 use crate::volumes::{open, open_for_writing};
 use anyhow::{Context, Result, ensure};
@@ -17,9 +19,9 @@ use std::process::Command;
 
 /// Deletes random snapshots on copies of a volume.
 pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
-    // The kernel drops deleted subvolumes after a commit, which comes every 30 s otherwise.
+    // The kernel drops deleted subvolumes after a commit, which would otherwise come every 30 s.
     let mount = &format!("{mount},commit=1");
-    // Whatever the kernel does at the first mount is done before anything is foretold.
+    // Let the kernel do all work of a first mount before the prediction.
     let settled = Mount::new(images, mount)?;
     settle(&settled)?;
     settled.close()?;
@@ -58,13 +60,13 @@ pub fn compare(images: &[PathBuf], mount: &str, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What is compared.
+/// Compared values.
 #[derive(Debug, PartialEq, Eq)]
 struct Figures {
-    /// Used in block groups of data. Where they hold metadata too, what the account says, which is compared with block
-    /// groups elsewhere.
+    /// Used bytes in data block groups. If they also contain metadata, the value is that of the
+    /// account, which another test compares with block groups.
     data: u64,
-    /// Of subvolumes, without what the top level reaches.
+    /// Bytes of subvolumes, without blocks that the top level reaches.
     metadata: u64,
 }
 
@@ -80,7 +82,7 @@ impl Figures {
             .iter()
             .filter(|group| group.flags.contains(BlockGroupFlags::DATA));
         let is_any_mixed = groups.clone().any(|group| is_mixed(group.flags));
-        // The root tree's own data is the free space cache, which every commit writes anew.
+        // The root tree's own data is the free space cache, which every commit rewrites.
         let owners = accounting.scope(|owner| owner.subvolume().is_some());
         let accounted = accounting.occupied_by(&owners).data().get();
         let cached = accounting.all().data().get() - accounted;
@@ -92,7 +94,7 @@ impl Figures {
     }
 }
 
-/// Snapshots that lie in the top level's tree and hold no subvolumes.
+/// Returns snapshots in the top level's tree without nested subvolumes.
 fn snapshots(filesystem: &Filesystem) -> Result<Vec<(SubvolumeId, Vec<u8>)>> {
     let all = filesystem.subvolumes()?;
     let found = all.iter().filter_map(|info| {

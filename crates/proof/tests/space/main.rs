@@ -1,5 +1,5 @@
-//! Accounts of space: against a count that walks every subvolume by itself, against block groups, btrfs-progs and
-//! compsize, and against what deleting snapshots really gives back.
+//! Accounts of space, compared with a count that walks every subvolume separately, with block
+//! groups, btrfs-progs and compsize, and with the space that deletions of snapshots really free.
 
 mod counting;
 mod deleting;

@@ -1,4 +1,5 @@
-//! Against programs that ask the kernel: compsize, `btrfs filesystem du`, and what ncdu would add up.
+//! Comparisons with programs that query the kernel: compsize, `btrfs filesystem du`, and the sums
+//! of ncdu.
 
 use crate::volumes::open;
 use anyhow::{Context, Result, ensure};
@@ -16,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Compares what the programs print on a mount of the volume.
+/// Compares the output of the programs on a mount of the volume.
 pub fn compare(images: &[PathBuf]) -> Result<()> {
     let mount = Mount::new(images, "ro,noatime,subvolid=5")?;
     let devices: Vec<PathBuf> = mount
@@ -38,7 +39,7 @@ pub fn compare(images: &[PathBuf]) -> Result<()> {
         for place in &places {
             compare_compsize(&mount, &devices, place)?;
         }
-        // A directory, in which hard links and shared extents lead out of it.
+        // Include a directory with hard links and shared extents that lead out of it.
         for directory in std::fs::read_dir(mount.path())? {
             let directory = directory?;
             if directory.file_type()?.is_dir()
@@ -58,16 +59,17 @@ pub fn compare(images: &[PathBuf]) -> Result<()> {
     compare_ncdu(images)
 }
 
-/// How much the kernel answers btrfs-progs about paths; what is beyond it is left out without a word.
+/// Size of the kernel's answer about paths to btrfs-progs in bytes; further paths are silently
+/// omitted.
 const ANSWER_BYTES: usize = 4096;
 
-/// What each path takes of it besides itself: a pointer, and a zero byte.
+/// Size of each path in the answer besides itself: a pointer, and a zero byte.
 const POINTER_BYTES: usize = 9;
 
-/// What the head of the answer takes of it.
+/// Size of the answer's header.
 const ANSWER_HEAD_BYTES: usize = 16;
 
-/// The paths of inodes of a subvolume, with more than one name first.
+/// Compares the paths of a subvolume's inodes, those with several names first.
 fn compare_inode_resolve(
     mount: &Mount,
     devices: &[PathBuf],
@@ -91,7 +93,7 @@ fn compare_inode_resolve(
             inodes.insert((!several_names, entry.location().inode));
         }
     }
-    // A slash at the end would be printed twice.
+    // btrfs-progs would print a trailing slash twice.
     let top = match place.as_str() {
         "" => mount.path().to_owned(),
         place => mount.path().join(place),
@@ -100,7 +102,7 @@ fn compare_inode_resolve(
         let theirs = run(Command::new(newest("btrfs"))
             .args(["inspect-internal", "inode-resolve", &inode.to_string()])
             .arg(&top))?;
-        // Paths that btrfs-progs begins at the mount point begin at the top level.
+        // Paths from the mount point in btrfs-progs begin at the top level.
         let theirs = lines_after(&theirs.stdout, mount.path().as_os_str().as_bytes());
         let inode = inode.to_string();
         let ours = ours(&["inspect-internal", "inode-resolve", &inode], devices, &place)?;
@@ -115,14 +117,14 @@ fn compare_inode_resolve(
     Ok(())
 }
 
-/// The lines of a text without what they begin with, in order.
+/// Returns the sorted lines of a text, without the prefix `start`.
 fn lines_after(text: &[u8], start: &[u8]) -> BTreeSet<Vec<u8>> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let cut = lines.map(|line| line.strip_prefix(start).unwrap_or(line).to_vec());
     cut.collect()
 }
 
-/// Our program on a path of the volume.
+/// Runs Buttress on a path of the volume.
 fn ours(words: &[&str], devices: &[PathBuf], path: &str) -> Result<Vec<u8>> {
     let (first, others) = devices.split_first().context("a device")?;
     let mut command = Command::new(buttress()?);
@@ -136,11 +138,12 @@ fn ours(words: &[&str], devices: &[PathBuf], path: &str) -> Result<Vec<u8>> {
     Ok(command.arg(target).output()?.stdout)
 }
 
-/// Numbers of a table by the words that rows begin with.
+/// Numbers of a table by the first words of its rows.
 type Table = BTreeMap<String, Vec<u64>>;
 
-/// What compsize prints in bytes. Which of its references makes a partly written extent `none` or `prealloc` is the
-/// order in which files are met; so these two are one in what is on disk.
+/// Parses the output of compsize in bytes. Whether a partly written extent counts as `none` or
+/// `prealloc` depends on the order in which compsize meets its files, so both are joined in the
+/// on-disk sizes.
 fn table(text: &[u8]) -> Result<(String, Table)> {
     let text = String::from_utf8(text.to_vec())?;
     let mut lines = text.lines();
@@ -178,7 +181,7 @@ fn compare_compsize(mount: &Mount, devices: &[PathBuf], place: &str) -> Result<(
     Ok(())
 }
 
-/// The line of a whole subvolume or volume.
+/// Compares the line of a whole subvolume or volume.
 fn compare_du(mount: &Mount, devices: &[PathBuf], place: &str) -> Result<()> {
     let numbers = |text: &[u8]| -> Vec<String> {
         let text = String::from_utf8_lossy(text).into_owned();
@@ -197,8 +200,8 @@ fn compare_du(mount: &Mount, devices: &[PathBuf], place: &str) -> Result<()> {
     Ok(())
 }
 
-/// The sizes on disk of an export add up to what the volume's files take up, as a viewer adds them: a file with several
-/// names once.
+/// Asserts that the on-disk sizes of an export add up to the size of the volume's files, as a
+/// viewer adds them: a file with several names once.
 fn compare_ncdu(images: &[PathBuf]) -> Result<()> {
     let text = ours(&["space", "--export", "ncdu"], images, "")?;
     let text = String::from_utf8_lossy(&text);

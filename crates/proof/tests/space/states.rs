@@ -1,5 +1,5 @@
-//! What a running kernel leaves behind: files without a name, subvolumes that are half dropped; and jobs that are
-//! stopped.
+//! States that a running kernel leaves behind: unlinked files, half-dropped subvolumes; and
+//! interrupted commands.
 
 use crate::counting;
 use crate::volumes::{open, open_for_writing};
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// A volume that is mounted and empty.
+/// A mounted empty volume.
 struct Running {
     folder: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -43,7 +43,7 @@ impl Running {
         })
     }
 
-    /// The volume as its last commit left it, which this makes.
+    /// Commits, and opens a copy of the volume.
     fn copy(&self) -> Result<Filesystem> {
         rustix::fs::syncfs(File::open(self.mount.path())?)?;
         let copy = self.folder.path().join("copy");
@@ -53,7 +53,7 @@ impl Running {
     }
 }
 
-/// A file that was deleted while it is open is told apart, also where a snapshot still has a name for it.
+/// Deletes an open file: it is reported separately, even if a snapshot still has a name for it.
 fn unlinked() -> Result<()> {
     let running = Running::new()?;
     let top = running.mount.path();
@@ -78,7 +78,7 @@ fn unlinked() -> Result<()> {
     let scope = accounting.scope(|owner| owner.share == Share::Unlinked);
     let all = accounting.occupied_by(&scope).data().get();
     let exclusive = accounting.exclusive_to(&scope).data().get();
-    // 98 and 49 sectors of 4 KiB.
+    // The sizes are 98 and 49 sectors of 4 KiB.
     ensure!(
         (all, exclusive) == (98 * 4096 + 49 * 4096, 49 * 4096),
         "files without a name take up {all}, {exclusive} alone"
@@ -87,10 +87,10 @@ fn unlinked() -> Result<()> {
     running.mount.close()
 }
 
-/// A subvolume of which Buttress has dropped a part, when it was stopped: whatever is left of it is counted, as block
-/// groups have it.
+/// Interrupts Buttress while it drops a subvolume: everything that remains of the subvolume is
+/// counted, as in block groups.
 fn half_dropped() -> Result<()> {
-    /// More than are dropped at once.
+    /// Number of extents, more than are dropped at once.
     const EXTENTS: u64 = 70_000;
     let running = Running::new()?;
     let top = running.mount.path();
@@ -105,7 +105,7 @@ fn half_dropped() -> Result<()> {
         .arg("--reflink=always")
         .arg(big.join("file"))
         .arg(top.join("shared")))?;
-    // What is written anew belongs to one of them alone.
+    // Rewritten extents belong to one of them alone.
     for number in (0..EXTENTS).step_by(9) {
         file.write_all_at(&[2; 4096], number * 8192)?;
     }
@@ -138,7 +138,7 @@ fn half_dropped() -> Result<()> {
     Ok(())
 }
 
-/// Has Buttress begin to drop the first subvolume.
+/// Makes Buttress begin to drop the first subvolume.
 fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     const DROPS: u32 = 100;
     let filesystem = open_for_writing(images)?;
@@ -146,7 +146,7 @@ fn stop_dropping(images: &[PathBuf]) -> Result<()> {
     filesystem.delete_subvolume(first)?;
     let progress = Progress::new();
     progress.cancel();
-    // Each time it gets on by a block or so.
+    // Each attempt drops about one block.
     for _ in 0..DROPS {
         let result = filesystem.drop_deleted_subvolumes(&progress);
         ensure!(matches!(result, Err(Error::Cancelled)), "{result:?}");
@@ -168,9 +168,10 @@ fn cancelled() -> Result<()> {
     running.mount.close()
 }
 
-/// Signals half-way: a command that was stopped says nothing as if it had finished, and leaves no file behind.
+/// Sends signals during commands: a stopped command prints nothing that looks complete, and leaves
+/// no file.
 fn stopped_by_signals() -> Result<()> {
-    /// How often each command is stopped before it is taken for one that cannot be.
+    /// Number of attempts to stop each command before the test fails.
     const TIMES: u32 = 60;
     let running = Running::new()?;
     let top = running.mount.path().to_owned();
@@ -225,7 +226,7 @@ fn stopped_by_signals() -> Result<()> {
                 continue;
             }
             let text = String::from_utf8_lossy(&output.stdout);
-            // A signal that comes when all is printed stops only the end of the process.
+            // A signal after the whole output only affects the end of the process.
             if output.stdout == whole.stdout {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Random volumes by the kernel and by Buttress.
+//! Random volumes of the kernel and of Buttress.
 
 use crate::{counting, deleting, programs};
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::{Plan, World};
 use std::path::{Path, PathBuf};
 
-/// How many changes the volumes by Buttress have gone through.
+/// Number of changes of Buttress's volumes.
 const OPERATIONS: u64 = 1200;
 
 pub fn open(images: &[PathBuf]) -> Result<Filesystem> {
@@ -38,7 +38,7 @@ fn open_with(images: &[PathBuf], options: &DeviceOptions) -> Result<Filesystem> 
     Ok(OpenOptions::new(devices).open()?)
 }
 
-/// A kind of volume by the kernel.
+/// Returns the kinds of the kernel's volumes.
 fn kernel_kinds() -> Vec<(&'static str, Specification)> {
     let plain = Specification {
         device_mib: 1024,
@@ -85,7 +85,7 @@ fn kernel_kinds() -> Vec<(&'static str, Specification)> {
     ]
 }
 
-/// Histories of snapshots in directories of one volume.
+/// Creates histories of snapshots in directories of one volume.
 fn fill(top: &Path, seed: u64) -> Result<()> {
     for number in 0..3 {
         let history = random::history(seed * 10 + number);
@@ -105,7 +105,7 @@ fn by_the_kernel(specification: &Specification, seed: u64) -> Result<()> {
     deleting::compare(images, specification.mount, seed).context("deleting")
 }
 
-/// A kind of volume by Buttress.
+/// Returns the kinds of Buttress's volumes.
 fn own_kinds() -> Vec<(&'static str, Plan)> {
     let compressed = |algorithm| DataOptions {
         compression: Some(CompressionMethod::new(algorithm)),

@@ -1,4 +1,4 @@
-//! Calls drawn from a seed, on a volume and in the model.
+//! Random calls from a seed, on a volume and in the model.
 
 mod attributes;
 mod content;
@@ -25,7 +25,7 @@ const SECTOR: u64 = 4096;
 const SNAPSHOTS: u64 = 2;
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// A clock that stands still until the test moves it.
+/// Environment with a clock that only the test advances.
 #[derive(Debug, Default)]
 struct Clock {
     nanoseconds: AtomicI64,
@@ -54,7 +54,7 @@ pub struct Met {
     pub snapshots: u64,
     pub accesses: u64,
     pub reads_of_dirty_files: u64,
-    /// Inodes that a cut had to leave exactly as they were synced.
+    /// Number of inodes that had exactly their synced times after a cut.
     pub exact: u64,
     pub punched_holes: u64,
     pub direct_accesses: u64,
@@ -73,7 +73,7 @@ impl Met {
     }
 }
 
-/// A volume, and what it must show.
+/// A volume with its model.
 pub struct History {
     random: Random,
     clock: Arc<Clock>,
@@ -95,7 +95,7 @@ impl History {
             .nanoseconds
             .store(1_700_000_000 * NANOSECONDS, Ordering::SeqCst);
         let data = DataOptions {
-            // Much is written back by itself, or nothing is.
+            // A small limit causes much automatic write-back, a large one causes none.
             delalloc_bytes_max: ByteCount::new(if random.one_in(3) { 64 << 10 } else { 32 << 20 }),
             copy_on_write: !random.one_in(6),
             compression: random
@@ -160,7 +160,7 @@ impl History {
             0 => 0,
             1 => 1,
             2 => 86_400 * NANOSECONDS,
-            // The clock is set back.
+            // Set the clock back.
             3 => -5 * NANOSECONDS,
             _ => i64::try_from(self.random.below(3_000_000_000)).unwrap(),
         };
@@ -171,7 +171,7 @@ impl History {
         self.clock.now()
     }
 
-    /// Every inode shows the model's times, and so does every snapshot.
+    /// Asserts that every inode, and every snapshot, shows the model's times.
     fn compare(&self, when: &str) {
         let volume = self.volume();
         for (at, inode) in &self.model.inodes {
@@ -211,7 +211,7 @@ impl History {
         format!("n{}", self.made)
     }
 
-    /// Makes one call. Returns what it was.
+    /// Makes one call. Returns its description.
     fn step(&mut self) -> String {
         let files = self.model.inodes.values();
         let files = files.filter(|inode| inode.kind == FileKind::Regular).count();

@@ -1,13 +1,16 @@
-//! All four times of every inode, through random histories of calls, against a model.
+//! All four times of every inode, compared with a model through random histories of calls.
 //!
-//! - [`model`]: which times a call sets, and which of them must survive a crash;
-//! - [`history`]: calls drawn from a seed, on a volume in memory with a clock that the test sets.
+//! - [`model`]: the times that a call sets, and those that must survive a crash;
+//! - [`history`]: random calls from a seed, on a volume in memory with a clock that the test sets.
 //!
-//! After each call, `metadata` of every inode equals the model's times. After a commit, the volume opened again has the
-//! same times. Snapshots have them too, whatever was dirty when they were made. A snapshot is durable when it returns. After a power cut each inode has times
-//! that it had since it was last durable. An inode that was synced and not changed since has exactly the synced times.
+//! After each call, `metadata` of every inode equals the model's times. After a commit, the
+//! reopened volume has the same times. Snapshots have them too, with any dirty state at their
+//! creation. A snapshot is durable when it returns. After a power cut each inode has times that it
+//! has had since it was last durable. An inode that was synced and not changed since has exactly
+//! the synced times.
 //!
-//! `BUTTRESS_TIMES_SEED` and `BUTTRESS_TIMES_HISTORIES` choose the first seed and the number of histories.
+//! `BUTTRESS_TIMES_SEED` and `BUTTRESS_TIMES_HISTORIES` set the first seed and the number of
+//! histories.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -35,7 +38,7 @@ fn every_history_of_times_follows_the_model() {
         met.add(&History::new(seed).run());
     }
     println!("{met:?}");
-    // The events that the histories exist for did occur.
+    // The intended events must occur often enough.
     let least = count / 10;
     assert!(
         met.cuts >= least && met.remounts >= least && met.snapshots >= least && met.exact >= least,

@@ -1,4 +1,4 @@
-//! The model of the times: which times a call sets, and which of them a crash may bring back.
+//! The model of the times: the times that a call sets, and those that a crash may restore.
 
 use buttress::{AccessPolicy, AccessTimes, FileKind, Location, Metadata, Timestamp};
 use std::collections::BTreeMap;
@@ -38,10 +38,10 @@ pub struct Inode {
     pub kind: FileKind,
     pub times: Times,
     pub is_noatime: bool,
-    /// Content was written that the test has not had written back.
+    /// True if content was written that the test has not written back yet.
     pub is_dirty: bool,
     pub links: u32,
-    /// The durable times first, then the times that the inode had since.
+    /// Durable times, followed by the later times of the inode.
     pub since_durable: Vec<Times>,
 }
 
@@ -63,11 +63,11 @@ impl Inode {
     }
 }
 
-/// The state that a volume must show. See the module.
+/// The state that a volume must show.
 #[derive(Debug, Default)]
 pub struct Model {
     pub inodes: BTreeMap<Location, Inode>,
-    /// Inodes without names that a crash may bring back.
+    /// Inodes without names that a crash may restore.
     pub gone: BTreeMap<Location, Inode>,
     pub names: BTreeMap<(Location, String), Location>,
     /// Times of inodes in snapshots.
@@ -81,17 +81,17 @@ impl Model {
         inode.since_durable.push(inode.times);
     }
 
-    /// Content was written, or names in a directory changed.
+    /// Records that content was written, or that names in a directory changed.
     pub fn modify(&mut self, at: Location, now: Timestamp) {
         self.change(at, |times| (times.modified, times.changed) = (now, now));
     }
 
-    /// The inode was changed.
+    /// Records that the inode was changed.
     pub fn touch(&mut self, at: Location, now: Timestamp) {
         self.change(at, |times| times.changed = now);
     }
 
-    /// The inode was read. Returns whether its time moves.
+    /// Records a read of the inode. Returns whether its access time changes.
     pub fn access(&mut self, at: Location, policy: AccessPolicy, now: Timestamp) -> bool {
         const DAY: i64 = 86_400;
         let inode = &self.inodes[&at];
@@ -113,13 +113,13 @@ impl Model {
         true
     }
 
-    /// A name came.
+    /// Adds a name.
     pub fn add(&mut self, directory: Location, name: &str, at: Location, now: Timestamp) {
         self.names.insert((directory, name.to_owned()), at);
         self.modify(directory, now);
     }
 
-    /// A name went, and the inode with its last one.
+    /// Removes a name, and the inode with its last name.
     pub fn remove(&mut self, directory: Location, name: &str, now: Timestamp) {
         let at = self.names.remove(&(directory, name.to_owned())).unwrap();
         self.modify(directory, now);
@@ -132,13 +132,13 @@ impl Model {
         }
     }
 
-    /// All of it is durable.
+    /// Records that everything is durable.
     pub fn commit(&mut self) {
         self.gone.clear();
         self.inodes.values_mut().for_each(Inode::settle);
     }
 
-    /// This inode is durable.
+    /// Records that this inode is durable.
     pub fn sync(&mut self, at: Location) {
         self.inodes.get_mut(&at).unwrap().settle();
     }

@@ -1,5 +1,6 @@
-//! Volumes of which the kernel relocated a part: tree blocks that refer by address above others that count for their tree by
-//! name. What of them is deleted here must leave nothing that counts for it.
+//! Volumes that the kernel partly relocated: tree blocks with references by address above blocks
+//! with keyed references to their tree. A deletion by Buttress must leave nothing that is counted
+//! for the deleted subvolume.
 
 use anyhow::{Context, Result};
 use buttress::unstable::fs::OpenOptions;
@@ -20,7 +21,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Enough for several block groups of metadata, so that one of them can be relocated alone.
+/// Number of files, enough for several metadata block groups, so that one of them can be relocated
+/// alone.
 const FILES: usize = 16_000;
 
 fn file(top: &Path, number: usize) -> PathBuf {
@@ -37,7 +39,8 @@ fn append(top: &Path, first: usize, step: usize) -> Result<()> {
     Ok(())
 }
 
-/// A subvolume and its snapshot, both changed before and after a balance of one block group.
+/// Creates a subvolume and its snapshot, and changes both before and after a balance of one block
+/// group.
 fn balanced_by_kernel(mount: &Path) -> Result<()> {
     let (source, copy) = (mount.join("source"), mount.join("copy"));
     subvolume(&["create"], &[&source])?;

@@ -1,10 +1,11 @@
-//! A device begins to fail at a write or a flush of a run, on volumes that can do without it: the run ends as if nothing had
-//! happened; everything is on the devices that stay, with redundancy lost and nothing else; the failed device's statistics
-//! say how often it failed; and the kernel reads the same from the volume without that device, and with it, behind as it is.
+//! A device begins to fail at a write or a flush of a run, on volumes that can do without it. The
+//! run must end as if nothing had happened: the remaining devices have everything, with only
+//! redundancy lost; the failed device's statistics count its errors; and the kernel reads the same
+//! from the volume without that device, and with the stale device.
 //!
-//! The device fails in one of three ways: its writes fail, its flushes fail, or everything does. In every other run it works
-//! again as soon as it was left out, and must be asked for nothing all the same. Every third run is abandoned between two
-//! commits: then what was committed must be there.
+//! The device fails in one of three ways: its writes fail, its flushes fail, or everything fails.
+//! In every second run it works again right after it was dropped, and must still get no requests.
+//! Every third run is abandoned between two commits: then the committed state must be present.
 
 mod several;
 
@@ -28,10 +29,10 @@ use std::sync::Arc;
 
 const DEVICE_BYTES: usize = 128 << 20;
 
-/// Operations between two commits.
+/// Number of operations between two commits.
 const COMMIT_EVERY: u64 = 8;
 
-/// Operations after a device was left out, in runs that are abandoned.
+/// Number of operations after a device was dropped, in runs that are abandoned.
 const ABANDONED_AFTER: u64 = 5;
 
 #[derive(Clone, Copy, Debug)]
@@ -41,12 +42,12 @@ struct Shape {
     metadata: Profile,
     devices: usize,
     operations: u64,
-    /// How many runs there are for each device and way to fail in the suite, and in a nightly run; `None`: one for every
-    /// request.
+    /// Number of runs for each device and way of failing, in the suite and in a nightly run;
+    /// `None`: one for every request.
     runs: (u64, Option<u64>),
 }
 
-/// Runs of the profiles whose every request fails at night.
+/// Number of runs for profiles whose every request fails at night.
 const EVERY_REQUEST: (u64, Option<u64>) = (12, None);
 
 const SHAPES: [Shape; 10] = [
@@ -54,7 +55,7 @@ const SHAPES: [Shape; 10] = [
         runs: EVERY_REQUEST,
         ..Shape::of("raid1", Profile::Raid1, 3)
     },
-    // No new chunk can be made without the one that failed.
+    // No new chunk can be allocated without the failed device.
     Shape {
         runs: EVERY_REQUEST,
         ..Shape::of("raid1_on_two", Profile::Raid1, 2)
@@ -104,7 +105,7 @@ impl Shape {
     }
 }
 
-/// How a device fails.
+/// Way in which a device fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Writes,
@@ -124,7 +125,7 @@ impl Kind {
     }
 }
 
-/// A run without faults: what it held, and the requests that each device was given.
+/// A run without faults: its content, and the requests of each device.
 struct Reference {
     recorded: Recorded,
     state: String,
@@ -171,8 +172,8 @@ impl Reference {
     }
 }
 
-/// A state without the numbers of its volume and of generations: the device's statistics make one commit more necessary, where
-/// the reference had nothing to commit.
+/// Returns a state without volume numbers and generations: the device's statistics need a further
+/// commit, in which the reference had nothing to commit.
 fn comparable(state: &str) -> String {
     let mut text = String::new();
     for line in without_volume_number(state).lines() {
@@ -202,7 +203,7 @@ fn comparable(state: &str) -> String {
 struct Failing {
     device: usize,
     kind: Kind,
-    /// From which request on.
+    /// Number of the first failing request.
     from: u64,
     works_again: bool,
     is_abandoned: bool,
@@ -223,7 +224,7 @@ impl Failing {
         let faulty = Arc::clone(subject.faulty(self.device)?);
         faulty.inject(self.kind.from(self.from));
         let mut left_out = None;
-        // The last commit that a call made: its generation, and what the writer showed then.
+        // The last explicit commit: its generation, and the writer's view at that time.
         let mut last = (0, String::new());
         while subject.steps < shape.operations {
             subject
@@ -264,7 +265,7 @@ impl Failing {
             .any(|notice| notice.to_string().contains(&failure.to_string()));
         ensure!(told, "no notice tells of {failure}");
         drop(view);
-        // What failed in the last commit is of the next one.
+        // Errors in the last commit are stored by the next one.
         subject.filesystem.commit()?;
         let errors = slot.errors();
         let Subject {
@@ -281,14 +282,14 @@ impl Failing {
         self.go_on(&backends)
     }
 
-    /// The devices that stay.
+    /// Returns the remaining devices.
     fn rest(&self, backends: &Backends) -> Backends {
         let mut rest = backends.clone();
         drop(rest.remove(self.device));
         rest
     }
 
-    /// What was committed is there: by a call, which is `last`, or by an operation since.
+    /// Asserts that the committed state is present: `last`, or a later commit by an operation.
     fn require_committed(&self, subject: Subject, reference: &Reference, last: &(u64, String)) -> Result<()> {
         let promised = subject.filesystem.committed_generation().get();
         let Subject {
@@ -328,7 +329,8 @@ impl Failing {
         Ok(())
     }
 
-    /// Everything is there without the device, and with it, behind as it is. Its statistics say what it failed with.
+    /// Asserts that everything is present without the device, and with the stale device. Its
+    /// statistics count its errors.
     fn require_whole(&self, backends: &Backends, reference: &Reference, errors: DeviceErrors) -> Result<()> {
         let rest = open_degraded(&self.rest(backends)).context("without the device")?;
         reference.expect(&describe(&rest)?, "without the device")?;
@@ -390,7 +392,8 @@ impl Failing {
         Ok(())
     }
 
-    /// The volume goes on, with the device there: nothing is written to it, and the rest is whole.
+    /// Continues to use the volume with the device present: nothing is written to the device, and
+    /// the rest is complete.
     fn go_on(&self, backends: &Backends) -> Result<()> {
         let filesystem = open_for_writing(backends)?;
         let mut workload = Workload::on(&filesystem, self.from)?;
@@ -439,7 +442,7 @@ fn run(shape: &Shape, seed: u64) -> Result<Outcome> {
                     from,
                     works_again: number.is_multiple_of(2),
                     is_abandoned: number % 3 == 2,
-                    // It takes much longer than all the rest.
+                    // The kernel's check takes much longer than the rest.
                     kernel_looks: kernel.is_none()
                         && number == 1
                         && (device == 0) == (kind != Kind::Everything),

@@ -1,7 +1,7 @@
-//! A device that the volume cannot do without fails a flush, or all writes from one on (a merged write that fails is tried
-//! again in its parts, so that one alone would do no harm), half-way through a run: an error that names the device, nothing is
-//! written any more, what is in memory can still be read; and when the volume is opened again it is a state that was
-//! committed, checks clean, and goes on.
+//! A required device fails during a run: one flush, or all writes from one on (a failed merged
+//! write is retried in its parts, so a single failure would have no effect). The error names the
+//! device, nothing is written any more, and everything in memory stays readable. After reopening,
+//! the volume is in a committed state, checks clean, and works.
 
 use crate::subject::{Subject, without_volume_number};
 use anyhow::{Context, Result, bail, ensure};
@@ -19,13 +19,13 @@ use buttress_proof::writing::volume::{open_after_crash, open_checked, open_for_w
 use buttress_proof::writing::workload::Workload;
 use std::ops::Range;
 
-/// Operations of a run.
+/// Number of operations in a run.
 const OPERATIONS: u64 = 160;
 
-/// Faults of each kind that are tried, spread over a run: in the suite, and in a nightly run.
+/// Number of faults of each kind, spread over a run: in the suite, and in a nightly run.
 const FAULTS: (u64, u64) = (8, 24);
 
-/// The numbers of the writes and of the flushes of a run without faults, on one device.
+/// Returns the numbers of writes and of flushes on one device in a run without faults.
 fn reference(subject: &mut Subject, device: usize) -> Result<(Range<u64>, Range<u64>)> {
     let (_, first_write, first_flush) = subject.faulty(device)?.request_counts();
     while subject.steps < OPERATIONS {
@@ -35,7 +35,7 @@ fn reference(subject: &mut Subject, device: usize) -> Result<(Range<u64>, Range<
     Ok((first_write..writes, first_flush..flushes))
 }
 
-/// Runs until the fault strikes, and looks at what is left.
+/// Runs until the fault occurs, and verifies the state.
 fn fail(mut subject: Subject, device: usize, fault: &Fault, recorded: &Recorded) -> Result<()> {
     let faulty = subject.faulty(device)?.clone();
     faulty.inject(fault.clone());
@@ -60,7 +60,7 @@ fn fail(mut subject: Subject, device: usize, fault: &Fault, recorded: &Recorded)
     );
     let name = format!("memory-{device}");
     ensure!(error.to_string().contains(&name), "{error} does not name {name}");
-    // The fault is over; nothing is written all the same, and the error still says why.
+    // The fault is over; still nothing is written, and the error still names the cause.
     faulty.heal();
     let (_, before, _) = faulty.request_counts();
     let refused = subject
@@ -132,7 +132,7 @@ fn run(device_bytes: &[usize], options: &Options, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A device that holds a part of a chunk for data.
+/// Returns a device that holds a part of a data chunk.
 fn needed_device(subject: &Subject) -> Result<usize> {
     let view = subject.filesystem.view();
     let map = view.volume().chunk_map();
@@ -158,7 +158,7 @@ pub fn cases() -> Vec<Case> {
         ..Options::default()
     };
     vec![
-        // Both copies of metadata on the one device that there is.
+        // Both copies of metadata are on the only device.
         case("one_device", 1, Options::default()),
         case(
             "raid0_on_two_devices",

@@ -1,5 +1,5 @@
-//! Volumes filled until there is no space, by data, by metadata, by snapshots, and emptied, again and again: nothing but
-//! `NoSpace` ever fails, deleting always works, and the space comes back.
+//! Volumes that are repeatedly filled with data, metadata or snapshots until there is no space, and
+//! emptied: no error but `NoSpace` occurs, deleting always works, and the space is freed.
 
 use anyhow::{Result, ensure};
 use buttress::mkfs::{Feature, Options};
@@ -10,13 +10,14 @@ use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::fill::{Filling, make_source};
 use buttress_proof::writing::volume::{empty, open_checked, open_for_writing};
 
-/// How often each volume is filled: in the suite, where each way to empty it comes, and in a nightly run.
+/// Number of fillings of each volume: in the suite, in which every way of emptying occurs, and in a
+/// nightly run.
 const ROUNDS: (u64, u64) = (6, 20);
 
-/// One round in so many is checked.
+/// Number of rounds per checked one.
 const CHECKED_ROUNDS: u64 = 5;
 
-/// Files of the subvolume that is snapshot, a leaf each.
+/// Number of files in the subvolume to snapshot, each with its own leaf.
 const SOURCE_FILES: u64 = 20;
 
 struct Volume {
@@ -53,7 +54,7 @@ fn volumes() -> Vec<Volume> {
         volume("snapshots", Filling::Snapshots, &[72], small(), rounds),
         volume("mixed_data", Filling::Data, &[72], mixed(), 4),
         volume("mixed_metadata", Filling::Metadata, &[72], mixed(), 2),
-        // Superblock copies lie in rows of these.
+        // Rows of these profiles contain superblock copies.
         volume(
             "parity",
             Filling::Data,
@@ -79,7 +80,7 @@ fn volumes() -> Vec<Volume> {
 }
 
 impl Volume {
-    /// Takes pieces away and lets their space come back.
+    /// Removes pieces, and waits until their space is free.
     fn remove(
         &self,
         filesystem: &WritableFilesystem,
@@ -108,10 +109,11 @@ impl Volume {
                 count > 20 && count >= least,
                 "round {round}: {count} pieces, {least} before"
             );
-            // What is left may differ by a little from round to round.
+            // The remaining space may differ slightly between rounds.
             least = count * 9 / 10;
             if round % 2 == 1 {
-                // Half of it goes, and comes again. Items that share a leaf go together, else no leaf becomes free.
+                // Half of the pieces are removed, and added again. Items that share a leaf go
+                // together, because otherwise no leaf becomes free.
                 let goes = |number: &u64| match self.filling {
                     Filling::Metadata => *number < count / 2,
                     Filling::Data | Filling::Snapshots => number.is_multiple_of(2),
@@ -125,7 +127,7 @@ impl Volume {
                 self.remove(&filesystem, "second", 0..again)?;
                 self.remove(&filesystem, "first", (0..count).filter(|number| !goes(number)))?;
             } else if round % 4 == 0 {
-                // Full when it is closed, too.
+                // The volume is also full when it is closed.
                 filesystem.commit()?;
                 drop(filesystem);
                 open_checked(&backends)?;

@@ -17,28 +17,28 @@ use buttress_proof::writing::volume::{Backends, Ticking, empty, open_checked};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Operations of a run.
+/// Number of operations in a run.
 const OPERATIONS: u64 = 60;
 
-/// The host has so much where it never becomes full.
+/// Space of a host that never becomes full, in bytes.
 const PLENTY: u64 = 1 << 40;
 
 /// The content of files, by name.
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A volume on a host that becomes full, and what is known of it.
+/// A volume on a host that becomes full, with its known contents.
 struct Subject {
-    /// The devices below.
+    /// Underlying devices.
     backends: Backends,
     sparse: Vec<Arc<SparseBackend>>,
     filesystem: WritableFilesystem,
     random: Random,
-    /// The contents that calls have acknowledged.
+    /// Contents that calls have acknowledged.
     acknowledged: Contents,
-    /// The contents that a sync of the file, or a commit, has acknowledged. A name that is gone was synced with another
-    /// content since.
+    /// Contents that a sync of the file, or a commit, has acknowledged. A missing name was later
+    /// synced with other content.
     synced: Contents,
-    /// How many calls found no space.
+    /// Number of calls that found no space.
     refused: u64,
     errno: i32,
 }
@@ -75,7 +75,8 @@ impl Subject {
         Ok(WritableFilesystem::new(filesystem, options)?)
     }
 
-    /// Whether a call succeeded; it may only have failed for want of space on the host.
+    /// Returns the result of a successful call; the only allowed failure is missing space on the
+    /// host.
     fn took<T>(&mut self, answer: Result<T, Error>) -> Result<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -188,7 +189,7 @@ impl Subject {
         Ok(())
     }
 
-    /// How many writes took space of the hosts.
+    /// Returns the number of writes that took space of the hosts.
     fn takes(&self) -> u64 {
         self.sparse.iter().map(|sparse| sparse.takes()).sum()
     }
@@ -208,7 +209,7 @@ impl Subject {
     }
 }
 
-/// Whether a volume holds files as they were synced, or as they became since.
+/// Asserts that a volume has the synced contents of files, or their later ones.
 fn expect_contents(filesystem: &Filesystem, wanted: &Contents, later: &Contents) -> Result<()> {
     for (name, content) in wanted {
         let shown = name.escape_ascii();
@@ -219,20 +220,20 @@ fn expect_contents(filesystem: &Filesystem, wanted: &Contents, later: &Contents)
         let mut bytes = vec![0; usize::try_from(file.size().get())?];
         file.read_at(FileOffset::MIN, &mut bytes)?;
         let is_later = later.get(name).is_some_and(|later| *later != *content);
-        // A file that was written after the sync may have part of the later content.
+        // A file that was written after the sync may have a part of the later content.
         ensure!(is_later || bytes == *content, "{shown} holds something else");
     }
     Ok(())
 }
 
-/// The event after the last operation of a run.
+/// Event after the last operation of a run.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// The host has space again.
     SpaceComesBack,
     /// The host stays full, and files are deleted.
     FilesAreDeleted,
-    /// The power goes, with the host full.
+    /// The power fails while the host is full.
     Crash,
 }
 
@@ -259,7 +260,7 @@ fn run_to(mut subject: Subject, end: End) -> Result<u64> {
                 subject.acknowledged.remove(name);
                 subject.synced.remove(name);
             }
-            // The commit reports content that found no space, and commits everything else.
+            // The commit reports the content without space, and commits everything else.
             let removed = names.iter().step_by(2);
             subject.commit()?;
             let view = open_checked(&subject.backends)?;
@@ -282,7 +283,7 @@ fn run_to(mut subject: Subject, end: End) -> Result<u64> {
     } = subject;
     filesystem.abandon();
     {
-        // A log is replayed in memory.
+        // Opening for reading replays a log in memory.
         let found = OpenOptions::new(buttress_proof::writing::volume::devices(&backends)).open()?;
         expect_contents(&found, &synced, &acknowledged)?;
     }
@@ -322,7 +323,7 @@ fn run(device_bytes: &[usize], options: &Options, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// `ENOSPC`, or `EDQUOT` of every second run.
+/// Returns `ENOSPC`, or `EDQUOT` in every second run.
 fn libc_errno(number: u64) -> i32 {
     const ENOSPC: i32 = 28;
     const EDQUOT: i32 = 122;

@@ -1,13 +1,14 @@
-//! Writing: random changes beside a model, on volumes that Buttress makes and on the kernel's, and full volumes.
+//! Tests of writing: random changes compared with a model, on volumes of Buttress and of the
+//! kernel, and on full volumes.
 //!
 //! - [`model`]: seeds in the ordinary suite, more in `cargo xtask soak`;
-//! - [`rounds`]: the kernel and Buttress change one volume in turn;
-//! - [`balanced`]: what the kernel relocated is deleted here;
-//! - [`old_layouts`]: volumes as old versions of mkfs.btrfs laid them out;
+//! - [`rounds`]: the kernel and Buttress change one volume alternately;
+//! - [`balanced`]: Buttress deletes subvolumes that the kernel relocated;
+//! - [`old_layouts`]: volumes in the layouts of old versions of mkfs.btrfs;
 //! - [`full`]: volumes without space;
 //! - [`host`]: image files with holes on a host that becomes full;
-//! - [`faults`]: devices that fail half-way, and that the volume needs;
-//! - [`devices`]: devices that fail half-way, and that the volume can do without.
+//! - [`faults`]: required devices that fail during a run;
+//! - [`devices`]: devices that fail during a run, and that the volume can do without.
 
 mod balanced;
 mod devices;
@@ -21,7 +22,7 @@ mod subject;
 
 use buttress_proof::harness::run;
 
-/// A number that `cargo xtask soak` gives, or the ordinary suite's.
+/// Returns a number from `cargo xtask soak`, or the ordinary suite's.
 fn number(name: &str, or: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(or)

@@ -1,9 +1,11 @@
-//! Seeded runs against the model: volumes of several kinds, a commit after some 40 changes on average; where there is a kernel
-//! with btrfs, it makes the same changes on a twin of each volume.
+//! Seeded runs compared with the model: volumes of several kinds, with a commit after some 40
+//! changes on average. On a kernel with btrfs, the kernel makes the same changes on a twin of each
+//! volume.
 //!
-//! A failure names its seed; `BUTTRESS_WRITING_SEED` with a fourteenth of it, `BUTTRESS_WRITING_OPERATIONS` as in that run and the
-//! name of the case make it again. `BUTTRESS_WRITING_KERNEL_EVERY=1` has the kernel's view and the twin compared at each
-//! commit; as that lets go of what is held, the run may be another.
+//! A failure names its seed. To repeat it, set `BUTTRESS_WRITING_SEED` to a fourteenth of it,
+//! `BUTTRESS_WRITING_OPERATIONS` as in that run, and select the name of the case.
+//! `BUTTRESS_WRITING_KERNEL_EVERY=1` compares the kernel's view and the twin at each commit. This
+//! releases held inodes, so the run may differ.
 
 use anyhow::{Context, Result};
 use buttress::mkfs::{Feature, Options};
@@ -14,30 +16,32 @@ use buttress_oracle::tools::{kernel_missing, progs_missing};
 use buttress_proof::harness::{Case, Outcome};
 use buttress_proof::writing::{Plan, World};
 
-/// Changes over all kinds of volumes: in the suite, and in a nightly run.
+/// Number of changes over all kinds of volumes: in the suite, and in a nightly run.
 const OPERATIONS: (u64, u64) = (14_000, 28_000);
 
-/// Commits between two looks by the kernel and `btrfs check`.
+/// Number of commits between two verifications by the kernel and `btrfs check`.
 const KERNEL_EVERY: u64 = 20;
 
-/// Cases of a run: each has a seed of its own, and so has each case of the run with the next seed.
+/// Number of cases of a run. Each case has a unique seed, also across runs with consecutive seeds.
 const CASES: u64 = 14;
 
-/// Of cases in deep trees one change in so many is made, and a commit after so many: each commit looks at all that is there.
+/// Divisor of the number of changes in cases with deep trees, because each commit reads the whole
+/// volume.
 const DEEP_SHARE: u64 = 4;
+/// Changes between commits in these cases.
 const DEEP_COMMIT_EVERY: u64 = 80;
 
-/// Files that are there from the beginning, a leaf each: three levels of nodes of 4 KiB.
+/// Number of initial files, each with its own leaf: they give three levels of nodes of 4 KiB.
 const DEEP_FILES: u64 = 300;
 const DEEP_LEVELS: u8 = 3;
 
-/// The btrfs-progs that can make volumes with simple quotas.
+/// First version of btrfs-progs that can create volumes with simple quotas.
 const QUOTA_PROGS: (u32, u32) = (6, 8);
 
-/// How much of trees is kept in memory: all, and so little that most must be read again and again.
+/// Cache sizes for trees: for all blocks, and for so few that most must be read repeatedly.
 const CACHES: [ByteCount; 2] = [ByteCount::new(256 << 20), ByteCount::new(2 << 20)];
 
-/// Kinds of volumes, each with what is special about it.
+/// Returns the kinds of volumes with their plans.
 fn kinds() -> Vec<(&'static str, Plan)> {
     let plain = Options::default;
     let plan = || Plan::new(0, 0);
@@ -110,7 +114,7 @@ fn by_options(
     ]
 }
 
-/// Every other kind of volume compresses.
+/// Returns the options of a kind; every second kind compresses.
 fn compression(index: usize) -> DataOptions {
     let compression = match index {
         0 => Some(CompressionMethod::new(Compression::Zstd)),
@@ -160,7 +164,7 @@ pub fn cases() -> Vec<Case> {
             };
             let name = format!("model::{name}_{part}");
             cases.push(Case::new(name, move || {
-                // Without the kernel the rest of it is run all the same.
+                // Without the kernel, the other parts still run.
                 let _ = skips(kernel_missing());
                 if !plan.progs.is_empty()
                     && let Some(missing) = progs_missing(QUOTA_PROGS)

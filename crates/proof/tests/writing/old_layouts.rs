@@ -1,6 +1,7 @@
-//! Volumes as old versions of mkfs.btrfs laid them out, which the programs of today do not make: a system chunk at address
-//! 0 that begins where the device begins, single groups that were left empty beside those of the wanted profile, groups over
-//! superblock copies, and without what was invented later. Here and the kernel change them in turn, as in [`super::rounds`].
+//! Volumes in the layouts of old versions of mkfs.btrfs, which current versions do not create: a
+//! system chunk at address 0 at the start of the device, empty single groups beside those of the
+//! requested profile, groups over superblock copies, and missing newer features. Buttress and the
+//! kernel change them alternately, as in [`super::rounds`].
 
 use super::rounds::{change_here, open, then_the_kernel};
 use anyhow::{Context, Result, bail, ensure};
@@ -20,7 +21,7 @@ use buttress_proof::writing::volume::open_images;
 use std::fs::File;
 use std::path::PathBuf;
 
-/// How often each side has its turn.
+/// Number of turns of each side.
 const ROUNDS: u64 = 2;
 
 const DEVICE_MIB: u64 = 640;
@@ -33,21 +34,21 @@ struct Layout {
     name: &'static str,
     devices: usize,
     node_kib: u32,
-    /// Features of today that it has, beside the references of long names.
+    /// Current features of the layout, besides extended references.
     features: &'static [Feature],
     missing: Missing,
     chunks: Vec<OldChunk>,
     mount: &'static str,
 }
 
-/// Before uuids, error counts and received snapshots.
+/// A volume from before uuids, error counts and received snapshots.
 const NOTHING_NEW: Missing = Missing {
     uuid_tree: true,
     device_statistics: true,
     root_item_extensions: true,
 };
 
-/// A chunk at these MiB; its stripes by device and MiB.
+/// Builds a chunk at these MiB, with its stripes by device and MiB.
 fn chunk(
     holds: BlockGroupFlags,
     profile: Profile,
@@ -66,7 +67,7 @@ fn chunk(
     }
 }
 
-/// The chunk that every old volume begins with.
+/// Builds the first chunk of every old volume.
 fn first_system() -> OldChunk {
     chunk(SYSTEM, Profile::Single, 0, 4, &[(0, 0)])
 }
@@ -79,8 +80,8 @@ fn first_data() -> OldChunk {
     chunk(DATA, Profile::Single, 12, 8, &[(0, 12)])
 }
 
-/// What mkfs.btrfs left on one device for many years: DUP beside empty single groups. Metadata lies over the superblock copy
-/// at 64 MiB.
+/// Builds the layout of mkfs.btrfs on one device for many years: DUP beside empty single groups. A
+/// metadata chunk covers the superblock copy at 64 MiB.
 fn dup_and_left_over() -> Vec<OldChunk> {
     vec![
         chunk(SYSTEM, Profile::Dup, 20, 8, &[(0, 20), (0, 28)]),
@@ -126,7 +127,7 @@ fn layouts() -> Vec<Layout> {
                 dup_and_left_over(),
             )
         },
-        // The kernel makes the tree.
+        // The kernel creates the free space tree.
         Layout {
             mount: "space_cache=v2",
             ..layout(
@@ -154,7 +155,7 @@ fn layouts() -> Vec<Layout> {
         },
         layout("nodes_of_32_kib", 1, 32, dup_and_left_over()),
         layout("mixed", 1, 4, mixed(8)),
-        // The superblock copy at 64 MiB lies in the group of everything.
+        // The only block group covers the superblock copy at 64 MiB.
         Layout {
             features: &[Feature::FreeSpaceTree, Feature::SkinnyMetadata],
             mount: "",
@@ -258,7 +259,7 @@ fn make(layout: &Layout) -> Result<(tempfile::TempDir, Vec<PathBuf>)> {
         features: given.to_vec(),
         ..Options::default()
     };
-    // Several cases are mounted at a time, and the kernel knows volumes by their uuids.
+    // Several cases are mounted at a time, and the kernel identifies volumes by their uuids.
     let identity = Identity {
         fsid: Uuid::new_v4(),
         chunk_tree: Uuid::new_v4(),
@@ -274,7 +275,8 @@ fn make(layout: &Layout) -> Result<(tempfile::TempDir, Vec<PathBuf>)> {
     Ok((folder, images))
 }
 
-/// More than the first groups hold, so that chunks are made, and the chunk tree is written anew; half of it goes again.
+/// Writes more than the first groups hold, so that new chunks and a new chunk tree are written;
+/// then deletes half of it.
 fn grow(images: &[PathBuf], round: u64) -> Result<()> {
     let filesystem = WritableFilesystem::new(open(images, true)?, WriteOptions::default())?;
     for (filling, most) in [(Filling::Data, 48), (Filling::Metadata, 1200)] {
@@ -290,7 +292,7 @@ fn grow(images: &[PathBuf], round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Nothing lies at addresses that no extent may have, nor behind a superblock.
+/// Asserts that no extent is at reserved addresses, or on a superblock.
 fn expect_reserved_is_free(images: &[PathBuf]) -> Result<()> {
     let filesystem = open(images, false)?;
     let map = filesystem.volume().chunk_map().clone();
@@ -312,7 +314,7 @@ fn expect_reserved_is_free(images: &[PathBuf]) -> Result<()> {
         ensure!(start >= 64 << 10, "an extent of {length} bytes at {start}");
         let chunk = map.find(Logical::new(start)).context("every extent is mapped")?;
         if chunk.layout().data_columns() > 1 {
-            // Striped: what both checkers look at.
+            // Both checkers verify striped chunks.
             continue;
         }
         for stripe in &chunk.chunk().stripes {
@@ -327,8 +329,8 @@ fn expect_reserved_is_free(images: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// What `btrfs check` has against volumes with a free-space tree and a chunk at address 0: it keeps the first 64 KiB out when
-/// it loads what is free, and then misses them.
+/// Wrong errors of `btrfs check` on volumes with a free space tree and a chunk at address 0: it
+/// excludes the first 64 KiB when it loads the free space, and then reports them as missing.
 const FALSE_ALARM: [&str; 2] = [
     "there is no free space entry for 0-65536",
     "cache appears valid but isn't 0",

@@ -1,6 +1,7 @@
-//! The kernel and Buttress in turn: volumes that the kernel made and aged, on every profile and with older features, are
-//! changed here, looked at and changed by the kernel, and changed here again. Both checkers find nothing after each turn,
-//! and both sides see the same.
+//! The kernel and Buttress alternate: volumes that the kernel created and aged, on every profile
+//! and with older features, are changed by Buttress, verified and changed by the kernel, and
+//! changed by Buttress again. Both checkers find nothing after each turn, and both sides see the
+//! same content.
 
 use anyhow::{Context, Result};
 use buttress::unstable::fs::{Filesystem, OpenOptions};
@@ -23,17 +24,17 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// How often each side has its turn.
+/// Number of turns of each side.
 const ROUNDS: u64 = 3;
 
-/// Changes of one turn here.
+/// Number of Buttress's changes in one turn.
 const STEPS: u64 = 150;
 
 pub(super) fn open(images: &[PathBuf], write: bool) -> Result<Filesystem> {
     Ok(OpenOptions::new(open_images(images, write)?).open()?)
 }
 
-/// Random changes and commits.
+/// Makes random changes and commits with Buttress.
 pub(super) fn change_here(images: &[PathBuf], seed: u64) -> Result<()> {
     let methods = [
         None,
@@ -57,7 +58,7 @@ pub(super) fn change_here(images: &[PathBuf], seed: u64) -> Result<()> {
             filesystem.commit()?;
         }
     }
-    // What is deleted is left to the kernel in some rounds, half of it or whole.
+    // In some rounds, the kernel drops the deleted subvolumes, half-dropped or complete.
     if seed.is_multiple_of(2) {
         filesystem.drop_deleted_subvolumes(&Progress::new())?;
     }
@@ -65,13 +66,15 @@ pub(super) fn change_here(images: &[PathBuf], seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Changes by the kernel: a new tree, a snapshot, older ones of both deleted, and content of files that are there.
+/// Makes changes with the kernel: a new tree, a snapshot, deletions of older ones, and new content
+/// of existing files.
 fn change_by_kernel(top: &Path, round: u64, seed: u64) -> Result<()> {
     let name = |what: &str, round: u64| top.join(format!("kernel-{what}-{round}"));
     random_tree::plant(&name("tree", round), seed, 80)?;
     subvolume(&["snapshot"], &[top, &name("snapshot", round)])?;
     if let Some(before) = round.checked_sub(1) {
-        // Buttress may have renamed what was made in the round before, or made subvolumes in it.
+        // Buttress may have renamed the entries of the previous round, or created subvolumes in
+        // them.
         let has_subvolumes = subvolume(&["delete"], &[&name("snapshot", before)]).is_err();
         if has_subvolumes || name("tree", before).is_dir() {
             drop(fs::remove_dir_all(name("tree", before)));
@@ -83,7 +86,7 @@ fn change_by_kernel(top: &Path, round: u64, seed: u64) -> Result<()> {
         if !entry.file_type()?.is_file() || random.one_in(3) {
             continue;
         }
-        // Immutable and append-only files refuse.
+        // Immutable and append-only files refuse writes.
         let Ok(file) = File::options().write(true).open(entry.path()) else {
             continue;
         };
@@ -114,7 +117,7 @@ fn rounds(specification: &Specification) -> Result<()> {
         &history,
         Strictness::Lenient,
     )?;
-    // Its paths are as long as paths may be: moved to somewhere deeper, they would be longer.
+    // These paths have the maximum length: a deeper directory would make them longer.
     fs::remove_dir_all(mount.path().join("names"))?;
     mount.close()?;
     (0..ROUNDS).try_for_each(|round| {
@@ -124,7 +127,8 @@ fn rounds(specification: &Specification) -> Result<()> {
     })
 }
 
-/// After changes here: nothing is wrong, the kernel sees the same, and what it changes leaves nothing wrong.
+/// Verifies Buttress's changes: no finding, the kernel sees the same, and the kernel's changes
+/// leave no finding.
 pub(super) fn then_the_kernel(
     images: &[PathBuf],
     mount: &str,
@@ -134,7 +138,7 @@ pub(super) fn then_the_kernel(
 ) -> Result<()> {
     expect_sound(images).with_context(|| format!("after changes here, round {round}"))?;
     let here = library::manifest(&open(images, false)?, TOP)?;
-    // Changes here may have made another subvolume the default one.
+    // Buttress may have changed the default subvolume.
     let options = [mount, "noatime", "subvolid=5"].join(",");
     let mount = Mount::new(images, options.trim_start_matches(','))?;
     let by_kernel = of_directory(mount.path())?;

@@ -1,4 +1,4 @@
-//! A volume under random changes, each of whose devices can be made to fail.
+//! A volume under random changes, with a fault injector on each device.
 
 use anyhow::{Context, Result};
 use buttress::mkfs::Options;
@@ -11,12 +11,12 @@ use buttress_proof::writing::volume::{Backends, Ticking, empty};
 use buttress_proof::writing::workload::Workload;
 use std::sync::Arc;
 
-/// How many operations lie between two commits.
+/// Number of operations between two commits.
 pub(crate) const COMMIT_EVERY: u64 = 20;
 
-/// See the module.
+/// A volume with a fault injector on each device.
 pub(crate) struct Subject {
-    /// The devices below, without faults.
+    /// Underlying devices, without faults.
     pub(crate) backends: Backends,
     pub(crate) faulty: Vec<Arc<FaultyBackend>>,
     pub(crate) filesystem: WritableFilesystem,
@@ -26,7 +26,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// A new volume, all of whose writes are recorded where there is a laboratory.
+    /// Creates a volume; with a laboratory, all its writes are recorded.
     pub(crate) fn new(
         device_bytes: &[usize],
         options: &Options,
@@ -63,13 +63,13 @@ impl Subject {
         })
     }
 
-    /// With so many operations between two commits.
+    /// Sets the number of operations between two commits.
     pub(crate) fn committing_every(mut self, operations: u64) -> Self {
         self.commit_every = operations;
         self
     }
 
-    /// One operation, and a commit where it is time for one.
+    /// Makes one operation, and a commit if it is due.
     pub(crate) fn step(&mut self) -> Result<()> {
         self.steps += 1;
         self.workload.step(&self.filesystem)?;
@@ -79,17 +79,17 @@ impl Subject {
         Ok(())
     }
 
-    /// The device that can be made to fail.
+    /// Returns the fault injector of a device.
     pub(crate) fn faulty(&self, device: usize) -> Result<&Arc<FaultyBackend>> {
         self.faulty.get(device).context("a device")
     }
 }
 
-/// A state without what tells one volume of this process from another in uuids: the reference and each run are volumes of
-/// their own, to which the same was done.
+/// Returns a state without the volume's number in its uuids, because the reference and each run are
+/// separate volumes with the same changes.
 pub(crate) fn without_volume_number(state: &str) -> String {
     const PREFIX: &str = "c4a50000-";
-    /// Where in a uuid's text the number of the volume stands.
+    /// Position of the volume's number in the text of a uuid.
     const NUMBER: std::ops::Range<usize> = 24..32;
     let mut parts = state.split(PREFIX);
     let mut text = parts.next().unwrap_or_default().to_owned();

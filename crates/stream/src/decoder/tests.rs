@@ -82,7 +82,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_is_encoded_is_decoded_however_it_arrives(
+    fn encoded_commands_are_decoded_from_pieces_of_any_size(
         (version, commands) in proptest::sample::select(&Version::ALL[..]).prop_flat_map(|version| {
             (Just(version), proptest::collection::vec(any_values(version), 0..20))
         }),
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn one_wrong_byte_is_always_found(
+    fn a_wrong_byte_is_always_found(
         commands in proptest::collection::vec(any_values(Version::V2), 1..6),
         place: prop::sample::Index,
         change in 1..=255_u8,
@@ -392,7 +392,7 @@ fn long_streams() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_read_ahead_is_what_is_read() {
+fn reading_ahead_gives_the_same_commands() {
     let streams = long_streams();
     assert!(streams.len() > 3 << 20, "several pieces");
     let (commands, error) = told(ahead(&streams));
@@ -401,7 +401,7 @@ fn what_is_read_ahead_is_what_is_read() {
 }
 
 #[test]
-fn what_was_found_right_ahead_is_not_computed_again() {
+fn checksums_verified_ahead_are_not_computed_again() {
     let mut decoder = ahead(&long_streams());
     decoder.next_command().unwrap();
     // The buffer holds only verified bytes and ends between two commands.
@@ -416,7 +416,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn what_is_damaged_or_cut_gives_the_same_error_read_ahead(
+    fn damaged_or_cut_streams_give_the_same_error_when_read_ahead(
         change in proptest::option::of((any::<prop::sample::Index>(), 1..=255_u8)),
         cut in proptest::option::of(any::<prop::sample::Index>()),
     ) {

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_copies_go() {
+    fn copies_go_into_directories_or_under_their_new_name() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         let target = |path: &[u8]| Target {

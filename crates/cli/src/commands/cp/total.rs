@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_host_holds_is_counted_once() {
+    fn hard_links_of_the_host_are_counted_once() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("inner")).unwrap();
         std::fs::write(folder.path().join("inner/a"), vec![1; 10_000]).unwrap();

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_comes_before_what_it_holds_and_that_before_its_neighbours() {
+    fn directories_sort_before_their_entries() {
         let mut found: Vec<Found> = ["b", "a-b", "a/c", "a", "."]
             .into_iter()
             .map(|path| Found {

@@ -73,7 +73,7 @@ impl Subcommand for Usage {
     }
 }
 
-/// The groups in the order in which `usage` lists them: data, metadata, system.
+/// Returns the groups in the order of `usage`: data, metadata, system.
 fn groups_in_order(space: &Space) -> Vec<&GroupSpace> {
     let mut groups: Vec<&GroupSpace> = space.groups.iter().collect();
     groups.sort_by_key(|group| {
@@ -89,7 +89,7 @@ fn groups_in_order(space: &Space) -> Vec<&GroupSpace> {
     groups
 }
 
-/// The name of a device in the lists.
+/// Returns the name of a device in the lists.
 fn device_name(device: &buttress::DeviceSpace) -> String {
     terminal::shown(device.name.as_deref().unwrap_or("missing"))
 }
@@ -133,7 +133,7 @@ fn write_totals(out: &mut impl Write, space: &Space, units: Units) -> Result<()>
     Ok(())
 }
 
-/// `yes` and the kinds that have several profiles, or `no`.
+/// Returns `yes` and the kinds with several profiles, or `no`.
 fn multiple_profiles(space: &Space, totals: &Totals) -> (&'static str, String) {
     if !totals.multiple_profiles {
         return ("no", String::new());

@@ -1,7 +1,7 @@
 //! `buttress inspect-internal dump-super`: superblocks, field by field.
 //!
-//! Nothing is opened as a volume: the bytes at the places of superblocks are printed as they are, each device
-//! alone. Output and flags are those of btrfs-progs.
+//! The command does not open a volume. It prints the bytes at the superblock offsets, each device
+//! separately. Output and flags are those of btrfs-progs.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl Subcommand for DumpSuper {
             values: Vec::new(),
         };
         for path in &self.devices {
-            // Further devices of the volume have no part in this: each is printed by itself.
+            // Devices are printed individually, so further devices of the volume are not needed.
             match context.open_device_alone(path) {
                 Ok(device) => {
                     for offset in &offsets {
@@ -92,7 +92,7 @@ impl Subcommand for DumpSuper {
 }
 
 impl DumpSuper {
-    /// The places to look at.
+    /// Returns the offsets to print.
     fn offsets(&self) -> Vec<u64> {
         let copies = SUPERBLOCK_OFFSETS.map(buttress::Physical::get);
         let copy = |number: u64| {
@@ -121,7 +121,7 @@ struct Dump<'a> {
 const RULE: &str = "---------------------------------------------------------";
 
 impl Dump<'_> {
-    /// Prints the superblock at `offset`. Of all copies, those beyond the device's end are left out.
+    /// Prints the superblock at `offset`. With `all`, it skips copies beyond the end of the device.
     fn superblock(&mut self, device: &Device, offset: u64, all: bool) -> Result<()> {
         let name = device.name();
         let end = offset.saturating_add(SUPERBLOCK_BYTES as u64);

@@ -1,11 +1,11 @@
 //! `buttress inspect-internal dump-tree`: the blocks of trees, item by item.
 //!
-//! Output and flags are those of btrfs-progs; `docs/btrfs-progs-compatibility.md` names the version and explains
-//! each difference. A block that cannot be read, or an item that cannot be printed, is an error on stderr; the
-//! dump goes on, and the exit code says that something is missing.
+//! Output and flags are those of btrfs-progs; `docs/btrfs-progs-compatibility.md` names the version
+//! and explains each difference. An unreadable block or an unprintable item is an error on stderr.
+//! The dump continues, and the exit code reports the loss.
 //!
-//! - `selection`: which trees are printed, in which order, under which headings;
-//! - `output`: blocks as text or JSON, as they come.
+//! - `selection`: the trees to print, their order and their headings;
+//! - `output`: blocks as text or JSON, one after another.
 
 mod output;
 mod selection;
@@ -136,12 +136,12 @@ impl Subcommand for DumpTree {
     }
 }
 
-/// A dump under way.
+/// State of a dump.
 struct Dump<'a> {
     context: &'a Context,
     filesystem: &'a Filesystem,
     order: BlockOrder,
-    /// Nodes are not printed: so btrfs-progs does with `-e`.
+    /// Omits nodes, as btrfs-progs does with `-e`.
     leaves_only: bool,
     output: Output,
 }
@@ -149,7 +149,7 @@ struct Dump<'a> {
 impl Dump<'_> {
     /// Prints the blocks of a tree, after its heading.
     ///
-    /// The heading is left out where not even the root can be read.
+    /// Omits the heading if the root is unreadable.
     fn tree(&mut self, tree: &Tree, heading: &str, key: Option<&Key>) -> Result<()> {
         let mut heading = Some(heading);
         for visit in tree.blocks_in(self.order, ReadAhead::sweep()) {
@@ -186,7 +186,7 @@ impl Dump<'_> {
         Ok(())
     }
 
-    /// Prints blocks by their addresses, in order of the addresses.
+    /// Prints the blocks at these addresses, in address order.
     fn single_blocks(&mut self, addresses: &[u64], follow: bool) -> Result<()> {
         let mut sorted = addresses.to_vec();
         sorted.sort_unstable();
@@ -238,8 +238,8 @@ impl Dump<'_> {
         self.block(header.owner, &found.block)
     }
 
-    /// A block of which nothing is known but its address: the first copy that is in order, else the first
-    /// that can be read.
+    /// Reads a block of which only the address is known. Returns the first valid copy or, without
+    /// one, the first readable copy.
     fn any_block(&self, logical: Logical) -> Result<DamagedBlock> {
         let volume = self.filesystem.volume();
         let format = self.filesystem.forest().block_format();
@@ -268,10 +268,10 @@ impl Dump<'_> {
     }
 }
 
-/// How many failures of one block are printed.
+/// Largest number of failures of one block that are printed.
 const FAILURES_SHOWN: usize = 20;
 
-/// Whether what lies there is a tree block of this volume at all, in whatever state.
+/// Returns whether the bytes are a tree block of this volume, valid or damaged.
 fn is_a_block_of_the_volume(found: &DamagedBlock) -> bool {
     !found.failures.iter().any(|failure| {
         matches!(
@@ -281,8 +281,8 @@ fn is_a_block_of_the_volume(found: &DamagedBlock) -> bool {
     })
 }
 
-/// Whether a damaged block is at least the one that its parent points to, and whole as it was written: then
-/// what it holds is worth printing.
+/// Returns whether a damaged block is the one that its parent points to, with a correct checksum.
+/// Its content is then worth printing.
 fn is_the_block_meant(damaged: &DamagedBlock) -> bool {
     !damaged.failures.iter().any(|failure| {
         matches!(

@@ -1,6 +1,6 @@
-//! `buttress inspect-internal list-chunks`: where each stripe of each chunk lies.
+//! `buttress inspect-internal list-chunks`: the position of each stripe of each chunk.
 //!
-//! The table is that of btrfs-progs. A chunk has a line for each of its stripes; its length is that of the
+//! The table is that of btrfs-progs. Each stripe of a chunk has a line with the length of the
 //! chunk. PNumber counts the lines of a device by physical address, LNumber by logical address.
 
 use std::cmp::Ordering;
@@ -38,7 +38,7 @@ pub struct ListChunks {
     device: PathBuf,
 }
 
-/// A column that lines can be sorted by.
+/// A column for sorting the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Device,
@@ -85,7 +85,7 @@ impl Subcommand for ListChunks {
     fn run(self, context: &Context) -> Result<Outcome> {
         let filesystem = filesystem_of(context.open_volume(&self.device)?.volume());
         let mut lines = lines(context, &filesystem)?;
-        // The sort is stable: lines that are equal stay in the order of devices and physical addresses.
+        // The sort is stable: equal lines stay in the order of devices and physical addresses.
         lines.sort_by(|left, right| {
             self.sort
                 .iter()
@@ -108,15 +108,15 @@ impl Subcommand for ListChunks {
 #[derive(Clone, Debug)]
 struct Line {
     device: DeviceId,
-    /// Its place among the lines of the device, from 1.
+    /// Number of the line in its device by physical address, from 1.
     physical_number: u64,
     physical: Physical,
     length: u64,
     profile: BlockGroupFlags,
-    /// Its place among the lines of the device by logical address, from 1.
+    /// Number of the line in its device by logical address, from 1.
     logical_number: u64,
     logical: u64,
-    /// Bytes of the chunk in use; unknown where its block group is missing.
+    /// Used bytes of the chunk; `None` if its block group is missing.
     used: Option<u64>,
 }
 
@@ -153,7 +153,7 @@ fn lines(context: &Context, filesystem: &Filesystem) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Counts the lines of each device in their order, from 1.
+/// Numbers the lines of each device in their order, from 1.
 fn number(lines: &mut [Line], field: fn(&mut Line) -> &mut u64) {
     let mut numbers: BTreeMap<DeviceId, u64> = BTreeMap::new();
     for line in lines {
@@ -163,7 +163,7 @@ fn number(lines: &mut [Line], field: fn(&mut Line) -> &mut u64) {
     }
 }
 
-/// The tree with the block group items.
+/// Returns the tree that holds the block group items.
 fn block_group_tree(filesystem: &Filesystem) -> Result<Tree> {
     let separate = filesystem
         .superblock()
@@ -253,7 +253,7 @@ const HEADINGS: [&str; 9] = [
     "LStart",
     "Usage%",
 ];
-/// Columns of type and profile at least; the profile's is filled up on the right.
+/// Smallest widths of the type and profile columns; the profile is padded on the right.
 const TYPE_COLUMNS: usize = 10;
 const PROFILE_COLUMNS: usize = 6;
 

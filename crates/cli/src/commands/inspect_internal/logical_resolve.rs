@@ -1,4 +1,4 @@
-//! `buttress inspect-internal logical-resolve`: the files that a logical address belongs to.
+//! `buttress inspect-internal logical-resolve`: the files that use a logical address.
 
 use buttress::unstable::filesystem_of;
 use std::ffi::OsString;
@@ -72,7 +72,7 @@ impl Subcommand for LogicalResolve {
         let mut out = context.stdout();
         let mut printed = None;
         for reference in &references {
-            // They are in order: a file that uses the extent more than once comes in a row.
+            // References are sorted: those of one file are consecutive.
             if self.inodes || printed != Some(reference.location) {
                 report.print(&mut out, reference)?;
                 printed = Some(reference.location);
@@ -124,7 +124,7 @@ impl Report<'_, '_> {
         Value::Object(object)
     }
 
-    /// The paths of a reference; that they cannot be found is reported and costs the exit code.
+    /// Returns the paths of a reference. If they cannot be found, reports this as a loss.
     fn paths(&mut self, reference: &DataReference) -> Vec<Vec<u8>> {
         let location = reference.location;
         self.finder.paths(location).unwrap_or_else(|error| {

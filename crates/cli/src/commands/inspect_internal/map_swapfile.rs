@@ -30,7 +30,7 @@ pub struct MapSwapfile {
     target: OsString,
 }
 
-/// Offsets of a swap file count in pages.
+/// Page size in bytes, the unit of a swap file's offset.
 const PAGE_BYTES: u64 = 4096;
 
 impl Subcommand for MapSwapfile {
@@ -68,7 +68,8 @@ impl Subcommand for MapSwapfile {
     }
 }
 
-/// Returns the offset at which the file begins on its device. Fails for a file that Linux does not swap to.
+/// Returns the physical offset of the file on its device. Returns an error for a file that Linux
+/// does not accept as swap.
 fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
     let key = InodeItem::key(location.inode);
     let tree = filesystem.subvolume_tree(location.subvolume)?;
@@ -120,7 +121,7 @@ fn start_of(filesystem: &Filesystem, location: Location) -> Result<Physical> {
     first.ok_or_else(|| anyhow::anyhow!("it is empty"))
 }
 
-/// The one place of an address.
+/// Returns the only physical location of an address.
 fn place(filesystem: &Filesystem, logical: Logical) -> Result<(buttress::DeviceId, Physical)> {
     let volume = filesystem.volume();
     if let Some(chunk) = volume.chunk_map().find(logical) {

@@ -1,4 +1,4 @@
-//! `buttress inspect-internal min-dev-size`: the least size that a device can be shrunk to.
+//! `buttress inspect-internal min-dev-size`: the smallest size to which a device can shrink.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -29,9 +29,9 @@ pub struct MinDevSize {
     image: OsString,
 }
 
-/// No chunk is located below this offset.
+/// Offset below which no chunk is located, in bytes.
 const RESERVED_BYTES: u64 = 1 << 20;
-/// A system chunk, which moving chunks may ask for.
+/// Size of a system chunk, which a move of chunks may need.
 const SYSTEM_CHUNK_BYTES: u64 = 32 << 20;
 
 impl Subcommand for MinDevSize {
@@ -65,7 +65,7 @@ impl Subcommand for MinDevSize {
     }
 }
 
-/// Start and end of each device extent, in order.
+/// Returns start and end of each device extent, in order.
 fn extents(filesystem: &Filesystem, device: u64) -> Result<Vec<(u64, u64)>> {
     let key = |offset| Key::new(ObjectId::new(device), ItemType::DEV_EXTENT, offset);
     let mut extents = Vec::new();
@@ -84,9 +84,9 @@ fn extents(filesystem: &Filesystem, device: u64) -> Result<Vec<(u64, u64)>> {
     Ok(extents)
 }
 
-/// The least size of a device with these extents. A shrink moves the extents beyond the new end into holes that are
-/// large enough, the last extent first. While it moves one, its space counts twice, and the chunk tree may need a chunk
-/// more.
+/// Computes the smallest size of a device with these extents. A shrink moves the extents after the
+/// new end into sufficiently large holes, the last extent first. During the move of an extent, its
+/// space counts twice, and the chunk tree may need another chunk.
 fn least(mut extents: Vec<(u64, u64)>) -> u64 {
     let mut least = RESERVED_BYTES;
     let mut holes: VecDeque<(u64, u64)> = VecDeque::new();
@@ -112,7 +112,7 @@ fn least(mut extents: Vec<(u64, u64)>) -> u64 {
         let place = hole.0..hole.0.saturating_add(length);
         hole.0 = place.end;
         moved = moved.max(length);
-        // Nothing is allocated over a superblock, so the extent may find no place there after all.
+        // The allocator avoids superblocks, so the extent may not fit after all.
         if SUPERBLOCK_OFFSETS
             .iter()
             .any(|offset| place.contains(&offset.get()))
@@ -145,13 +145,13 @@ mod tests {
     fn extents_that_fit_no_hole_stay() {
         assert_eq!(of(&[]), 1);
         assert_eq!(of(&[(1, 9), (9, 17)]), 17);
-        // A hole that is too small for the last extent.
+        // This hole is too small for the last extent.
         assert_eq!(of(&[(13, 21), (21, 29), (29, 94)]), 94);
     }
 
     #[test]
     fn extent_moves_into_hole_with_space_for_another_copy() {
-        // 1 + 8 + 8 used, 8 to move, 32 for a system chunk.
+        // The sum is 1 + 8 + 8 used, 8 for the move, 32 for a system chunk.
         assert_eq!(of(&[(1, 9), (100, 108)]), 1 + 16 + 8 + 32);
     }
 

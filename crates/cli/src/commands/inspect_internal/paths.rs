@@ -1,7 +1,8 @@
 //! Paths of inodes from the top level of the volume.
 //!
-//! A subvolume that has no place any more (deleted, or its parent is) has no path: its files are named by the
-//! subvolume's id, `<subvolume 257>/dir/file`, a form that no path can have because it does not begin with `/`.
+//! A subvolume without a location (it or its parent is deleted) has no path. Its files are named by
+//! the subvolume's id, `<subvolume 257>/dir/file`. No path has this form, because every path begins
+//! with `/`.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use anyhow::Result;
 use buttress::unstable::fs::Filesystem;
 use buttress::{Location, SubvolumeId};
 
-/// Finds paths; the paths of subvolumes are remembered.
+/// Finder of paths, with a cache of subvolume paths.
 #[derive(Debug)]
 pub(crate) struct PathFinder<'a> {
     filesystem: &'a Filesystem,
@@ -17,7 +18,7 @@ pub(crate) struct PathFinder<'a> {
 }
 
 impl<'a> PathFinder<'a> {
-    /// For paths in this volume.
+    /// Creates a finder for paths in this volume.
     pub(crate) fn new(filesystem: &'a Filesystem) -> Self {
         Self {
             filesystem,
@@ -25,7 +26,7 @@ impl<'a> PathFinder<'a> {
         }
     }
 
-    /// All paths of an inode, one for each of its names.
+    /// Returns all paths of an inode, one for each of its names.
     pub(crate) fn paths(&mut self, location: Location) -> Result<Vec<Vec<u8>>> {
         let within = self.filesystem.inode_paths(location)?;
         let subvolume = self.subvolume(location.subvolume);
@@ -46,7 +47,7 @@ impl<'a> PathFinder<'a> {
     }
 }
 
-/// The subvolume's path, a slash, the path in it.
+/// Joins a subvolume's path and a path in it with a slash.
 fn join(subvolume: &[u8], path: &[u8]) -> Vec<u8> {
     match (subvolume, path) {
         ([], []) => b"/".to_vec(),

@@ -1,15 +1,15 @@
-//! Structures of a volume as btrfs-progs prints them, or as JSON.
+//! Structures of a volume in the text of btrfs-progs, or as JSON.
 //!
-//! Each module prints the items of one group, given the bytes, into a [`Sink`]: text or JSON. What is printed is
-//! what lies on disk, right or wrong. An item that ends before its fields do is a [`Damage`]; so is one whose
-//! data lies outside its block. The rest of the block is printed all the same.
+//! Each module prints the items of one group from their bytes into a [`Sink`]: text or JSON. It
+//! prints the bytes on disk, whether valid or not. An item that ends before its last field is a
+//! [`Damage`], as is an item whose data exceeds its block. The rest of the block is still printed.
 //!
-//! - [`sink`]: lines of named fields, as text or JSON; [`value`]: what stands in them; [`fields`]: reading them; [`flags`], [`key`], [`time`]:
-//!   how single values look.
+//! - [`sink`]: lines of named fields, as text or JSON; [`value`]: values of fields; [`fields`]:
+//!   parsing of fields; [`flags`], [`key`], [`time`]: formats of single values.
 //! - [`inode`], [`root`], [`extent`], [`chunk`], [`space`], [`quota`], [`state`]: items.
 //! - [`superblock`].
 //!
-//! Left out: which blocks are printed, in what order. That is `dump_tree`'s part.
+//! Left out: the selection and order of blocks, which `dump_tree` determines.
 
 pub(super) mod chunk;
 pub(super) mod extent;
@@ -33,20 +33,20 @@ use fields::Short;
 use sink::Sink;
 use value::{Hex, HexBytes, Owner};
 
-/// What is printed of blocks, and what of the volume is needed for it.
+/// Options of printing, and the properties of the volume that it needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
-    /// Names and values of extended attributes are not shown.
+    /// Hides names and values of extended attributes.
     pub(super) hide_names: bool,
-    /// The checksum of each block is shown.
+    /// Shows the checksum of each block.
     pub(super) checksum_headers: bool,
-    /// Each data checksum is shown.
+    /// Shows each data checksum.
     pub(super) checksum_items: bool,
-    /// Bytes of a checksum.
+    /// Size of a checksum in bytes.
     pub(super) checksum_bytes: usize,
-    /// Unit of data that has one checksum.
+    /// Size of the data under one checksum in bytes.
     pub(super) sector_bytes: u32,
-    /// The volume has simple quotas: the quota status says since when.
+    /// True if the volume has simple quotas, whose status contains the generation of their start.
     pub(super) simple_quotas: bool,
 }
 
@@ -68,7 +68,7 @@ enum ItemDamage {
     OutsideBlock,
 }
 
-/// Prints a block: header, then items or pointers. Returns what could not be printed.
+/// Prints a block: its header, then its items or pointers. Returns the unprintable items.
 pub(super) fn block(sink: &mut impl Sink, block: &TreeBlock, options: &Options) -> Vec<Damage> {
     header(sink, block, options);
     let mut damages = Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn block(sink: &mut impl Sink, block: &TreeBlock, options: &Options) 
                 None => Some(ItemDamage::OutsideBlock),
             };
             if let Some(problem) = problem {
-                // Only the list of items stays open.
+                // The list of items stays open.
                 sink.abandon(1);
                 let key = block.key(slot).map_or_else(String::new, |key| key.to_string());
                 damages.push(Damage {
@@ -159,7 +159,7 @@ fn leaf_item(sink: &mut impl Sink, slot: usize, item: &Item<'_>, options: &Optio
     item_body(sink, &item.key, item.data, options)
 }
 
-/// Prints what an item holds. Items of types without a known shape print nothing.
+/// Prints the content of an item. Items of types without a known format print nothing.
 fn item_body(sink: &mut impl Sink, key: &Key, data: &[u8], options: &Options) -> Result<(), Short> {
     match key.item_type {
         ItemType(0) if key.objectid == ObjectId::FREE_SPACE => space::cache_header(sink, data),
@@ -203,7 +203,7 @@ fn item_body(sink: &mut impl Sink, key: &Key, data: &[u8], options: &Options) ->
     }
 }
 
-/// Items that say what they say by being there.
+/// Prints the name of an item type whose items have no content.
 fn named_only(sink: &mut impl Sink, item_type: ItemType) {
     let words = match item_type {
         ItemType::ORPHAN_ITEM => "orphan item",
@@ -238,7 +238,8 @@ mod tests {
         simple_quotas: true,
     };
 
-    /// Bytes of which some are small numbers, so that counts and lengths in them make sense now and then.
+    /// Returns pseudo-random bytes with some small numbers, so that counts and lengths in them are
+    /// sometimes plausible.
     fn noise(seed: u64, length: usize) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = move || {
@@ -271,7 +272,7 @@ mod tests {
                 let as_text = item_body(&mut text, &key, &data, &OPTIONS);
                 let as_json = item_body(&mut tree, &key, &data, &OPTIONS);
                 assert_eq!(as_text, as_json);
-                // Nothing is printed that is not there: a line of text for every few bytes at most.
+                // The output is bounded by the input: at most one line of text per few bytes.
                 assert!(text.as_bytes().len() < 1000 + data.len() * 120);
             }
         }

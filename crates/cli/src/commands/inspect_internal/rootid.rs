@@ -1,4 +1,4 @@
-//! `buttress inspect-internal rootid`: the subvolume that a path lies in.
+//! `buttress inspect-internal rootid`: the subvolume that contains a path.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,10 +1,10 @@
-//! What trees are called: on the command line, and in the headings of a dump.
+//! Names of trees: on the command line, and in the headings of a dump.
 
 use std::str::FromStr;
 
 use buttress::TreeId;
 
-/// Names that the command line takes, longer ones before their beginnings. Case does not matter.
+/// Tree names on the command line; a name comes before its own prefixes. Case does not matter.
 const NAMES: &[(&str, TreeId)] = &[
     ("ROOT", TreeId::ROOT),
     ("EXTENT", TreeId::EXTENT),
@@ -25,10 +25,10 @@ const NAMES: &[(&str, TreeId)] = &[
     ("RAID_STRIPE", TreeId::RAID_STRIPE),
 ];
 
-/// What may follow a name.
+/// Optional suffixes of a name.
 const SUFFIXES: [&str; 4] = ["", "_TREE", "_OBJECTID", "_TREE_OBJECTID"];
 
-/// A tree as the command line names it: a number, or a name as btrfs-progs takes it (`csum`, `block-group`,
+/// A tree on the command line: a number, or a name that btrfs-progs accepts (`csum`, `block-group`,
 /// `FS_TREE`, `BTRFS_FS_TREE_OBJECTID`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TreeName(pub(super) TreeId);
@@ -62,7 +62,8 @@ impl FromStr for TreeName {
     }
 }
 
-/// Whether `text` is the name, its words joined by `_` or `-`, with one of the suffixes.
+/// Returns whether `text` is the name, with its words joined by `_` or `-`, and one of the
+/// suffixes.
 fn matches_name(text: &str, name: &str) -> bool {
     let Some((head, suffix)) = text.split_at_checked(name.len()) else {
         return false;
@@ -70,7 +71,7 @@ fn matches_name(text: &str, name: &str) -> bool {
     (head == name || head == name.replace('_', "-")) && SUFFIXES.contains(&suffix)
 }
 
-/// The word before `tree` in the heading of a tree's dump.
+/// Returns the word before `tree` in the heading of a tree's dump.
 pub(super) fn heading(tree: TreeId) -> &'static str {
     match tree {
         TreeId::ROOT => "root",
@@ -98,7 +99,7 @@ pub(super) fn heading(tree: TreeId) -> &'static str {
     }
 }
 
-/// Object ids that no tree has, but a damaged root tree may: -5, -10, -255.
+/// Object ids that no valid tree has, but a damaged root tree may have: -5, -10, -255.
 const ORPHAN: u64 = u64::MAX - 4;
 const EXTENT_CHECKSUM: u64 = u64::MAX - 9;
 const MULTIPLE: u64 = u64::MAX - 254;

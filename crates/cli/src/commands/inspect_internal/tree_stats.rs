@@ -1,7 +1,7 @@
-//! `buttress inspect-internal tree-stats`: how many blocks a tree has, and how scattered they are.
+//! `buttress inspect-internal tree-stats`: the number of blocks of a tree, and their scattering.
 //!
-//! Output and flags are those of btrfs-progs. Trees without file content are measured by their nodes alone:
-//! a level-1 node names its leaves, so no leaf is read.
+//! Output and flags are those of btrfs-progs. Trees without file content are measured by their
+//! nodes alone: a level-1 node lists its leaves, so the command reads no leaf.
 
 mod layout;
 
@@ -43,7 +43,7 @@ pub struct TreeStats {
     device: PathBuf,
 }
 
-/// The trees that are measured where none is chosen. Only the last holds files.
+/// Trees that are measured by default. Only the last one holds files.
 const TREES: [(TreeId, &str); 4] = [
     (TreeId::ROOT, "root tree"),
     (TreeId::EXTENT, "extent tree"),
@@ -79,7 +79,7 @@ impl Subcommand for TreeStats {
         let mut values = Vec::new();
         let mut out = context.stdout();
         for (tree, name) in chosen {
-            // A chosen tree is looked into as if it held files.
+            // A selected tree is measured as if it held files.
             let with_content = self.tree.is_some() || tree == TreeId::FS;
             if !context.json() {
                 writeln!(out, "Calculating size of {name}")?;
@@ -101,7 +101,7 @@ impl Subcommand for TreeStats {
     }
 }
 
-/// What is known of a tree when it has been walked.
+/// Statistics of a walked tree.
 struct Statistics {
     levels: u8,
     inline_bytes: u64,
@@ -115,7 +115,7 @@ fn measure(context: &Context, filesystem: &Filesystem, id: TreeId, with_content:
     let root = tree.root();
     let mut layout = Layout::new(root.logical.get(), filesystem.superblock().node_bytes, root.level);
     let mut inline_bytes = 0u64;
-    // Every figure is a sum over nodes or over leaves: no order of keys is needed.
+    // Every figure is a sum over nodes or leaves, so the key order does not matter.
     let visits: &mut dyn Iterator<Item = buttress::unstable::tree::Result<Visit>> = if with_content {
         &mut tree.blocks_by_address()
     } else {
@@ -144,7 +144,7 @@ fn measure(context: &Context, filesystem: &Filesystem, id: TreeId, with_content:
     })
 }
 
-/// Bytes of file content in the items of a leaf.
+/// Returns the bytes of file content in the items of a leaf.
 fn inline_content_bytes(leaf: &buttress::unstable::format::node::TreeBlock) -> u64 {
     const KIND_OFFSET: usize = FILE_EXTENT_INLINE_OFFSET - 1;
     leaf.items()

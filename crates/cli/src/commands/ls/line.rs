@@ -7,7 +7,7 @@ use crate::commands::stat::kind_name;
 use crate::output::json::insert_name;
 use crate::output::mode::permissions;
 
-/// What a line shows; texts whose columns are aligned are made already.
+/// Values of a line; texts of aligned columns are already formatted.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) inode: String,
@@ -22,7 +22,7 @@ pub(super) struct Line {
     pub(super) allocated_bytes: u64,
 }
 
-/// The column of the size.
+/// Value of the size column.
 #[derive(Debug)]
 pub(super) enum Size {
     Bytes(String),
@@ -30,7 +30,7 @@ pub(super) enum Size {
 }
 
 impl Line {
-    /// The line of an entry. `size` prints sizes.
+    /// Creates the line of an entry. `size` formats sizes.
     pub(super) fn new(name: Vec<u8>, record: &InodeRecord, link: &[u8], size: fn(u64) -> String) -> Self {
         let metadata = &record.metadata;
         let mut mode = permissions(metadata.mode);
@@ -58,7 +58,7 @@ impl Line {
     }
 }
 
-/// Whether `ls` marks the file with `+`.
+/// Returns whether `ls` marks the file with `+`.
 fn has_acl(record: &InodeRecord) -> bool {
     record
         .xattrs
@@ -66,7 +66,7 @@ fn has_acl(record: &InodeRecord) -> bool {
         .any(|xattr| xattr.name.starts_with(b"system.posix_acl_"))
 }
 
-/// An entry as JSON.
+/// Returns an entry as JSON.
 pub(in crate::commands) fn as_json(name: &[u8], path: &[u8], record: &InodeRecord, link: &[u8]) -> Value {
     let metadata = &record.metadata;
     let mut object = Map::new();

@@ -1,4 +1,4 @@
-//! The text of a listing: lines of a directory, gathered until the widths of their columns are known.
+//! Text of a listing: lines of a directory, buffered until the column widths are known.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use crate::output::size::ls_human;
 use crate::output::terminal::Stdout;
 use crate::output::time::Clock;
 
-/// Writes directory after directory.
+/// Writer of one directory after another.
 pub(in crate::commands) struct Listing<'a> {
     options: Look,
-    /// Whether the path of a directory is printed before what it holds.
+    /// True if the path of a directory precedes its entries.
     headings: bool,
     clock: Clock,
     context: &'a Context,
@@ -24,7 +24,7 @@ pub(in crate::commands) struct Listing<'a> {
     blocks_begun: bool,
 }
 
-/// The widest texts of the aligned columns.
+/// Widths of the aligned columns.
 #[derive(Debug, Default)]
 struct Widths {
     inode: usize,
@@ -56,7 +56,7 @@ impl Widths {
             }
         }
         if widths.major > 0 {
-            // `major, minor` share the column with sizes.
+            // Device nodes print `major, minor` in the size column.
             let devices = widths.major.saturating_add(widths.minor).saturating_add(2);
             widths.minor = widths
                 .minor
@@ -98,14 +98,15 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// With `-a`, adds the `.` and `..` of the present directory; they are looked up from where the listing began.
+    /// With `-a`, adds `.` and `..` of the current directory, looked up from the start of the
+    /// listing.
     pub(super) fn add_dots(&mut self, path: &[u8], opened: &Subvolume, start: Location, inner: &[u8]) {
         if !self.options.all {
             return;
         }
         for name in [b".".as_slice(), b".."] {
             let shown = if name == b".." && inner.is_empty() {
-                // What lies above the start is found from the root.
+                // A directory above the start is looked up from the root.
                 opened.locate([path, b"/.."].concat(), Follow::All)
             } else {
                 let path = [inner, b"/", name].concat();
@@ -118,7 +119,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Adds an entry of the present directory.
+    /// Adds an entry of the current directory.
     pub(in crate::commands) fn add(&mut self, name: Vec<u8>, record: &InodeRecord, link: &[u8]) {
         let size = if self.options.human_readable {
             ls_human
@@ -128,7 +129,7 @@ impl<'a> Listing<'a> {
         self.lines.push(Line::new(name, record, link, size));
     }
 
-    /// Writes something that is listed alone.
+    /// Writes a single file that is listed by itself.
     pub(in crate::commands) fn single(
         &mut self,
         name: &[u8],
@@ -140,7 +141,7 @@ impl<'a> Listing<'a> {
         self.write_lines()
     }
 
-    /// Ends the present directory.
+    /// Ends the current directory.
     pub(in crate::commands) fn leave(&mut self) -> Result<()> {
         if self.options.is_long() {
             let total = self
@@ -203,7 +204,7 @@ impl<'a> Listing<'a> {
         Ok(())
     }
 
-    /// Flushes.
+    /// Flushes the output.
     pub(in crate::commands) fn finish(mut self) -> Result<()> {
         Ok(self.out.flush()?)
     }

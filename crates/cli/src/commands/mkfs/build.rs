@@ -1,4 +1,4 @@
-//! `buttress mkfs --rootdir DIR IMAGE…`: a volume that holds what sources hold.
+//! `buttress mkfs --rootdir DIR IMAGE…`: creates a volume with the content of sources.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -27,7 +27,7 @@ use crate::signals::Cancelling;
 /// Flags for volumes that are not empty.
 #[derive(Args, Debug)]
 pub(super) struct BuildArguments {
-    // First: it looks at where directories stand among all sources.
+    // This group must come first: it determines the positions of directories among all sources.
     #[command(flatten)]
     pub(super) sources: SourceArguments,
     /// Add the content of this directory; may be repeated, and a later directory replaces entries
@@ -77,7 +77,7 @@ pub(super) struct BuildArguments {
     workers: Option<u16>,
 }
 
-/// User, group, permissions.
+/// Owner: user id, group id, permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RootOwner(u32, u32, Option<u32>);
 
@@ -112,7 +112,7 @@ fn root_owner(text: &str) -> Result<RootOwner, String> {
     }
 }
 
-/// What one type of a subvolume says; `None` for a word that is none.
+/// Parses one type of a subvolume; returns `None` for an unknown word.
 fn mark(word: &[u8]) -> Option<SubvolumeMark> {
     let (read_only, default) = match word {
         b"rw" => (false, false),
@@ -124,7 +124,7 @@ fn mark(word: &[u8]) -> Option<SubvolumeMark> {
     Some(SubvolumeMark { read_only, default })
 }
 
-/// A subvolume in either spelling.
+/// Parses a subvolume in either spelling.
 fn subvolume(text: &OsStr) -> Result<(EntryPath, SubvolumeMark)> {
     let bytes = text.as_bytes();
     let colons = |byte: &u8| *byte == b':';
@@ -198,12 +198,12 @@ impl BuildArguments {
         self.slack.is_some()
     }
 
-    /// Whether the root directory of an empty volume is another than that of any empty volume.
+    /// Returns whether the root directory of an empty volume gets a specific owner or mode.
     pub(super) const fn sets_owners(&self) -> bool {
         self.root_owner.is_some() || self.force_uid.is_some() || self.force_gid.is_some()
     }
 
-    /// Flags that mean nothing for an empty volume.
+    /// Refuses flags that have no effect for an empty volume.
     pub(super) fn refuse_alone(&self) -> Result<()> {
         let given = [
             (!self.inode_flags.is_empty(), "--inode-flags"),
@@ -238,8 +238,8 @@ impl BuildArguments {
         self.root_owner.map(|RootOwner(uid, gid, mode)| (uid, gid, mode))
     }
 
-    /// Owner and permissions of the root directory of an empty volume: those that are given. Without root it is the caller's, who
-    /// could make nothing in it otherwise.
+    /// Returns the requested owner and permissions of an empty volume's root directory. Without
+    /// root rights, the default is the caller, who could otherwise create nothing in it.
     pub(super) fn root_owner(&self) -> Option<(u32, u32, Option<u32>)> {
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
         let all = self.all_root.then_some(0);
@@ -259,7 +259,7 @@ impl BuildArguments {
 }
 
 impl Mkfs {
-    /// Makes a volume that holds what sources hold.
+    /// Creates a volume with the content of the sources.
     pub(super) fn build_volume(
         &self,
         context: &Context,
@@ -268,7 +268,7 @@ impl Mkfs {
         sources: OpenedSources,
     ) -> Result<Outcome> {
         let progress = context.progress();
-        // Who ends it early leaves no file behind that is no volume.
+        // A cancelled command must not leave an incomplete image file.
         let cancelling = Cancelling::start(&progress)?;
         let watch = Watch::start(context, "mkfs", progress.clone());
         let environment = self.environment()?;
@@ -286,7 +286,7 @@ impl Mkfs {
                 .fold(DirectorySource::new(directory), |source, image| {
                     match image.metadata() {
                         Ok(metadata) => source.without(metadata.dev(), metadata.ino()),
-                        // Not there yet, and so not in the directory.
+                        // The image does not exist yet, so it is not in the directory.
                         Err(_) => source,
                     }
                 })
@@ -313,7 +313,7 @@ impl Mkfs {
 
     fn size_wish(&self, missing: &[bool]) -> Size {
         let slack = ByteCount::new(self.build.slack.unwrap_or(0));
-        // An empty volume has the size of any other.
+        // An empty volume has the default size.
         let is_new = missing == [true] && self.build.has_source();
         let least = match self.byte_count {
             Some(SizeWish::Auto) => true,
@@ -357,7 +357,7 @@ impl Mkfs {
         })
     }
 
-    /// Makes image files that are not there, and opens all.
+    /// Creates missing image files, and opens all image files.
     fn open_for(
         &self,
         context: &Context,
@@ -376,7 +376,7 @@ impl Mkfs {
             write: true,
             ..context.device_options()
         };
-        // What is there may hold something that must not be lost, so it is looked at before it is made longer.
+        // An existing file may hold valuable data, so check it before extending it.
         let devices = context.open_devices_with(&self.images, &opening)?;
         for (device, image) in devices.iter().zip(images) {
             self.refuse_content(device, image)?;
@@ -400,7 +400,7 @@ impl Mkfs {
     }
 }
 
-/// Why a volume was not made, and what can be done where that is known.
+/// Adds advice to a build error, if a remedy is known.
 fn advised(error: BuildError) -> anyhow::Error {
     let is_unshared = matches!(
         error,
@@ -414,7 +414,7 @@ fn advised(error: BuildError) -> anyhow::Error {
     }
 }
 
-/// Cuts an image file to the end of the volume, which starts at byte `start`.
+/// Truncates an image file to the end of the volume, which starts at byte `start`.
 fn cut(image: &Path, start: u64, devices: &[Device], made: &Made) -> Result<()> {
     let metadata = image.metadata().with_context(|| image.display().to_string())?;
     if !metadata.is_file() {

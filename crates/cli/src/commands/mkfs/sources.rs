@@ -1,5 +1,5 @@
-//! `buttress mkfs --tar FILE --manifest FILE --oci LAYOUT`: what a volume is made from besides directories, in the order of the
-//! command line.
+//! `buttress mkfs --tar FILE --manifest FILE --oci LAYOUT`: sources of a volume other than
+//! directories, in the order of the command line.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -59,7 +59,7 @@ struct Flags {
     file_contexts: Option<PathBuf>,
 }
 
-/// A source of the command line.
+/// A source on the command line.
 #[derive(Clone, Debug)]
 enum Given {
     Directory(PathBuf),
@@ -68,7 +68,7 @@ enum Given {
     Oci(OsString),
 }
 
-/// The flags, and all sources in the order in which they were given.
+/// The flags, and all sources in the given order.
 #[derive(Debug)]
 pub(super) struct SourceArguments {
     flags: Flags,
@@ -117,29 +117,29 @@ impl FromArgMatches for SourceArguments {
     }
 }
 
-/// A source that was opened, or a directory.
+/// An opened source, or a directory.
 enum Opened {
     Directory(PathBuf),
     Other(Box<dyn Source>),
 }
 
-/// Sources that were opened.
+/// All opened sources.
 pub(super) struct OpenedSources {
     sources: Vec<Opened>,
     manifests: Vec<buttress::sources::adapters::Rules>,
-    /// What the manifests say of the volume.
+    /// Settings of the volume in the manifests.
     pub(super) wishes: Vec<VolumeWishes>,
 }
 
 impl SourceArguments {
-    /// Whether anything is given besides directories.
+    /// Returns whether any source other than directories is given.
     pub(super) fn has_source(&self) -> bool {
         self.order
             .iter()
             .any(|given| !matches!(given, Given::Directory(_)))
     }
 
-    /// Flags that say how sources are changed.
+    /// Returns a flag that changes entries of the sources, if one is given.
     pub(super) fn changes_sources(&self) -> Option<&'static str> {
         let flags = &self.flags;
         let given = [
@@ -150,7 +150,7 @@ impl SourceArguments {
         given.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag)
     }
 
-    /// Opens all sources. None of them may be one of `images`, which are written.
+    /// Opens all sources. No source may be one of `images`, which the command writes.
     pub(super) fn open(
         &self,
         context: &Context,
@@ -201,7 +201,7 @@ impl SourceArguments {
     fn open_oci(&self, layout: &OsString, spool: &Path, progress: &Progress) -> Result<Layers> {
         let bytes = layout.as_bytes();
         let colon = bytes.iter().rposition(|byte| *byte == b':');
-        // A directory of that name is one, whatever is in it.
+        // If a directory has the whole name, the colon is part of the name.
         let split = colon.filter(|_| !Path::new(layout).is_dir()).and_then(|at| {
             let (path, tag) = bytes.split_at_checked(at)?;
             let tag = std::str::from_utf8(tag.get(1..)?).ok()?;
@@ -226,7 +226,7 @@ impl SourceArguments {
         }
     }
 
-    /// Gives the sources, and what changes their entries, to a builder.
+    /// Passes the sources, and the changes to their entries, to a builder.
     pub(super) fn add(
         &self,
         mut builder: ImageBuilder,
@@ -269,7 +269,7 @@ impl SourceArguments {
     }
 }
 
-/// Refuses to read from what is to be written.
+/// Refuses a source that is one of the images to write.
 fn refuse_same(source: &Path, images: &[PathBuf]) -> Result<()> {
     let Ok(metadata) = source.metadata() else {
         return Ok(());

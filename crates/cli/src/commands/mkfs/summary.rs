@@ -1,4 +1,4 @@
-//! What `mkfs` prints: the summary of mkfs.btrfs, and the list of features.
+//! Output of `mkfs`: the summary of mkfs.btrfs, and the list of features.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ use crate::output::json::insert_name;
 use crate::output::size::Units;
 use crate::output::terminal;
 
-/// Prints the features that can be chosen.
+/// Prints the features that can be selected.
 pub(super) fn list_features(context: &Context) -> Result<Outcome> {
     if context.json() {
         let features = Feature::ALL.iter();
@@ -33,7 +33,7 @@ pub(super) fn list_features(context: &Context) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The features of a volume by the names that can be chosen, in their order.
+/// Returns the names of a volume's selectable features, in list order.
 fn features(made: &Made) -> Vec<&'static str> {
     let superblock = &made.superblock;
     let has = |feature: &Feature| match feature {
@@ -57,7 +57,7 @@ fn features(made: &Made) -> Vec<&'static str> {
     named.map(Feature::name).collect()
 }
 
-/// Prints what was made.
+/// Prints the summary of the created volume.
 pub(super) fn print(context: &Context, made: &Made, devices: &[Device]) -> Result<()> {
     if context.json() {
         return context.print_json("mkfs", as_json(made, devices));

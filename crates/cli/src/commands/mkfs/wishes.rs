@@ -1,4 +1,4 @@
-//! What manifests say of the volume, where the command line says nothing.
+//! Settings of the volume in manifests, used where the command line has none.
 
 use anyhow::{Context as _, Result};
 use buttress::sources::manifest::VolumeWishes;
@@ -6,7 +6,7 @@ use buttress::sources::manifest::VolumeWishes;
 use super::{Mkfs, SizeWish, checksum, profile};
 
 impl Mkfs {
-    /// Takes over what is not said yet. Of several manifests the later one decides.
+    /// Fills in missing settings. Of several manifests, the last one takes precedence.
     pub(super) fn follow(&mut self, wishes: &[VolumeWishes]) -> Result<()> {
         for wish in wishes.iter().rev() {
             self.follow_one(wish).context("[volume] of the manifest")?;
@@ -42,7 +42,7 @@ impl Mkfs {
             Some("simple") => Some("squota".to_owned()),
             _ => None,
         };
-        // Before those of the command line, which decide.
+        // Features of the command line follow, and take precedence.
         self.features
             .splice(0..0, wish.features.iter().cloned().chain(quotas));
         Ok(())

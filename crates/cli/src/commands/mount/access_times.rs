@@ -1,11 +1,13 @@
-//! Options that decide which accesses change times of the last access.
+//! Mount options for access times.
 //!
-//! Sources: mount(8), options `atime`, `relatime`, `strictatime` and `diratime` and their negations; mount(2).
+//! Sources: mount(8), options `atime`, `relatime`, `strictatime` and `diratime` and their
+//! negations; mount(2).
 
 use buttress::{AccessPolicy, AccessTimes};
 use rustix::mount::MountFlags;
 
-/// Takes an option in. Returns whether it is one of these. As with mount(2), an option that is negated falls back to `relatime`.
+/// Applies an option. Returns whether it is one for access times. As with mount(2), a negated
+/// option falls back to `relatime`.
 pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
     match name {
         "noatime" => policy.times = AccessTimes::Never,
@@ -15,14 +17,16 @@ pub(super) fn take(policy: &mut AccessPolicy, name: &str) -> bool {
         "relatime" => policy.times = AccessTimes::Relative,
         "diratime" => policy.without_directories = false,
         "nodiratime" => policy.without_directories = true,
-        // Times that have not come to the device are in memory here too, and durable with what is synced.
+        // As with `lazytime`, times that are not on the device yet stay in memory, and become
+        // durable with the next sync.
         "atime" | "nostrictatime" | "norelatime" | "lazytime" | "nolazytime" => {}
         _ => return false,
     }
     true
 }
 
-/// Returns what the options of a mount say, as the table of mounts shows them. The table names `strictatime` by naming no other.
+/// Returns the policy of a mount's options in the table of mounts. The table shows `strictatime` by
+/// showing no other option.
 pub(super) fn of_table(options: &str) -> AccessPolicy {
     let has = |name: &str| options.split(',').any(|option| option == name);
     let times = match (has("noatime"), has("relatime")) {
@@ -36,7 +40,8 @@ pub(super) fn of_table(options: &str) -> AccessPolicy {
     }
 }
 
-/// Returns the flags of mount(2) for a policy. A remount keeps what is mounted unless one of them is given, so one always is.
+/// Returns the flags of mount(2) for a policy. A remount without such a flag keeps the old policy,
+/// so one flag is always set.
 pub(super) fn flags(policy: AccessPolicy) -> MountFlags {
     let times = match policy.times {
         AccessTimes::Relative => MountFlags::RELATIME,

@@ -1,13 +1,15 @@
-//! Mounts of what is mounted already.
+//! Further mounts of a mounted volume.
 //!
-//! - `-o remount`: the same mount, from now on for reading only, or for changes again. What was mounted for reading is unmounted and mounted
-//!   anew for changes, while nobody uses it: its server has its devices open for reading, and can open nothing any more.
-//! - The same image on another directory: a server has an image for itself, so the other directory shows what the server's own mount shows, as
-//!   `mount --bind` does. Linux keeps one state for all mounts of a file system, too. The second mount goes by itself; the server ends with the
-//!   last one.
+//! - `-o remount` changes the mount to read-only, or back to writable. A mount that began read-only
+//!   is unmounted and mounted again for writing. It must be idle, because its server has its
+//!   devices open for reading, and can open no other files.
+//! - For the same image on another directory: only one server has an image open, so the other
+//!   directory shows the root of the server's own mount, as with `mount --bind`. Linux also has one
+//!   state for all mounts of a file system. The second mount can be unmounted separately; the
+//!   server ends with the last one.
 //!
-//! Both are root's. What would need the server to open the volume anew is refused on another directory: changes of what was mounted for
-//! reading, and a subvolume that does not lie below the mounted one.
+//! Both require root. Requests that need the server to open the volume again are refused on another
+//! directory: writing to a read-only mount, and a subvolume outside of the mounted one.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -25,10 +27,10 @@ use crate::exit::{Advice, Outcome, usage};
 use crate::globals::Globals;
 use crate::mounted::places::{self, Mounted};
 
-/// The root of the top-level subvolume, as a server's record has it.
+/// Root of the top-level subvolume in a server's record.
 pub(super) const TOP: &str = "5:256";
 
-/// A mount as the kernel lists it.
+/// Returns the mount flags for these options.
 fn flags_of(wishes: &MountWishes) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, !wishes.write);
@@ -62,7 +64,7 @@ fn server_of(directory: &Path) -> Result<(Mounted, Known)> {
     Ok((mount.clone(), server))
 }
 
-/// How many mounts show what is mounted on a directory.
+/// Returns the number of mounts with the same device as the mount on a directory.
 fn mounts_of_same(directory: &Path) -> usize {
     let mounts = places::all();
     let device = places::top(&mounts, directory).map(|mount| mount.device.clone());
@@ -72,7 +74,7 @@ fn mounts_of_same(directory: &Path) -> usize {
         .count()
 }
 
-/// Unmounts what was mounted for reading, and mounts it with the same options and further ones.
+/// Unmounts a read-only mount, and mounts it again with the same and further options.
 fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcome> {
     let refused = |why: &str| {
         Err(anyhow!("{} is mounted read-only{why}", directory.display()))
@@ -127,7 +129,7 @@ fn mount_anew(server: Known, directory: &Path, further: &OsStr) -> Result<Outcom
     Ok(Outcome::Done)
 }
 
-/// Changes options of a mount. Options that `options` does not name stay.
+/// Changes options of a mount. Options not in `options` stay.
 pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
     let (mount, server) = server_of(directory)?;
     let mut wishes = wishes_of(&mount);
@@ -150,7 +152,7 @@ pub(super) fn remount(directory: &Path, options: &OsStr) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Has the server of a mount commit.
+/// Asks the server of a mount to commit.
 pub(super) fn commit(directory: &Path) -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;
     let done = Command::new(program)
@@ -163,8 +165,8 @@ pub(super) fn commit(directory: &Path) -> Result<()> {
     }
 }
 
-/// Returns the path of the wanted root, from the root that a server serves. Returns `None` if the server does not serve
-/// it.
+/// Returns the path of the requested root, relative to the root that a server serves. Returns
+/// `None` if the server does not serve it.
 fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     let wished = globals.subvolume.as_deref();
     let is_same = globals.subvolume_id.is_none()
@@ -179,7 +181,7 @@ fn path_inside(server: &Known, globals: &Globals) -> Option<PathBuf> {
     Some(Path::new("/").join(below.collect::<PathBuf>()))
 }
 
-/// Returns the directory at which one of a server's mounts shows the wanted root.
+/// Returns the directory at which one of a server's mounts shows the requested root.
 fn inside<'a>(
     server: &Known,
     globals: &Globals,
@@ -193,7 +195,8 @@ fn inside<'a>(
     })
 }
 
-/// Shows on another directory what a server of the same image shows. `None` where there is no such server, or it is not root who asks.
+/// Mounts the root of an existing server of the same image on another directory. Returns `None` if
+/// there is no such server, or if the caller is not root.
 pub(super) fn bind(
     image: &Path,
     directory: &Path,
@@ -245,7 +248,8 @@ pub(super) fn bind(
             directory.display()
         )
     })?;
-    // A mount of its own, as one of the same device is: what is mounted below one of both does not appear below the other.
+    // Make the mount private, as for two mounts of one device: later mounts below one of them do
+    // not appear below the other.
     mount_change(directory, MountPropagationFlags::PRIVATE).context("separating the two mounts")?;
     if !wishes.write {
         let flags = flags_of(wishes) | MountFlags::BIND;

@@ -1,7 +1,7 @@
-//! The server's side of commands on paths below its mount: see [`crate::mounted`].
+//! Server side of commands for paths below a mount: see [`crate::mounted`].
 //!
-//! A thread waits for connections, and each that comes has one of its own, up to [`AT_ONCE`]. Nothing waits for them at the end of the mount: a command that
-//! is not done by then learns that the server ended.
+//! A thread accepts connections, and each connection has a thread, up to [`AT_ONCE`]. The end of
+//! the mount does not wait for them: a command that is still running then receives an error.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -36,10 +36,10 @@ use crate::signals;
 use crate::table;
 use crate::writing::Writing;
 
-/// How many commands are done at once.
+/// Largest number of concurrent commands.
 const AT_ONCE: usize = 16;
 
-/// What commands are done on.
+/// Volume that the commands use.
 pub(super) struct Served {
     pub(super) access: Access,
     pub(super) root: Location,
@@ -52,17 +52,17 @@ pub(super) struct Served {
     pub(super) shown_options: Arc<ShownOptions>,
 }
 
-/// Begins to wait for commands.
+/// Opens the socket for commands.
 pub(super) fn listen() -> Result<UnixListener> {
     let path = registry::own_socket()?;
-    // Of a server that had this number before.
+    // A socket of an earlier server with the same process id may remain.
     drop(std::fs::remove_file(&path));
     UnixListener::bind(&path).with_context(|| format!("making the socket {}", path.display()))
 }
 
-/// Does what comes.
+/// Starts the thread that accepts connections.
 pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
-    // What a command would do about signals is the server's to do.
+    // The server handles signals, not the commands.
     signals::enter_session();
     let (served, running) = (Arc::new(served), Arc::new(AtomicUsize::new(0)));
     let accept = move || {
@@ -74,7 +74,7 @@ pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
             }
             let (served, running) = (Arc::clone(&served), Arc::clone(&running));
             let answer = move || {
-                // Who asked learns of an error by the end of the connection.
+                // The client detects an error by the end of the connection.
                 let _ = served.answer(&socket);
                 running.fetch_sub(1, Ordering::SeqCst);
             };
@@ -87,7 +87,7 @@ pub(super) fn start(listener: UnixListener, served: Served) -> Result<()> {
     Ok(())
 }
 
-/// The request, and the standard output of who asks.
+/// Receives a request, and the client's standard output.
 fn receive(mut socket: &UnixStream) -> Result<(Request, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -120,7 +120,7 @@ impl Served {
         if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
             bail!("somebody else's");
         }
-        // A remount waits for this.
+        // A remount waits until the server has read its new options.
         self.shown_options.refresh();
         let (request, output) = receive(socket)?;
         let hears = socket.try_clone()?;
@@ -129,7 +129,7 @@ impl Served {
                 Some(label) => Answer::Message(label.to_owned(), text.to_owned()),
                 None => Answer::Line(text.to_owned()),
             };
-            // Who went away need not know.
+            // If the client has disconnected, it needs no messages.
             let _ = (&hears).write_all(answer.to_line().as_bytes());
         };
         let elsewhere = Elsewhere {
@@ -161,7 +161,7 @@ impl Served {
 
     fn run(&self, request: Request, caller: NewInode) -> Result<u8> {
         match self.volume.upgrade().filter(|volume| !volume.is_down()) {
-            // What was removed before is gone for the command.
+            // Release removed files first, so that the command does not see them.
             Some(volume) => volume.let_removed_go(),
             None => bail!("the server has stopped"),
         }
@@ -181,7 +181,7 @@ impl Served {
         Ok(code)
     }
 
-    /// Has the kernel send what it keeps of files that are open for writing.
+    /// Makes the kernel send its unsent content of files that are open for writing.
     fn take_what_is_kept_back(&self) {
         let Some(volume) = self.volume.upgrade() else {
             return;
@@ -197,7 +197,7 @@ impl Served {
             Access::Reading(_) => None,
             Access::Writing(writer) => {
                 self.take_what_is_kept_back();
-                // What commands look at are extents: content must not be dirty.
+                // The commands inspect extents, so content must not be dirty.
                 writer.write_back()?;
                 let volume = writable_over(writer.clone(), caller);
                 Some(Writing::for_somebody(

@@ -1,4 +1,4 @@
-//! A server in a process of its own: started, waited for until the mount is there, and left.
+//! A server in a background process: starting it, and waiting for its mount.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -8,15 +8,15 @@ use anyhow::{Context as _, Result};
 
 use crate::exit::Outcome;
 
-/// Says that this process is to serve.
+/// Environment variable that marks this process as a server.
 const VARIABLE: &str = "BUTTRESS_SERVES_MOUNT";
 
-/// Whether this process was started to serve.
+/// Returns whether this process was started as a server.
 pub(super) fn is_server() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Starts the same command line as a server, and waits until it has mounted or said why not.
+/// Starts the same command line as a server, and waits until it has mounted or failed.
 pub(super) fn start() -> Result<Outcome> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut arguments = std::env::args_os();
@@ -37,19 +37,20 @@ pub(super) fn start() -> Result<Outcome> {
     if is_ready {
         return Ok(Outcome::Done);
     }
-    // It said why.
+    // The server has already printed the reason.
     let status = child.wait()?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(Outcome::Code(code.filter(|code| *code != 0).unwrap_or(1)))
 }
 
-/// From here on the terminal's signals are for others.
+/// Detaches this process from the terminal and its signals.
 pub(super) fn leave_session() {
-    // A process that leads a group already is not started by a shell.
+    // A process that already leads its group was not started from a shell, so this error is
+    // ignored.
     let _ = rustix::process::setsid();
 }
 
-/// Tells who waits that the mount is there, and lets go of his streams.
+/// Reports to the waiting process that the mount exists, and closes its streams.
 pub(super) fn say_ready() -> Result<()> {
     rustix::io::write(rustix::stdio::stdout(), b"r")?;
     let null = std::fs::OpenOptions::new()
@@ -59,7 +60,7 @@ pub(super) fn say_ready() -> Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // A directory that others may want to unmount.
+    // A server must not keep its working directory's file system busy.
     std::env::set_current_dir("/")?;
     Ok(())
 }

@@ -1,24 +1,29 @@
-//! The server of a mount closes itself in once it has all that it needs: an image that it serves may be anybody's.
+//! Sandbox of a mount's server: it drops all rights that it does not need, because its image may
+//! come from anybody.
 //!
-//! When its devices, its log, its socket and `/dev/fuse` are open and the mount is there, it needs no other file, connection or program. A filter
-//! of system calls, for all of its threads and for good, refuses them with `EPERM`: opening, making, renaming and removing files,
-//! sockets and connections, programs and other processes, mounts, other processes' memory, the system's clock and names, and whatever
-//! gets around such refusals (handles of files, new rings, keys, namespaces). No rights come back by programs that have them.
+//! Once its devices, its log, its socket and `/dev/fuse` are open and the mount exists, the server
+//! needs no other file, connection or program. A permanent seccomp filter for all of its threads
+//! refuses with `EPERM`: opening, creating, renaming and removing files, sockets and connections,
+//! programs and other processes, mounts, other processes' memory, changes of the system's clock and
+//! names, and calls that circumvent such refusals (handles of files, new rings, keys, namespaces).
+//! Programs cannot restore any rights.
 //!
-//! Rings that are there (io_uring) are let through where there are any. Those of devices read and write, those of the mount bring requests,
-//! and neither can do anything else: they are restricted when they are made.
+//! Existing io_uring rings remain usable. Rings of devices read and write, and rings of the mount
+//! carry requests. They cannot do anything else, because they were restricted at their creation.
 //!
-//! Threads are still made, by `clone(2)`, whose flags a filter can look at. Those of `clone3(2)` lie behind a pointer, so that call is not
-//! there (`ENOSYS`), and C libraries take the other.
+//! The server can still create threads with `clone(2)`, whose flags a filter can check. The flags
+//! of `clone3(2)` are behind a pointer, so this call returns `ENOSYS`, and C libraries fall back to
+//! `clone(2)`.
 //!
-//! Capabilities of root are not dropped and Landlock is not used: Linux does either for the thread that asks and those it makes, and
-//! threads of the devices are there before the mount is, which needs the rights. What both would refuse is refused here.
+//! The server neither drops root's capabilities nor uses Landlock. Linux applies both only to the
+//! calling thread and its children, and the threads of the devices start before the mount, which
+//! needs the rights. The filter refuses the same operations.
 //!
-//! A list of what is refused, and not of what is allowed: a call that nobody thought of must not end in a commit that fails. What it leaves
-//! out: reading and writing what is open, threads, memory, signals to itself, looking (`stat(2)`), by which the server finds what a descriptor
-//! of a caller's leads to.
+//! The filter is a deny list, not an allow list: an unforeseen call must not make a commit fail. It
+//! still allows reading and writing open files, threads, memory, signals to itself, and `stat(2)`,
+//! by which the server resolves a caller's descriptor.
 //!
-//! Unmounting is left to the process that watches ([`super::watch`]), which has its rights still.
+//! The watch process ([`super::watch`]), which keeps its rights, unmounts.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +33,9 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 
-/// What is refused, on every architecture.
+/// System calls that are refused on every architecture.
 const REFUSED: &[i64] = &[
-    // Files by name, and by what stands for a name.
+    // Files by name or by handle.
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_open_by_handle_at,
@@ -65,7 +70,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_connect,
-    // Programs, and other processes.
+    // Execution of programs, and other processes.
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -97,7 +102,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_mount_setattr,
     libc::SYS_unshare,
     libc::SYS_setns,
-    // Users and rights.
+    // Users and privileges.
     libc::SYS_setuid,
     libc::SYS_setreuid,
     libc::SYS_setresuid,
@@ -108,7 +113,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_setfsgid,
     libc::SYS_setgroups,
     libc::SYS_capset,
-    // The system.
+    // System-wide settings.
     libc::SYS_io_uring_setup,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -131,7 +136,8 @@ const REFUSED: &[i64] = &[
     libc::SYS_vhangup,
 ];
 
-/// Calls that came later, by numbers that all architectures have in common; not all are in the crate `libc`.
+/// Newer system calls, with numbers that all architectures share; the crate `libc` lacks some of
+/// them.
 const NEWER: [i64; 6] = [
     447, // memfd_secret
     452, // fchmodat2
@@ -141,7 +147,7 @@ const NEWER: [i64; 6] = [
     469, // file_setattr
 ];
 
-/// What some architectures have besides.
+/// Architecture-specific system calls.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[i64] = &[
     libc::SYS_open,
@@ -170,13 +176,15 @@ const OLDER: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[i64] = &[];
 
-/// The calls of x32, a second table of numbers on this architecture: the same with this bit, and some of their own.
+/// System calls of x32, a second table on this architecture: the same numbers with this bit, and
+/// some extra ones.
 #[cfg(target_arch = "x86_64")]
 const SECOND_TABLE: Option<(i64, core::ops::RangeInclusive<i64>)> = Some((0x4000_0000, 512..=547));
 #[cfg(not(target_arch = "x86_64"))]
 const SECOND_TABLE: Option<(i64, core::ops::RangeInclusive<i64>)> = None;
 
-/// What a new thread must not be: in a namespace of its own, or a process.
+/// Returns the rules for new threads: a new thread must not be in another namespace, and must not
+/// be a process.
 fn refused_threads() -> Result<Vec<SeccompRule>> {
     const NAMESPACES: [libc::c_int; 8] = [
         libc::CLONE_NEWNS,
@@ -205,7 +213,7 @@ fn refused_threads() -> Result<Vec<SeccompRule>> {
     Ok(rules)
 }
 
-/// Has calls answered with an error, for all threads of this process.
+/// Makes the system answer these calls with an error, for all threads of this process.
 fn refuse(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: libc::c_int) -> Result<()> {
     let filter = SeccompFilter::new(
         rules,
@@ -217,12 +225,13 @@ fn refuse(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: libc::c_int) -> Result<
     Ok(apply_filter_all_threads(&program)?)
 }
 
-/// What uses rings.
+/// System calls on rings.
 const RINGS: [i64; 2] = [libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
-/// What rings can be told after they were made: that they are to begin.
+/// The only register operation allowed on existing rings: enabling them.
 const ENABLE_RINGS: u64 = 12;
 
-/// What is refused of rings that are there. Each can do little: its maker restricted it for good.
+/// Returns the refused operations on existing rings. The rings themselves are permanently
+/// restricted by their creator.
 fn rules_of_rings(has_rings: bool) -> Result<Vec<(i64, Vec<SeccompRule>)>> {
     if !has_rings {
         return Ok(RINGS.map(|number| (number, Vec::new())).to_vec());
@@ -234,10 +243,10 @@ fn rules_of_rings(has_rings: bool) -> Result<Vec<(i64, Vec<SeccompRule>)>> {
     )])
 }
 
-/// Closes this process in. `has_rings`: it has rings (io_uring) that it goes on using.
+/// Installs the sandbox for this process. `has_rings`: the process continues to use io_uring rings.
 ///
 /// # Errors
-/// That the system has no such filters, or not for this architecture.
+/// The system has no such filters, or none for this architecture.
 pub(super) fn close_in(has_rings: bool) -> Result<()> {
     refuse([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
     let refused = || REFUSED.iter().chain(OLDER).chain(&NEWER).copied();
@@ -265,7 +274,8 @@ mod tests {
 
     const VARIABLE: &str = "BUTTRESS_TEST_CLOSED_IN";
 
-    /// What a process that is closed in can do and cannot; run in a process of its own, for there is no way back.
+    /// Tests allowed and refused operations of a sandboxed process. It must run in a separate
+    /// process, because the sandbox is permanent.
     fn tried(has_rings: bool) {
         let options = OpenOptions {
             engine: Engine::IoUring,
@@ -306,18 +316,18 @@ mod tests {
             Command::new("/bin/true").status().err().map(|error| error.kind()),
             refused
         );
-        // Both to what they are: were they let through, nothing would change.
+        // Both calls set the current values: if the filter allowed them, nothing would change.
         let clock = rustix::time::ClockId::Realtime;
         let set = rustix::time::clock_settime(clock, rustix::time::clock_gettime(clock));
         assert_eq!(set.err(), Some(rustix::io::Errno::PERM), "the system's clock");
         let name = rustix::system::uname().nodename().to_bytes().to_vec();
         let named = rustix::system::sethostname(&name);
         assert_eq!(named.err(), Some(rustix::io::Errno::PERM), "the system's name");
-        // What is open stays so.
+        // Open files stay open.
         let mut bytes = [0; 4];
         open.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"\x7fELF");
-        // By its ring, or without it where that is refused now.
+        // The read uses the ring, or falls back if rings are refused.
         let read = device.start_reads([ReadRequest {
             offset_bytes: 0,
             length: 4096,
@@ -333,7 +343,7 @@ mod tests {
     fn nothing_can_be_opened_from_inside() {
         if let Some(rings) = std::env::var_os(VARIABLE) {
             tried(rings == "rings");
-            // The harness would open files.
+            // Exit now, because the test harness would open files.
             std::process::exit(77);
         }
         let name = "commands::mount::closing_in::tests::nothing_can_be_opened_from_inside";

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_unless_that_is_asked_for_and_the_last_word_counts() {
+    fn mounts_are_read_only_by_default_and_the_last_option_counts() {
         assert!(!taken("").unwrap().0.write);
         assert!(!taken("rw,ro").unwrap().0.write);
         let data = taken("nodatacow").unwrap().0.data;

@@ -1,8 +1,9 @@
-//! A command of a stream as a JSON object: `command`, where it is (`stream`, `offset` of its header in the input), and its
-//! attributes by the names that the documentation of the format gives them.
+//! A stream command as a JSON object: `command`, its position (`stream`, and the `offset` of its
+//! header in the input), and its attributes under the names of the format's documentation.
 //!
-//! Names that are not UTF-8 are also there as `…_b64`; values of extended attributes, salts and signatures are treated
-//! alike. Of file data there is only the length, `data_length`. Times are `{"sec": …, "nsec": …}`.
+//! Names that are not UTF-8 also appear as `…_b64`, as do values of extended attributes, salts and
+//! signatures. File data appears only as its length, `data_length`. Times are `{"sec": …, "nsec":
+//! …}`.
 
 use std::convert::Infallible;
 
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::output::json::insert_name;
 
-/// The element of the array.
+/// Returns the array element of a command.
 pub(super) fn element(frame: &Frame<'_>) -> Value {
     let mut object = Map::new();
     object.insert("command".to_owned(), frame.command().kind().name().into());

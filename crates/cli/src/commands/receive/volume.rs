@@ -24,7 +24,7 @@ use crate::signals::Cancelling;
 use crate::target::Target;
 use crate::writing::Writing;
 
-/// How often what there is of a stream is made sure of, where nobody says it.
+/// Default interval, in bytes of the stream, at which the received part is saved.
 const KEEP_EVERY_BYTES: u64 = 256 << 20;
 
 pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome> {
@@ -38,7 +38,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
         [] => vec![None],
         files => files.iter().map(|file| Some(file.as_path())).collect(),
     };
-    // A stream that cannot be read is found before the volume is touched.
+    // Open all streams first, so that an unreadable stream leaves the volume untouched.
     let mut inputs = Vec::with_capacity(files.len());
     for file in files {
         inputs.push(open(context, file)?);
@@ -91,7 +91,7 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
                 receive::receive(filesystem, directory, input, &options, &mut skipped)
             }
         };
-        // Those that follow begin at their beginnings.
+        // Later streams start at their beginnings.
         options.resume = None;
         match result {
             Ok(summary) => received.extend(summary.subvolumes),
@@ -119,14 +119,15 @@ pub(super) fn receive(arguments: &Receive, context: &Context) -> Result<Outcome>
     Ok(Outcome::Done)
 }
 
-/// A file read by a thread of its own; none where the reader might have to wait for somebody else.
+/// Starts readahead of a file in a separate thread. Returns `None` if reads could block on another
+/// process.
 fn read_ahead(input: &File) -> Option<ReadAhead> {
     let is_file = input.metadata().is_ok_and(|found| found.is_file());
     let input = input.try_clone().ok().filter(|_| is_file)?;
     ReadAhead::start(input).ok()
 }
 
-/// The one of this name, or the only one.
+/// Returns the kept stream with this name, or the only one.
 fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>> {
     let mut found: Vec<Kept> = kept;
     if !name.is_empty() {
@@ -154,7 +155,7 @@ fn chosen(kept: Vec<Kept>, name: &[u8], target: &Target) -> Result<Option<Kept>>
     Ok(found.pop())
 }
 
-/// `--token`: says where senders go on with what is kept.
+/// Executes `--token`: prints the positions at which senders resume kept streams.
 pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> {
     let Some(target) = &arguments.target else {
         return Err(usage(
@@ -195,9 +196,9 @@ pub(super) fn tokens(arguments: &Receive, context: &Context) -> Result<Outcome> 
     Ok(Outcome::Done)
 }
 
-/// What is kept of streams, and how to go on with each.
+/// Returns advice that names the kept streams and how to resume them.
 fn what_is_kept(writing: &Writing, directory: Location, target: &Target) -> Option<Advice> {
-    // What cannot be read is told by the error itself.
+    // The error itself already reports an unreadable volume.
     let kept = receive::kept(&filesystem_of(writing.volume()), directory).unwrap_or_default();
     let told: Vec<String> = kept
         .iter()
@@ -214,7 +215,7 @@ fn what_is_kept(writing: &Writing, directory: Location, target: &Target) -> Opti
     (!told.is_empty()).then(|| Advice::new(told.join("; ")))
 }
 
-/// Says what begins, in the words of btrfs-progs, and what was left out.
+/// Prints the beginning of a subvolume in the wording of btrfs-progs, or what was left out.
 fn tell(context: &Context, event: &Event<'_>) {
     match event {
         Event::Subvolume { name, .. } => at(context, "subvol", name),
@@ -232,17 +233,17 @@ fn at(context: &Context, what: &str, name: &[u8]) {
     }
 }
 
-/// Has the volume be what it was before the stream.
+/// Restores the volume to its state before the stream.
 fn give_up(context: &Context, writing: Writing, before: Generation) {
     let filesystem = writing.volume().clone();
     drop(writing);
     if filesystem.committed_generation() == before {
-        // Nothing of it was ever written down.
+        // Nothing of the stream was written to a device.
         filesystem.abandon();
         return;
     }
     let dropped = filesystem.drop_deleted_subvolumes(&Progress::new());
-    // What could be dropped is, whatever became of the rest.
+    // Commit what was dropped, even if the rest failed.
     let committed = filesystem.sync().map(drop);
     if let Err(error) = dropped.and(committed) {
         context.warn(format_args!(

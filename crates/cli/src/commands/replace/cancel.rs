@@ -1,4 +1,4 @@
-//! `buttress replace cancel IMAGE`: gives a replacement up that runs, or was interrupted.
+//! `buttress replace cancel IMAGE`: cancels a running or interrupted replacement.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -101,7 +101,7 @@ impl Subcommand for Cancel {
 
 fn is_among(device: &Path, given: &[PathBuf]) -> bool {
     let Some(own) = Identity::of_path(device) else {
-        // It is missing.
+        // The device is missing.
         return true;
     };
     let is_it = |other: &PathBuf| Identity::of_path(other).is_some_and(|other| other.overlaps(&own));

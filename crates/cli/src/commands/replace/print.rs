@@ -1,4 +1,4 @@
-//! How a replacement ended, and what was lost.
+//! Output of a replacement's outcome and losses.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,19 +16,19 @@ use crate::exit::Outcome;
 use crate::output::json::insert_name;
 use crate::output::terminal;
 
-/// At most so many files are named for each lost place.
+/// Largest number of files named per lost range.
 const FILES_MAX: usize = 10;
 
-/// Of at most so many places.
+/// Largest number of lost ranges with named files.
 const PLACES_MAX: usize = 1000;
 
-/// A lost place, and the files that have data there.
+/// A lost range, and the files with data in it.
 struct Affected<'a> {
     lost: &'a Lost,
     paths: Vec<Vec<u8>>,
 }
 
-/// Prints how a replacement ended, on a volume that `filesystem` shows as it is now.
+/// Prints the outcome of a replacement; `filesystem` is the current state of the volume.
 pub(super) fn ended(
     context: &Context,
     source: &DeviceSlot,

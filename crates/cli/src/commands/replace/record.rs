@@ -1,8 +1,9 @@
-//! The status file of a replacement that is under way: which process it is, how far it came, on which devices.
+//! Status file of a running replacement: its process, progress and devices.
 //!
-//! It lies beside the image, as `IMAGE.replace-status`, or where `--status-file` says. What lasts is in the volume itself; while a process
-//! writes to that, others do not open it, and look here. A run that ends in order removes the file, unless it failed in the
-//! background: then the file says why, until the next run.
+//! The file is `IMAGE.replace-status` beside the image, or the file of `--status-file`. The
+//! permanent state is in the volume itself. While a process writes to the volume, other processes
+//! do not open it and read this file instead. A run that ends in order removes the file. If it
+//! failed in the background, the file keeps the reason until the next run.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,41 +15,41 @@ use serde_json::{Value, json};
 use crate::background::is_alive;
 use crate::context::Context;
 
-/// The version of the file's format.
+/// Version of the file's format.
 const VERSION: u64 = 1;
 
-/// What the name of a status file ends with.
+/// Suffix of a status file's name.
 pub(super) const ENDING: &str = ".replace-status";
 
-/// A replacement, as its status file tells of it.
+/// Content of a replacement's status file.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// The process, and when it began, by the kernel's count.
+    /// Id of the process, and its start time by the kernel's clock.
     pub(super) process: (u32, u64),
-    /// The device that goes.
+    /// Id of the device that is being replaced.
     pub(super) device: u64,
-    /// How much of it is done, of 1000.
+    /// Progress in tenths of a percent.
     pub(super) tenths: u64,
     pub(super) write_errors: u64,
     pub(super) uncorrectable_read_errors: u64,
-    /// Seconds since 1970.
+    /// Start time in seconds since 1970.
     pub(super) started: u64,
-    /// All devices that were given, the target among them.
+    /// All given devices, including the target.
     pub(super) devices: Vec<PathBuf>,
-    /// Why it ended.
+    /// Reason for the end.
     pub(super) error: Option<String>,
 }
 
 impl Record {
-    /// The record at `path`, if there is one that can be read.
+    /// Loads the record at `path`; `None` if it does not exist or is unreadable.
     pub(super) fn load(path: &Path) -> Option<Self> {
         Self::from_json(&serde_json::from_slice(&fs::read(path).ok()?).ok()?)
     }
 
-    /// Replaces the file by this record.
+    /// Replaces the file with this record.
     ///
     /// # Errors
-    /// That it cannot be written.
+    /// The file cannot be written.
     pub(super) fn save(&self, context: &Context, path: &Path) -> Result<()> {
         let mut output = context.create_output_to_keep(path)?;
         serde_json::to_writer(&mut output, &self.to_json())?;
@@ -59,7 +60,7 @@ impl Record {
     /// Removes the file.
     ///
     /// # Errors
-    /// That it is there and cannot be removed.
+    /// The file exists and cannot be removed.
     pub(super) fn remove(path: &Path) -> Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -69,7 +70,7 @@ impl Record {
         }
     }
 
-    /// Whether its process is there.
+    /// Returns whether the record's process is running.
     pub(super) fn is_alive(&self) -> bool {
         is_alive(self.process.0, self.process.1)
     }

@@ -1,4 +1,4 @@
-//! A replacement under way: its record written every second, signals suspend it.
+//! A running replacement: writes its record every second, and suspends on signals.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::progress::Watch;
 use crate::signals::Cancelling;
 use crate::writing::Writing;
 
-/// How often the record is written.
+/// Interval between writes of the record.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A replacement that was begun, and who wants to know of it.
+/// A started replacement, with the receivers of its progress.
 pub(super) struct Running<'a> {
     pub(super) context: &'a Context,
     pub(super) writing: &'a Writing,
-    /// The status file, if there is a place for one.
+    /// Status file, if there is a location for it.
     pub(super) status: Option<&'a Path>,
     pub(super) in_background: bool,
     pub(super) device: DeviceId,
@@ -33,7 +33,7 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Brings it to its end, or to where it is suspended.
+    /// Runs the replacement until it ends or is suspended.
     pub(super) fn run(&self, options: ReplaceOptions) -> Result<Replaced> {
         let progress = self.context.progress();
         let cancelling = Cancelling::start(&progress)?;
@@ -86,7 +86,7 @@ impl Running<'_> {
         let record = Record {
             process: this_process(),
             device: self.device.get(),
-            // What is not done is never said to be all of it.
+            // An unfinished replacement never shows 100 percent.
             tenths: u64::try_from(tenths).unwrap_or(999).min(999),
             write_errors: item.map_or(0, |item| item.write_errors),
             uncorrectable_read_errors: item.map_or(0, |item| item.uncorrectable_read_errors),
@@ -98,7 +98,7 @@ impl Running<'_> {
     }
 }
 
-/// An error of a replacement, with what can be done about it.
+/// Adds advice to an error of a replacement.
 fn advised(error: Error) -> anyhow::Error {
     let advice = match &error {
         Error::MetadataLost { .. } => {

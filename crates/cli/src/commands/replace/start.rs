@@ -1,4 +1,4 @@
-//! `buttress replace start SOURCE TARGET IMAGE`: begins to replace a device, or goes on with that.
+//! `buttress replace start SOURCE TARGET IMAGE`: starts or resumes the replacement of a device.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -108,7 +108,7 @@ impl Subcommand for Start {
 }
 
 impl Start {
-    /// Begins, or goes on, in this process.
+    /// Starts or resumes the replacement in this process.
     fn run_here(&self, context: &Context, image: &Path, status: Option<&Path>) -> Result<Outcome> {
         let image = image.to_owned();
         let paths: Vec<PathBuf> = core::iter::once(&image)
@@ -127,7 +127,7 @@ impl Start {
             direct_when_cold_to_write: true,
             ..context.device_options()
         };
-        // A target that was begun is opened with the volume, of which it is a part by now.
+        // The target of a started replacement is part of the volume and is opened with it.
         let mut images = vec![image.clone()];
         images.extend(goes_on.then(|| self.target.clone()));
         let opened = context.open_images_with(&images, &options)?;
@@ -184,7 +184,7 @@ impl Start {
         )
     }
 
-    /// Opens the target, and looks whether it will do.
+    /// Opens the target, and checks its suitability.
     fn open_target(
         &self,
         context: &Context,
@@ -227,7 +227,7 @@ fn already_running(image: &Path, record: &Record) -> anyhow::Error {
     ))
 }
 
-/// Has a process of its own do it, and waits until it has begun.
+/// Starts a background process for the replacement, and waits until it has begun.
 fn go_to_background(context: &Context, status: &Path) -> Result<Outcome> {
     let (process, record) = background::start(|process| {
         let record = Record::load(status);
@@ -241,7 +241,7 @@ fn go_to_background(context: &Context, status: &Path) -> Result<Outcome> {
         let mut out = context.stdout();
         match id {
             Some(id) => writeln!(out, "replacement of device {id} started (pid={process})")?,
-            // It took its status file with it.
+            // The finished process has removed its status file.
             None => writeln!(out, "replacement finished (pid={process})")?,
         }
         out.flush()?;
@@ -265,7 +265,7 @@ fn refuse_own(target: &Path, images: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Whether a device is the target of a replacement in this volume that was begun.
+/// Returns whether a device is the target of a started replacement in this volume.
 fn is_target_of(context: &Context, target: &Path, fsid: Uuid) -> Result<bool> {
     let device = Device::open(target, &context.device_options())?;
     let found = superblocks::choose(&device).ok();
@@ -274,7 +274,7 @@ fn is_target_of(context: &Context, target: &Path, fsid: Uuid) -> Result<bool> {
     }))
 }
 
-/// The device that is to go: by its id, or by what it was opened from.
+/// Finds the device to replace, by its id or by its path.
 fn find_source(
     source: &OsString,
     slots: &[std::sync::Arc<DeviceSlot>],

@@ -1,4 +1,5 @@
-//! `buttress replace status IMAGE`: where the replacement of a device stands, or how the last one ended.
+//! `buttress replace status IMAGE`: progress of a device replacement, or the outcome of the last
+//! one.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -84,7 +85,7 @@ impl Subcommand for Status {
     }
 }
 
-/// Of one that a process is at: the volume is not opened meanwhile.
+/// Prints the status of a running replacement, without opening the volume.
 fn print_running(context: &Context, record: &Record) -> Result<Outcome> {
     if context.json() {
         let document = json!({
@@ -131,7 +132,7 @@ const fn state(state: Option<ReplaceState>) -> &'static str {
     }
 }
 
-/// How much of the source is done, as the kernel counts: by the cursor.
+/// Returns the progress in tenths of a percent by the cursor, as the kernel computes it.
 fn tenths_of_percent(filesystem: &Filesystem, item: &ReplaceItem) -> u64 {
     if item.state == ReplaceState::Finished {
         return 1000;
@@ -146,7 +147,7 @@ fn tenths_of_percent(filesystem: &Filesystem, item: &ReplaceItem) -> u64 {
     u64::try_from(done.unwrap_or(0)).unwrap_or(1000).min(1000)
 }
 
-/// What `btrfs replace status -1` prints.
+/// Formats the line of `btrfs replace status -1`.
 fn line(item: Option<&ReplaceItem>, tenths: u64) -> String {
     let Some(item) = item.filter(|item| item.state != ReplaceState::NeverStarted) else {
         return "Never started".to_owned();

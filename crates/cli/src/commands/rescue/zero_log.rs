@@ -1,4 +1,4 @@
-//! `buttress rescue zero-log IMAGE`: drops the pending log.
+//! `buttress rescue zero-log IMAGE`: discards the pending log tree.
 
 use std::ffi::OsString;
 use std::io::Write;

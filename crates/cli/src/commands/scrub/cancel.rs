@@ -1,4 +1,4 @@
-//! `buttress scrub cancel IMAGE`: asks the process that scrubs to stop, and waits until it did.
+//! `buttress scrub cancel IMAGE`: asks the scrubbing process to stop, and waits for its end.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -58,7 +58,7 @@ impl Subcommand for Cancel {
         let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let running = Record::load(&path)?.filter(|record| record.state == State::Running);
         let Some(record) = running else {
-            // Opened, so that a volume that is not there is told as everywhere.
+            // Open the volume, so that a missing volume gives the usual error.
             let filesystem = context.open_for_one_pass(&image)?;
             return not_running(context, &image, filesystem.info().fsid);
         };

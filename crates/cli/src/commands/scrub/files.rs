@@ -1,4 +1,4 @@
-//! Whose data is damaged: the files of an address, in all snapshots; and what of data was ever written.
+//! Files with damaged data, in all snapshots, and written ranges of data.
 
 use buttress::scrub::{Damage, Part, Report};
 use buttress::unstable::accounts::Accounts as _;
@@ -9,17 +9,18 @@ use core::ops::Range;
 
 use crate::commands::inspect_internal::paths::PathFinder;
 
-/// A damage and the paths of the files that it touches.
+/// A damaged range, and the paths of its files.
 #[derive(Clone, Debug)]
 pub(super) struct Affected {
     pub(super) damage: Damage,
     pub(super) paths: Vec<Vec<u8>>,
 }
 
-/// For more damages than this nobody reads paths.
+/// Largest number of damaged ranges whose files are looked up.
 const LOOKED_UP_MAX: usize = 1000;
 
-/// The damages of a report, each with at most `most` paths. Trees that are damaged may stand in the way: then there are none.
+/// Returns the damaged ranges of a report, each with at most `most` paths. Damaged trees may
+/// prevent the lookup; the range then has no paths.
 pub(super) fn of(filesystem: &Filesystem, report: &Report, most: usize) -> Vec<Affected> {
     let mut finder = PathFinder::new(filesystem);
     let mut looked_up = 0_usize;
@@ -55,7 +56,8 @@ pub(in crate::commands) fn in_range(
     )
 }
 
-/// How many sectors of a range are asked for their files: each may belong to an extent of its own.
+/// Largest number of sectors in a range whose files are looked up; each may belong to a separate
+/// extent.
 const SECTORS_MAX: usize = 256;
 
 fn paths_of(
@@ -86,10 +88,12 @@ fn paths_of(
     paths
 }
 
-/// No extent of data is longer: further behind a reference nothing of it comes.
+/// Largest length of a data extent. After a reference, the extent does not extend further than
+/// this.
 const LONGEST_EXTENT: ByteCount = ByteCount::new(128 << 20);
 
-/// Where any file has data in a range, and not only a reservation. Where that cannot be said all of it counts as written.
+/// Returns the parts of a range that any file has written. If the references are unreadable, the
+/// whole range counts as written.
 pub(super) fn written(filesystem: &Filesystem, logical: Logical, length: ByteCount) -> Vec<Range<Logical>> {
     let all = logical..logical.saturating_add(length);
     let Ok(references) = filesystem.data_references(logical, true) else {

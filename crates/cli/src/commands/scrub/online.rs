@@ -1,8 +1,9 @@
-//! Scrubs of a volume that is mounted: its server does them, beside those who write.
+//! Scrubs of a mounted volume: the server runs them, concurrently with its users.
 //!
-//! A scrub has a thread of its own in the server, and its record is in the server's memory ([`Scrubs`]): the server opens no
-//! files. `scrub start` and `resume` with `-B` wait for it, and whoever stops waiting does not stop it; `cancel` does, and so does the
-//! end of the mount, which waits until it let go of the volume. With the server its record is gone.
+//! A scrub has a thread in the server. Its record is in the server's memory ([`Scrubs`]), because
+//! the server opens no files. `scrub start` and `resume` with `-B` wait for the scrub, but an
+//! interrupted wait does not stop it. `cancel` stops it, as does the end of the mount, which waits
+//! until the scrub has released the volume. The record ends with the server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::exit::{Advice, Outcome};
 use crate::resyncs::{self, Resyncs, describe};
 use crate::writing::environment;
 
-/// What is scrubbed.
+/// The volume to scrub.
 enum Scrubbed {
     Reading(Filesystem),
     Writing(WritableFilesystem),
@@ -42,7 +43,7 @@ impl Scrubbed {
     }
 }
 
-/// The scrubs of a volume that this process serves: one at a time.
+/// Scrubs of a volume that this process serves; at most one runs.
 pub struct Scrubs {
     kept: Mutex<Kept>,
     ended: Condvar,
@@ -58,28 +59,28 @@ impl std::fmt::Debug for Scrubs {
 
 #[derive(Default)]
 struct Kept {
-    /// Of the last scrub.
+    /// Record of the last scrub.
     record: Option<Record>,
-    /// What it found, once it ended.
+    /// Report of the last scrub, once it has ended.
     report: Report,
-    /// Why it could not go on.
+    /// Error that stopped the last scrub.
     error: Option<String>,
-    /// Cancels the one that is under way.
+    /// Progress of the running scrub, which can cancel it.
     under_way: Option<Progress>,
-    /// No other begins.
+    /// True once no scrub may start any more.
     is_over: bool,
 }
 
-/// A scrub of the server's volume, for whoever asks.
+/// Scrubs of the server's volume, on behalf of a client.
 pub(super) struct Online {
     scrubs: Arc<Scrubs>,
     volume: Scrubbed,
 }
 
-/// Where an argument is below a mount that this process serves: its scrubs.
+/// Returns the scrubs of the mount if an argument is below a mount that this process serves.
 ///
 /// # Errors
-/// That another server is to be asked, or the argument is no image.
+/// Another server must execute the command, or the argument is not an image.
 pub(super) fn find(context: &Context, argument: &std::ffi::OsStr) -> Result<Option<Online>> {
     let image = context.target(argument).image;
     let Some(opened) = context.present(&image)? else {
@@ -96,12 +97,12 @@ pub(super) fn find(context: &Context, argument: &std::ffi::OsStr) -> Result<Opti
 }
 
 impl Online {
-    /// The volume's uuid.
+    /// Returns the uuid of the volume.
     pub(super) fn uuid(&self) -> Uuid {
         self.volume.committed().superblock().fsid
     }
 
-    /// What a scrub would have to do.
+    /// Returns the number of bytes that a scrub would read.
     pub(super) fn bytes_to_scrub(&self) -> Result<u64> {
         let scrub = Scrub::new(&self.volume.committed(), ScrubOptions::default(), Progress::new())?;
         Ok(scrub.report().to_scrub())
@@ -115,12 +116,12 @@ impl Online {
         }
     }
 
-    /// The record of the last scrub.
+    /// Returns the record of the last scrub.
     pub(super) fn record(&self) -> Option<Record> {
         self.scrubs.kept.lock().record.clone()
     }
 
-    /// Stops the scrub that is under way, and waits until it did. `None` where there is none.
+    /// Stops the running scrub, and waits for its end. Returns `None` if no scrub runs.
     pub(super) fn cancel(&self) -> Option<Record> {
         let mut kept = self.scrubs.kept.lock();
         kept.under_way.as_ref()?.cancel();
@@ -130,7 +131,7 @@ impl Online {
         kept.record.clone()
     }
 
-    /// Begins a scrub, or goes on with one, and waits for its end where it is in the foreground.
+    /// Starts or resumes a scrub, and waits for its end if it runs in the foreground.
     pub(super) fn run(
         self,
         context: &Context,
@@ -177,7 +178,7 @@ impl Online {
     }
 }
 
-/// Says that a scrub is not under way any more, however it ended.
+/// Guard that records the end of a scrub, also after a panic.
 struct Ends<'a>(&'a Scrubs);
 
 impl Drop for Ends<'_> {
@@ -195,7 +196,7 @@ impl Drop for Ends<'_> {
 }
 
 impl Scrubs {
-    /// None yet. Findings go to `log`.
+    /// Creates a value without any scrub. Findings go to `log`.
     pub fn new(log: Log, resyncs: Arc<Resyncs>) -> Self {
         Self {
             kept: Mutex::default(),
@@ -205,7 +206,7 @@ impl Scrubs {
         }
     }
 
-    /// Stops the one that is under way, waits until it let go of the volume, and lets no other begin.
+    /// Stops the running scrub, waits until it has released the volume, and prevents any later one.
     pub fn end(&self) {
         let mut kept = self.kept.lock();
         kept.is_over = true;
@@ -215,7 +216,7 @@ impl Scrubs {
         }
     }
 
-    /// Begins a scrub in a thread of its own; its record as it begins.
+    /// Starts a scrub in a separate thread; returns its initial record.
     fn start(
         self: &Arc<Self>,
         volume: Scrubbed,
@@ -239,7 +240,7 @@ impl Scrubs {
         let job = move || {
             let ends = Ends(&scrubs);
             let done = scrubs.scrub(&volume, options, resumed, progress, &tell);
-            // Whoever waits for the end wants the volume.
+            // Release the volume first, because a caller may wait for the scrub's end to close it.
             drop(volume);
             if let Err(error) = done {
                 let text = format!("{error:#}");
@@ -262,8 +263,8 @@ impl Scrubs {
         ))
     }
 
-    /// Brings up to date the devices that missed commits. Failures are logged, and the scrub counts what such devices
-    /// missed.
+    /// Brings devices that missed commits up to date. Failures are logged, and the scrub counts the
+    /// data that such devices missed.
     fn resync(&self, writer: &WritableFilesystem, limit: Option<ByteCount>, progress: &Progress) {
         let options = ResyncOptions {
             limit,
@@ -316,7 +317,7 @@ impl Scrubs {
         };
         let begun = under.record(State::Running);
         keep(begun.clone())?;
-        // Who asked may be gone.
+        // The client may have disconnected.
         let _ = tell.send(begun);
         let (ended, _) = under.run_and_keep();
         let state = match ended {
@@ -342,7 +343,7 @@ impl Scrubs {
             && totals.errors() > 0
             && !is_read_only
         {
-            // Counts it in the devices' statistics.
+            // The commit stores the errors in the devices' statistics.
             writer.commit()?;
         }
         let mut kept = self.kept.lock();

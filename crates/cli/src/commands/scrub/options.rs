@@ -1,4 +1,4 @@
-//! What `scrub start` and `scrub resume` have in common on the command line.
+//! The common command-line options of `scrub start` and `scrub resume`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -54,17 +54,17 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// How many files are named for each damage.
+    /// Returns the largest number of files named per damaged range.
     pub(super) fn files(&self) -> usize {
         self.files.unwrap_or(10)
     }
 
-    /// How many damages are listed.
+    /// Returns the largest number of listed damaged ranges.
     pub(super) fn most(&self) -> usize {
         self.most.unwrap_or(100)
     }
 
-    /// Refuses options about what is printed at the end, where nothing is printed at the end: in the background.
+    /// Refuses options about the final output for a scrub in the background, which has none.
     pub(super) fn refuse_unprinted(&self) -> Result<()> {
         if self.foreground || self.in_background {
             return Ok(());

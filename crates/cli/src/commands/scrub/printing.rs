@@ -1,4 +1,4 @@
-//! What `btrfs scrub start -B` and `btrfs scrub status` print, and the same as JSON.
+//! Output of `btrfs scrub start -B` and `btrfs scrub status`, and the same data as JSON.
 
 use std::io::Write;
 
@@ -15,15 +15,15 @@ use crate::output::size::Units;
 use crate::output::terminal;
 use crate::output::time::Clock;
 
-/// How the block is printed.
+/// Style of the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pub(super) units: Units,
-    /// All counters, not the summary.
+    /// Prints all counters instead of the summary.
     pub(super) raw_counters: bool,
 }
 
-/// A scrub, or the part of one device: what the block is about.
+/// A scrub or one device's part of it, to print as a block.
 struct Block<'a> {
     record: &'a Record,
     counters: Counters,
@@ -73,7 +73,7 @@ impl<'a> Block<'a> {
         self.print_summary(out)
     }
 
-    /// Bytes a second of the time that it ran.
+    /// Returns the rate in bytes per second of running time.
     fn rate(&self) -> u64 {
         let bytes = u128::from(self.counters.bytes_scrubbed());
         let milliseconds = u128::from(self.record.milliseconds.max(1));
@@ -143,7 +143,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Hours, minutes, seconds.
+/// Formats a duration as hours, minutes, seconds.
 fn duration(seconds: u64) -> String {
     let minutes = seconds.checked_div(60).unwrap_or(0);
     let (hours, minutes) = (
@@ -154,7 +154,7 @@ fn duration(seconds: u64) -> String {
     format!("{hours}:{minutes:02}:{seconds:02}")
 }
 
-/// Hundredths of a percent.
+/// Returns the ratio of `part` to `whole` in hundredths of a percent.
 fn hundredths(part: u64, whole: u64) -> u64 {
     let share = u128::from(part)
         .saturating_mul(10_000)
@@ -163,7 +163,7 @@ fn hundredths(part: u64, whole: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// The record: all devices together, or each.
+/// Prints the record: all devices together, or each device.
 pub(super) fn print_record(
     out: &mut dyn Write,
     record: &Record,
@@ -185,7 +185,7 @@ pub(super) fn print_record(
     Ok(())
 }
 
-/// What is printed at the end of a scrub in the foreground.
+/// Prints the result of a scrub in the foreground.
 pub(super) fn print_end(
     context: &Context,
     options: &Options,
@@ -250,7 +250,7 @@ fn print_damages(
     Ok(())
 }
 
-/// The record as a document, with the damages of a scrub that just ended.
+/// Returns the record as a document, with the damaged ranges of a scrub that just ended.
 pub(super) fn as_json(record: &Record, ended: Option<(&Report, &[Affected])>) -> Value {
     let block = Block::of_all(record);
     let devices: Vec<Value> = record.devices.iter().map(device_to_json).collect();

@@ -1,8 +1,9 @@
-//! The status file: what a scrub counted and where it is, written every second while it runs.
+//! Status file of a scrub: its counters and position, written every second during the scrub.
 //!
-//! It lies beside the image, `IMAGE.scrub-status`, or where `--status-file` says. Beside a block device there is no place:
-//! then there is none unless one is named. It is JSON, and replaced as a whole. A scrub that says that it runs does so only if
-//! its process is there, begun when the record says: else it was interrupted, and can be resumed.
+//! The file is `IMAGE.scrub-status` beside the image, or the file of `--status-file`. A block
+//! device has no default location, so it has a status file only if one is named. The file is JSON,
+//! and each write replaces it completely. A scrub with the state "running" is interrupted, and can
+//! be resumed, unless its process exists and began at the recorded time.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,24 +18,24 @@ use crate::background::is_alive;
 use crate::context::Context;
 use crate::exit::Advice;
 
-/// The version of the file's format.
+/// Version of the file's format.
 const VERSION: u64 = 1;
 
-/// What a scrub is doing, or how it ended.
+/// State of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is under way.
+    /// The scrub is running.
     Running,
-    /// It came to its end.
+    /// The scrub reached its end.
     Finished,
-    /// It was stopped in order.
+    /// The scrub was stopped in order.
     Aborted,
-    /// It was ended without its knowing.
+    /// The scrub's process ended without stopping the scrub.
     Interrupted,
 }
 
 impl State {
-    /// The word of `btrfs scrub status`.
+    /// Returns the state's name in `btrfs scrub status`.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -51,27 +52,27 @@ impl State {
     }
 }
 
-/// A scrub, as its status file tells of it.
+/// Content of a scrub's status file.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) uuid: Uuid,
     pub(super) state: State,
-    /// The process, and when it began, by the kernel's count.
+    /// Id of the process, and its start time by the kernel's clock.
     pub(super) process: (u32, u64),
-    /// Seconds since 1970.
+    /// Start time in seconds since 1970.
     pub(super) started: i64,
     pub(super) resumed: Option<i64>,
-    /// How long it ran, without pauses.
+    /// Running time without pauses, in milliseconds.
     pub(super) milliseconds: u64,
     pub(super) devices: Vec<DeviceReport>,
     pub(super) position: Position,
 }
 
 impl Record {
-    /// The record at `path`; `None` when there is no file.
+    /// Loads the record at `path`; `None` if the file does not exist.
     ///
     /// # Errors
-    /// That it cannot be read, or is no record.
+    /// The file is unreadable, or not a record.
     pub(super) fn load(path: &Path) -> Result<Option<Self>> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -91,10 +92,10 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// Replaces the file by this record.
+    /// Replaces the file with this record.
     ///
     /// # Errors
-    /// That it cannot be written.
+    /// The file cannot be written.
     pub(super) fn save(&self, context: &Context, path: &Path) -> Result<()> {
         let mut output = context.create_output_to_keep(path)?;
         serde_json::to_writer(&mut output, &self.to_json())?;
@@ -102,13 +103,13 @@ impl Record {
         output.finish()
     }
 
-    /// Whether its process is there.
+    /// Returns whether the record's process is running.
     pub(super) fn is_alive(&self) -> bool {
         let (process, begun) = self.process;
         is_alive(process, begun)
     }
 
-    /// The counters as a report has them, without damages.
+    /// Returns the counters as a report, without damaged ranges.
     pub(super) fn report(&self) -> Report {
         Report {
             devices: self.devices.clone(),
@@ -180,7 +181,7 @@ impl Record {
     }
 }
 
-/// A device with its counters, by their names.
+/// Returns a device with its counters under their names.
 pub(super) fn device_to_json(device: &DeviceReport) -> Value {
     let mut object = Map::new();
     object.insert("devid".to_owned(), json!(device.device.get()));
@@ -200,7 +201,7 @@ fn device_from_json(value: &Value) -> Option<DeviceReport> {
     for (name, _) in Counters::default().fields() {
         *counters.field_mut(name)? = value.get(name)?.as_u64()?;
     }
-    // Files of earlier versions lack this counter.
+    // Files of earlier program versions lack this counter.
     counters.missed = value.get("missed").map_or(Some(0), Value::as_u64)?;
     Some(DeviceReport {
         device: DeviceId::new(value.get("devid")?.as_u64()?),

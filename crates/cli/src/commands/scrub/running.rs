@@ -1,5 +1,6 @@
-//! A scrub under way: its record is kept, and what is printed at its end. Of a volume that nobody else has open: devices opened for it alone, its record written every second, signals pause it; at its end the devices'
-//! statistics, and what is printed.
+//! A running scrub: maintains its record, and prints its result. For an unmounted volume, the scrub
+//! alone opens the devices, writes its record every second, and pauses on signals. At its end it
+//! updates the devices' statistics and prints its result.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,23 +24,23 @@ use crate::resyncs::describe;
 use crate::signals::Cancelling;
 use crate::writing::{self, Writing};
 
-/// How often the record is written.
+/// Interval between writes of the record.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Keeps a record: in the status file, or in memory.
+/// Function that stores a record, in the status file or in memory.
 type Keep<'a> = dyn Fn(Record) -> Result<()> + Sync + 'a;
 
-/// A scrub and what it went on from.
+/// A scrub, with the position from which it was resumed.
 pub(super) struct Under<'a> {
     pub(super) scrub: &'a Scrub<'a>,
     pub(super) begun: Instant,
-    /// The record as it began.
+    /// Record at the start of this run.
     pub(super) first: Record,
     pub(super) keep: &'a Keep<'a>,
 }
 
 impl Under<'_> {
-    /// The counters of this run and of those before it.
+    /// Returns the counters of this run and of earlier ones.
     fn devices(&self, report: &Report) -> Vec<DeviceReport> {
         let mut devices = report.devices.clone();
         for device in &mut devices {
@@ -70,7 +71,7 @@ impl Under<'_> {
         (self.keep)(self.record(state))
     }
 
-    /// Runs the scrub, and keeps its record meanwhile: how each of both ended.
+    /// Runs the scrub and stores its record during the run. Returns the results of both.
     pub(super) fn run_and_keep(&self) -> (Result<(), buttress::scrub::Error>, Result<()>) {
         let (stop, stopped) = bounded::<()>(0);
         std::thread::scope(|scope| {
@@ -90,7 +91,7 @@ impl Under<'_> {
     }
 }
 
-/// Scrubs a volume, from the beginning or on from a record.
+/// Scrubs a volume from the beginning, or resumes from a record.
 pub(super) fn run(
     context: &Context,
     image: &Path,
@@ -99,7 +100,7 @@ pub(super) fn run(
     resumed: Option<Record>,
     command: &'static str,
 ) -> Result<Outcome> {
-    // What becomes of the volume, and the exit code, do not hang on a reader of the summary.
+    // The repair of the volume and the exit code must not depend on a reader of the summary.
     stdout::go_on_unread();
     let opening = DeviceOptions {
         write: !options.read_only,
@@ -177,7 +178,8 @@ pub(super) fn run(
     conclude(context, options, &record, report, &filesystem, command)
 }
 
-/// Brings up to date the devices that missed commits. Returns the volume as it is then, if any device did.
+/// Brings devices that missed commits up to date. Returns the new state of the volume if any device
+/// was updated.
 fn resync(
     context: &Context,
     opened: &Subvolume,
@@ -215,12 +217,12 @@ fn resync(
     Ok(Some(committed.subvolume_by_id(opened.id())?))
 }
 
-/// That it can be gone on with.
+/// Prints that the scrub can be resumed.
 pub(super) fn say_stopped(context: &Context) {
     context.notice("the scrub was stopped; to continue it, run `buttress scrub resume`");
 }
 
-/// What is printed at the end of a scrub in the foreground, and its exit code.
+/// Prints the result of a scrub in the foreground, and returns its exit code.
 pub(super) fn conclude(
     context: &Context,
     options: &Options,
@@ -265,7 +267,7 @@ pub(super) fn conclude(
     })
 }
 
-/// The record at the beginning of this run.
+/// Creates the record at the start of this run.
 pub(super) fn first_record(
     scrub: &Scrub<'_>,
     uuid: buttress::Uuid,
@@ -284,7 +286,7 @@ pub(super) fn first_record(
     }
 }
 
-/// Has a commit add what was found to the devices' statistics.
+/// Commits the errors found to the devices' statistics.
 fn count_in_statistics(context: &Context, opened: &Subvolume, report: &Report) {
     if report.totals().errors() == 0 {
         return;

@@ -131,7 +131,7 @@ impl Subcommand for Resume {
             }
             Some(record) if record.state != State::Finished => record,
             _ => {
-                // The volume is opened, so that one that is not there is told as everywhere.
+                // Open the volume, so that a missing volume gives the usual error.
                 let filesystem = context.open_for_one_pass(&target.image)?;
                 return nothing_to_resume(context, &target.image, filesystem.info().fsid);
             }
@@ -150,7 +150,8 @@ impl Subcommand for Resume {
     }
 }
 
-/// The status file. A scrub in the foreground of a block device does without, unless one is named.
+/// Returns the status file. A scrub of a block device in the foreground has none, unless one is
+/// named.
 fn status_path(image: &Path, options: &Options) -> Result<Option<std::path::PathBuf>> {
     match status_file(image, options.status_file.as_deref(), STATUS_ENDING) {
         Ok(path) => Ok(Some(path)),
@@ -186,7 +187,8 @@ fn nothing_to_resume(context: &Context, image: &Path, uuid: Uuid) -> Result<Outc
     Ok(Outcome::Code(NOTHING))
 }
 
-/// Starts this command line again as a process of its own, and waits until its record says that it runs.
+/// Starts this command line again as a separate process, and waits until its record has the state
+/// "running".
 fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Result<Outcome> {
     let path = path.context("a scrub in the background needs a status file")?;
     let (process, record) = background::start(|process| {
@@ -197,7 +199,7 @@ fn go_to_background(context: &Context, image: &Path, path: Option<&Path>) -> Res
     say_started(context, image, record.uuid, process)
 }
 
-/// Says that a scrub is under way, and whose process does it.
+/// Prints that a scrub is running, and its process.
 pub(super) fn say_started(context: &Context, image: &Path, uuid: Uuid, process: u32) -> Result<Outcome> {
     if context.json() {
         let document = json!({ "uuid": uuid.to_string(), "status": "started", "process": process });
@@ -211,7 +213,7 @@ pub(super) fn say_started(context: &Context, image: &Path, uuid: Uuid, process: 
     Ok(Outcome::Done)
 }
 
-/// Where a record says that a scrub goes on.
+/// Returns the position from which a record's scrub resumes.
 pub(super) fn position_of(record: Option<&Record>) -> Position {
     record.map_or_else(Position::default, |record| record.position.clone())
 }

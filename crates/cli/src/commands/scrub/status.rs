@@ -1,4 +1,4 @@
-//! `buttress scrub status IMAGE`: how far a scrub is, or what the last one found.
+//! `buttress scrub status IMAGE`: progress of a scrub, or the findings of the last one.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -71,12 +71,12 @@ impl Subcommand for Status {
                 }
             };
         }
-        // A volume that is not mounted has no resynchronisation beside the commands.
+        // Resynchronisations of an unmounted volume run only inside commands.
         let resync = resyncs::Status::default();
         let image = Target::parse(&self.image).image;
         let path = status_file(&image, self.status_file.as_deref(), STATUS_ENDING)?;
         let record = Record::load(&path)?;
-        // While it runs, the scrub alone has the volume.
+        // During a scrub, no other process can open the volume.
         if let Some(record) = record.as_ref().filter(|record| record.state == State::Running) {
             return self.print(context, record, style, &resync);
         }
@@ -132,7 +132,7 @@ fn print_none(
     Ok(Outcome::Done)
 }
 
-/// Adds what is known of devices that missed commits, if there are any.
+/// Adds the state of devices that missed commits to the document, if there are any.
 fn with_resync(mut document: Value, resync: &resyncs::Status) -> Value {
     if resync.behind.is_empty() {
         return document;
@@ -158,7 +158,7 @@ fn with_resync(mut document: Value, resync: &resyncs::Status) -> Value {
     document
 }
 
-/// Prints which devices missed commits, and how far they are brought up to date.
+/// Prints the devices that missed commits, and the progress of their resynchronisation.
 fn print_resync(out: &mut dyn Write, resync: &resyncs::Status, style: Style) -> Result<()> {
     for device in &resync.behind {
         let name = terminal::shown(&device.name);

@@ -1,7 +1,7 @@
-//! What would come back if some subvolumes were deleted: each alone, and all together.
+//! The space that a deletion of subvolumes would free: for each alone, and for all together.
 //!
-//! Data that only they share comes back when they are deleted together, and with none of them alone: the last line can be
-//! more than the sum of the others.
+//! Data that only these subvolumes share is freed only when all are deleted. The last line can
+//! therefore exceed the sum of the other ones.
 
 use std::io::Write;
 
@@ -15,14 +15,14 @@ use super::json::of_occupied;
 use crate::output::json::insert_name;
 use crate::output::size::Units;
 
-/// What comes back.
+/// Space that a deletion would free.
 pub(super) struct Answer {
     each: Vec<(u64, Vec<u8>, Occupied)>,
     together: Occupied,
     pending: Occupied,
 }
 
-/// Finds out.
+/// Computes the space that a deletion of the wanted subvolumes would free.
 pub(super) fn answer(job: &Job<'_>, wanted: &[&SubvolumeInfo]) -> Result<Answer> {
     for info in wanted {
         let is_wanted = |other: &SubvolumeInfo| wanted.iter().any(|wanted| wanted.id == other.id);
@@ -51,7 +51,7 @@ pub(super) fn answer(job: &Job<'_>, wanted: &[&SubvolumeInfo]) -> Result<Answer>
     })
 }
 
-/// Prints it.
+/// Prints the space that a deletion would free.
 pub(super) fn print(job: &Job<'_>, answer: &Answer, units: Units) -> Result<()> {
     if job.context.json() {
         return print_json(job, answer);

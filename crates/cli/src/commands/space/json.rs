@@ -1,4 +1,4 @@
-//! The account as JSON: everything that is known, in bytes.
+//! The account as JSON: all figures, in bytes.
 
 use anyhow::Result;
 use buttress::accounting::{Files, Occupied};
@@ -8,7 +8,7 @@ use super::Job;
 use super::rows::{Report, Row, Sharer};
 use crate::output::json::insert_name;
 
-/// Prints it.
+/// Prints the account.
 pub(super) fn print(job: &Job<'_>, report: &Report) -> Result<()> {
     let mut document = Map::new();
     let rows: Vec<Value> = report.rows.iter().map(|row| of_row(row).into()).collect();
@@ -69,7 +69,7 @@ fn of_row(row: &Row) -> Map<String, Value> {
     object
 }
 
-/// Data and metadata on disk.
+/// Returns data and metadata on disk.
 pub(super) fn of_occupied(occupied: &Occupied) -> Map<String, Value> {
     Map::from_iter([
         ("data".to_owned(), occupied.data().get().into()),
@@ -77,7 +77,7 @@ pub(super) fn of_occupied(occupied: &Occupied) -> Map<String, Value> {
     ])
 }
 
-/// By the kinds of content, those that there are.
+/// Returns the figures by kind of content, for kinds that occur.
 fn of_kinds(files: &Files, occupied: &Occupied) -> Map<String, Value> {
     let mut kinds = Map::new();
     for ((kind, extents), (_, references)) in occupied.extents.iter().zip(files.references.iter()) {

@@ -1,9 +1,9 @@
-//! A list of all files in ncdu's format, version 1.2, for ncdu and the viewers that read its exports.
+//! A list of all files in ncdu's format, version 1.2, for ncdu and viewers of its exports.
 //!
-//! The format has one size on disk for each file, and viewers add them up. So an extent that several files share is
-//! counted at the first of them in the order of the list: the sum of a directory is what the extents in it take up, less
-//! what was counted before it. Each name of a hard link has the size of its file, and viewers know not to add that twice.
-//! Content that lies inside a tree takes no space of its own.
+//! The format has one on-disk size per file, and viewers add these sizes. An extent that several
+//! files share therefore counts only at the first of them in list order. The sum of a directory is
+//! the size of its extents without those counted earlier. Each name of a hard link has the size of
+//! its file, which viewers count once. Inline content takes no separate space.
 //!
 //! Source: "Ncdu Export File Format", dev.yorhel.nl/ncdu/jsonfmt.
 
@@ -17,7 +17,7 @@ use buttress::{FileKind, Location, RangeKind, WalkEntry, WalkItem, WalkOptions};
 use super::Job;
 use crate::output::terminal;
 
-/// How many files with several names are remembered.
+/// Largest number of remembered files with several names.
 const LINKS_MAX: usize = 1 << 18;
 
 /// Writes the list.
@@ -31,9 +31,9 @@ pub(super) fn run(job: &Job<'_>, one_file_system: bool) -> Result<()> {
     let Some(extents) = accounting.extents() else {
         return Ok(());
     };
-    // It is a document of its own, whatever --format says.
+    // The export is a separate document format, independent of `--format`.
     let mut out = terminal::stdout(true);
-    // No clock: the same image gives the same bytes.
+    // Omit the current time, so that the same image gives the same bytes.
     write!(
         out,
         "[1,2,{{\"progname\":\"buttress\",\"progver\":\"{}\",\"timestamp\":0}}",
@@ -54,11 +54,12 @@ pub(super) fn run(job: &Job<'_>, one_file_system: bool) -> Result<()> {
     for item in job.filesystem().walk(location, walk) {
         match item {
             WalkItem::Entry(entry) if entry.metadata().kind == FileKind::Directory => {
-                // Its entries follow, unless it cannot be read or lies beyond the limit.
+                // The directory's entries follow, unless it is unreadable or is outside of the
+                // limit.
                 list.open_directory(&mut out, &entry, is_first)?;
             }
             WalkItem::Entry(entry) if is_first => {
-                // The list is one of a directory; a file is one in a directory of its own.
+                // The format requires a directory, so wrap a single file in one.
                 list.open_name(&mut out, &job.target.path)?;
                 list.file(&mut out, &entry)?;
                 writeln!(out, "]]")?;
@@ -84,7 +85,7 @@ struct List<'a> {
     job: &'a Job<'a>,
     extents: &'a ExtentTable,
     is_counted: Vec<bool>,
-    /// Sizes on disk of files that have more names to come.
+    /// On-disk sizes of files with further names to come.
     links: HashMap<Location, (u64, u32)>,
 }
 
@@ -100,7 +101,7 @@ impl List<'_> {
         } else {
             self.open_name(out, &entry.name)?;
         }
-        // Whatever is inside has the same device, until another directory says otherwise.
+        // Entries inherit the device, until a directory states another one.
         write!(out, ",\"dev\":{}}}", entry.location().subvolume)?;
         Ok(())
     }
@@ -131,7 +132,7 @@ impl List<'_> {
         Ok(())
     }
 
-    /// What a file takes up that no file before it did.
+    /// Returns the on-disk size of a file without the extents counted earlier.
     fn disk_of(&mut self, entry: &WalkEntry) -> Result<u64> {
         let metadata = entry.metadata();
         if metadata.kind != FileKind::Regular {
@@ -182,7 +183,8 @@ impl List<'_> {
     }
 }
 
-/// A name as a JSON string. Bytes that are not UTF-8 stay as they are, as in ncdu's own exports.
+/// Writes a name as a JSON string. Bytes that are not UTF-8 stay unchanged, as in ncdu's own
+/// exports.
 fn write_name(out: &mut dyn Write, name: &[u8]) -> Result<()> {
     out.write_all(b"\"")?;
     for byte in name {

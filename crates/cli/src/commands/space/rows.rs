@@ -1,4 +1,4 @@
-//! From an account to what is printed: a row for each subvolume, or for each entry of a directory.
+//! From an account to output rows: one for each subvolume, or for each entry of a directory.
 
 use buttress_exact::Exact as _;
 use std::collections::{HashMap, HashSet};
@@ -12,53 +12,55 @@ use buttress::{FileKind, InodeNumber, Location, SubvolumeId};
 
 use super::Job;
 
-/// How many subvolumes all lists of those that have something in common may name together.
+/// Largest total length of all lists of subvolumes with common space.
 const SHARERS_MAX: usize = 1 << 18;
 
-/// A directory with more entries than this has one line for all its files together.
+/// Largest number of entries that a directory shows individually; the files of a larger directory
+/// share one row.
 const LINES_MAX: usize = 1 << 14;
 
-/// What is printed.
+/// The figures to print.
 pub(super) struct Report {
-    /// Subvolumes, or entries of the directory.
+    /// Rows for subvolumes, or for entries of the directory.
     pub(super) rows: Vec<Row>,
-    /// All of them together.
+    /// Total of all rows.
     pub(super) total: Row,
-    /// Whether rows are subvolumes.
+    /// True if rows are subvolumes.
     pub(super) is_of_subvolumes: bool,
-    /// What comes back by itself when deleted subvolumes are dropped.
+    /// Space that becomes free when deleted subvolumes are dropped.
     pub(super) pending: Occupied,
-    /// What the directory shares with other subvolumes: their ids, or none for files beside it in its own.
+    /// Space that the directory shares with other subvolumes, or with other files of its own
+    /// subvolume.
     pub(super) shared: Vec<(Sharer, Occupied)>,
-    /// For subvolumes: what each set of them has in common.
+    /// For subvolumes: the common space of each set of them.
     pub(super) groups: Vec<(Vec<Sharer>, Occupied)>,
-    /// The sum of those that are too many to be listed, the smallest.
+    /// Sum of the smallest groups, which are too many to list.
     pub(super) smaller_groups: Occupied,
 }
 
-/// Somebody who has a share in something.
+/// An owner that shares space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sharer {
-    /// A subvolume.
+    /// A subvolume, by its id.
     Subvolume(u64),
-    /// Files of the same subvolume that lie elsewhere.
+    /// Files of the same subvolume outside of the directory.
     Beside,
-    /// Files without a name of a subvolume.
+    /// Unlinked files of a subvolume, by its id.
     Unlinked(u64),
-    /// A tree that is no subvolume.
+    /// A tree other than a subvolume, by its id.
     Tree(u64),
 }
 
-/// One line.
+/// One row of the output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
-    /// The subvolume, where it is one as a whole.
+    /// Id of the subvolume, if the row is a whole subvolume.
     pub(super) subvolume: Option<u64>,
     pub(super) name: Vec<u8>,
     pub(super) files: Files,
     pub(super) occupied: Occupied,
     pub(super) exclusive: Occupied,
-    /// Whether it is a subvolume that was deleted and is not yet dropped.
+    /// True for a deleted subvolume that is not dropped yet.
     pub(super) is_deleted: bool,
 }
 
@@ -84,7 +86,7 @@ impl Row {
     }
 }
 
-/// A row for each subvolume and snapshot of the volume.
+/// Returns a row for each subvolume and snapshot of the volume.
 pub(super) fn of_subvolumes(job: &Job<'_>) -> Result<Report> {
     let accounting = job.account(&Options::default())?;
     let by_owner = accounting.by_owner();
@@ -139,24 +141,24 @@ fn sharer(owner: &buttress::accounting::Owner) -> Sharer {
     }
 }
 
-/// A line of a directory: an entry, or several.
+/// A row of a directory: one entry, or several.
 struct Entry {
     name: Vec<u8>,
-    /// The subvolume that it leads to.
+    /// Subvolume that the entry leads to.
     subvolume: Option<SubvolumeId>,
-    /// The subvolumes at or below it.
+    /// Subvolumes at or below the entry.
     nested: Vec<SubvolumeId>,
 }
 
-/// The lines of a directory, each a part of its files.
+/// Rows of a directory; each is a part of its files.
 #[derive(Default)]
 struct Entries {
     lines: Vec<Entry>,
-    /// Inodes with the numbers of their lines.
+    /// Inodes with the indexes of their rows.
     inodes: Vec<(InodeNumber, u32)>,
 }
 
-/// A row for each entry of a directory; for a file, one.
+/// Returns a row for each entry of a directory, or one row for a file.
 pub(super) fn of_directory(job: &Job<'_>, one_file_system: bool) -> Result<Report> {
     let location = job.location()?;
     let filesystem = filesystem_of(job.filesystem());
@@ -205,7 +207,7 @@ pub(super) fn of_directory(job: &Job<'_>, one_file_system: bool) -> Result<Repor
     })
 }
 
-/// The entries of a directory, several names of a file once.
+/// Returns the entries of a directory; several names of a file count once.
 fn entries_of(job: &Job<'_>, directory: Location) -> Result<Entries> {
     let mut entries = Entries::default();
     let are_together = has_many_entries(job, directory)?;
@@ -216,7 +218,7 @@ fn entries_of(job: &Job<'_>, directory: Location) -> Result<Entries> {
         job.progress.check()?;
         let inode = entry.target.inode;
         let is_nested = entry.target.subvolume != directory.subvolume;
-        // What stands for a subvolume that a snapshot left out is no inode, and holds nothing.
+        // A placeholder for a nested subvolume in a snapshot has no inode and no content.
         let is_inode = !is_nested && inode >= InodeNumber::ROOT_DIRECTORY;
         let together = together.filter(|_| is_inode && entry.kind != FileKind::Directory);
         if let Some(line) = together {
@@ -231,7 +233,7 @@ fn entries_of(job: &Job<'_>, directory: Location) -> Result<Entries> {
     Ok(entries)
 }
 
-/// Whether a directory has more entries than are shown one by one.
+/// Returns whether a directory has too many entries to show individually.
 fn has_many_entries(job: &Job<'_>, directory: Location) -> Result<bool> {
     for (count, entry) in job.filesystem().read_dir(directory)?.enumerate() {
         entry?;
@@ -244,7 +246,7 @@ fn has_many_entries(job: &Job<'_>, directory: Location) -> Result<bool> {
 }
 
 impl Entries {
-    /// Adds a line; its number.
+    /// Adds a row and returns its index.
     fn add(&mut self, name: Vec<u8>, subvolume: Option<SubvolumeId>) -> u32 {
         let line = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
         self.lines.push(Entry {
@@ -255,7 +257,7 @@ impl Entries {
         line
     }
 
-    /// Puts the subvolumes that lie below the directory into the lines that lead to them.
+    /// Adds the subvolumes below the directory to the rows that lead to them.
     fn add_nested(&mut self, nesting: &Nesting, directory: Location, parts: &Parts) {
         for line in &mut self.lines {
             if let Some(id) = line.subvolume {
@@ -274,7 +276,7 @@ impl Entries {
         }
     }
 
-    /// Everything that any line is about.
+    /// Returns the union of all rows.
     fn whole(&self, accounting: &Accounting, directory: Location) -> Scope {
         let is_whole = directory == Location::root_of(directory.subvolume);
         let nested: HashSet<SubvolumeId> = self.lines.iter().flat_map(|line| &line.nested).copied().collect();

@@ -1,4 +1,4 @@
-//! The account as a table for people.
+//! The account as a table.
 
 use std::io::Write;
 
@@ -9,10 +9,10 @@ use super::Job;
 use super::rows::{Report, Row, Sharer};
 use crate::output::size::Units;
 
-/// How many subvolumes that share something are listed.
+/// Largest number of listed owners of shared space.
 const SHARERS_MAX: usize = 20;
 
-/// Prints it.
+/// Prints the account.
 pub(super) fn print(job: &Job<'_>, report: &Report, units: Units) -> Result<()> {
     let mut lines: Vec<Vec<String>> = Vec::new();
     lines.push(headings(report));
@@ -121,7 +121,7 @@ fn cells(report: &Report, row: &Row, units: Units) -> Vec<String> {
     cells
 }
 
-/// What the extents take up, in percent of what they are without compression.
+/// Returns the ratio of the on-disk size to the uncompressed size, in percent.
 fn ratio(row: &Row) -> String {
     let sum = row.occupied.sum();
     let percent = sum
@@ -132,7 +132,7 @@ fn ratio(row: &Row) -> String {
     percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
 }
 
-/// The ways in which extents are compressed.
+/// Returns the compression algorithms of the extents.
 fn algorithms(row: &Row) -> String {
     let kinds = row.occupied.extents.iter().filter(|(kind, extents)| {
         !matches!(kind, ContentKind::Plain | ContentKind::Preallocated) && extents.count > 0

@@ -1,7 +1,7 @@
-//! `buttress stream cat FILE… FILE:/path`: the content of a file in a stream.
+//! `buttress stream cat FILE… FILE:/path`: prints the content of a file in a stream.
 //!
-//! What cannot be read back from the stream is written as zeros, so that what follows keeps its place; it is
-//! reported, and the exit code is 1. A file whose content was not sent is refused.
+//! Unreadable ranges of the stream become zeros, so that later content keeps its offset. The
+//! command reports them and exits with 1. It refuses a file whose content was not sent.
 
 use std::io::Write;
 

@@ -1,7 +1,9 @@
-//! `buttress stream ls FILE… [FILE:/path]`: lists what streams make, as `buttress ls` lists a volume.
+//! `buttress stream ls FILE… [FILE:/path]`: lists the snapshots of streams, as `buttress ls` lists
+//! a volume.
 //!
-//! A stream says what is in a snapshot, but not how it lies on disk: sizes on disk are those of the data that was
-//! sent or cloned, and inode numbers those of the sender, where it says them, else 0.
+//! A stream contains the files of a snapshot, but not their on-disk layout. On-disk sizes are those
+//! of the sent or cloned data. Inode numbers are those of the sender if the stream has them, else
+//! 0.
 
 use anyhow::Result;
 use buttress::stream::view::{Inode, Node, NodeId, Tree};
@@ -21,7 +23,7 @@ use crate::output::json::ArrayWriter;
 use crate::output::time::Clock;
 use crate::table::Subcommand;
 
-/// What the data of a file is counted in.
+/// Unit in which the data of a file is counted, in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
 /// List the files of a stream, or of a chain of streams
@@ -98,7 +100,7 @@ impl Ls {
         Ok(Outcome::Done)
     }
 
-    /// Lists directories as `ls -R` does: each with its entries, then those in it.
+    /// Lists directories as `ls -R` does: each with its entries, then its subdirectories.
     fn list(&self, tree: &Tree, start: NodeId, top: &[u8], listing: &mut Listing<'_>) -> Result<()> {
         let mut waiting = vec![(start, start, Vec::new())];
         while let Some((directory, above, path)) = waiting.pop() {
@@ -132,7 +134,7 @@ impl Ls {
     }
 }
 
-/// Where a symbolic link points; nothing for others.
+/// Returns the target of a symbolic link; nothing for other inodes.
 fn link(inode: &Inode) -> &[u8] {
     match &inode.node {
         Node::Symlink { target } => target,
@@ -140,7 +142,7 @@ fn link(inode: &Inode) -> &[u8] {
     }
 }
 
-/// The inode as listings want it.
+/// Returns the inode in the form that listings use.
 fn record(inode: &Inode) -> InodeRecord {
     let allocated = match &inode.node {
         Node::File(file) => file.data_bytes(),

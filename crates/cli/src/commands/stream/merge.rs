@@ -1,4 +1,4 @@
-//! `buttress stream merge FILE…`: one full stream of what a chain of streams makes.
+//! `buttress stream merge FILE…`: merges a chain of streams into one full stream.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -65,7 +65,7 @@ impl Subcommand for Merge {
     }
 }
 
-/// With JSON, says which file was written.
+/// With JSON, prints the name of the written file.
 pub(super) fn tell(context: &Context, file: Option<&std::path::Path>, name: &str) -> Result<Outcome> {
     if let Some(file) = named(file).filter(|_| context.json()) {
         let mut written = Map::new();

@@ -1,4 +1,5 @@
-//! `buttress stream rebase --onto FILE STREAM`: an incremental stream with another parent that has the same content.
+//! `buttress stream rebase --onto FILE STREAM`: gives an incremental stream another parent with the
+//! same content.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -58,7 +59,7 @@ impl Subcommand for Rebase {
         let input = open(context, &self.stream)?;
         let mut out = Destination::open(context, self.file.as_deref())?;
         let progress = Progress::new();
-        // What is written is as long as what is read: only uuids and numbers differ.
+        // The output is as long as the input, because only uuids and numbers differ.
         progress.expect(ByteCount::new(input.metadata()?.len()));
         let watch = Watch::start(context, "stream rebase", progress.clone());
         merge::rebase(input, parent, &mut out, &progress).with_context(|| name(&self.stream))?;

@@ -1,8 +1,9 @@
-//! `buttress stream tar FILE… [FILE:/directory]`: what streams make, as a tar archive.
+//! `buttress stream tar FILE… [FILE:/directory]`: writes the snapshot of streams as a tar archive.
 //!
-//! Members are what `buttress tar` makes of the snapshot that was sent, byte for byte; only their order differs,
-//! because streams do not tell that of the names in a directory: here it is that of their bytes. Sockets are
-//! skipped with a warning. A file whose content was not sent is left out, reported, and the exit code is 1.
+//! Members equal those of `buttress tar` for the sent snapshot, byte for byte. Only their order
+//! differs: streams do not contain directory order, so members are sorted by the bytes of their
+//! names. Sockets are skipped with a warning. A file whose content was not sent is omitted and
+//! reported, and the exit code is 1.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +27,8 @@ use crate::output::writer_thread::WriterThread;
 use crate::pax::{Archive, DataMap, Kind, Member, Time};
 use crate::table::Subcommand;
 
-/// Above this many data ranges a file is stored whole, as by `buttress tar`.
+/// Largest number of data ranges of a sparse member, as in `buttress tar`. Files with more are
+/// stored whole.
 const RANGES_MAX: usize = 1 << 20;
 
 /// Write the files of a stream, or of a chain, to standard output as a tar archive (pax format)
@@ -88,9 +90,9 @@ struct Archiver<'a> {
     context: &'a Context,
     loaded: &'a Loaded,
     no_xattrs: bool,
-    /// The member's name where the walk begins at a file.
+    /// Name of the member if the walk begins at a file.
     start_name: &'a [u8],
-    /// The paths of files with several names: of the name that came first.
+    /// First path of each file with several names.
     first_names: HashMap<NodeId, Vec<u8>>,
     archive: Archive<WriterThread<Destination>>,
 }
@@ -143,7 +145,7 @@ impl Archiver<'_> {
         Ok(self.archive.end()?)
     }
 
-    /// `./` and the path from where the walk began; a directory's ends with a slash.
+    /// Returns `./` and the path from the start of the walk; a directory's path ends with a slash.
     fn member_path(&self, entry: &WalkEntry, inode: &Inode) -> Vec<u8> {
         let is_directory = matches!(inode.node, Node::Directory(_));
         match (entry.path.as_slice(), is_directory) {
@@ -194,7 +196,8 @@ fn kind<'a>(inode: &'a Inode, map: Option<&'a DataMap>) -> Kind<'a> {
     }
 }
 
-/// The ranges of a file that has holes; `None` for a file without, or with too many.
+/// Returns the data ranges of a sparse file; `None` for a file without holes, or with too many
+/// ranges.
 fn data_map(inode: &Inode) -> Option<DataMap> {
     let Node::File(file) = &inode.node else {
         return None;

@@ -1,8 +1,8 @@
-//! `buttress stream verify FILE…`: reads streams to their ends and says what they hold.
+//! `buttress stream verify FILE…`: reads streams to their ends and prints their contents.
 //!
-//! Every checksum is computed, every command carried out, all compressed data decoded, and each stream must end
-//! where it should. The first thing that is wrong ends it, with the exact place and exit code 1; what came whole
-//! before that is listed all the same.
+//! The command verifies every checksum, executes every command, decodes all compressed data, and
+//! checks the end of each stream. The first error stops it, with the exact position and exit code
+//! 1. It still lists the streams that were complete before that.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -29,7 +29,7 @@ pub(super) struct Verify {
     files: Vec<OsString>,
 }
 
-/// How many files of which kind a snapshot has.
+/// Numbers of files in a snapshot by kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     files: u64,
@@ -174,7 +174,7 @@ fn print_table(context: &Context, snapshots: &[Snapshot]) -> Result<()> {
     for row in &rows {
         let mut line = String::new();
         for (number, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Names and uuids to the left, numbers to the right.
+            // Names and uuids are left-aligned, numbers are right-aligned.
             line.push_str(&match number {
                 0 | 8 | 9 => format!("{cell:<width$}  "),
                 _ => format!("{cell:>width$}  "),

@@ -72,7 +72,7 @@ impl Subcommand for Delete {
         }
         volume.commit()?;
         let dropped = volume.volume().drop_deleted_subvolumes(&Progress::new());
-        // What could be dropped is, whatever became of the rest.
+        // Commit what was dropped, even if the rest failed.
         volume.commit()?;
         if context.json() {
             let deleted = deleted.iter().map(|(id, target)| target.with_id(*id));
@@ -93,7 +93,8 @@ impl Subcommand for Delete {
     }
 }
 
-/// The error of a deletion. A nested subvolume that prevents the deletion is named by its path.
+/// Explains the error of a deletion: it names a nested subvolume that prevents the deletion by its
+/// path.
 fn explained(volume: &Writing, target: &Target, error: Error) -> anyhow::Error {
     let nested = match filesystem_error_of(&error) {
         Some(Cause::HoldsSubvolume { nested, .. }) => volume.volume().subvolume_path(*nested).ok(),

@@ -1,4 +1,5 @@
-//! `buttress subvolume find-new IMAGE:/SUBVOLUME GENERATION`: the extents that are newer, in the format of btrfs-progs.
+//! `buttress subvolume find-new IMAGE:/SUBVOLUME GENERATION`: lists newer extents, in the format of
+//! btrfs-progs.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -92,7 +93,7 @@ impl Subcommand for FindNew {
     }
 }
 
-/// Calls `give` for each file extent item of the subvolume from generation `from` on, in order of keys.
+/// Calls `give` for each file extent item of the subvolume from generation `from` on, in key order.
 fn each(
     filesystem: &Volume,
     location: Location,
@@ -101,7 +102,7 @@ fn each(
 ) -> Result<()> {
     let raw = filesystem_of(filesystem);
     let sector_bytes = raw.sector_bytes();
-    // Extents of one inode come one after the other.
+    // Extents of one inode are consecutive.
     let mut known: HashMap<InodeNumber, Vec<u8>> = HashMap::new();
     for item in raw
         .subvolume_tree(location.subvolume)?

@@ -1,4 +1,4 @@
-//! `buttress subvolume get-default IMAGE`: what a mount without options shows.
+//! `buttress subvolume get-default IMAGE`: prints the subvolume that a mount without options shows.
 
 use std::ffi::OsString;
 use std::io::Write;

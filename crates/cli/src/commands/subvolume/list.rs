@@ -1,7 +1,7 @@
 //! `buttress subvolume list IMAGE[:/path]`, in the formats of `btrfs subvolume list`.
 //!
-//! A path takes the place of the mounted directory: its subvolume is what `-o` and `-a` refer to, and paths
-//! below it are printed relative to it. JSON always has all fields.
+//! The path replaces the mount point of btrfs-progs: `-o` and `-a` refer to its subvolume, and
+//! paths below it are printed relative to it. JSON always has all fields.
 
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -139,7 +139,7 @@ impl FromStr for SortKey {
     }
 }
 
-/// A subvolume with the path that is to be printed.
+/// A subvolume with the path to print.
 struct Listed {
     info: SubvolumeInfo,
     path: Vec<u8>,
@@ -263,7 +263,7 @@ impl List {
         });
     }
 
-    /// The columns that are asked for, in the order of btrfs-progs; the path is last.
+    /// Returns the requested columns in the order of btrfs-progs; the path is last.
     fn columns(&self) -> Vec<Column> {
         let all: [(bool, Column); 9] = [
             (
@@ -340,14 +340,14 @@ impl List {
             .collect()
     }
 
-    /// One line up to the path.
+    /// Formats a line up to the path.
     fn row(&self, columns: &[Column], subvolume: &Listed, clock: &Clock) -> String {
         let mut row = String::new();
         for column in columns {
             let value = (column.value)(subvolume, clock);
             if self.table {
                 row.push_str(&value);
-                // As btrfs-progs has it, the wide heading is followed by one more tab.
+                // As in btrfs-progs, one more tab follows the wide heading.
                 row.push_str(match column.name {
                     "path" => "",
                     "top level" => "\t\t",
@@ -364,7 +364,7 @@ impl List {
     }
 }
 
-/// A uuid in a column of its own width.
+/// Formats a uuid in a column of fixed width.
 fn padded_uuid(uuid: Option<uuid::Uuid>) -> String {
     format!("{:<36}", uuid_or_dash(uuid))
 }

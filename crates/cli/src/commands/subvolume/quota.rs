@@ -1,4 +1,4 @@
-//! What the quota tree says of one subvolume.
+//! The quota group of one subvolume.
 
 use anyhow::Result;
 use buttress::unstable::filesystem_of;
@@ -14,7 +14,7 @@ pub(super) struct Quota {
     pub(super) limit_exclusive: Option<ByteCount>,
 }
 
-/// The quota group of a subvolume, or `None` where quotas are off.
+/// Returns the quota group of a subvolume, or `None` if quotas are off.
 pub(super) fn quota_of(filesystem: &Volume, subvolume: SubvolumeId) -> Result<Option<Quota>> {
     let filesystem = filesystem_of(filesystem);
     let tree = match filesystem.tree(TreeId::QUOTA) {
@@ -22,7 +22,7 @@ pub(super) fn quota_of(filesystem: &Volume, subvolume: SubvolumeId) -> Result<Op
         Err(buttress::unstable::fs::Error::TreeNotFound { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // Level 0 and the number of the subvolume make up the group's id.
+    // The group's id consists of level 0 and the id of the subvolume.
     let group = subvolume.get();
     let key = Key::new(ObjectId::MIN, ItemType::QGROUP_INFO, group);
     let Some(item) = tree.get(&key)? else {

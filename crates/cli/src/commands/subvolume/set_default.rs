@@ -1,4 +1,5 @@
-//! `buttress subvolume set-default IMAGE:/path`, or `set-default ID IMAGE`: what a mount without options is to show.
+//! `buttress subvolume set-default IMAGE:/path`, or `set-default ID IMAGE`: sets the subvolume that
+//! a mount without options shows.
 
 use std::ffi::OsString;
 
@@ -43,7 +44,7 @@ impl Subcommand for SetDefault {
                 let id: u64 = id.ok_or_else(|| {
                     usage(format_args!("{} is not a subvolume id", self.subvolume.display()))
                 })?;
-                // As in btrfs-progs, 0 stands for the top level.
+                // As in btrfs-progs, 0 means the top level.
                 let id = if id == 0 {
                     SubvolumeId::TOP_LEVEL
                 } else {

@@ -57,7 +57,7 @@ impl Subcommand for Snapshot {
         }
         let mut path = destination.path.clone();
         if volume.resolve(&path, Follow::All).is_ok() {
-            // Into a directory, under the source's own name.
+            // If the destination is a directory, the snapshot goes into it under the source's name.
             let name = source
                 .path
                 .rsplit(|byte| *byte == b'/')

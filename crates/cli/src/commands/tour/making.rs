@@ -1,4 +1,4 @@
-//! The steps that make a volume out of a directory and change it.
+//! The steps that create a volume from a directory and change it.
 //!
 //! - `crash`: syncs a directory, and cuts the power.
 
@@ -21,40 +21,40 @@ use crate::output::size::Units;
 use crate::removal::remove_all;
 use crate::writing::{Writing, environment};
 
-/// What is left out of the directory: what can be built again, and what git keeps.
+/// Entries of the directory to omit: build output, and the data of git.
 const LEFT_OUT: [&[u8]; 2] = [b"target", b".git"];
 
-/// The subvolume that the directory becomes, and the snapshots of it.
+/// Subvolume that the directory becomes; the next constants are its snapshots.
 const PROJECT: &[u8] = b"project";
 const BEFORE: &[u8] = b"before";
 const AFTER: &[u8] = b"after";
 const SCRATCH: &[u8] = b"scratch";
 
-/// The file that shares all of its extents with another.
+/// File that shares all of its extents with another file.
 const SHARED_FILE: &[u8] = b"largest-file-shared";
 
-/// The volume's size: sparse, so that it takes what is written.
+/// Size of the volume in bytes; the image file is sparse.
 const VOLUME_BYTES: u64 = 4 << 30;
 
-/// How many files are written to.
+/// Number of files that the tour writes to.
 const CHANGED_FILES: usize = 10;
 
-/// A volume in the making.
+/// State of the volume under construction.
 pub(super) struct Making {
-    /// What it is made from.
+    /// Source directory of the volume.
     directory: PathBuf,
-    /// The image.
+    /// Path of the image.
     pub(super) image: PathBuf,
     writing: Option<Writing>,
-    /// The files of the project, from its root, in the order of a walk.
+    /// Files of the project, relative to its root, in walk order.
     files: Vec<Vec<u8>>,
 }
 
-/// A step: does its work and says what it did.
+/// A step: does its work and returns a description of the result.
 type Step = fn(&mut Making) -> Result<String>;
 
 impl Making {
-    /// The steps in their order.
+    /// Returns the steps in their order.
     pub(super) fn steps() -> [(&'static str, Step); 10] {
         [
             ("build a volume from a directory", Self::build),
@@ -70,7 +70,7 @@ impl Making {
         ]
     }
 
-    /// A volume that will be made from a directory, in a new file of the system's directory for such.
+    /// Prepares a volume from a directory, in a new file of the system's temporary directory.
     pub(super) fn new(directory: &Path) -> Result<Self> {
         let directory = directory
             .canonicalize()
@@ -92,12 +92,12 @@ impl Making {
         self.writing.as_ref().context("the volume is not open")
     }
 
-    /// What a path below the project leads to.
+    /// Resolves a path below the project.
     fn find(&self, path: &[u8]) -> Result<Location> {
         self.writing()?.resolve(&project(path), Follow::NotLast)
     }
 
-    /// One pass: the directory becomes a subvolume of a volume that is whole when it is there.
+    /// Builds the volume in one pass: the directory becomes a subvolume.
     fn build(&mut self) -> Result<String> {
         let making = || format!("making {}", self.image.display());
         let size = File::options()
@@ -131,7 +131,7 @@ impl Making {
         let source = LEFT_OUT
             .iter()
             .fold(source, |source, name| source.without_name(name));
-        // The image may lie in the directory, and changes while that is read.
+        // The image may be in the directory and change during the read, so exclude it.
         let image = self.image.metadata().with_context(making)?;
         let source = source.without(image.dev(), image.ino());
         let device = Device::open(&self.image, &options)?;
@@ -156,7 +156,7 @@ impl Making {
         ))
     }
 
-    /// The regular files of the project with content.
+    /// Lists the regular files of the project with content.
     fn list(&self) -> Result<Vec<Vec<u8>>> {
         let start = self.find(b"")?;
         let walk = self
@@ -246,7 +246,7 @@ impl Making {
         ))
     }
 
-    /// The extents of the file that was shared, and how much of them others use too.
+    /// Maps the extents of the shared file, and the part of them that other files use.
     fn map(&mut self) -> Result<String> {
         if self.files.is_empty() {
             return Ok("there is no file".to_owned());
@@ -256,7 +256,7 @@ impl Making {
         let mut text = Vec::new();
         mapped.summary()?.print(SHARED_FILE, &mut text)?;
         let text = String::from_utf8_lossy(&text);
-        // In a line of its own, nothing stands in columns.
+        // Columns are not aligned in a single line, so collapse the spaces.
         let lines = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -332,7 +332,7 @@ impl Making {
     }
 }
 
-/// A path of the project, from the volume's root.
+/// Returns a path of the project, from the volume's root.
 fn project(path: &[u8]) -> Vec<u8> {
     [b"/".as_slice(), PROJECT, b"/", path].concat()
 }

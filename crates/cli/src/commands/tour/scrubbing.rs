@@ -1,4 +1,5 @@
-//! The step that rots a copy and scrubs the volume whole: on changes that are kept in memory, the image stays as it is.
+//! The step that corrupts a copy and scrubs the volume. Its changes stay in memory, and the image
+//! stays unchanged.
 
 use anyhow::{Context as _, Result, ensure};
 use buttress::scrub::{Options as ScrubOptions, Scrub};
@@ -13,7 +14,7 @@ impl Tour {
     pub(super) fn scrub_rotten(&mut self) -> Result<String> {
         let expected = self.contents().context("the files were not read before")?;
         let inner = self.file().context("the volume is not in a file of its own")?;
-        // A device that keeps what is written to it in memory.
+        // This device keeps its writes in memory.
         let rotten = FaultyBackend::new(CrashLab::new().device(inner), ROT_SEED);
         for range in first_copies(self.filesystem()?) {
             rotten.inject(Fault::RotBits {

@@ -24,7 +24,7 @@ use buttress_lab::{Fault, FaultyBackend, Model};
 
 use crate::output::size::Units;
 
-/// A step: does its work and says what it did.
+/// A step: does its work and returns a description of the result.
 pub(super) type Step = fn(&mut Tour) -> Result<String>;
 
 /// The steps in their order.
@@ -41,46 +41,46 @@ pub(super) const STEPS: &[(&str, Step)] = &[
     ("send it in each mode of read-ahead", Tour::send_read_ahead),
 ];
 
-/// The steps that need the volume in a file of its own, over which faults can be put.
+/// Steps that need the volume in a file of its own, to inject faults.
 const ROTTEN: [(&str, Step); 2] = [
     ("read it with one copy rotten", Tour::read_rotten),
     ("scrub it whole again", Tour::scrub_rotten),
 ];
 
-/// What the steps hand on.
+/// State that the steps share.
 #[derive(Default)]
 pub(super) struct Tour {
     pub(super) devices: Vec<Device>,
-    /// The file that the volume is in, if the tour made it.
+    /// File of the volume, if the tour created it.
     file: Option<Arc<dyn Backend>>,
     filesystem: Option<Filesystem>,
     contents: Option<Contents>,
 }
 
-/// What reading everything gave.
+/// Result of reading everything.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     files: u64,
     bytes: u64,
     hole_bytes: u64,
-    /// A checksum over all names and contents, in the order of the walk.
+    /// Checksum over all names and contents, in walk order.
     checksum: u32,
-    /// How many ranges were stored in each way.
+    /// Number of ranges by kind of storage.
     stored: BTreeMap<&'static str, u64>,
 }
 
 impl Tour {
-    /// What reading everything gave.
+    /// Returns the result of reading everything.
     pub(super) const fn contents(&self) -> Option<&Contents> {
         self.contents.as_ref()
     }
 
-    /// The file that the volume is in, if the tour made it.
+    /// Returns the file of the volume, if the tour created it.
     pub(super) fn file(&self) -> Option<Arc<dyn Backend>> {
         self.file.clone()
     }
 
-    /// Looks at the volume in a file.
+    /// Opens the volume in a file.
     pub(super) fn use_file(&mut self, image: &Path) -> Result<()> {
         let options = DeviceOptions::default();
         self.devices = vec![Device::open(image, &options)?];
@@ -88,7 +88,7 @@ impl Tour {
         Ok(())
     }
 
-    /// The steps that can be made.
+    /// Returns the steps that are possible.
     pub(super) fn steps(&self) -> Vec<(&'static str, Step)> {
         STEPS
             .iter()
@@ -220,7 +220,8 @@ impl Tour {
         Ok(groups.collect::<Vec<_>>().join(", "))
     }
 
-    /// What comes back when read-only snapshots are deleted, each alone and all together.
+    /// Computes the space that deleting the read-only snapshots would free, each alone and all
+    /// together.
     fn give_back(&mut self) -> Result<String> {
         let filesystem = self.filesystem()?;
         let mut subvolumes = filesystem.subvolumes()?;
@@ -244,7 +245,7 @@ impl Tour {
         })
     }
 
-    /// The read-only snapshots, in the order in which they were made.
+    /// Returns the read-only snapshots in creation order.
     fn snapshots(&self) -> Result<Vec<Snapshot>> {
         let filesystem = self.filesystem()?;
         let mut subvolumes = filesystem.subvolumes()?;
@@ -283,8 +284,9 @@ impl Tour {
         Ok(format!("{from} to {to}: {sent}"))
     }
 
-    /// Sends the first snapshot in each mode as if the volume lay on spinning disks, and compares what was asked of them. (A
-    /// volume that was just made is in the page cache: no device would be asked for anything.)
+    /// Sends the first snapshot in each readahead mode as if the volume were on spinning disks, and
+    /// compares the requests to the disks. (A new volume is in the page cache, so a real device
+    /// would get no requests.)
     fn send_read_ahead(&mut self) -> Result<String> {
         let Some(snapshot) = self.snapshots()?.into_iter().next() else {
             return Ok("there is no read-only snapshot".to_owned());
@@ -328,7 +330,8 @@ impl Tour {
         Ok(format!("on a simulated 7200 rpm disk: {}", parts.join(", ")))
     }
 
-    /// Reads everything again while the first copy of all metadata rots: the second stands in.
+    /// Reads everything again with bit rot in the first copy of all metadata; the second copy
+    /// replaces it.
     fn read_rotten(&mut self) -> Result<String> {
         let expected = self.contents.as_ref().context("the files were not read before")?;
         let filesystem = self.filesystem()?;
@@ -358,7 +361,7 @@ impl Tour {
     }
 }
 
-/// Where the first copy lies of everything that has two.
+/// Returns the device ranges of the first copy of all chunks with two copies.
 pub(super) fn first_copies(filesystem: &Filesystem) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for chunk in filesystem.volume().chunk_map().chunks() {
@@ -371,7 +374,7 @@ pub(super) fn first_copies(filesystem: &Filesystem) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Sends a snapshot into memory, decodes the stream, and says what was in it.
+/// Sends a snapshot to memory, decodes the stream, and describes its content.
 fn send_and_decode(snapshot: &Snapshot, options: &SendOptions) -> Result<String> {
     let mut stream = Vec::new();
     let summary = send::send(snapshot, options, &mut stream, &Progress::new())?;
@@ -400,13 +403,13 @@ fn send_and_decode(snapshot: &Snapshot, options: &SendOptions) -> Result<String>
     ))
 }
 
-/// Draws the places of the rotten bits.
+/// Seed of the positions of the bit rot.
 pub(super) const ROT_SEED: u64 = 1;
 
-/// One bit is flipped in so many bytes: in every block.
+/// Distance of flipped bits in bytes; every block has at least one.
 pub(super) const ROT_EVERY_BYTES: u64 = 4096;
 
-/// Reads all files of all subvolumes, verified against their checksums.
+/// Reads all files of all subvolumes, and verifies their checksums.
 pub(super) fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
     let mut contents = Contents::default();
     for item in filesystem.walk(Tour::top(), WalkOptions::default()) {
@@ -444,7 +447,7 @@ pub(super) fn read_everything(filesystem: &Filesystem) -> Result<Contents> {
     Ok(contents)
 }
 
-/// How a range is stored, in a word.
+/// Returns the kind of storage of a range as a word.
 fn stored_as(kind: &RangeKind) -> &'static str {
     let compression = match kind {
         RangeKind::Hole => return "hole",
@@ -461,7 +464,7 @@ fn stored_as(kind: &RangeKind) -> &'static str {
     }
 }
 
-/// The chunk tree, the root tree, and all trees that have a root item.
+/// Returns the chunk tree, the root tree, and all trees with a root item.
 fn all_trees(filesystem: &Filesystem) -> Result<Vec<Tree>> {
     let mut trees = vec![filesystem.tree(TreeId::CHUNK)?, filesystem.root_tree().clone()];
     for item in filesystem
@@ -476,7 +479,8 @@ fn all_trees(filesystem: &Filesystem) -> Result<Vec<Tree>> {
     Ok(trees)
 }
 
-/// Reads each copy of a block by itself and checks that it is the same block. Returns how many there are.
+/// Reads each copy of a block separately and verifies that all are equal. Returns the number of
+/// copies.
 fn verify_copies(filesystem: &Filesystem, visit: &buttress::unstable::tree::Visit) -> Result<u64> {
     let volume = filesystem.volume();
     let logical = visit.pointer.logical;

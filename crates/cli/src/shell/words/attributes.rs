@@ -1,4 +1,4 @@
-//! What inodes are beside their content: times, modes, owners, extended attributes.
+//! Attributes of inodes: times, modes, owners, extended attributes.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -28,7 +28,7 @@ impl FromStr for Time {
         };
         let Some(number) = text.strip_prefix('@') else {
             let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-            // Nanoseconds count backwards before 1970 there, never here.
+            // Before 1970, the calendar library's nanoseconds count backwards; btrfs's never do.
             let nanoseconds = i64::from(time.subsec_nanosecond());
             let borrowed = i64::from(nanoseconds < 0);
             return Ok(Self(Timestamp {
@@ -136,7 +136,8 @@ impl Word for Chmod {
     }
 }
 
-/// What a word changes: what an argument leads to and, if it is to be recursive, all below, as it is now.
+/// Returns the inodes that a command changes: the argument's target and, if recursive, everything
+/// below it.
 pub(super) fn affected(
     session: &Session<'_>,
     argument: &OsString,

@@ -1,4 +1,5 @@
-//! Content: written, read, cut and preallocated, in xfs_io's words with the file last.
+//! File content: writing, reading, truncating and preallocating, in the syntax of xfs_io with the
+//! file last.
 
 use buttress_exact::Exact as _;
 use std::ffi::OsString;
@@ -16,10 +17,10 @@ use crate::shell::Session;
 use crate::shell::number::{Byte, Bytes};
 use crate::shell::table::Word;
 
-/// How much is written or read in one go.
+/// Size of one read or write in bytes.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// The byte that xfs_io writes where none is given.
+/// Default byte that xfs_io writes.
 const PATTERN: Byte = Byte(0xcd);
 
 /// Write a pattern, or a file of the host, at an offset; a missing file is created
@@ -171,7 +172,7 @@ fn read(session: &Session<'_>, location: Location, offset: u64, buffer: &mut [u8
         .read_at(offset, buffer)?)
 }
 
-/// Sixteen bytes a line, as xfs_io shows them.
+/// Prints sixteen bytes per line, as xfs_io does.
 fn dump(out: &mut impl Write, offset: u64, bytes: &[u8]) -> Result<()> {
     for (number, line) in bytes.chunks(16).enumerate() {
         let at = offset.saturating_add(u64::try_from(number).unwrap_or(0).saturating_mul(16));

@@ -1,4 +1,4 @@
-//! Where a file's content lies and where it has none, with dirty data.
+//! Extents and holes of a file, including dirty data.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -65,7 +65,7 @@ pub struct Seek {
     file: OsString,
 }
 
-/// Where data or a hole begins.
+/// Start of data or of a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Point {
     Data(u64),
@@ -125,7 +125,8 @@ impl Word for Seek {
     }
 }
 
-/// Where data and holes begin, in turn, from `start` on; what is there itself begins there.
+/// Returns the starts of data and holes, alternating, from `start` on; the first one is clipped to
+/// `start`.
 fn points(runs: DataRuns, start: u64) -> impl Iterator<Item = Result<Point>> {
     let mut runs = runs.peekable();
     let in_data = matches!(runs.peek(), Some(Ok(run)) if run.start.get() == start);

@@ -13,10 +13,10 @@ use super::attributes::affected;
 use crate::shell::Session;
 use crate::shell::table::Word;
 
-/// The columns of `lsattr`, of which btrfs knows some.
+/// Columns of `lsattr`; btrfs supports some of them.
 const COLUMNS: &str = "suSDiadAcEjItTeCxFNPVm";
 
-/// The attributes that `chattr` changes here.
+/// Attributes that `chattr` can change.
 const CHANGEABLE: [(char, FileAttributes); 9] = [
     ('S', FileAttributes::SYNC),
     ('D', FileAttributes::DIRSYNC),
@@ -90,7 +90,7 @@ impl Change {
             '-' => before.difference(self.attributes),
             _ => self.attributes,
         };
-        // Asking for one of the two kinds of compression takes the other away.
+        // Setting one of the two compression attributes clears the other.
         if self.sign == '+' {
             if self.attributes.contains(FileAttributes::COMPRESS) {
                 after.remove(FileAttributes::NOCOMPRESS);

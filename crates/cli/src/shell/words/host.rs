@@ -1,4 +1,4 @@
-//! Files of the host: in and out; and copies within the volume.
+//! Copies from and to the host, and within the volume.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The commands that are words as they are, and which of their arguments is a path.
+//! Commands of the program that are shell commands unchanged, with their path arguments.
 
 use crate::commands::cat::Cat;
 use crate::commands::filesystem::{df::Df, du::Du};

@@ -1,25 +1,25 @@
-//! Modes as chmod takes them: octal, or symbolic such as `u+rwx,go-w,a=rX`.
+//! Modes in the syntax of chmod: octal, or symbolic such as `u+rwx,go-w,a=rX`.
 
 use std::str::FromStr;
 
 /// A change of permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// These bits, whatever was there.
+    /// Exactly these bits.
     Octal(u32),
-    /// One change after the other.
+    /// Consecutive changes.
     Symbolic(Vec<Change>),
 }
 
 /// One clause of a symbolic mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Bits of those whom it concerns.
+    /// Mode bits of the affected classes of users.
     who: u32,
     action: Action,
-    /// Permission bits for everybody, with set-id and sticky.
+    /// Permission bits for all classes, with set-id and sticky.
     bits: u32,
-    /// `X`: execution for directories, and where anybody may.
+    /// `X`: execute permission for directories, and for files that any user may execute.
     search: bool,
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Mode {
     }
 }
 
-/// The changes of a clause such as `ug+r-w`.
+/// Parses the changes of a clause such as `ug+r-w`.
 fn clause(text: &str) -> Option<Vec<Change>> {
     let mut letters = text.chars().peekable();
     let mut who = 0;
@@ -93,7 +93,7 @@ fn clause(text: &str) -> Option<Vec<Change>> {
 }
 
 impl Mode {
-    /// The permission bits that something with these gets.
+    /// Applies the change to permission bits.
     pub fn apply(&self, permissions: u32, is_directory: bool) -> u32 {
         match self {
             Self::Octal(bits) => *bits,

@@ -1,4 +1,4 @@
-//! Names: directories, links, special files, and what moves and removes them.
+//! Names: directories, links, special files, moves and removals.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -196,7 +196,7 @@ impl Word for Mv {
             let shown = [&path, &new_path].map(|path| path.escape_ascii().to_string());
             let [old, new] = [(directory, &name[..]), (new_directory, &new_name[..])];
             let referent = writing.resolve(&path, Follow::All).ok();
-            // Where two change places, nothing is overwritten.
+            // An exchange overwrites nothing.
             if !self.exchange {
                 look_at_move(&writing, old, new, referent, &shown)?;
             }
@@ -225,8 +225,8 @@ impl Word for Mv {
     }
 }
 
-/// What mv refuses before anything moves: something onto itself, or onto another of its names; a directory onto something
-/// else, and the other way round.
+/// Refuses moves that mv refuses: a file onto itself or onto another of its names, a directory onto
+/// another kind of file, and another kind of file onto a directory.
 fn look_at_move(
     writing: &Writing,
     old: (Location, &[u8]),
@@ -240,7 +240,7 @@ fn look_at_move(
     else {
         return Ok(());
     };
-    // A link must not take the place of what it leads to, either.
+    // A link must not replace its own target either.
     if old == new || moved.target == there.target || referent == Some(there.target) {
         return Err(same_file(from, to));
     }
@@ -295,7 +295,7 @@ impl Word for Ln {
         let Some(there) = there else {
             return self.make(&writing, target, directory, &name);
         };
-        // What the name leads to must not go before the name is its own again.
+        // The link's target must not disappear before the name refers to the new file.
         let meant = match target {
             Some(target) => Some(target),
             None => session.resolve(&self.target, Follow::NotLast).ok(),
@@ -310,14 +310,15 @@ impl Word for Ln {
                 ));
             }
             if target.is_some() {
-                // Another of its names already.
+                // The name already refers to the same file.
                 return Ok(());
             }
         }
         if there.kind == FileKind::Directory {
             bail!("{}: cannot overwrite directory", self.name.display());
         }
-        // Made first, then renamed over what is there: nothing is lost where it cannot be made.
+        // Create the link under a temporary name, then rename it over the existing file, so that a
+        // failure loses nothing.
         let temporary = free_name(&writing, directory)?;
         self.make(&writing, target, directory, &temporary)?;
         let renamed = filesystem.rename(directory, &temporary, directory, &name, RenameMode::Replace);
@@ -348,7 +349,7 @@ impl Ln {
     }
 }
 
-/// A name that nothing in the directory has.
+/// Returns an unused name in the directory.
 fn free_name(writing: &Writing, directory: Location) -> Result<Vec<u8>> {
     for number in 0..1000 {
         let name = format!(".ln-{number}").into_bytes();
@@ -359,7 +360,7 @@ fn free_name(writing: &Writing, directory: Location) -> Result<Vec<u8>> {
     bail!("the directory has no free name for a moment")
 }
 
-/// What mknod makes.
+/// Kind of node that mknod creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// A named pipe.

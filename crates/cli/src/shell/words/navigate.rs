@@ -1,4 +1,4 @@
-//! Where the session stands, and help.
+//! The session's current directory, and help.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -82,7 +82,7 @@ impl Word for Help {
     }
 }
 
-/// A path from the root without `.`, `..` and doubled slashes, as a shell's `cd` follows it.
+/// Normalises a path from the root as a shell's `cd` does: without `.`, `..` and doubled slashes.
 pub(in crate::shell) fn normalised(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

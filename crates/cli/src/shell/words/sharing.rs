@@ -1,4 +1,4 @@
-//! Extents that files share: reflink, dedupe, copies of ranges.
+//! Shared extents: reflink, dedupe, copies of ranges.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,20 +13,20 @@ use crate::shell::number::Bytes;
 use crate::shell::table::Word;
 use crate::writing::Writing;
 
-/// A range of one file, and the place in another that it goes to.
+/// A range of one file, and its target in another file.
 struct Pair {
     writing: Writing,
     source: Location,
     range: std::ops::Range<FileOffset>,
     target: Location,
     target_offset: FileOffset,
-    /// The target's path, if there was no file.
+    /// Path of the target, if this command created the file.
     made: Option<Vec<u8>>,
 }
 
 impl Pair {
-    /// `SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE`; without the numbers the whole source, and a length of 0 reaches to its
-    /// end.
+    /// Parses `SOURCE [SOURCE_OFFSET OFFSET LENGTH] FILE`. Without the numbers the range is the
+    /// whole source; a length of 0 extends to its end.
     fn of(session: &Session<'_>, places: &[OsString], make: bool) -> Result<Self> {
         let writing = session.require_writing()?;
         let number = |text: &OsString| -> Result<u64> {
@@ -82,7 +82,7 @@ impl Pair {
         })
     }
 
-    /// Where it failed, a file that was made for it goes again.
+    /// Removes a file that was created for a failed operation.
     fn settle<T>(&self, done: buttress::Result<T>) -> Result<T> {
         if done.is_err()
             && let Some(path) = &self.made
@@ -93,7 +93,7 @@ impl Pair {
         Ok(done?)
     }
 
-    /// The source and the target, open.
+    /// Opens source and target.
     fn files(&self) -> buttress::Result<(WritableFile, WritableFile)> {
         let volume = self.writing.volume();
         Ok((volume.open_file(self.source)?, volume.open_file(self.target)?))
@@ -132,7 +132,7 @@ impl Word for Reflink {
     }
 }
 
-/// `linked 4096/4096 bytes at offset 0`, as xfs_io says it.
+/// Prints `linked 4096/4096 bytes at offset 0`, as xfs_io does.
 fn say(
     session: &Session<'_>,
     quiet: bool,

@@ -1,4 +1,4 @@
-//! Subvolumes, in the words of btrfs-progs.
+//! Subvolumes, with the commands of btrfs-progs.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::progress::Watch;
 use crate::shell::Session;
 use crate::shell::table::Word;
 
-/// The subvolume whose root directory an argument leads to.
+/// Returns the subvolume whose root directory an argument names.
 fn subvolume_at(session: &Session<'_>, argument: &OsString) -> Result<SubvolumeId> {
     let location = session.resolve(argument, Follow::All)?;
     if !location.is_subvolume_root() || location.placeholder().is_some() {

@@ -1,4 +1,4 @@
-//! The whole volume: its label, making changes durable, leaving.
+//! The whole volume: its label, commits, and the end of the session.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -139,7 +139,7 @@ impl Word for Label {
         if let Some(new) = &self.label {
             let writing = session.require_writing()?;
             writing.volume().set_label(new.as_bytes())?;
-            // It is part of the superblock, which only a commit writes.
+            // The label is part of the superblock, which only a commit writes.
             return writing.commit();
         }
         let mut out = session.context().stdout();

@@ -1,4 +1,5 @@
-//! Space: the answers of `statfs(2)` on a mount, and how much a full volume holds beside the kernel's.
+//! Tests of space: the answers of `statfs(2)` on a mount, and the capacity of a full volume
+//! compared with the kernel's.
 
 use super::{Mounted, open};
 use crate::mounting::sound;
@@ -37,7 +38,7 @@ fn write(file: &File, bytes: &[u8], at: u64) -> Result<()> {
         .map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
-/// Fills a volume with one file, in ever smaller pieces; returns how much it holds, all of it synced.
+/// Fills a volume with one file, in ever smaller pieces; returns its synced length.
 fn fill_with_data(at: &Path) -> u64 {
     let file = new_file(&at.join("data")).unwrap();
     let bytes = Random::new(5).bytes(1 << 20, false);
@@ -47,7 +48,7 @@ fn fill_with_data(at: &Path) -> u64 {
             Ok(()) => end += piece as u64,
             Err(error) => {
                 assert_eq!(error, Errno::NOSPC);
-                // A piece that failed may have been written in part.
+                // A failed piece may have been written partly.
                 end = file.metadata().unwrap().len();
                 piece /= 4;
             }
@@ -57,7 +58,7 @@ fn fill_with_data(at: &Path) -> u64 {
     end
 }
 
-/// Fills a volume with small files; returns how many it holds.
+/// Fills a volume with small files; returns their number.
 fn fill_with_files(at: &Path) -> u64 {
     let bytes = Random::new(6).bytes(1500, false);
     let mut count = 0;
@@ -78,7 +79,8 @@ fn fill_with_files(at: &Path) -> u64 {
     }
 }
 
-/// Returns the results of `fill` on a volume of ours and on the kernel's, and the space left on ours.
+/// Returns the results of `fill` on a volume of this program and of the kernel, and the remaining
+/// space on the former.
 fn filled(size: &str, options: &[&str], fill: fn(&Path) -> u64) -> Option<(u64, u64, u64)> {
     if skips(super::no_fuse()) || skips(kernel_missing()) {
         return None;

@@ -11,7 +11,7 @@ use rustix::fs::{
 use rustix::io::Result;
 use std::path::Path;
 
-/// A call in the snapshot of `original`, which is beside it.
+/// A call in the snapshot of `original`, which is in the same directory.
 type Call = fn(snapshot: &Path, original: &Path) -> Result<String>;
 
 fn control(path: &Path, number: u32) -> Result<String> {
@@ -117,7 +117,7 @@ const CALLS: &[(&str, Call)] = &[
     ("chmod", |s, _| {
         let path = s.join("nested");
         rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(0o1700), AtFlags::empty())?;
-        // The two placeholders of a directory are two.
+        // The two placeholders of a directory differ.
         Ok(format!("{} {}", seen(&path)?, seen(&s.join("other"))?))
     }),
     ("chown", |s, _| {
@@ -207,13 +207,13 @@ const CALLS: &[(&str, Call)] = &[
         rustix::fs::rmdir(&path)?;
         Ok(format!("{:?} {}", seen(&path), seen(&s.join("other"))?))
     }),
-    // The last one: the subvolume leaves the original.
+    // This call must come last, because it moves the subvolume out of the original.
     ("rename its subvolume over it", |s, original| {
         rename(&original.join("nested"), &s.join("nested"), RenameFlags::empty())
     }),
 ];
 
-/// Returns the results of the calls below `root`, each in a snapshot of its own.
+/// Returns the results of the calls below `root`, each in a separate snapshot.
 fn answers(root: &Path, read_only: bool) -> Vec<(&'static str, Result<String>)> {
     let original = root.join(format!("original-{read_only}"));
     let add = |name: &str| subvolume(&original.join(name), ioctls::create_subvolume).unwrap();

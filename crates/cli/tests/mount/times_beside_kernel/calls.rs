@@ -1,4 +1,4 @@
-//! Calls drawn at random, and how each is made on one side.
+//! Random calls, and their execution on one side.
 
 use super::SECTOR;
 use buttress_oracle::content::Random;
@@ -16,7 +16,7 @@ pub(crate) const DIRECTORIES: [&str; 3] = [".", "d0", "d1"];
 pub(crate) const FILES: [&str; 3] = ["f0", "f1", "f2"];
 pub(crate) const LINKS: [&str; 2] = ["s0", "s1"];
 
-/// A call, with all that was chosen for it.
+/// A call with all of its random arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     pub(crate) what: &'static str,
@@ -73,7 +73,7 @@ const CALL_KINDS: [&str; 43] = [
     "flags",
 ];
 
-/// The calls that begin each history: most later calls then find what they name.
+/// Returns the calls that begin each history, so that most later calls find their files.
 pub(crate) fn first_calls() -> Vec<Call> {
     let call = |what, path: &str| Call {
         what,
@@ -153,7 +153,8 @@ fn io<T>(result: std::io::Result<T>) -> Result<T> {
     result.map_err(|error| Errno::from_io_error(&error).unwrap())
 }
 
-/// A file whose next read comes from the file system: the page cache has nothing of it. What the kernel keeps back has to go first.
+/// Opens a file whose next read comes from the file system: the page cache has none of it, and
+/// unsent content is synced first.
 fn open_to_read(path: &Path, flags: OFlags, syncs: bool) -> Result<File> {
     let file = open(path, OFlags::RDWR | flags)?;
     if syncs {
@@ -163,15 +164,15 @@ fn open_to_read(path: &Path, flags: OFlags, syncs: bool) -> Result<File> {
     Ok(file)
 }
 
-/// A sector whose place in memory direct calls take.
+/// Calls a function with a sector-aligned buffer for direct I/O.
 fn with_aligned<T>(call: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut memory = vec![b'd'; 2 * SECTOR];
     let start = memory.as_ptr().align_offset(SECTOR);
     call(&mut memory[start..start + SECTOR])
 }
 
-/// Reads the first byte by a map, or writes it. What is written is synced or not, and the file's times are set or not, before the map
-/// goes.
+/// Reads or writes the first byte by a memory map. Before the unmap, the written data may be synced
+/// and the file's times may be set.
 #[allow(unsafe_code, reason = "mmap(2) has no safe form")]
 fn by_map(file: &File, writes: Option<&Call>) -> Result<()> {
     let kinds = match writes {
@@ -219,7 +220,7 @@ const fn special(tv_nsec: i64) -> Timespec {
     Timespec { tv_sec: 0, tv_nsec }
 }
 
-/// How a call of kind `allocate` calls fallocate(2).
+/// Returns the fallocate(2) flags of an `allocate` call.
 pub(crate) fn allocate_flags(call: &Call) -> FallocateFlags {
     let flags = [
         FallocateFlags::empty(),
@@ -232,18 +233,18 @@ pub(crate) fn allocate_flags(call: &Call) -> FallocateFlags {
     flags.get(index).copied().unwrap_or(punch)
 }
 
-/// Whether a file has an extent in a range.
+/// Returns whether a file has an extent in a range.
 pub(crate) fn has_extent(file: &File, start: u64, length: u64) -> Result<bool> {
     const FIEMAP: u32 = 0xc020_660b;
     let mut data = [0; 4096];
     data[..8].copy_from_slice(&start.to_ne_bytes());
     data[8..16].copy_from_slice(&length.to_ne_bytes());
-    // With no space for extents, the kernel counts them.
+    // Without space for extents, the kernel only counts them.
     ioctls::numbered(file, FIEMAP, &mut data)?;
     Ok(data[20..24] != [0; 4])
 }
 
-/// Copies within whole sectors, which both share, or where neither can.
+/// Copies whole sectors, which both sides share, or parts of sectors, which neither side can share.
 fn copy(source: &File, target: &File, call: &Call) -> Result<String> {
     let aligned = call.at & !4095;
     let (mut from, mut to, length) = match call.at & 1 {
@@ -261,10 +262,11 @@ fn copy(source: &File, target: &File, call: &Call) -> Result<String> {
 fn read(root: &Path, call: &Call, kept_back: bool) -> Result<()> {
     let path = root.join(&call.path);
     let is_direct = call.what == "direct read";
-    // Linux serves a direct read of dirty content by its page cache or not, as it is done with writing it back or not.
+    // Linux serves a direct read of dirty content from its page cache, depending on whether its
+    // write-back is complete.
     let syncs = kept_back || is_direct || call.at & 2 != 0;
     let file = open_to_read(&path, OFlags::empty(), syncs)?;
-    // At the end of a file the kernel does not ask.
+    // At the end of a file the kernel sends no request.
     if io(file.metadata())?.len() == 0 {
         return Ok(());
     }
@@ -273,7 +275,7 @@ fn read(root: &Path, call: &Call, kept_back: bool) -> Result<()> {
     }
     if is_direct {
         let file = open(&path, OFlags::RDONLY | OFlags::DIRECT)?;
-        // Aligned to sectors, or only the place in memory is.
+        // The call is aligned to sectors, or only its buffer is.
         let length = if call.at & 1 == 0 { SECTOR } else { 100 };
         let at = if call.at & 4 == 0 { 0 } else { call.at & !4095 };
         return with_aligned(|sector| io(file.read_at(&mut sector[..length], at)).map(drop));
@@ -318,7 +320,7 @@ fn change_name(root: &Path, call: &Call) -> Result<()> {
     }
 }
 
-/// Gives a file another size by its path.
+/// Truncates a file by its path.
 #[allow(unsafe_code, reason = "no crate at hand has truncate(2)")]
 fn truncate(path: &Path, size: u64) -> Result<()> {
     unsafe extern "C" {
@@ -337,7 +339,7 @@ fn change_attributes(root: &Path, call: &Call) -> Result<()> {
     let number = u32::try_from(call.at).unwrap();
     let follows = matches!(call.what, "truncate" | "chmod");
     if follows && io(fs::symlink_metadata(&path))?.is_symlink() {
-        // The kernel has the target in a cache.
+        // The kernel has cached the target.
         return Err(Errno::LOOP);
     }
     match call.what {
@@ -384,7 +386,7 @@ fn change_attributes(root: &Path, call: &Call) -> Result<()> {
     }
 }
 
-/// Makes a call on one side; gives what is to be the same on the other.
+/// Makes a call on one side; returns the result that must agree.
 pub(crate) fn make(root: &Path, call: &Call, kept_back: bool) -> Result<String> {
     let path = root.join(&call.path);
     match call.what {

@@ -169,7 +169,7 @@ pub(super) const COPIES: &[Sweep] = &[
         own: &[
             acts("--no-clobber", "-n"),
             acts("--remove-destination", "--remove-destination"),
-            // To root everything can be written to.
+            // Root can write to everything, so `--force` has no visible effect.
             manner("--force", "-f"),
         ],
         ..PLAIN

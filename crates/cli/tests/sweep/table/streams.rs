@@ -13,7 +13,7 @@ pub(super) const STREAMS: &[Sweep] = &[
             acts("--output", "-f {out}/s"),
             acts("--parent", "-p {volume.img}:/home-monday"),
             acts("--clone-source", "-c {volume.img}:/home-monday"),
-            // With one snapshot there is nothing between snapshots.
+            // With one snapshot there is no boundary between snapshots.
             idle_without("{volume.img}:/home-monday", "-e", "-e"),
             acts("--no-data", "--no-data"),
             acts("--compressed-data", "--compressed-data"),
@@ -47,7 +47,7 @@ pub(super) const STREAMS: &[Sweep] = &[
         base: "-f {compressed} {volume.img}:/nested",
         own: &[
             acts("-f", "-f {incremental}"),
-            // One stream in a file: it ends with it.
+            // The file has one stream, so it ends with the first end command.
             manner("-e", "-e"),
             elsewhere("--max-errors", "as_many_errors_are_let_pass_as_the_user_allows"),
             elsewhere(
@@ -85,7 +85,7 @@ pub(super) const STREAMS: &[Sweep] = &[
     Sweep {
         command: "receive",
         base: "--token {volume.img}:/",
-        // Nothing is kept there.
+        // The directory has no kept stream.
         code: 1,
         own: &[
             refused("-f", "-f {incremental}"),
@@ -154,7 +154,7 @@ pub(super) const STREAMS: &[Sweep] = &[
         own: &[acts("--output", "-f {out}/s")],
         ..PLAIN
     },
-    // Without it the command line is wrong.
+    // Without the option the command line is invalid.
     Sweep {
         command: "stream rebase",
         base: "{incremental}",

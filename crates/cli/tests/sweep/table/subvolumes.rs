@@ -48,7 +48,7 @@ pub(super) const SUBVOLUMES: &[Sweep] = &[
         command: "subvolume show",
         base: "{volume.img}:/home",
         own: &[acts("--rootid", "-r 258"), acts("--uuid", "-u @uuid")],
-        // Limits of quota groups alone are sizes.
+        // Only limits of quota groups are sizes.
         units: Units::Idle,
         ..PLAIN
     },

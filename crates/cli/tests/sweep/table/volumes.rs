@@ -1,4 +1,4 @@
-//! Commands that make volumes and report on them.
+//! Commands that create volumes and report on them.
 
 use super::{PLAIN, covered};
 use crate::rows::{Row, Sweep, Units, acts, beside, elsewhere, ends, manner, nothing, refused};
@@ -12,7 +12,7 @@ const OCI: [Row; 3] = [
     ),
 ];
 
-/// An empty volume.
+/// Options of mkfs for an empty volume.
 const MKFS_EMPTY: &[Row] = &[
     acts("--data", "-d dup"),
     acts("--metadata", "-m single"),
@@ -48,7 +48,7 @@ const MKFS_EMPTY: &[Row] = &[
     refused("--slack", "--slack 64M"),
     refused("--dedupe", "--dedupe"),
     refused("--reflink", "--reflink"),
-    // As root: the root directory is root's anyway.
+    // As root, the root directory belongs to root anyway.
     manner("--all-root", "--all-root"),
     acts("--force-uid", "--force-uid 7"),
     acts("--force-gid", "--force-gid 7"),
@@ -58,7 +58,7 @@ const MKFS_EMPTY: &[Row] = &[
     manner("--force", "-f"),
 ];
 
-/// A volume made from a directory.
+/// Options of mkfs for a volume with the content of a directory.
 const MKFS_BUILT: &[Row] = &[
     acts("--data", "-d dup"),
     acts("--metadata", "-m single"),
@@ -151,7 +151,7 @@ pub(super) const VOLUMES: &[Sweep] = &[
         )],
         ..PLAIN
     },
-    // Options of the smallest size, beside those of a given size.
+    // This sweep tests options of the smallest size beside those of a given size.
     Sweep {
         command: "mkfs",
         base: "-r {host} -b 256M {out}/new.img",

@@ -12,7 +12,7 @@ use buttress::{
     SetXattr, Timestamp,
 };
 
-/// What is asked for when an inode is made.
+/// Returns the requested properties of a new inode.
 const fn new(mode: u32) -> NewInode {
     NewInode {
         mode,
@@ -55,7 +55,7 @@ impl Operation {
                     Mode::Exchange => RenameMode::Exchange,
                     Mode::Whiteout => RenameMode::Whiteout(new(0)),
                 };
-                // Two names of one inode leave no whiteout.
+                // A rename between two names of one inode leaves no whiteout.
                 let stays = model.target(*from, old) == model.target(*to, new_name);
                 filesystem.rename(*from, old, *to, new_name, as_called)?;
                 if *mode != Mode::Whiteout || stays {
@@ -139,7 +139,7 @@ impl Operation {
                 };
                 filesystem.set_attributes(*inode, &changes)
             }
-            // Letting go is dropping what holds: the world does it.
+            // Dropping the holding value releases the inode; the world does this.
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
-//! Drawing changes from a seed, so that they mostly make sense: names that are there are met, and names that are not.
+//! Random changes from a seed, most of them valid, with existing names and missing ones.
 //!
-//! Limits are met by series of changes: names of one hash until their item is full, names of one inode until some go to
-//! extended items, and back.
+//! Series of changes reach limits: names of one hash until their item is full, names of one inode
+//! until some go to extended items, and back.
 
 use super::{Mode, Operation};
 use crate::writing::access_list::AccessList;
@@ -14,42 +14,43 @@ use buttress_oracle::content::names_of_one_hash;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-/// How many names there are to choose from: few, so that they meet again.
+/// Number of names to choose from, few so that they repeat.
 const NAMES: u64 = 24;
 
-/// One of so many draws is a series.
+/// Number of draws per series.
 const SERIES_EVERY: u64 = 500;
 
-/// Names for one series: more than items of 16 KiB blocks hold. Fewer are enough for smaller blocks.
+/// Number of names for one series, more than items of 16 KiB blocks hold. Smaller blocks need
+/// fewer.
 const SERIES_NAMES: usize = 66;
 const SHORT_SERIES_NAMES: usize = 20;
 
-/// How often a better place for a series is looked for.
+/// Number of attempts to find a better directory for a series.
 const SERIES_TRIES: usize = 8;
 
-/// Inodes that are held at once.
+/// Largest number of inodes held at once.
 const HELD_MAX: usize = 8;
 
-/// The most bytes of an attribute that shares its item with two others.
+/// Largest size of an attribute that shares its item with two other ones, in bytes.
 const SHARED_XATTR_BYTES: usize = 300;
 
-/// Long names that have one hash.
+/// Returns long names that share one hash.
 fn colliding() -> &'static [String] {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     NAMES.get_or_init(|| names_of_one_hash::names("hash-", 255, SERIES_NAMES))
 }
 
-/// Whether a name is one of those that have one hash.
+/// Returns whether a name is one of those that share one hash.
 pub(crate) fn is_of_one_hash(name: &[u8]) -> bool {
     name.len() == 255 && name.starts_with(b"hash-")
 }
 
-/// Long names, of which few fit into an item of an inode's names.
+/// Returns a long name, few of which fit into an item of an inode's names.
 fn long_name(number: usize) -> Vec<u8> {
     format!("link-{number:0>245}").into_bytes()
 }
 
-/// Places that changes are drawn from.
+/// Context from which changes are drawn.
 struct Draw<'a> {
     model: &'a Model,
     random: &'a mut Random,
@@ -70,7 +71,7 @@ impl Draw<'_> {
         ids.copied().nth(number).unwrap_or(SubvolumeId::TOP_LEVEL)
     }
 
-    /// An inode of any subvolume that is wanted; the root of one where there is none.
+    /// Draws a matching inode of any subvolume; the root of one if none matches.
     fn inode(&mut self, wanted: impl Fn(&Inode) -> bool) -> Location {
         let id = self.subvolume();
         let found: Vec<u64> = self.model.subvolumes[&id]
@@ -88,7 +89,7 @@ impl Draw<'_> {
         self.inode(Inode::is_directory)
     }
 
-    /// A name that may be there or not.
+    /// Draws a name that may exist or not.
     fn name(&mut self) -> Vec<u8> {
         match self.random.below(NAMES) {
             0 => vec![b'n'; 255],
@@ -101,14 +102,14 @@ impl Draw<'_> {
         }
     }
 
-    /// A name that is there, if any is.
+    /// Draws an existing name, if there is one.
     fn present(&mut self) -> (Location, Vec<u8>) {
         let directory = self.inode(|inode| inode.is_directory() && !inode.entries.is_empty());
         let name = self.name_in(directory);
         (directory, name)
     }
 
-    /// A name that is there in a directory, or any.
+    /// Draws an existing name in a directory, or any name.
     fn name_in(&mut self, directory: Location) -> Vec<u8> {
         let names: Vec<Vec<u8>> = self
             .model
@@ -119,7 +120,7 @@ impl Draw<'_> {
         name.unwrap_or_else(|| self.name())
     }
 
-    /// A directory in another, mostly an empty one, if there is one.
+    /// Draws a subdirectory, preferably an empty one, if there is one.
     fn inner_directory(&mut self) -> (Location, Vec<u8>) {
         let is_empty = !self.random.one_in(4);
         let inner = self.inode(|inode| inode.is_directory() && (!is_empty || inode.entries.is_empty()));
@@ -149,7 +150,8 @@ impl Draw<'_> {
         (!self.random.one_in(4)).then(|| AccessList::draw(self.random))
     }
 
-    /// Flags are set on anything, and mostly taken away where there are some: else soon nothing could be changed.
+    /// Draws a change of flags. Existing flags are mostly cleared, because otherwise soon nothing
+    /// could be changed.
     fn flags(&mut self) -> Operation {
         let takes = |inode: &Inode| inode.is_file() || inode.is_directory();
         if !self.random.one_in(3) {
@@ -176,7 +178,7 @@ impl Draw<'_> {
         Operation::SetFlags(inode, flags)
     }
 
-    /// An inode that is held, or that is to be.
+    /// Draws a change of a held inode, or a new one to hold.
     fn held(&mut self, choice: u64) -> Operation {
         let number = self.below(self.model.held.len());
         let held = self.model.held.iter().nth(number).copied();
@@ -186,7 +188,7 @@ impl Draw<'_> {
             }
             (2, _) if self.model.held.len() < HELD_MAX => {
                 let file = self.inode(|inode| inode.is_file() && inode.links > 0);
-                // Only files are held, and each once.
+                // Only files are held, each of them once.
                 if self.model.inode(file).is_some_and(Inode::is_file) && !self.model.held.contains(&file) {
                     return Operation::Hold(file);
                 }
@@ -197,7 +199,7 @@ impl Draw<'_> {
                 let root = Location::root_of(held.subvolume);
                 Operation::Link(held, root, self.name())
             }
-            // The last names of what is held go.
+            // Remove the last names of the held inode.
             (_, Some(held)) => {
                 let (directory, name) = self.model.name_of(held).unwrap_or((held, Vec::new()));
                 if name.is_empty() {
@@ -211,7 +213,7 @@ impl Draw<'_> {
 
     fn volume(&mut self, choice: u64) -> Operation {
         match choice {
-            // The top level stays writable: all else hangs from it.
+            // The top level stays writable, because everything else depends on it.
             0..4 => match self.subvolume() {
                 SubvolumeId::TOP_LEVEL => Operation::SetDefault(self.subvolume()),
                 id => Operation::SetReadOnly(id, self.random.one_in(3)),
@@ -229,7 +231,7 @@ impl Draw<'_> {
         let to = match self.random.below(3) {
             0 => from,
             1 => self.directory(),
-            // Somewhere in the same subvolume.
+            // Move it within the same subvolume.
             _ => {
                 let directories: Vec<u64> = self.model.subvolumes[&from.subvolume]
                     .inodes
@@ -250,7 +252,7 @@ impl Draw<'_> {
             Mode::Replace,
             Mode::Replace,
         ]);
-        // Both ends of an exchange must be there.
+        // Both names of an exchange must exist.
         let new_name = match mode {
             Mode::Exchange => self.name_in(to),
             _ => self.name(),
@@ -270,7 +272,7 @@ impl Draw<'_> {
                 let names: Vec<Vec<u8>> = xattrs.into_iter().flatten().collect();
                 let number = self.below(names.len());
                 match names.get(number) {
-                    // The property has a change of its own.
+                    // A separate change covers the compression property.
                     Some(name) if name != COMPRESSION => Operation::RemoveXattr(inode, name.clone()),
                     _ => Operation::RemoveXattr(inode, self.xattr().0),
                 }
@@ -307,7 +309,7 @@ impl Draw<'_> {
 }
 
 impl Operation {
-    /// Draws a change, or several that belong together.
+    /// Draws a change, or several related ones.
     #[must_use]
     pub fn draw(model: &Model, random: &mut Random) -> VecDeque<Self> {
         let is_series = random.one_in(SERIES_EVERY);
@@ -355,7 +357,7 @@ impl Operation {
 }
 
 impl Operation {
-    /// Draws changes that fill an item with names: of one hash, or of one inode, in turn.
+    /// Draws a series that fills an item with names, alternately of one hash and of one inode.
     #[must_use]
     pub fn draw_filling(model: &Model, random: &mut Random, turn: u64) -> VecDeque<Self> {
         Draw { model, random }.series(if turn.is_multiple_of(2) { 0 } else { 3 })
@@ -363,7 +365,7 @@ impl Operation {
 }
 
 impl Draw<'_> {
-    /// Changes that fill an item with names, or empty it.
+    /// Returns the changes of a series that fills an item with names, or empties it.
     fn series(&mut self, kind: usize) -> VecDeque<Operation> {
         let count = if self.model.node_bytes < 16 << 10 {
             SHORT_SERIES_NAMES
@@ -400,7 +402,7 @@ impl Draw<'_> {
         }
     }
 
-    /// A directory that takes names, if one is soon found.
+    /// Draws a directory that accepts names, within a few attempts.
     fn open_directory(&mut self) -> Location {
         let mut found = self.directory();
         for _ in 0..SERIES_TRIES {
@@ -412,7 +414,7 @@ impl Draw<'_> {
         found
     }
 
-    /// A file that takes names, if one is soon found.
+    /// Draws a file that accepts names, within a few attempts.
     fn file_to_link(&mut self) -> Location {
         let mut found = self.inode(Inode::is_file);
         for _ in 0..SERIES_TRIES {
@@ -428,7 +430,7 @@ impl Draw<'_> {
         found
     }
 
-    /// The directory with most names of a kind.
+    /// Returns the directory with the most names of a kind.
     fn fullest(&mut self, is_one: impl Fn(&[u8]) -> bool) -> Location {
         let count = |inode: &Inode| inode.entries.keys().filter(|name| is_one(name)).count();
         let all = self.model.subvolumes.iter().flat_map(|(id, subvolume)| {

@@ -1,4 +1,4 @@
-//! What a change that the volume made means for the model.
+//! Effects on the model of a change that the volume has made.
 
 use super::{Made, Mode, Operation};
 use crate::writing::model::{DIRECTORY, Inode, Model, REGULAR, SET_GROUP_ID, Subvolume, Target};
@@ -65,7 +65,7 @@ impl Operation {
     fn follow_new(&self, model: &mut Model, location: Location, now: i64) {
         let (directory, name, kind, mode) = match self {
             Self::Create(directory, name, mode) => (directory, name, REGULAR, *mode),
-            // mkdir(2) takes neither of the set-id bits.
+            // mkdir(2) ignores both set-id bits.
             Self::MakeDirectory(directory, name, mode) => (directory, name, DIRECTORY, *mode & 0o1777),
             Self::MakeSymlink(directory, name, _) => (directory, name, 0o120_000, 0o777),
             Self::MakeNode(directory, name, kind) => {
@@ -175,7 +175,7 @@ impl Operation {
     }
 }
 
-/// Puts a new inode into the subvolume of `directory`, which gives it what it gives.
+/// Adds a new inode to the subvolume of `directory`, from which it inherits.
 fn add_inode(model: &mut Model, directory: Location, location: Location, kind: u32, mode: u32, now: i64) {
     let Some(parent) = model.inode(directory) else {
         return;
@@ -186,7 +186,7 @@ fn add_inode(model: &mut Model, directory: Location, location: Location, kind: u
     }
 }
 
-/// An empty value takes the property away.
+/// An empty value removes the property.
 fn set_compression(inode: &mut Inode, value: &str) {
     inode
         .flags

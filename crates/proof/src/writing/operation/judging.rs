@@ -1,4 +1,4 @@
-//! Which changes the model says can be made.
+//! The model's rules about possible changes.
 
 use super::drawing::is_of_one_hash;
 use super::{Mode, Operation};
@@ -7,28 +7,29 @@ use crate::writing::newborn::{COMPRESSION, flags_after};
 use crate::writing::renames::{can_rename, names_placeholder};
 use buttress::{FileAttributes, InodeNumber, Location, SubvolumeId};
 
-/// More subvolumes than this are not made.
+/// Largest number of subvolumes.
 pub const SUBVOLUMES_MAX: usize = 12;
 
-/// Bytes of an item of entries beside their names: each entry's own, the item's, and those of a block's header.
+/// Overhead of an item of entries beside their names: each entry's, the item's, and a block's
+/// header.
 const ENTRY_BYTES: u64 = 30;
 const ITEM_BYTES: u64 = 25;
 const HEADER_BYTES: u64 = 101;
 
 impl Model {
-    /// Whether names can be added to a directory.
+    /// Returns whether a directory accepts new names.
     pub(crate) fn takes_names(&self, directory: Location) -> bool {
         let takes = |inode: &Inode| inode.is_directory() && !inode.flags.contains(FileAttributes::IMMUTABLE);
         self.is_writable(directory) && self.inode(directory).is_some_and(takes)
     }
 
-    /// Whether names can be taken from a directory.
+    /// Returns whether names can be removed from a directory.
     pub(crate) fn gives_names(&self, directory: Location) -> bool {
         let is_open = |inode: &Inode| !inode.flags.contains(FileAttributes::APPEND);
         self.takes_names(directory) && self.inode(directory).is_some_and(is_open)
     }
 
-    /// Whether there is space for a name beside others with the same hash.
+    /// Returns whether there is space for a name beside other ones with the same hash.
     pub(crate) fn has_space_for(&self, directory: Location, name: &[u8]) -> bool {
         let Some(inode) = self.inode(directory).filter(|_| is_of_one_hash(name)) else {
             return true;
@@ -39,21 +40,21 @@ impl Model {
         present == 0 || present + bytes(name) + ITEM_BYTES + HEADER_BYTES <= self.node_bytes
     }
 
-    /// Whether a new name can be put there.
+    /// Returns whether a new name can be added there.
     fn is_free(&self, directory: Location, name: &[u8]) -> bool {
         self.takes_names(directory)
             && self.target(directory, name).is_none()
             && self.has_space_for(directory, name)
     }
 
-    /// Whether attributes of an inode can be changed.
+    /// Returns whether attributes of an inode can be changed.
     fn is_changeable(&self, location: Location) -> bool {
         self.is_writable(location) && self.inode(location).is_some_and(|inode| !inode.is_fixed())
     }
 }
 
 impl Operation {
-    /// Whether the model says that the change can be made.
+    /// Returns whether the change is possible.
     #[must_use]
     pub fn is_possible(&self, model: &Model) -> bool {
         match self {
@@ -89,10 +90,10 @@ impl Operation {
         }
     }
 
-    /// The changes of one inode's attributes.
+    /// Returns whether a change of one inode's attributes is possible.
     fn can_change_inode(&self, model: &Model) -> bool {
         match self {
-            // Attributes of users are for files and directories.
+            // Only files and directories have user attributes.
             Self::SetXattr(inode, name, _) => {
                 let takes =
                     |inode: &Inode| !name.starts_with(b"user.") || inode.is_file() || inode.is_directory();
@@ -110,7 +111,7 @@ impl Operation {
                 let has_lists = |inode: &Inode| inode.target.is_empty();
                 is_in_order && model.is_changeable(*inode) && model.inode(*inode).is_some_and(has_lists)
             }
-            // A list that is not there can be removed from anything but a symlink.
+            // Removing a missing list succeeds on anything except a symlink.
             Self::SetDefaultList(inode, list) => {
                 let is_in_order = list.as_ref().is_none_or(|list| list.is_in_order());
                 let takes = |inode: &Inode| inode.is_directory() || list.is_none() && inode.target.is_empty();
@@ -118,7 +119,7 @@ impl Operation {
             }
             Self::SetCompression(inode, value) => {
                 let is_known = value.is_none_or(|value| value != "gzip");
-                // What is written in place has none, but it can be taken away with an empty value.
+                // A nodatacow file cannot have the property, but an empty value can remove it.
                 let takes = |inode: &Inode| match value {
                     None => inode.xattrs.contains_key(COMPRESSION),
                     Some("") => true,
@@ -136,7 +137,7 @@ impl Operation {
     }
 }
 
-/// The inode that has a name; not a subvolume.
+/// Returns the inode with a name, unless it is a subvolume.
 fn named<'a>(model: &'a Model, directory: Location, name: &[u8]) -> Option<&'a Inode> {
     match model.target(directory, name)? {
         Target::Inode(number) => model.inode(Location::new(directory.subvolume, InodeNumber::new(number))),
@@ -144,7 +145,7 @@ fn named<'a>(model: &'a Model, directory: Location, name: &[u8]) -> Option<&'a I
     }
 }
 
-/// What stands for a subvolume in a snapshot can be removed; a subvolume cannot.
+/// rmdir(2) removes the placeholder of a subvolume, but not a subvolume.
 fn can_remove_directory(model: &Model, directory: Location, name: &[u8]) -> bool {
     let goes = |inode: &Inode| inode.is_directory() && inode.entries.is_empty() && !inode.is_fixed();
     model.gives_names(directory)
@@ -154,8 +155,8 @@ fn can_remove_directory(model: &Model, directory: Location, name: &[u8]) -> bool
         }
 }
 
-/// A subvolume can be deleted unless it is the top level or the default, others lie in it, or its directory or its own
-/// root must stay.
+/// Returns whether a subvolume can be deleted: it is neither the top level nor the default, has no
+/// nested subvolumes, and its directory and its own root allow changes.
 fn can_delete(model: &Model, id: SubvolumeId) -> bool {
     let Some(subvolume) = model.subvolumes.get(&id) else {
         return false;
@@ -173,14 +174,14 @@ fn can_delete(model: &Model, id: SubvolumeId) -> bool {
     !holds_others && !is_fixed && id != model.default && model.gives_names(*directory)
 }
 
-/// Whether a change that was drawn is one to make. Not made are those whose outcome is nobody's promise:
+/// Returns whether a drawn change should be made. Changes without a specified outcome are excluded:
 ///
-/// - more subvolumes than a run is to have;
-/// - renames of what stands in snapshots for subvolumes: kernels differ;
-/// - copies out of what is no file;
-/// - links to a file that lost its names while it was held: Buttress gives it one, the kernel only where there never was
-///   one;
-/// - flags that exclude each other where one of them may have come from content that did not compress.
+/// - more subvolumes than a run may have;
+/// - renames of placeholders, in which kernels differ;
+/// - copies from a file other than a regular one;
+/// - links to a held file that lost its names: Buttress allows them, the kernel only for files that
+///   never had a name;
+/// - contradictory flags, if one of them may come from incompressible content.
 #[must_use]
 pub fn can_be_drawn(model: &Model, operation: &Operation) -> bool {
     match operation {
@@ -199,7 +200,7 @@ pub fn can_be_drawn(model: &Model, operation: &Operation) -> bool {
 }
 
 impl Mode {
-    /// The word for a rename of this kind.
+    /// Returns the name of this kind of rename.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

@@ -1,10 +1,10 @@
-//! Changes in few words: `rename 256:257/old 256:260/new`.
+//! Brief descriptions of changes: `rename 256:257/old 256:260/new`.
 
 use super::Operation;
 use buttress::Location;
 use std::fmt;
 
-/// Characters of a name that are shown, at most.
+/// Largest number of shown characters of a name.
 const SHOWN_MAX: usize = 20;
 
 impl fmt::Display for Operation {
@@ -56,7 +56,7 @@ fn at(location: &Location) -> String {
     format!("{}:{}", location.subvolume, location.inode)
 }
 
-/// A name; of a long one the ends, by which long names differ.
+/// Formats a name; for a long one, only both ends, in which long names differ.
 fn name(name: &[u8]) -> String {
     let text = name.escape_ascii().to_string();
     let count = text.chars().count();
@@ -73,7 +73,7 @@ fn place(directory: &Location, own: &[u8]) -> String {
 }
 
 impl Operation {
-    /// The word for its kind.
+    /// Returns the name of the change's kind.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {

@@ -23,15 +23,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// Where an inode is.
+/// Path of an inode on the mount.
 struct Place {
     path: PathBuf,
-    /// Whether the path is that of an open file, a link to be followed.
+    /// True if the path is a link to an open file, which calls must follow.
     is_open: bool,
 }
 
 impl Place {
-    /// How the calls that end in `at` are to treat it.
+    /// Returns the flags of `…at` calls for the path.
     const fn flags(&self) -> AtFlags {
         if self.is_open {
             AtFlags::empty()
@@ -95,11 +95,11 @@ impl Twin {
         self.directory(model, Location::root_of(id))
     }
 
-    /// Whether an inode lacks the property of compression.
+    /// Returns whether an inode lacks the compression property.
     pub(super) fn lacks_property(&self, model: &Model, location: Location) -> Result<bool> {
         let mut value = [0; 16];
         let name = OsStr::from_bytes(COMPRESSION);
-        // Only files and directories have it.
+        // Only files and directories have the property.
         match rustix::fs::getxattr(&self.place(model, location)?.path, name, &mut value) {
             Ok(_) => Ok(false),
             Err(rustix::io::Errno::NODATA) => Ok(true),
@@ -107,12 +107,12 @@ impl Twin {
         }
     }
 
-    /// Sets the property of compression.
+    /// Sets the compression property.
     pub(super) fn set_property(&self, model: &Model, location: Location, value: &[u8]) -> Result<()> {
         Ok(self.place(model, location)?.set_xattr(COMPRESSION, value)?)
     }
 
-    /// Makes a change; gives the file that it opened to be held.
+    /// Makes a change; returns the file that it opened to hold.
     pub(super) fn call(&self, model: &Model, operation: &Operation) -> Result<Option<File>> {
         match operation {
             Operation::MakeUnnamed(directory, mode) => {
@@ -204,7 +204,7 @@ impl Twin {
                     .open(OFlags::RDONLY | OFlags::NONBLOCK)?;
                 rustix::fs::ioctl_setflags(&file, IFlags::from_bits_retain(flags.bits()))?;
             }
-            // Closing the file is letting go.
+            // Closing the file releases it.
             Operation::Release(_) => {}
             _ => self.change_attributes(model, operation)?,
         }
@@ -285,7 +285,7 @@ impl Twin {
                 let (source, at, length, to) = range((*source, *at, *length, *to))?;
                 copy(&source, at, length, &open()?, to)?;
             }
-            // Root deduplicates in files that it opened for reading.
+            // Root can deduplicate files that it opened for reading.
             Change::Dedupe(source, at, length, to) => {
                 let (source, at, length, to) = range((*source, *at, *length, *to))?;
                 ioctls::dedupe_range(&source, at, length, &place.open(OFlags::RDONLY)?, to)?;
@@ -299,7 +299,7 @@ impl Twin {
     }
 }
 
-/// How a file is opened: an append-only one can be opened for nothing else.
+/// Returns the open flags for a change: an append-only file allows only appending.
 fn write_flags(inode: &Inode, change: &Change) -> OFlags {
     let is_append_only = inode.flags.contains(FileAttributes::APPEND);
     if is_append_only && change.only_adds(inode.content.len() as u64) {
@@ -308,7 +308,7 @@ fn write_flags(inode: &Inode, change: &Change) -> OFlags {
     OFlags::RDWR
 }
 
-/// Copies until all is copied that the source has now: it may be the target, and grow.
+/// Copies until the source's current range is copied; the source may be the target, and grow.
 fn copy(source: &File, at: u64, length: u64, target: &File, to: u64) -> Result<()> {
     let (mut from, mut into) = (at, to);
     let end = source.metadata()?.len().min(at + length);

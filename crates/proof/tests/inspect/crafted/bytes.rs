@@ -1,6 +1,6 @@
-//! Bytes of items, put together field by field.
+//! Builder of items' bytes, field by field.
 
-/// Bytes of an item, put together field by field.
+/// Bytes of an item, built field by field.
 #[derive(Clone, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -34,7 +34,7 @@ impl Bytes {
     }
 }
 
-/// Nothing yet.
+/// Creates an empty builder.
 pub fn bytes() -> Bytes {
     Bytes::default()
 }

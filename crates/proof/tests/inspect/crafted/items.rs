@@ -2,12 +2,12 @@
 
 use super::bytes::{Bytes, bytes};
 
-/// -n as it is stored.
+/// Returns the stored form of -n.
 pub const fn minus(number: u64) -> u64 {
     0u64.wrapping_sub(number)
 }
 
-/// A key and the data behind it.
+/// A key and its item data.
 pub type Item = ((u64, u8, u64), Bytes);
 
 fn inode(flags: u64, mode: u32, times: [(u64, u32); 4]) -> Bytes {
@@ -269,7 +269,7 @@ pub fn jobs() -> Vec<Item> {
     items
 }
 
-/// Types and object ids, known and unknown.
+/// Returns items with known and unknown types and object ids.
 pub fn keys() -> Vec<Item> {
     let known = (0..15)
         .chain([255, 256, 300])

@@ -1,4 +1,4 @@
-//! Extents that are shared: within a file, between files, with earlier snapshots.
+//! Shared extents: within a file, between files, with earlier snapshots.
 
 use super::{Named, named, with_history};
 use buttress_oracle::history::operation::{
@@ -91,7 +91,8 @@ fn sources_that_change() -> Vec<Named> {
     ]
 }
 
-/// The later snapshot is sent first: its files are shorter, and the others' come back from it.
+/// The later snapshot is sent first: its files are shorter, and the incremental stream restores the
+/// longer ones.
 fn sent_backwards(before: Vec<Operation>, after: Vec<Operation>) -> History {
     let mut history = History::chain(vec![before, after]);
     history.transfers.reverse();
@@ -227,7 +228,7 @@ fn patterns() -> Vec<Named> {
     ]
 }
 
-/// Shares a file of an earlier snapshot.
+/// Builds a clone of a file in an earlier snapshot.
 fn from_snapshot(snapshot: usize, path: &str, length: u64, to: &str) -> Operation {
     let origin = Origin {
         snapshot: Some(snapshot),
@@ -291,8 +292,8 @@ fn other_snapshots() -> Vec<Named> {
     ]
 }
 
-/// Preallocated ranges that several files share. Version 1 has no other way to say that such a range is no data any
-/// more than zeros or a clone.
+/// Returns cases of preallocated ranges that several files share. In version 1, only zeros or a
+/// clone can express that such a range no longer has data.
 fn preallocated() -> Vec<Named> {
     let room = || vec![preallocate("a", 0, 96 * KIB), write("f", 0, 128 * KIB)];
     let mut from_a_clone_source = History::chain(vec![room(), vec![rm("a")], vec![]]);
@@ -336,7 +337,7 @@ fn preallocated() -> Vec<Named> {
     ]
 }
 
-/// Extents that go out as they are stored, where the volume compresses.
+/// Returns cases of extents sent in stored form, on compressed volumes.
 fn compressed() -> Vec<Named> {
     vec![
         named(

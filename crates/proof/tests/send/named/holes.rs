@@ -264,7 +264,7 @@ fn preallocated() -> Vec<Named> {
     ]
 }
 
-/// Sent in the other direction: what was there first comes after what came of it.
+/// Sends in the opposite direction: the initial state follows the changed one.
 fn in_the_other_direction(first: Vec<Operation>, second: Vec<Operation>) -> History {
     let mut history = History::chain(vec![first, second]);
     history.transfers = vec![transfer(1, None, &[]), transfer(0, Some(1), &[])];

@@ -1,4 +1,4 @@
-//! Names that are taken while what they stood for is still there; links; what is deleted around moves.
+//! Names that are taken while their old inode still exists; links; deletions around moves.
 
 use super::{Named, named, with_history};
 use buttress_oracle::history::operation::{Operation, link, mkdir, mv, rm, rm_r, swap, touch, write};
@@ -288,7 +288,7 @@ fn links() -> Vec<Named> {
     ]
 }
 
-/// Two subvolumes that do not know each other, the second sent with the first as its parent.
+/// Builds two unrelated subvolumes, the second one sent with the first one as its parent.
 fn unrelated(first: Vec<Operation>, second: Vec<Operation>) -> History {
     let mut history = History::chain(vec![first, second]);
     history.steps[1].base = Base::Empty;

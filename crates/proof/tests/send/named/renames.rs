@@ -1,4 +1,4 @@
-//! Names that move: into former descendants, in circles, past each other.
+//! Moving names: into former descendants, in cycles, past each other.
 
 use super::{Named, named};
 use buttress_oracle::history::operation::{mkdir, mv, rm, rm_r, swap, symlink, touch, write};

@@ -1,4 +1,4 @@
-//! Snapshots as a whole: unchanged ones, forks, nested subvolumes, very many names, very long paths.
+//! Whole snapshots: unchanged ones, forks, nested subvolumes, very many names, very long paths.
 
 use super::{Named, named, with_history};
 use buttress_oracle::history::operation::{

@@ -1,4 +1,4 @@
-//! Random streams as Linux makes them, mostly.
+//! Random streams, mostly in the form of Linux's.
 
 use anyhow::Result;
 use buttress::unstable::format::compression::Compressor;
@@ -16,7 +16,7 @@ pub(super) enum Kind {
     Special,
 }
 
-/// A stream in the making, and the names that its receiver has if it carries out everything.
+/// Builder of a stream, with the names that a receiver of all its commands has.
 pub(super) struct Making {
     pub(super) random: Random,
     pub(super) encoder: Encoder,
@@ -57,8 +57,8 @@ impl Making {
         })
     }
 
-    /// Returns a random name, of this kind if the caller asks for one. Returns the top if no name matches. Returns the
-    /// top if no name matches.
+    /// Returns a random name, of this kind if the caller asks for one. Returns the top if no name
+    /// matches.
     fn any(&mut self, kind: Option<Kind>) -> Vec<u8> {
         let names: Vec<&Vec<u8>> = self
             .names
@@ -71,7 +71,7 @@ impl Making {
         name.map_or_else(Vec::new, |name| name.to_vec())
     }
 
-    /// A path that nothing has, or seldom something.
+    /// Returns a path that is free, or seldom taken.
     fn free_path(&mut self) -> Vec<u8> {
         if self.below(60) == 0 {
             return self.any(Some(Kind::File));
@@ -169,7 +169,7 @@ impl Making {
         Ok(kind)
     }
 
-    /// Changes what has this path in one way or another.
+    /// Adds a random change of the inode at this path.
     fn change(&mut self, path: &[u8], kind: Kind) -> Result<()> {
         match self.below(if kind == Kind::File { 12 } else { 5 }) {
             0 => self.add(&Command::Chown {
@@ -224,8 +224,8 @@ impl Making {
         }
     }
 
-    /// Adds compressed extents, mostly as Linux makes them: whole sectors with zeros after the end of the content, or
-    /// inline.
+    /// Adds compressed extents, mostly in the form of Linux's: whole sectors with zeros after the
+    /// end of the content, or inline.
     fn encoded(&mut self, path: &[u8]) -> Result<()> {
         let mut at = match self.below(6) {
             0 => 4096 * self.below(8),
@@ -266,7 +266,7 @@ impl Making {
         Ok(())
     }
 
-    /// An inode as Linux sends it, mostly.
+    /// Adds a new inode, mostly in the form of Linux's streams.
     fn new_inode(&mut self) -> Result<()> {
         let number = self.inode + 257;
         let mut path = format!("o{number}-7-0").into_bytes();
@@ -347,7 +347,7 @@ impl Making {
                 self.add(&Command::Rmdir { path: &path })
             }
             2 => {
-                // Out of the way, and later back.
+                // Move it away, and later back.
                 let (from, to) = (self.any(None), format!("o{}-7-1", self.inode).into_bytes());
                 if from.is_empty() {
                     return Ok(());

@@ -31,7 +31,7 @@ impl History {
                 volume.set_attributes(at, &changes).unwrap();
                 self.model.touch(at, now);
             }
-            // An owner that stays.
+            // Set the owner to its current value.
             1 => {
                 volume.set_attributes(at, &AttributeChanges::default()).unwrap();
                 self.model.touch(at, now);
@@ -40,7 +40,7 @@ impl History {
                 let is_noatime = self.random.one_in(3);
                 let flag = FileAttributes::NOATIME;
                 let flags = if is_noatime { flag } else { FileAttributes::empty() };
-                // A flag that the volume's options set stays.
+                // A flag from the volume's options stays set.
                 let found = volume.metadata(at).unwrap();
                 let nocow = found.flags.contains(InodeFlags::NODATACOW);
                 let kept = if nocow {

@@ -30,7 +30,7 @@ impl History {
                 true
             }
             5 => {
-                // A write of a cache whose owner sets the times.
+                // A cached write, whose client sets the times.
                 volume.write_cached_at(at, offset(start), b"cached").unwrap();
                 self.model.inodes.get_mut(&at).unwrap().is_dirty = true;
                 false
@@ -54,7 +54,7 @@ impl History {
                 ];
                 let mode = modes[usize::try_from(self.random.below(5)).unwrap()];
                 let range = offset(start)..offset(start + length);
-                // A hole that stays one changes nothing.
+                // Punching an existing hole changes nothing.
                 let is_changed = mode != AllocateMode::PunchHole || !self.extents(at, &range).is_empty();
                 volume.allocate(at, range, mode).unwrap();
                 self.met.punched_holes += u64::from(!is_changed);
@@ -86,7 +86,7 @@ impl History {
         format!("content {what} of {at}, from {start}, {length} bytes")
     }
 
-    /// The extents in the sectors of a range, dirty content included.
+    /// Returns the extents in the sectors of a range, including dirty content.
     fn extents(&self, at: Location, range: &Range<FileOffset>) -> Vec<FiemapFlags> {
         let start = range.start.get() / SECTOR * SECTOR;
         let end = range.end.get().next_multiple_of(SECTOR);
@@ -95,7 +95,8 @@ impl History {
         found.map(|extent| extent.unwrap().flags).collect()
     }
 
-    /// A direct read is an access only if it is not aligned, or meets what is inline or compressed.
+    /// A direct read counts as an access only if it is unaligned, or meets inline or compressed
+    /// content.
     fn read_directly(&mut self) -> String {
         let (volume, now, at) = (self.volume(), self.now(), self.file().unwrap());
         let is_aligned = self.random.one_in(2);
@@ -104,7 +105,7 @@ impl History {
         let moved = volume.note_direct_read(at, &range, self.policy).unwrap();
         let extents = self.extents(at, &range);
         let size = volume.size_of(at).unwrap();
-        // Dirty content of a file that has grown replaces the inline extent.
+        // Dirty content of a grown file replaces the inline extent.
         let falls_back = match size > SECTOR && volume.is_waiting(at) {
             true => FiemapFlags::ENCODED,
             false => FiemapFlags::INLINE | FiemapFlags::ENCODED,

@@ -1,4 +1,4 @@
-//! Syncs, commits, snapshots, remounts and power cuts: what of the times lasts.
+//! Syncs, commits, snapshots, remounts and power cuts, and the times that survive them.
 
 use super::super::model::{Inode, Times};
 use super::{History, ROOT, SNAPSHOTS};
@@ -52,11 +52,11 @@ impl History {
                 self.model.kept.insert(Location::new(id, at.inode), inode.times);
             }
         }
-        // The snapshot is durable, and so are all earlier changes.
+        // The snapshot and all earlier changes are durable.
         self.model.modify(ROOT, now);
         self.model.commit();
         self.met.snapshots += 1;
-        // Reading moves no time in a read-only subvolume.
+        // Reads change no times in a read-only subvolume.
         let inside = self.model.kept.keys().next_back().copied();
         if let Some(inside) = inside.filter(|_| read_only) {
             assert!(!volume.note_access(inside, self.policy).unwrap());
@@ -70,7 +70,7 @@ impl History {
         self.met.remounts += 1;
     }
 
-    /// The power goes. Cuts the power. The state found afterwards becomes the model.
+    /// Cuts the power. The state found afterwards becomes the model.
     pub(super) fn cut(&mut self) {
         self.filesystem.take().unwrap().abandon();
         self.pass_time();

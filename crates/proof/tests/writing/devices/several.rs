@@ -1,8 +1,10 @@
-//! Several devices that fail, and several threads that write while one does.
+//! Several failing devices, and several threads that write during a failure.
 //!
-//! As many devices as the profiles tolerate fail one after the other, and everything is on the others. Then one more fails,
-//! which each chunk needs: writing stops, with that device in the error, and what was committed is there. Not so with parity:
-//! rows that lack as many columns as they may are beyond help when a write of one more fails half-way, the write hole.
+//! As many devices as the profiles tolerate fail one after another, and the remaining ones have
+//! everything. Then one more device fails that each chunk needs: writing stops, the error names
+//! that device, and the committed state is present. Parity profiles are an exception: a row that
+//! already lacks the largest tolerable number of columns is lost if a write of one more column
+//! fails midway (the write hole).
 
 use super::{COMMIT_EVERY, Shape, comparable};
 use crate::subject::Subject;
@@ -25,10 +27,10 @@ use std::sync::Arc;
 
 const TOP: Location = Location::root_of(SubvolumeId::TOP_LEVEL);
 
-/// Operations between two failures.
+/// Number of operations between two failures.
 const BETWEEN: u64 = 11;
 
-/// Every chunk lies on all devices of these.
+/// Shapes in which every chunk uses all devices.
 const WHOLE_WIDTH: [Shape; 7] = [
     Shape::of("raid1", Profile::Raid1, 2),
     Shape::of("raid1c3", Profile::Raid1C3, 3),
@@ -42,7 +44,7 @@ const WHOLE_WIDTH: [Shape; 7] = [
     },
 ];
 
-/// How many devices may fail.
+/// Returns the number of devices that may fail.
 fn tolerated(shape: &Shape) -> usize {
     let least = shape
         .data
@@ -88,17 +90,18 @@ fn one_after_the_other(shape: &Shape, seed: u64) -> Result<()> {
     one_too_many(subject, tolerated, (!has_hole).then_some(&committed))
 }
 
-/// One more fails: `committed` is what the volume held when it was committed last, where that must be there.
+/// Makes one more device fail. `committed` is the content at the last commit, if it must be
+/// present.
 fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>) -> Result<()> {
     let promised = subject.filesystem.committed_generation();
     subject.faulty(device)?.inject(Fault::FailWritesFrom(0));
-    // Something to commit, whatever the operations make of it.
+    // The label gives the commit a change to write.
     subject.filesystem.set_label(b"one device too few")?;
     let mut stopped = Ok(());
     for _ in 0..COMMIT_EVERY {
         stopped = stopped.and_then(|()| subject.workload.step(&subject.filesystem).map(drop));
     }
-    // A commit that an operation makes has what comes after it in memory, too.
+    // After a commit inside an operation, memory also has later changes.
     let is_in_operation = stopped.is_err();
     let stopped = stopped.and_then(|()| Ok(subject.filesystem.commit().map(drop)?));
     let failed = stopped.err().context("writing goes on with one device too few")?;
@@ -118,7 +121,7 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
         ..
     } = subject;
     drop(workload);
-    // In memory all is there still.
+    // Memory still has everything.
     let last = describe(&filesystem.view())?;
     let _forgotten = filesystem.abandon();
     let Some(committed) = committed else {
@@ -126,7 +129,8 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     };
     let rest = backends.get(device..).context("the devices that stay")?;
     let found = open_degraded(rest)?;
-    // Where the device had nothing to write before its superblock, the others have theirs, and the commit is whole.
+    // If the device had nothing to write before its superblock, the other ones have theirs, and the
+    // commit is complete.
     let is_next = found.superblock().generation.get() == promised.get() + 1;
     ensure!(
         is_next || found.superblock().generation == promised,
@@ -142,21 +146,22 @@ fn one_too_many(mut subject: Subject, device: usize, committed: Option<&String>)
     Ok(())
 }
 
-/// Threads that write at once, each to a file of its own.
+/// Number of concurrent threads, each with its own file.
 const THREADS: u64 = 3;
 
-/// Writes of each of them.
+/// Number of writes of each thread.
 const WRITES: u64 = 60;
 
 const FILE_BYTES: usize = 1 << 20;
 
-/// Writes at random to a file, and commits now and then. Gives what the file must hold.
+/// Writes randomly to a file, with occasional commits. Returns the file's expected content.
 fn write_file(filesystem: &WritableFilesystem, number: u64, seed: u64) -> Result<(Location, Vec<u8>)> {
     let mut random = Random::new(seed * 100 + number);
     let name = format!("file-{number}").into_bytes();
     let file = filesystem.create(TOP, &name, &NewInode::of_root(0o600))?;
     if number.is_multiple_of(2) {
-        // Written in place, without checksums: nothing but what is known of the device keeps old content from coming back.
+        // The file is nodatacow without checksums: only the known state of the device prevents old
+        // content from reappearing.
         filesystem.set_flags(file, FileAttributes::NOCOW)?;
     }
     let mut content = vec![0; FILE_BYTES];

@@ -57,7 +57,7 @@ fn a_directory_may_move_into_its_own_former_child() {
 }
 
 #[test]
-fn what_a_receiver_could_not_do_is_refused() {
+fn commands_that_a_receiver_could_not_execute_are_refused() {
     let not_found = |path: &str| Problem::NotFound { path: path.into() };
     let exists = |path: &str, found| Problem::Exists {
         path: path.into(),

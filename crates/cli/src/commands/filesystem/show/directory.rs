@@ -1,4 +1,4 @@
-//! What of a directory belongs together: the volumes that its image files are devices of, by their superblocks alone.
+//! Volumes whose image files are in one directory, found by their superblocks alone.
 
 use buttress_exact::u64_of;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ struct Found {
     superblock: Superblock,
 }
 
-/// Shows the volumes of a directory, those below it left out.
+/// Shows the volumes in a directory, without its subdirectories.
 pub(super) fn show(context: &Context, directory: &Path, units: Units) -> Result<Outcome> {
     print(context, &look(context, directory)?, units)
 }
@@ -73,13 +73,13 @@ fn print(context: &Context, volumes: &BTreeMap<Uuid, Vec<Found>>, units: Units) 
     Ok(Outcome::Done)
 }
 
-/// The devices in a directory, by volume, in order of their ids.
+/// Returns the devices in a directory, by volume, in the order of their ids.
 fn look(context: &Context, directory: &Path) -> Result<BTreeMap<Uuid, Vec<Found>>> {
     let named = || directory.display().to_string();
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory).with_context(named)? {
         let path = entry.with_context(named)?.path();
-        // What is no file or block device is opened for nothing, or waits for ever.
+        // Skip other kinds of files: opening them is useless, or may block forever.
         if path.metadata().is_ok_and(|metadata| may_be_device(&metadata)) {
             paths.push(path);
         }
@@ -88,7 +88,7 @@ fn look(context: &Context, directory: &Path) -> Result<BTreeMap<Uuid, Vec<Found>
     of_paths(context, paths)
 }
 
-/// The devices among some files, by volume, in order of their ids.
+/// Returns the devices among some files, by volume, in the order of their ids.
 fn of_paths(context: &Context, paths: Vec<PathBuf>) -> Result<BTreeMap<Uuid, Vec<Found>>> {
     let mut volumes: BTreeMap<Uuid, Vec<Found>> = BTreeMap::new();
     for path in paths {
@@ -103,7 +103,8 @@ fn of_paths(context: &Context, paths: Vec<PathBuf>) -> Result<BTreeMap<Uuid, Vec
     Ok(volumes)
 }
 
-/// The superblock on a file, if it is a device. Only devices become sources of the command: any other file may be its standard output.
+/// Returns the superblock of a file, if it is a device. Only devices become sources of the command,
+/// because any other file may be its standard output.
 fn superblock_of(context: &Context, path: &Path) -> Result<Option<Superblock>> {
     let device = match Device::open(path, &context.device_options()) {
         Ok(device) => device,
@@ -132,7 +133,8 @@ fn newest(found: &[Found]) -> Option<&Superblock> {
     superblocks.max_by_key(|superblock| superblock.generation)
 }
 
-/// How many devices of a volume are not there. The target of a replacement is none of them yet.
+/// Returns the number of missing devices of a volume. The target of a replacement does not count as
+/// a device yet.
 fn missing(found: &[Found]) -> u64 {
     let own = |device: &&Found| device.superblock.device_item.device.get() != 0;
     let there = u64_of(found.iter().filter(own).count());

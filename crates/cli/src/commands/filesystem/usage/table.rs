@@ -9,7 +9,7 @@ use super::super::profile_name;
 use super::{device_name, groups_in_order};
 use crate::output::size::Units;
 
-/// A cell, and on which side of its column it stands.
+/// A cell, with its alignment in the column.
 enum Cell {
     Left(String),
     Right(String),

@@ -1,7 +1,8 @@
-//! Blocks as they come: text, or elements of one JSON array.
+//! Output of blocks: text, or elements of one JSON array.
 //!
-//! An element of the array is a block (`kind` is `leaf` or `node`), where a tree begins (`root`), a backup root
-//! (`backup`) or the totals of the volume (`totals`). Nothing is gathered: memory does not grow with the volume.
+//! An element of the array is a block (`kind` is `leaf` or `node`), the beginning of a tree
+//! (`root`), a backup root (`backup`) or the totals of the volume (`totals`). Elements are written
+//! at once, so memory does not grow with the volume.
 
 use std::io::Write;
 
@@ -17,10 +18,10 @@ use super::super::print::{self, Damage, Options};
 use crate::context::{Context, Stdout};
 use crate::output::json::{self, ArrayWriter};
 
-/// Where a dump goes.
+/// Output of a dump.
 pub(super) struct Output {
     options: Options,
-    /// What ends a heading that has a key: a space, unless the extent and device trees were chosen.
+    /// End of a heading with a key: a space, unless the extent and device trees were selected.
     heading_end: &'static str,
     form: Form,
 }
@@ -30,11 +31,11 @@ enum Form {
     Json { out: ArrayWriter<Stdout>, tree: Tree },
 }
 
-/// Text is handed on when there is this much of it.
+/// Size of the text buffer in bytes.
 const TEXT_BYTES: usize = 256 << 10;
 
 impl Output {
-    /// Begins the dump: a line that names the program, or the JSON document.
+    /// Begins the dump with a line that names the program, or with the JSON document.
     pub(super) fn begin(context: &Context, options: Options, heading_end: &'static str) -> Result<Self> {
         let out = context.stdout();
         let form = if context.json() {
@@ -54,7 +55,7 @@ impl Output {
         })
     }
 
-    /// Writes out what is left.
+    /// Writes the remaining text.
     pub(super) fn finish(self) -> Result<()> {
         match self.form {
             Form::Text { mut out, text } => {
@@ -66,7 +67,7 @@ impl Output {
         Ok(())
     }
 
-    /// The line before a tree's blocks. JSON has none: each block names its tree.
+    /// Writes the line before a tree's blocks. JSON has none, because each block names its tree.
     pub(super) fn heading(&mut self, heading: &str, key: Option<&Key>) -> Result<()> {
         if let Form::Text { text, .. } = &mut self.form {
             text.push(heading);
@@ -80,13 +81,14 @@ impl Output {
         Ok(())
     }
 
-    /// A block that was come upon in this tree. Returns what of it could not be printed.
+    /// Writes a block of this tree. Returns its unprintable items.
     pub(super) fn block(&mut self, tree_id: TreeId, block: &TreeBlock) -> Result<Vec<Damage>> {
         match &mut self.form {
             Form::Text { out, text } => {
                 let damages = print::block(text, block, &self.options);
                 if text.as_bytes().len() >= TEXT_BYTES || !damages.is_empty() {
-                    // Errors are to stand where they belong when both streams go to one place.
+                    // Flush, so that errors appear at the right place if both streams go to the
+                    // same destination.
                     out.write_all(text.as_bytes())?;
                     text.clear();
                     if !damages.is_empty() {
@@ -106,7 +108,7 @@ impl Output {
         }
     }
 
-    /// Where a tree begins.
+    /// Writes the beginning of a tree.
     pub(super) fn root(
         &mut self,
         heading: &str,
@@ -141,7 +143,7 @@ impl Output {
         Ok(())
     }
 
-    /// A backup root of the superblock.
+    /// Writes a backup root of the superblock.
     pub(super) fn backup(&mut self, slot: usize, backup: &BackupRoot, extent_heading: &str) -> Result<()> {
         let trees = [
             ("tree root", backup.tree_root),
@@ -184,7 +186,7 @@ impl Output {
         Ok(())
     }
 
-    /// The last lines: sizes and uuid of the volume.
+    /// Writes the last lines: sizes and uuid of the volume.
     pub(super) fn totals(&mut self, superblock: &Superblock) -> Result<()> {
         let (total, used) = (superblock.total_bytes.get(), superblock.bytes_used.get());
         match &mut self.form {

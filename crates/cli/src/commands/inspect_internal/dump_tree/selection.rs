@@ -1,8 +1,8 @@
-//! Which trees a dump prints, in which order, under which headings.
+//! Selection of the trees that a dump prints, with their order and headings.
 //!
-//! Without a choice: the root tree, the chunk tree, the tree of log trees where there is one; then every tree
-//! with a root item, in the root tree's order, then the log trees; then the totals of the volume. The choices
-//! `-e`, `-d`, `-u` and `-t` leave parts of that out.
+//! By default, the dump prints the root tree, the chunk tree, and the tree of log trees if it
+//! exists. Then follow every tree with a root item, in the root tree's order, the log trees, and
+//! the totals of the volume. The options `-e`, `-d`, `-u` and `-t` omit parts of this.
 
 use anyhow::{Result, anyhow};
 use buttress::unstable::format::superblock::Incompat;
@@ -14,20 +14,20 @@ use buttress::{Logical, ReadAhead, TreeId};
 use super::super::tree_names;
 use super::{Dump, DumpTree};
 
-/// What is to be printed.
+/// Selection of trees.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Selection {
     choice: Choice,
     roots_only: bool,
     backups: bool,
-    /// `-e`: headings end without a space, and trees are printed even with `-r`.
+    /// With `-e`, headings end without a space, and trees are printed even with `-r`.
     extents: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
     All,
-    /// The device tree alone.
+    /// Only the device tree.
     Device,
     /// Root, chunk and device trees.
     DeviceInformation,
@@ -37,7 +37,7 @@ enum Choice {
 }
 
 impl Selection {
-    /// What the command line asks for.
+    /// Returns the selection of the command line.
     pub(super) fn new(command: &DumpTree) -> Self {
         let choice = match (command.tree, command.uuid, command.device, command.extents) {
             (_, true, _, _) => Choice::Uuid,
@@ -55,7 +55,7 @@ impl Selection {
         }
     }
 
-    /// Prints it.
+    /// Prints the selected trees.
     pub(super) fn print(self, dump: &mut Dump<'_>) -> Result<()> {
         let filesystem = dump.filesystem;
         match self.choice {
@@ -83,7 +83,7 @@ impl Selection {
         Ok(())
     }
 
-    /// The trees that the superblock points to.
+    /// Prints the trees that the superblock points to.
     fn trees_of_the_superblock(self, dump: &mut Dump<'_>) -> Result<()> {
         let filesystem = dump.filesystem;
         let mut trees = vec![filesystem.root_tree().clone(), filesystem.tree(TreeId::CHUNK)?];
@@ -99,7 +99,7 @@ impl Selection {
         Ok(())
     }
 
-    /// The chosen trees of those whose roots are in `roots`. Returns whether there was one.
+    /// Prints the selected trees with root items in `roots`. Returns whether any tree was printed.
     fn trees_with_root_items(self, dump: &mut Dump<'_>, roots: &Tree) -> Result<bool> {
         let sector_bytes = dump.filesystem.sector_bytes();
         let mut found = false;
@@ -107,7 +107,8 @@ impl Selection {
             let item = match item {
                 Ok(item) => item,
                 Err(error) => {
-                    // The walk over the root tree itself has said so already, where it was printed.
+                    // If the root tree itself was printed, its walk has already reported this
+                    // error.
                     dump.context.lost(&error.into());
                     break;
                 }
@@ -152,7 +153,7 @@ impl Selection {
     }
 }
 
-/// A tree that was chosen by itself and has no root item, or is printed as if it had none.
+/// Prints a single selected tree that has no root item, or is printed as if it had none.
 fn whole_tree(dump: &mut Dump<'_>, id: TreeId) -> Result<()> {
     let tree = match id {
         TreeId::TREE_LOG => {
@@ -172,7 +173,7 @@ fn superblock_heading(id: TreeId) -> &'static str {
     }
 }
 
-/// The tree of the log trees' roots, where a log is pending.
+/// Returns the tree of the log trees' roots, if a log is pending.
 fn log_root_tree(filesystem: &Filesystem) -> Option<Tree> {
     let pending = filesystem.superblock().log_root != Logical::MIN;
     pending.then(|| filesystem.tree(TreeId::TREE_LOG).ok()).flatten()

@@ -6,7 +6,7 @@ use super::fields::{Fields, Short};
 use super::flags;
 use super::sink::Sink;
 
-/// CHUNK_ITEM, also as it stands in the superblock.
+/// Prints a CHUNK_ITEM, also from the superblock.
 pub(super) fn chunk_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (length, owner, stripe_bytes, kind) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
@@ -44,7 +44,7 @@ pub(super) fn chunk_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short>
     Ok(())
 }
 
-/// DEV_ITEM.
+/// Prints a DEV_ITEM.
 pub(super) fn device_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin(2);
@@ -75,7 +75,7 @@ pub(super) fn device_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short
     Ok(())
 }
 
-/// DEV_EXTENT.
+/// Prints a DEV_EXTENT.
 pub(super) fn device_extent(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin(2);
@@ -93,7 +93,7 @@ pub(super) fn device_extent(sink: &mut impl Sink, data: &[u8]) -> Result<(), Sho
     Ok(())
 }
 
-/// RAID_STRIPE: where the stripes of an extent lie.
+/// Prints a RAID_STRIPE: the stripes of an extent.
 pub(super) fn raid_stripe(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let mut index = 0u32;

@@ -1,6 +1,7 @@
-//! Items of the extent tree: extents with their references, and references of their own; block groups.
+//! Items of the extent tree: extents with inline references, separate references, and block groups.
 //!
-//! Source: on-disk format documentation, sections EXTENT_ITEM, METADATA_ITEM and the references after them.
+//! Source: on-disk format documentation, sections EXTENT_ITEM, METADATA_ITEM and the references
+//! after them.
 
 use buttress::unstable::format::checksum::extent_data_reference_hash;
 use buttress::unstable::format::{ItemType, Key};
@@ -13,7 +14,7 @@ use super::value::{Hex, Owner};
 
 const TREE_BLOCK: u64 = 1 << 1;
 
-/// EXTENT_ITEM and METADATA_ITEM.
+/// Prints an EXTENT_ITEM or METADATA_ITEM.
 pub(super) fn extent_item(sink: &mut impl Sink, key: &Key, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (references, generation, flags) = (fields.u64()?, fields.u64()?, fields.u64()?);
@@ -25,7 +26,7 @@ pub(super) fn extent_item(sink: &mut impl Sink, key: &Key, data: &[u8]) -> Resul
     if key.item_type == ItemType::METADATA_ITEM {
         sink.begin(2);
         sink.words("tree block skinny");
-        // The level is the low part of the key's offset.
+        // The low byte of the key's offset is the level.
         sink.field("level", key.offset);
         sink.end();
     } else if flags & TREE_BLOCK != 0 {
@@ -46,7 +47,8 @@ pub(super) fn extent_item(sink: &mut impl Sink, key: &Key, data: &[u8]) -> Resul
     Ok(())
 }
 
-/// Prints one inline reference; false for a type that is not one: what follows has no known shape.
+/// Prints one inline reference. Returns false for an unknown type, because the rest then has no
+/// known format.
 fn inline_reference(sink: &mut impl Sink, fields: &mut Fields<'_>) -> Result<bool, Short> {
     let item_type = ItemType(fields.u8()?);
     match item_type {
@@ -83,7 +85,7 @@ fn inline_reference(sink: &mut impl Sink, fields: &mut Fields<'_>) -> Result<boo
         }
         ItemType::EXTENT_OWNER_REF => {
             let root = fields.u64()?;
-            // One tab and "textent": so btrfs-progs 6.14 prints it, and scripts expect it.
+            // btrfs-progs 6.14 prints one tab and "textent" here, and scripts expect it.
             begin_reference(sink, 1, item_type, root);
             sink.words("textent owner");
             sink.field("root", root);
@@ -111,7 +113,7 @@ fn data_reference(sink: &mut impl Sink, root: u64, inode: u64, offset: u64, coun
     sink.field("count", count);
 }
 
-/// EXTENT_DATA_REF as an item of its own.
+/// Prints a separate EXTENT_DATA_REF item.
 pub(super) fn extent_data_ref(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (root, inode) = (fields.u64()?, fields.u64()?);
@@ -123,7 +125,7 @@ pub(super) fn extent_data_ref(sink: &mut impl Sink, data: &[u8]) -> Result<(), S
     Ok(())
 }
 
-/// SHARED_DATA_REF as an item of its own.
+/// Prints a separate SHARED_DATA_REF item.
 pub(super) fn shared_data_ref(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let count = Fields::new(data).u32()?;
     sink.begin(2);
@@ -133,7 +135,7 @@ pub(super) fn shared_data_ref(sink: &mut impl Sink, data: &[u8]) -> Result<(), S
     Ok(())
 }
 
-/// EXTENT_OWNER_REF as an item of its own.
+/// Prints a separate EXTENT_OWNER_REF item.
 pub(super) fn extent_owner_ref(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let root = Fields::new(data).u64()?;
     sink.begin(2);
@@ -143,7 +145,7 @@ pub(super) fn extent_owner_ref(sink: &mut impl Sink, data: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// BLOCK_GROUP_ITEM.
+/// Prints a BLOCK_GROUP_ITEM.
 pub(super) fn block_group_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (used, chunk_object, flags) = (fields.u64()?, fields.u64()?, fields.u64()?);

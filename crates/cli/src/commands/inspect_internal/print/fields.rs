@@ -1,21 +1,21 @@
-//! Reads the little-endian fields of an item in order.
+//! Parser of the consecutive little-endian fields of an item.
 //!
-//! `dump-tree` shows what lies on disk, also where an item would be refused by the checks of every other
-//! reader. So it reads fields by their places, without asking whether the values make sense; the only check is
-//! that they are there. A field that lies beyond the item's end is an error, never a guess.
+//! `dump-tree` shows the bytes on disk, even of an item that every other reader's checks would
+//! refuse. The parser therefore reads fields by position and does not check values; its only check
+//! is the length. A field beyond the item's end is an error, never a guess.
 
 use buttress::unstable::format::{ItemType, Key, ObjectId};
 use uuid::Uuid;
 
 use super::value::Moment;
 
-/// An item that ends before its fields do.
+/// An item that ends before its last field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the item has {have_bytes} bytes, but its fields reach to byte {need_bytes}")]
 pub(crate) struct Short {
-    /// Bytes that the item has.
+    /// Length of the item in bytes.
     pub(crate) have_bytes: usize,
-    /// Bytes that the field needs, from the item's start.
+    /// End of the field in bytes from the item's start.
     pub(crate) need_bytes: usize,
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// From the item's start.
+    /// Creates a parser at the item's start.
     pub(crate) fn new(data: &'a [u8]) -> Self {
         Self { data, position: 0 }
     }
 
-    /// Fails if the item is shorter than this.
+    /// Returns an error if the item is shorter than `need_bytes`.
     pub(crate) fn need(self, need_bytes: usize) -> Result<Self, Short> {
         if self.data.len() < need_bytes {
             return Err(Short {
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         Ok(self)
     }
 
-    /// The next `count` bytes.
+    /// Parses the next `count` bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Short> {
         let end = self.position.saturating_add(count);
         let short = Short {
@@ -61,39 +61,39 @@ impl<'a> Fields<'a> {
         Ok(array)
     }
 
-    /// The next byte.
+    /// Parses the next byte.
     pub(crate) fn u8(&mut self) -> Result<u8, Short> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// The next 16-bit field.
+    /// Parses the next 16-bit field.
     pub(crate) fn u16(&mut self) -> Result<u16, Short> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// The next 32-bit field.
+    /// Parses the next 32-bit field.
     pub(crate) fn u32(&mut self) -> Result<u32, Short> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// The next 64-bit field.
+    /// Parses the next 64-bit field.
     pub(crate) fn u64(&mut self) -> Result<u64, Short> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// The next uuid.
+    /// Parses the next uuid.
     pub(crate) fn uuid(&mut self) -> Result<Uuid, Short> {
         Ok(Uuid::from_bytes(self.array()?))
     }
 
-    /// The next key.
+    /// Parses the next key.
     pub(crate) fn key(&mut self) -> Result<Key, Short> {
         let objectid = ObjectId::new(self.u64()?);
         let item_type = ItemType(self.u8()?);
         Ok(Key::new(objectid, item_type, self.u64()?))
     }
 
-    /// The next moment, with nanoseconds.
+    /// Parses the next timestamp, with nanoseconds.
     pub(crate) fn moment(&mut self) -> Result<Moment, Short> {
         let seconds = self.u64()?;
         Ok(Moment {
@@ -102,17 +102,17 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// What is left.
+    /// Returns the remaining bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.data.get(self.position..).unwrap_or_default()
     }
 
-    /// Bytes that are left.
+    /// Returns the number of remaining bytes.
     pub(crate) fn rest_bytes(&self) -> usize {
         self.rest().len()
     }
 
-    /// Where the next field begins, from the item's start.
+    /// Returns the offset of the next field from the item's start.
     pub(crate) fn position(&self) -> usize {
         self.position
     }

@@ -1,6 +1,6 @@
-//! Bit sets by the names that btrfs-progs prints.
+//! Bit sets under the names that btrfs-progs prints.
 
-/// Profiles and kinds of chunks, lowest bit first. Bits without a name are not printed.
+/// Kinds and profiles of chunks. Bits without a name are not printed.
 const BLOCK_GROUP_KINDS: [(u64, &str); 3] = [(1 << 0, "DATA"), (1 << 2, "METADATA"), (1 << 1, "SYSTEM")];
 const BLOCK_GROUP_PROFILES: [(u64, &str); 8] = [
     (1 << 3, "RAID0"),
@@ -13,7 +13,8 @@ const BLOCK_GROUP_PROFILES: [(u64, &str); 8] = [
     (1 << 10, "RAID1C4"),
 ];
 
-/// `DATA|RAID1`: the kinds, then the profile. Of several profiles only the lowest is named.
+/// Formats block group flags as `DATA|RAID1`: the kinds, then the profile. Of several profiles only
+/// the lowest is named.
 pub(crate) fn block_group(flags: u64) -> String {
     let mut text = join(flags, &BLOCK_GROUP_KINDS);
     let profile = BLOCK_GROUP_PROFILES.iter().find(|(bit, _)| flags & bit != 0);
@@ -22,7 +23,7 @@ pub(crate) fn block_group(flags: u64) -> String {
     text
 }
 
-/// The names of the bits that are set, with `|` between.
+/// Joins the names of the set bits with `|`.
 fn join(flags: u64, names: &[(u64, &str)]) -> String {
     let mut text = String::new();
     for (bit, name) in names {
@@ -40,12 +41,12 @@ fn append(text: &mut String, name: &str) {
     text.push_str(name);
 }
 
-/// Bits of a tree block's header; unknown ones are not printed.
+/// Formats the flags of a tree block's header, without unknown bits.
 pub(crate) fn header(flags: u64) -> String {
     join(flags, &[(1 << 0, "WRITTEN"), (1 << 1, "RELOC")])
 }
 
-/// Bits of an extent item.
+/// Formats the flags of an extent item.
 pub(crate) fn extent(flags: u64) -> String {
     join(
         flags,
@@ -53,7 +54,7 @@ pub(crate) fn extent(flags: u64) -> String {
     )
 }
 
-/// Bits of a root item.
+/// Formats the flags of a root item.
 pub(crate) fn root(flags: u64) -> &'static str {
     if flags & 1 != 0 { "RDONLY" } else { "none" }
 }
@@ -74,7 +75,7 @@ const INODE_FLAGS: [(u64, &str); 13] = [
     (1 << 31, "ROOT_ITEM_INIT"),
 ];
 
-/// Bits of an inode item: `none` without any, unknown ones as a number.
+/// Formats the flags of an inode item: `none` without any, unknown bits as a number.
 pub(crate) fn inode(flags: u64) -> String {
     let mut text = join(flags, &INODE_FLAGS);
     let unknown = flags & !INODE_FLAGS.iter().fold(0, |known, (bit, _)| known | bit);
@@ -84,7 +85,7 @@ pub(crate) fn inode(flags: u64) -> String {
     if text.is_empty() { "none".to_owned() } else { text }
 }
 
-/// Bits of the quota status.
+/// Formats the flags of the quota status.
 pub(crate) fn quota_status(flags: u64) -> String {
     const NAMES: [(u64, &str); 3] = [
         (1 << 3, "SIMPLE_MODE"),
@@ -107,7 +108,7 @@ pub(crate) fn quota_status(flags: u64) -> String {
     text
 }
 
-/// Bits of a superblock's flags field.
+/// Names of the superblock's flags.
 pub(crate) const SUPERBLOCK_FLAGS: &[(u64, &str)] = &[
     (1 << 0, "WRITTEN"),
     (1 << 1, "RELOC"),
@@ -121,7 +122,7 @@ pub(crate) const SUPERBLOCK_FLAGS: &[(u64, &str)] = &[
     (1 << 40, "CHANGING_META_CSUM"),
 ];
 
-/// Read-only compatible features.
+/// Names of the read-only compatible features.
 pub(crate) const COMPAT_RO_FEATURES: &[(u64, &str)] = &[
     (1 << 0, "FREE_SPACE_TREE"),
     (1 << 1, "FREE_SPACE_TREE_VALID"),
@@ -129,7 +130,7 @@ pub(crate) const COMPAT_RO_FEATURES: &[(u64, &str)] = &[
     (1 << 3, "BLOCK_GROUP_TREE"),
 ];
 
-/// Incompatible features.
+/// Names of the incompatible features.
 pub(crate) const INCOMPAT_FEATURES: &[(u64, &str)] = &[
     (1 << 0, "MIXED_BACKREF"),
     (1 << 1, "DEFAULT_SUBVOL"),

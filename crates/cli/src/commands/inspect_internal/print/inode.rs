@@ -9,12 +9,12 @@ use super::flags;
 use super::sink::Sink;
 use super::value::{Hex, Name, Octal};
 
-/// Bytes of an inode item.
+/// Size of an inode item in bytes.
 pub(super) const INODE_ITEM_BYTES: usize = 160;
-/// Reserved fields of an inode item.
+/// Size of the reserved fields of an inode item in bytes.
 const INODE_RESERVED_BYTES: usize = 32;
 
-/// INODE_ITEM.
+/// Prints an INODE_ITEM.
 pub(super) fn inode_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data).need(INODE_ITEM_BYTES)?;
     sink.begin(2);
@@ -46,12 +46,12 @@ pub(super) fn inode_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short>
     Ok(())
 }
 
-/// Text in parentheses that follows without a space; in JSON the text alone.
+/// Prints a text in parentheses without a space before it; JSON gets the text alone.
 pub(super) fn parenthesised(sink: &mut impl Sink, name: &str, text: impl AsRef<str>) {
     sink.joined(name, Parenthesised(text.as_ref()));
 }
 
-/// Text in parentheses.
+/// A text that is printed in parentheses.
 pub(super) struct Parenthesised<'a>(pub(super) &'a str);
 
 impl super::value::Value for Parenthesised<'_> {
@@ -66,12 +66,12 @@ impl super::value::Value for Parenthesised<'_> {
     }
 }
 
-/// INODE_REF: one name or several.
+/// Prints an INODE_REF: one or more names.
 pub(super) fn inode_ref(sink: &mut impl Sink, data: &[u8], options: &Options) -> Result<(), Short> {
     names(sink, data, options, false)
 }
 
-/// INODE_EXTREF: the same, each with its parent.
+/// Prints an INODE_EXTREF: one or more names, each with its parent.
 pub(super) fn inode_extref(sink: &mut impl Sink, data: &[u8], options: &Options) -> Result<(), Short> {
     names(sink, data, options, true)
 }
@@ -108,7 +108,7 @@ const KINDS: [&str; 8] = [
     "FILE", "DIR", "CHRDEV", "BLKDEV", "FIFO", "SOCK", "SYMLINK", "XATTR",
 ];
 
-/// DIR_ITEM, DIR_INDEX and XATTR_ITEM: one entry or several whose hashes are equal.
+/// Prints a DIR_ITEM, DIR_INDEX or XATTR_ITEM: one or more entries with equal hashes.
 pub(super) fn dir_item(sink: &mut impl Sink, data: &[u8], options: &Options) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin_list("entries");
@@ -158,14 +158,14 @@ pub(super) fn dir_item(sink: &mut impl Sink, data: &[u8], options: &Options) -> 
     Ok(())
 }
 
-/// File extents whose content is in the item.
+/// Type of file extents with inline content.
 const FILE_EXTENT_INLINE: u8 = 0;
-/// File extents that are reserved, but not written.
+/// Type of preallocated file extents.
 const FILE_EXTENT_PREALLOC: u8 = 2;
-/// Bytes of a file extent before its inline content.
+/// Offset of the inline content in a file extent, in bytes.
 pub(crate) const FILE_EXTENT_INLINE_OFFSET: usize = 21;
 
-/// EXTENT_DATA.
+/// Prints an EXTENT_DATA.
 pub(super) fn file_extent(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data).need(FILE_EXTENT_INLINE_OFFSET)?;
     let (generation, ram_bytes, compression) = (fields.u64()?, fields.u64()?, fields.u8()?);
@@ -235,7 +235,7 @@ fn compression_field(sink: &mut impl Sink, compression: u8) {
     }
 }
 
-/// DIR_LOG_ITEM and DIR_LOG_INDEX.
+/// Prints a DIR_LOG_ITEM or DIR_LOG_INDEX.
 pub(super) fn dir_log(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let end = Fields::new(data).u64()?;
     sink.begin(2);

@@ -1,22 +1,24 @@
 //! Keys and object ids, with the names that btrfs-progs gives them.
 //!
-//! The name of an object id depends on the item type beside it, and so does the shape of the offset: ids of
-//! quota groups are `level/number`, halves of uuids are hexadecimal, a tree's offset is a plain number.
+//! The name of an object id depends on the item type, as does the format of the key's offset. Ids
+//! of quota groups are `level/number`, halves of uuids are hexadecimal, the offset of a tree is a
+//! plain number.
 
 use buttress::unstable::format::{ItemType, Key, ObjectId};
 use serde_json::{Value as Json, json};
 
 use super::sink::Text;
 
-/// Bits of a quota group's id below its level.
+/// Number of bits below the level in a quota group's id.
 const QGROUP_NUMBER_BITS: u32 = 48;
 
-/// An item type that was replaced before version 1 of the format's documentation: references by generation.
+/// Item type of references by generation, obsolete since before version 1 of the format's
+/// documentation.
 pub(crate) const EXTENT_REF_V0: ItemType = ItemType(180);
-/// A name without a use: checksums are [`ItemType::EXTENT_CSUM`].
+/// An unused item type: checksums are [`ItemType::EXTENT_CSUM`].
 pub(crate) const CSUM_ITEM: ItemType = ItemType(120);
 
-/// Object ids that mean the same beside every type of item.
+/// Object ids whose name is the same for every item type.
 const NAMED_OBJECTS: &[(u64, &str)] = &[
     (1, "ROOT_TREE"),
     (2, "EXTENT_TREE"),
@@ -32,7 +34,7 @@ const NAMED_OBJECTS: &[(u64, &str)] = &[
     (12, "RAID_STRIPE_TREE"),
 ];
 
-/// The same, for those that count down from the top.
+/// Object ids near the maximum whose name is the same for every item type.
 const NAMED_OBJECTS_FROM_TOP: &[(u64, &str)] = &[
     (u64::MAX, "-1"),
     (u64::MAX - 3, "BALANCE"),
@@ -48,11 +50,11 @@ const NAMED_OBJECTS_FROM_TOP: &[(u64, &str)] = &[
     (u64::MAX - 254, "MULTIPLE"),
 ];
 
-/// The name of an object id beside an item of this type, if it has one.
+/// Returns the name of an object id for an item of this type, if it has one.
 pub(crate) fn object_name(object: ObjectId, item_type: ItemType) -> Option<&'static str> {
     match (object.get(), item_type) {
         (0, ItemType::PERSISTENT_ITEM) => Some("DEV_STATS"),
-        // Beside these types the object is a number, however special it looks.
+        // For these types the object id is a number without a name.
         (_, ItemType::PERSISTENT_ITEM | ItemType::DEV_EXTENT) => None,
         (1, ItemType::DEV_ITEM) => Some("DEV_ITEMS"),
         (256, ItemType::CHUNK_ITEM) => Some("FIRST_CHUNK_TREE"),
@@ -67,7 +69,7 @@ pub(crate) fn object_name(object: ObjectId, item_type: ItemType) -> Option<&'sta
     }
 }
 
-/// Appends an object id as it stands in a key of this type.
+/// Appends an object id in the format of a key of this type.
 pub(crate) fn push_object(out: &mut Text, object: ObjectId, item_type: ItemType) {
     match item_type {
         ItemType::QGROUP_RELATION => push_qgroup(out, object.get()),
@@ -79,7 +81,7 @@ pub(crate) fn push_object(out: &mut Text, object: ObjectId, item_type: ItemType)
     }
 }
 
-/// Appends the name of an item type: `UNKNOWN.n` where it has none.
+/// Appends the name of an item type, or `UNKNOWN.n`.
 fn push_item_type(out: &mut Text, object: ObjectId, item_type: ItemType) {
     match item_type {
         ItemType(0) if object == ObjectId::FREE_SPACE => out.push("UNTYPED"),
@@ -95,7 +97,7 @@ fn push_item_type(out: &mut Text, object: ObjectId, item_type: ItemType) {
     }
 }
 
-/// Appends `key (256 INODE_ITEM 0)`.
+/// Appends a key, as in `key (256 INODE_ITEM 0)`.
 pub(crate) fn push_key(out: &mut Text, key: &Key) {
     out.push("key (");
     push_object(out, key.objectid, key.item_type);
@@ -107,7 +109,7 @@ pub(crate) fn push_key(out: &mut Text, key: &Key) {
             push_qgroup(out, key.offset);
         }
         ItemType::UUID_KEY_SUBVOL | ItemType::UUID_KEY_RECEIVED_SUBVOL => push_uuid_half(out, key.offset),
-        // The offset of a relocation tree's root is the tree that it relocates.
+        // For the root of a relocation tree, the offset is the relocated tree.
         ItemType::ROOT_ITEM if key.objectid.get() == u64::MAX - 7 => {
             push_object(out, ObjectId::new(key.offset), key.item_type);
         }
@@ -129,7 +131,7 @@ fn push_uuid_half(out: &mut Text, half: u64) {
     out.push_hex_bytes(&half.to_be_bytes());
 }
 
-/// A key as JSON: the three numbers, and the names of the first two where they have one.
+/// Returns a key as JSON: the three numbers, and the names of the first two if they have names.
 pub(crate) fn json(key: &Key) -> Json {
     let mut type_name = Text::default();
     push_item_type(&mut type_name, key.objectid, key.item_type);

@@ -8,7 +8,7 @@ use super::flags;
 use super::sink::Sink;
 use super::value::{PlainHex, Signed};
 
-/// QGROUP_STATUS.
+/// Prints a QGROUP_STATUS.
 pub(super) fn status(sink: &mut impl Sink, data: &[u8], options: &Options) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (version, generation) = (fields.u64()?, fields.u64()?);
@@ -25,7 +25,7 @@ pub(super) fn status(sink: &mut impl Sink, data: &[u8], options: &Options) -> Re
     Ok(())
 }
 
-/// QGROUP_INFO.
+/// Prints a QGROUP_INFO.
 pub(super) fn info(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let lines: [&[&str]; 3] = [
@@ -43,7 +43,7 @@ pub(super) fn info(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     Ok(())
 }
 
-/// QGROUP_LIMIT.
+/// Prints a QGROUP_LIMIT.
 pub(super) fn limit(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin(2);

@@ -1,4 +1,4 @@
-//! Items of the root and uuid trees: roots, places of subvolumes, uuids; and strings.
+//! Items of the root and uuid trees: roots, locations of subvolumes, uuids; and strings.
 //!
 //! Source: on-disk format documentation, sections ROOT_ITEM, ROOT_REF, ROOT_BACKREF; "UUID tree".
 
@@ -9,15 +9,15 @@ use super::inode::{INODE_ITEM_BYTES, parenthesised};
 use super::sink::Sink;
 use super::value::{Hex, Name, Verbatim};
 
-/// Bytes of a root item before uuids and times were added.
+/// Size of a root item in bytes before uuids and times were added.
 const ROOT_ITEM_OLD_BYTES: usize = 239;
-/// Bytes of a root item.
+/// Size of a root item in bytes.
 const ROOT_ITEM_BYTES: usize = 439;
 
-/// ROOT_ITEM.
+/// Prints a ROOT_ITEM.
 ///
-/// Old kernels write the short form, or the long form without keeping its second half: that one holds only if
-/// both generations are equal.
+/// Old kernels write the short form, or the long form without updating its second half. The second
+/// half is valid only if both generations are equal.
 pub(super) fn root_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut padded = [0; ROOT_ITEM_BYTES];
     let whole = match data.get(..ROOT_ITEM_BYTES) {
@@ -81,7 +81,7 @@ fn second_half(sink: &mut impl Sink, mut fields: Fields<'_>) -> Result<(), Short
     Ok(())
 }
 
-/// ROOT_REF and ROOT_BACKREF: `which` is `ref` or `backref`.
+/// Prints a ROOT_REF or ROOT_BACKREF; `which` is `ref` or `backref`.
 pub(super) fn root_ref(
     sink: &mut impl Sink,
     data: &[u8],
@@ -112,7 +112,7 @@ pub(super) fn root_ref(
     Ok(())
 }
 
-/// UUID_KEY_SUBVOL and UUID_KEY_RECEIVED_SUBVOL: ids of subvolumes.
+/// Prints a UUID_KEY_SUBVOL or UUID_KEY_RECEIVED_SUBVOL: ids of subvolumes.
 pub(super) fn uuid_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin_list("subvolumes");
@@ -127,7 +127,7 @@ pub(super) fn uuid_item(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> 
     Ok(())
 }
 
-/// STRING_ITEM.
+/// Prints a STRING_ITEM.
 pub(super) fn string_item(sink: &mut impl Sink, data: &[u8]) {
     sink.begin(2);
     sink.words("item");

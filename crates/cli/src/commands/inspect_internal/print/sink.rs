@@ -1,13 +1,14 @@
-//! Where printed structures go: lines of text as btrfs-progs writes them, or JSON values.
+//! Outputs of printed structures: lines of text in the format of btrfs-progs, or JSON values.
 //!
-//! A structure is described once, as lines of named fields; a [`Sink`] makes of them what it is for:
+//! A structure is described once, as lines of named fields. A [`Sink`] converts them to its format:
 //!
-//! - [`Text`]: `\t\tname value name value\n`, into a byte buffer. This is the hot path of `dump-tree`: numbers are
-//!   formatted without the machinery of `core::fmt`, and nothing is allocated for a line.
-//! - [`Tree`]: one JSON object with the same names, spaces and dots turned to underscores. Text that only joins
-//!   fields is left out; repeated parts (stripes, names, inline references) become arrays of objects.
+//! - [`Text`]: `\t\tname value name value\n`, in a byte buffer. This is the hot path of
+//!   `dump-tree`: it formats numbers without `core::fmt`, and allocates nothing per line.
+//! - [`Tree`]: one JSON object with the same names; spaces and dots become underscores. Text that
+//!   only connects fields is omitted. Repeated parts (stripes, names, inline references) become
+//!   arrays of objects.
 //!
-//! Sinks cannot fail: both write to memory. Who owns them moves the result on.
+//! Sinks cannot fail, because both write to memory. Their owner writes the result out.
 
 use serde_json::{Map, Value as Json};
 
@@ -15,25 +16,25 @@ use super::time::LocalTime;
 use super::value::Value;
 use crate::output::escape_controls_bytes;
 
-/// Takes the fields of structures, line by line.
+/// Receiver of the fields of structures, line by line.
 pub(crate) trait Sink {
-    /// Begins a line that is indented by this many tabs.
+    /// Begins a line with this indentation.
     fn begin(&mut self, indent_tabs: usize);
     /// Ends the line.
     fn end(&mut self);
-    /// Words that stand in the text only.
+    /// Adds words to the text output only.
     fn words(&mut self, words: &str);
-    /// A number that stands in the text only.
+    /// Adds a number to the text output only.
     fn words_number(&mut self, number: u64);
-    /// A field that is printed as `name value`.
+    /// Adds a field, printed as `name value`.
     fn field(&mut self, name: &str, value: impl Value);
-    /// A field whose value alone is printed.
+    /// Adds a field, of which only the value is printed.
     fn bare(&mut self, name: &str, value: impl Value);
-    /// A field whose value is printed without a space before it.
+    /// Adds a field whose value is printed without a space before it.
     fn joined(&mut self, name: &str, value: impl Value);
-    /// Text that follows without a space, in the text only.
+    /// Adds text without a space before it, to the text output only.
     fn punctuation(&mut self, text: &str);
-    /// A field that the text does not show.
+    /// Adds a field that the text output omits.
     fn hidden(&mut self, name: &str, value: impl Value);
     /// Begins an array of objects.
     fn begin_list(&mut self, name: &str);
@@ -41,11 +42,12 @@ pub(crate) trait Sink {
     fn next_entry(&mut self);
     /// Ends the array.
     fn end_list(&mut self);
-    /// Ends what an item that was given up left open: its line, and all arrays but the outermost `lists`.
+    /// Closes the open parts of an abandoned item: its line, and all arrays except the outermost
+    /// `lists`.
     fn abandon(&mut self, lists: usize);
 }
 
-/// Writes lines of text.
+/// Writer of lines of text.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     bytes: Vec<u8>,
@@ -56,7 +58,8 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// For a terminal, or for something else: on a terminal, bytes of users are escaped that btrfs-progs prints as they are.
+    /// Creates a writer. For a terminal it escapes user-controlled bytes that btrfs-progs prints
+    /// unchanged.
     pub(crate) fn new(for_terminal: bool) -> Self {
         Self {
             for_terminal,
@@ -64,7 +67,7 @@ impl Text {
         }
     }
 
-    /// Appends bytes of a user.
+    /// Appends user-controlled bytes.
     pub(crate) fn push_foreign(&mut self, bytes: &[u8]) {
         if self.for_terminal {
             self.bytes.extend_from_slice(&escape_controls_bytes(bytes));
@@ -73,22 +76,22 @@ impl Text {
         }
     }
 
-    /// The text so far.
+    /// Returns the text so far.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Forgets the text so far, keeps its memory.
+    /// Clears the text, and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Appends text as it is.
+    /// Appends text unchanged.
     pub(crate) fn push(&mut self, text: &str) {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    /// Appends bytes as they are.
+    /// Appends bytes unchanged.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -115,7 +118,7 @@ impl Text {
         }
     }
 
-    /// Appends a date of the local zone.
+    /// Appends a date in the local time zone.
     pub(crate) fn push_date(&mut self, seconds: i64) {
         let date = self.clock.date(seconds);
         self.bytes.extend_from_slice(date.as_bytes());
@@ -198,24 +201,24 @@ impl Sink for Text {
     }
 }
 
-/// Gathers fields in a JSON object.
+/// Collector of fields in a JSON object.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     object: Map<String, Json>,
-    /// Arrays that are open: what was gathered before, the array's name and its elements.
+    /// Open arrays: the fields collected before, the array's name and its elements.
     open: Vec<(Map<String, Json>, String, Vec<Json>)>,
-    /// Whether the open array's current object has begun.
+    /// True if the open array's current object has begun.
     entry_begun: bool,
 }
 
 impl Tree {
-    /// The object, and an empty one in its place.
+    /// Takes the object, and leaves an empty one.
     pub(crate) fn take(&mut self) -> Map<String, Json> {
         std::mem::take(&mut self.object)
     }
 
     fn insert(&mut self, name: &str, value: Json) {
-        // What stands in parentheses is a remark.
+        // The part in parentheses is a remark.
         let name = name.split(" (").next().unwrap_or(name);
         self.object.insert(name.replace([' ', '.'], "_"), value);
     }
@@ -269,7 +272,7 @@ impl Sink for Tree {
         if let Some((outer, name, entries)) = self.open.pop() {
             self.object = outer;
             self.insert(&name, Json::Array(entries));
-            // Whatever is around is an object that has begun, or the outermost one.
+            // The surrounding object has begun, or is the outermost one.
             self.entry_begun = !self.open.is_empty();
         }
     }
@@ -286,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_up_is_closed() {
+    fn abandoned_entries_are_closed() {
         let (mut text, mut tree) = (Text::default(), Tree::default());
         fn half(sink: &mut impl Sink) {
             sink.begin_list("items");

@@ -11,7 +11,8 @@ use super::fields::{Fields, Short};
 use super::sink::Sink;
 use super::value::HexBytes;
 
-/// The header of a block group's space cache: an item without a type, its object FREE_SPACE.
+/// Prints the header of a block group's space cache: an item without a type, whose object is
+/// FREE_SPACE.
 pub(super) fn cache_header(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let location = fields.key()?;
@@ -28,7 +29,7 @@ pub(super) fn cache_header(sink: &mut impl Sink, data: &[u8]) -> Result<(), Shor
     Ok(())
 }
 
-/// FREE_SPACE_INFO.
+/// Prints a FREE_SPACE_INFO.
 pub(super) fn info(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (extents, flags) = (fields.u32()?, fields.u32()?);
@@ -40,10 +41,10 @@ pub(super) fn info(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     Ok(())
 }
 
-/// Most characters of checksums on one line.
+/// Largest number of checksum digits on one line.
 const CHECKSUM_LINE_DIGITS: usize = 32;
 
-/// EXTENT_CSUM: the range that it covers and, when asked for, each checksum.
+/// Prints an EXTENT_CSUM: the covered range and, on request, each checksum.
 pub(super) fn checksums(
     sink: &mut impl Sink,
     key: &Key,

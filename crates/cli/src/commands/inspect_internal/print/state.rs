@@ -1,4 +1,5 @@
-//! State that is kept between mounts: device statistics, a balance, a replacement, a change of checksums.
+//! Persistent state of operations: device statistics, a balance, a replacement, a change of
+//! checksums.
 //!
 //! Source: on-disk format documentation, sections PERSISTENT_ITEM, TEMPORARY_ITEM, DEV_REPLACE.
 
@@ -12,7 +13,7 @@ use super::value::{Moment, Signed, Value};
 /// Object id of a change of the checksum type (-13).
 const CHECKSUM_CHANGE: ObjectId = ObjectId::new(u64::MAX - 12);
 
-/// An object id by its name beside this type.
+/// An object id, printed under its name for this item type.
 struct Object(ObjectId, ItemType);
 
 impl Value for Object {
@@ -49,7 +50,7 @@ fn line(sink: &mut impl Sink, words: &str) {
     sink.end();
 }
 
-/// PERSISTENT_ITEM.
+/// Prints a PERSISTENT_ITEM.
 pub(super) fn persistent(sink: &mut impl Sink, key: &Key, data: &[u8]) -> Result<(), Short> {
     heading(sink, key, "persistent");
     if key.objectid != ObjectId::DEVICE_STATISTICS {
@@ -68,7 +69,7 @@ const STATISTICS: [&str; 5] = [
     "generation",
 ];
 
-/// Counters of a device: five, of which a newer kernel may write more and an older one may have written fewer.
+/// Prints the counters of a device: five; a newer kernel may write more, an older one fewer.
 fn device_statistics(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data).need(STATISTICS.len().saturating_mul(size_of::<u64>()))?;
     sink.begin(2);
@@ -79,7 +80,7 @@ fn device_statistics(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     if fields.rest_bytes() == 0 {
         return Ok(());
     }
-    // btrfs-progs 6.14 ends this line after the first counter only.
+    // btrfs-progs 6.14 ends this line only after the first counter.
     sink.begin(2);
     sink.field("unknown stats item bytes", fields.rest_bytes() as u64);
     sink.begin_list("unknown counters");
@@ -98,7 +99,7 @@ fn device_statistics(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     Ok(())
 }
 
-/// TEMPORARY_ITEM.
+/// Prints a TEMPORARY_ITEM.
 pub(super) fn temporary(sink: &mut impl Sink, key: &Key, data: &[u8]) -> Result<(), Short> {
     heading(sink, key, "temporary");
     match key.objectid {
@@ -132,7 +133,7 @@ fn checksum_change(sink: &mut impl Sink, target: u64) {
 /// Names of checksum types by their numbers.
 pub(super) const CHECKSUM_NAMES: [&str; 4] = ["crc32c", "xxhash64", "sha256", "blake2b"];
 
-/// A balance that was paused or interrupted: its arguments for data, metadata and system chunks.
+/// Prints a paused or interrupted balance: its arguments for data, metadata and system chunks.
 fn balance(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     sink.begin(2);
@@ -150,7 +151,7 @@ fn balance(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     Ok(())
 }
 
-/// Reserved fields at the end of a balance's arguments.
+/// Size of the reserved fields at the end of a balance's arguments, in bytes.
 const BALANCE_RESERVED_BYTES: usize = 48;
 
 fn balance_arguments(sink: &mut impl Sink, fields: &mut Fields<'_>) -> Result<(), Short> {
@@ -191,7 +192,7 @@ fn balance_arguments(sink: &mut impl Sink, fields: &mut Fields<'_>) -> Result<()
 const REPLACE_MODES: [&str; 2] = ["ALWAYS", "AVOID"];
 const REPLACE_STATES: [&str; 5] = ["NEVER_STARTED", "STARTED", "FINISHED", "CANCELED", "SUSPENDED"];
 
-/// DEV_REPLACE.
+/// Prints a DEV_REPLACE.
 pub(super) fn replace(sink: &mut impl Sink, data: &[u8]) -> Result<(), Short> {
     let mut fields = Fields::new(data);
     let (source, left, right) = (fields.u64()?, fields.u64()?, fields.u64()?);

@@ -1,4 +1,4 @@
-//! Superblocks, field by field, whether they are right or not.
+//! Superblocks, field by field, whether valid or not.
 //!
 //! Source: on-disk format documentation, section "Superblock".
 
@@ -18,44 +18,44 @@ use super::inode::Parenthesised;
 use super::sink::{Sink, Text};
 use super::value::{Hex, HexBytes, Value};
 
-/// Bytes of the checksum field.
+/// Size of the checksum field in bytes.
 const CHECKSUM_FIELD_BYTES: usize = 32;
-/// The feature by which tree blocks carry a uuid of their own.
+/// Feature flag: tree blocks contain a separate metadata uuid.
 const METADATA_UUID: u64 = 1 << 10;
-/// The feature by which the backup roots hold the block group tree in place of the extent tree.
+/// Feature flag: the backup roots contain the block group tree instead of the extent tree.
 const EXTENT_TREE_V2: u64 = 1 << 13;
 
-/// Something wrong with the array of system chunks: it ends there.
+/// Damage in the array of system chunks; printing stops there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ArrayDamage {
-    /// Longer than its place.
+    /// The array is longer than its field.
     #[error("sys_array_size is too large (found {size_bytes} bytes, expected at most {most_bytes})")]
     Size {
-        /// What the superblock says.
+        /// Length that the superblock states, in bytes.
         size_bytes: usize,
-        /// What fits.
+        /// Size of the field in bytes.
         most_bytes: usize,
     },
-    /// Ends inside an entry.
+    /// The array ends inside an entry.
     #[error("sys_array is too short for {need_bytes} bytes at offset {offset_bytes}")]
     Short {
-        /// Bytes of the entry.
+        /// Size of the entry in bytes.
         need_bytes: usize,
-        /// Where it begins.
+        /// Offset of the entry in the array.
         offset_bytes: usize,
     },
-    /// Not a chunk.
+    /// An entry is not a chunk.
     #[error("unexpected item type {item_type} in sys_array at offset {offset_bytes}")]
     ItemType {
-        /// The type.
+        /// Item type of the entry.
         item_type: u8,
-        /// Where the chunk should begin.
+        /// Offset of the entry in the array.
         offset_bytes: usize,
     },
-    /// A chunk without stripes.
+    /// A chunk has no stripes.
     #[error("a chunk without stripes in sys_array at offset {offset_bytes}")]
     NoStripes {
-        /// Where it begins.
+        /// Offset of the chunk in the array.
         offset_bytes: usize,
     },
 }
@@ -92,7 +92,7 @@ fn line(sink: &mut impl Sink, words: &str) {
     sink.end();
 }
 
-/// `name`, tabs up to column 24, value.
+/// Prints `name`, tabs up to column 24, and the value.
 fn column(sink: &mut impl Sink, name: &str, value: impl Value) {
     open_column(sink, name);
     sink.joined(name, value);
@@ -118,7 +118,7 @@ fn verdict(sink: &mut impl Sink, name: &str, matches: bool) {
     sink.hidden(name, Flag(matches));
 }
 
-/// Yes or no.
+/// A flag, printed as yes or no.
 struct Flag(bool);
 
 impl Value for Flag {
@@ -131,7 +131,7 @@ impl Value for Flag {
     }
 }
 
-/// Bytes where a dot stands for each that cannot be printed.
+/// Bytes, printed with a dot for each unprintable one.
 struct Dotted<'a>(&'a [u8]);
 
 impl Value for Dotted<'_> {
@@ -233,7 +233,7 @@ fn features(sink: &mut impl Sink, raw: &RawSuperblock) {
     column(sink, "uuid_tree_generation", raw.uuid_tree_generation.get());
 }
 
-/// A set of bits: the number, then a line for each name, and one for all bits without a name.
+/// Prints a bit set: the number, a line for each name, and a line for all bits without a name.
 fn flag_lines(sink: &mut impl Sink, name: &str, bits: u64, names: &[(u64, &str)]) {
     column(sink, name, Hex(bits));
     let mut lines: Vec<String> = names
@@ -294,7 +294,8 @@ fn device(sink: &mut impl Sink, raw: &RawSuperblock) {
     column(sink, "dev_item.generation", item.generation.get());
 }
 
-/// Bytes of a key on disk, of a chunk before its stripes, of a stripe; and where a chunk says how many.
+/// Sizes in bytes of a key, of a chunk without its stripes, and of a stripe; and the offset of a
+/// chunk's stripe count.
 const KEY_BYTES: usize = 17;
 const CHUNK_BYTES: usize = 48;
 const STRIPE_BYTES: usize = 32;
@@ -331,14 +332,14 @@ fn system_chunk_entries(sink: &mut impl Sink, array: &[u8]) -> Result<(), ArrayD
         sink.bare("key", key);
         sink.end();
         let data = chunk_bytes(&mut fields, &key)?;
-        // It is as long as its own count of stripes says.
+        // The length of the data follows from its own stripe count, so this cannot fail.
         let _ = chunk::chunk_item(sink, data);
         index = index.saturating_add(1);
     }
     Ok(())
 }
 
-/// The bytes of the chunk that begins here.
+/// Returns the bytes of the next chunk.
 fn chunk_bytes<'a>(fields: &mut Fields<'a>, key: &Key) -> Result<&'a [u8], ArrayDamage> {
     let offset_bytes = fields.position();
     if key.item_type != ItemType::CHUNK_ITEM {

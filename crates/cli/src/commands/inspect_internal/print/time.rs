@@ -1,7 +1,8 @@
-//! Dates in the local zone, many of them, fast.
+//! Fast formatting of many dates in the local time zone.
 //!
-//! A dump prints four moments for each inode, and neighbours often share their second: the last date is kept.
-//! Any 64-bit number of seconds has a date here, in the proleptic Gregorian calendar, however far away.
+//! A dump prints four timestamps per inode, and adjacent ones often share their second. The
+//! formatter therefore caches the last date. Any 64-bit number of seconds has a date in the
+//! proleptic Gregorian calendar.
 
 use std::fmt::Write as _;
 
@@ -9,17 +10,17 @@ use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
 const DAY_SECONDS: i64 = 86_400;
-/// The calendar repeats after 400 years.
+/// Days in 400 years, after which the calendar repeats.
 const CYCLE_DAYS: i64 = 146_097;
 const CYCLE_YEARS: i64 = 400;
 /// Days from the first of March of the year 0 to 1970-01-01.
 const EPOCH_DAYS: i64 = 719_468;
 
-/// Turns seconds into dates of the local zone (`TZ`).
+/// Formatter of dates in the local time zone (`TZ`).
 #[derive(Clone, Debug)]
 pub(crate) struct LocalTime {
     zone: TimeZone,
-    /// The offset of the zone, where it is the same at all times.
+    /// Offset of the time zone, if it never changes.
     fixed: Option<Offset>,
     last_seconds: i64,
     last: String,
@@ -32,7 +33,7 @@ impl Default for LocalTime {
 }
 
 impl LocalTime {
-    /// Dates of this zone.
+    /// Creates a formatter for this time zone.
     pub(crate) fn new(zone: TimeZone) -> Self {
         let fixed = zone.to_fixed_offset().ok();
         Self {
@@ -43,7 +44,7 @@ impl LocalTime {
         }
     }
 
-    /// The date and time of day, `2026-11-21 01:50:18`.
+    /// Formats date and time, as in `2026-11-21 01:50:18`.
     pub(crate) fn date(&mut self, seconds: i64) -> &str {
         if self.last.is_empty() || seconds != self.last_seconds {
             let local = seconds.saturating_add(self.offset_seconds(seconds));
@@ -64,11 +65,11 @@ impl LocalTime {
     }
 }
 
-/// Appends the date that lies this many seconds after 1970-01-01 00:00:00 of the same zone.
+/// Appends the date for a number of seconds after 1970-01-01 00:00:00 in the same time zone.
 fn push_date(out: &mut String, seconds: i64) {
     let days = seconds.div_euclid(DAY_SECONDS).saturating_add(EPOCH_DAYS);
     let second_of_day = seconds.rem_euclid(DAY_SECONDS);
-    // Years are counted from March, so that the leap day is the last one.
+    // Years begin in March, so that the leap day is the last day.
     let cycle = days.div_euclid(CYCLE_DAYS);
     let day_of_cycle = days.rem_euclid(CYCLE_DAYS);
     let leap_days = (day_of_cycle / 1460)

@@ -1,4 +1,4 @@
-//! Values of fields: how each looks as text, and as JSON.
+//! Values of fields, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ use super::key;
 use super::sink::Text;
 use crate::output::json;
 
-/// Something that can stand in a field.
+/// A value that a field can have.
 pub(crate) trait Value {
-    /// Appends it as text.
+    /// Appends the value as text.
     fn text(&self, out: &mut Text);
-    /// It as JSON.
+    /// Returns the value as JSON.
     fn json(&self) -> Json;
 }
 
@@ -112,7 +112,7 @@ impl Value for Octal {
     }
 }
 
-/// A checksum or other bytes, printed as `0x` and two digits each.
+/// A checksum or other bytes, printed as `0x` and two digits per byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HexBytes<'a>(pub(crate) &'a [u8]);
 
@@ -150,7 +150,7 @@ impl Value for Key {
     }
 }
 
-/// The id of a tree, printed by its name where it has one.
+/// The id of a tree, printed as its name if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner(pub(crate) u64);
 
@@ -164,12 +164,12 @@ impl Value for Owner {
     }
 }
 
-/// A moment: `seconds.nanoseconds (2026-11-21 01:50:18)`, the second part in the local zone.
+/// A timestamp: `seconds.nanoseconds (2026-11-21 01:50:18)`, with the date in the local time zone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     /// Seconds since 1970, as stored: a signed number in an unsigned field.
     pub(crate) seconds: u64,
-    /// Nanoseconds, where the field has them.
+    /// Nanoseconds, if the field has them.
     pub(crate) nanoseconds: Option<u32>,
 }
 
@@ -195,15 +195,16 @@ impl Value for Moment {
     }
 }
 
-/// Longer values are cut off in text, as btrfs-progs does; names cannot be longer. JSON holds all of them.
+/// Largest length of a value in text, as in btrfs-progs; names are never longer. JSON contains the
+/// whole value.
 const TEXT_BYTES_MAX: usize = 255;
 
-/// A name or other bytes of a user: printed with escapes, or as `HIDDEN`.
+/// A name or other user-controlled bytes, printed with escapes, or as `HIDDEN`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name<'a> {
-    /// The bytes.
+    /// Bytes of the name.
     pub(crate) bytes: &'a [u8],
-    /// Whether they are not to be shown.
+    /// True if the text hides them.
     pub(crate) hide: bool,
 }
 
@@ -232,13 +233,13 @@ impl Value for Name<'_> {
     }
 }
 
-/// Bytes that are printed as they are, but on a terminal.
+/// Bytes that are printed unchanged, except on a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verbatim<'a>(pub(crate) &'a [u8]);
 
 impl Value for Verbatim<'_> {
     fn text(&self, out: &mut Text) {
-        // As C prints strings: a zero byte ends them.
+        // A zero byte ends the string, as in C.
         out.push_foreign(self.0.split(|byte| *byte == 0).next().unwrap_or_default());
     }
 
@@ -251,8 +252,8 @@ impl Value for Verbatim<'_> {
     }
 }
 
-/// Appends bytes with what is not printable ASCII as C escapes; spaces and backslashes get a
-/// backslash.
+/// Appends bytes with C escapes for everything that is not printable ASCII. Spaces and backslashes
+/// get a backslash.
 fn escape(out: &mut Text, bytes: &[u8]) {
     for byte in bytes {
         match byte {

@@ -1,28 +1,29 @@
-//! How the blocks of a tree lie in the address space.
+//! Layout of a tree's blocks in the address space.
 //!
-//! A walk in order of the keys reads, after a node, its children one after the other. Where a child does not
-//! begin at the end of what was read before it (the node itself, for the first child), that is a seek; runs
-//! between two seeks are clusters. Each node is looked at by itself: a run does not go on across nodes, and the
-//! last run of a node is not counted. That is how btrfs-progs counts, and its figures are reproduced.
+//! A walk in key order reads a node, then its children one after another. A child that does not
+//! begin at the end of the previously read block (the node itself, for the first child) causes a
+//! seek. Runs between two seeks are clusters. Each node counts separately: a run does not continue
+//! across nodes, and the last run of a node does not count. btrfs-progs counts in this way, and
+//! this module reproduces its figures.
 
 use buttress_exact::Exact as _;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Counters over the nodes that were added.
+/// Counters over the added nodes.
 #[derive(Debug)]
 pub(super) struct Layout {
     node_bytes: u64,
-    /// Blocks by level.
+    /// Number of blocks by level.
     blocks: Vec<u64>,
     lowest: u64,
     highest: u64,
-    /// Children that lie behind what was read before them.
+    /// Number of children after the previously read block.
     pub(super) forward_seeks: u64,
-    /// Children that lie before it.
+    /// Number of children before the previously read block.
     pub(super) backward_seeks: u64,
     seek_bytes: u64,
-    /// How far the seeks went.
+    /// Distances of the seeks.
     pub(super) distances: Histogram,
     cluster_count: u64,
     cluster_bytes: u64,
@@ -30,7 +31,7 @@ pub(super) struct Layout {
     cluster_max_bytes: u64,
 }
 
-/// Runs of blocks without a seek.
+/// Statistics of runs of blocks without a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clusters {
     pub(super) count: u64,
@@ -40,7 +41,7 @@ pub(super) struct Clusters {
 }
 
 impl Layout {
-    /// A tree of which only the root is known so far.
+    /// Creates the counters of a tree with only its root.
     pub(super) fn new(root: u64, node_bytes: u32, root_level: u8) -> Self {
         let mut blocks = vec![0; usize::from(root_level).saturating_add(1)];
         if let Some(count) = blocks.last_mut() {
@@ -92,7 +93,7 @@ impl Layout {
         }
     }
 
-    /// The way is from the end of the block before to the start of the child.
+    /// The distance is from the end of the previous block to the start of the child.
     fn add_seek(&mut self, before: u64, child: u64) {
         if before < child {
             self.forward_seeks = self.forward_seeks.saturating_add(1);
@@ -111,38 +112,38 @@ impl Layout {
         self.cluster_max_bytes = self.cluster_max_bytes.max(bytes);
     }
 
-    /// Nodes and leaves together.
+    /// Returns the number of nodes and leaves.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.iter().copied().fold(0, u64::saturating_add)
     }
 
-    /// Blocks of one level.
+    /// Returns the number of blocks of one level.
     pub(super) fn blocks_on(&self, level: u8) -> u64 {
         self.blocks.get(usize::from(level)).copied().unwrap_or(0)
     }
 
-    /// Children of a node of this level on average; none for leaves.
+    /// Returns the average number of children of a node at this level; `None` for leaves.
     pub(super) fn mean_fanout(&self, level: u8) -> Option<u64> {
         self.blocks_on(level.checked_sub(1)?)
             .checked_div(self.blocks_on(level))
     }
 
-    /// Bytes of all blocks.
+    /// Returns the size of all blocks in bytes.
     pub(super) fn total_bytes(&self) -> u64 {
         self.blocks().saturating_mul(self.node_bytes)
     }
 
-    /// All seeks.
+    /// Returns the number of all seeks.
     pub(super) fn seeks(&self) -> u64 {
         self.forward_seeks.saturating_add(self.backward_seeks)
     }
 
-    /// How far a seek goes on average.
+    /// Returns the average distance of a seek.
     pub(super) fn mean_seek_bytes(&self) -> u64 {
         self.seek_bytes.checked_div(self.seeks()).unwrap_or(0)
     }
 
-    /// The clusters. Without any the tree counts as one.
+    /// Returns the clusters. A tree without any counts as one cluster.
     pub(super) fn clusters(&self) -> Clusters {
         if self.cluster_count == 0 {
             return Clusters {
@@ -160,24 +161,24 @@ impl Layout {
         }
     }
 
-    /// From the lowest block to the highest.
+    /// Returns the distance from the lowest block to the highest.
     pub(super) fn spread_bytes(&self) -> u64 {
         self.highest.saturating_sub(self.lowest)
     }
 }
 
-/// How often each distance occurred.
+/// Number of occurrences of each distance.
 #[derive(Debug, Default)]
 pub(super) struct Histogram {
     counts: BTreeMap<u64, u64>,
     total: u64,
 }
 
-/// Below this many seeks there is nothing to see.
+/// Smallest number of seeks for which a histogram is printed.
 const HISTOGRAM_SEEKS_MIN: u64 = 20;
-/// One mark is this part of all seeks.
+/// Number of marks that stand for all seeks.
 const MARKS: u64 = 20;
-/// Distances with at most this many marks are gathered with their neighbours.
+/// Largest number of marks of a rare distance, which is grouped with adjacent ones.
 const FEW_MARKS: u64 = 2;
 
 impl Histogram {
@@ -187,7 +188,7 @@ impl Histogram {
         self.total = self.total.saturating_add(1);
     }
 
-    /// Prints a bar for each distance that is frequent, and for the ranges of rare ones between them.
+    /// Prints a bar for each frequent distance, and for the ranges of rare ones between them.
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if self.total < HISTOGRAM_SEEKS_MIN {
             return Ok(());
@@ -213,8 +214,8 @@ impl Histogram {
         Ok(())
     }
 
-    /// Rare distances are gathered until their sum is no longer rare, or a frequent one comes; the distance
-    /// that ends a group that way and is rare itself is not shown. So does btrfs-progs.
+    /// Groups rare distances until their sum is no longer rare, or a frequent distance follows. A
+    /// rare distance that ends a group is not shown, as in btrfs-progs.
     fn bars(&self) -> Vec<Bar> {
         let marks = |count: u64| count.checked_div(self.total / MARKS).unwrap_or(0);
         let mut bars = Vec::new();
@@ -268,7 +269,8 @@ mod tests {
 
     #[test]
     fn runs_and_seeks_of_one_node() {
-        // Node at 100, blocks of 10: 110 follows it; 130 is 10 away; 140 follows; from its end, 50 is back by 100.
+        // Node at 100, blocks of 10: 110 follows it; 130 is 10 away; 140 follows; 50 is 100 before
+        // the end of 140.
         let mut layout = Layout::new(100, 10, 1);
         layout.add_node(1, 100, [110, 130, 140, 50].into_iter());
         assert_eq!((layout.forward_seeks, layout.backward_seeks), (1, 1));
@@ -313,7 +315,8 @@ mod tests {
         for _ in 0..20 {
             histogram.add(1000);
         }
-        // 60 seeks: a mark is 3 of them. Groups close at 9 (3 marks), and each swallows the distance after it.
+        // Of 60 seeks, a mark stands for 3. Groups close at 9 (3 marks), and each omits the
+        // distance after it.
         let bars = histogram.bars();
         assert_eq!(
             bars.first(),

@@ -9,18 +9,18 @@ use buttress::{Device, DeviceOptions, FileOffset, Follow, Location, NewInode, Su
 use super::Making;
 use crate::writing::Writing;
 
-/// The directory that is synced.
+/// Name of the directory to sync.
 const INBOX: &[u8] = b"inbox";
 
-/// How many files it gets, and how many of them are synced themselves.
+/// Number of files in the directory; the next constant is the number of files synced individually.
 const MESSAGES: usize = 100;
 const SYNCED: usize = 10;
 
-/// What lies in the directory.
+/// Content of the directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     names: usize,
-    /// Those with content.
+    /// Number of files with content.
     with_content: usize,
 }
 
@@ -58,8 +58,8 @@ fn fill(filesystem: &WritableFilesystem) -> Result<()> {
 }
 
 impl Making {
-    /// Syncs a directory and some of its files, loses all that is only in memory, and looks at what survived: with the log
-    /// replayed in memory, and then on the volume.
+    /// Syncs a directory and some of its files, loses everything that is only in memory, and
+    /// inspects the rest: with the log replayed in memory, then on the volume.
     pub(super) fn cut_power(&mut self) -> Result<String> {
         let writing = self.writing.take().context("the volume is not open")?;
         let filesystem = writer_of(writing.volume()).clone();
