@@ -273,6 +273,18 @@ impl Device {
         self.core().backend.size_bytes()
     }
 
+    /// Gives the device another size, durably: an image file grows or is cut. A block device keeps its size; the call
+    /// then reads the size again.
+    ///
+    /// # Errors
+    /// As for [`Backend::set_size`].
+    pub fn set_size(&self, size_bytes: u64) -> Result<(), IoError> {
+        buttress_locks::waits_for_device();
+        let core = self.core();
+        let result = core.backend.set_size(size_bytes);
+        result.map_err(|cause| core.error(Operation::Resize, 0, 0, &cause))
+    }
+
     /// What messages call it: its path, or the name that its backend was given.
     #[must_use]
     pub fn name(&self) -> &str {
