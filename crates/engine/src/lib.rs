@@ -54,6 +54,7 @@
 //! | `trimming` | devices discard space that nothing uses |
 //! | `relocation` | everything in a set of block groups moves to new places |
 //! | `replacement` | a device that takes another's place: its item, the commit that ends it |
+//! | `membership` | devices join, leave, and change their size |
 //! | `returning` | a device that missed commits: its own state is kept until it has the volume's |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
 //! | `views`, `quiesce` | states that never change; a view together with the delayed references |
@@ -116,6 +117,7 @@ pub mod log_blocks;
 pub mod log_state;
 pub mod look;
 pub mod look_ups;
+pub mod membership;
 mod memory;
 mod need;
 pub mod opening;
@@ -152,6 +154,7 @@ mod worst_case;
 pub use data_options::DataOptions;
 pub use engine::Engine;
 pub use environment::{Environment, SystemEnvironment};
+pub use membership::{ChunkInTheWay, Emptying, JoinOptions, LEAST_DEVICE_BYTES};
 pub use opening::WriteOptions;
 pub use replacement::{replacement_item, wipe_superblocks};
 pub use returning::Return;

@@ -149,6 +149,7 @@ impl Engine {
                 ahead: Arc::clone(&running.core.ahead),
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
+                membership: Mutex::new(()),
                 superblocks: Mutex::new(()),
                 relocating: Mutex::new(()),
                 trimming: Mutex::new(()),

@@ -166,12 +166,12 @@ impl DeviceSlot {
         self.stale
     }
 
-    /// Returns the state of a device that missed commits and can be brought up to date.
+    /// Returns the state of a device that missed commits and can be brought up to date: the volume lists it.
     #[must_use]
     pub fn behind(&self) -> Option<Stale> {
         let can_be_written = self.device().is_some_and(Device::is_writable);
         self.stale()
-            .filter(|_| can_be_written && self.failure().is_none())
+            .filter(|_| can_be_written && self.failure().is_none() && self.item().is_some())
     }
 
     /// The write or flush that failed and for which the device was left out: since then it is neither read nor written.
@@ -257,7 +257,7 @@ impl DeviceSlot {
     }
 }
 
-/// The slots of a volume. They are only ever added, or exchanged.
+/// The slots of a volume. They are added, exchanged, and removed when no chunk names them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<Arc<DeviceSlot>>,
@@ -304,6 +304,19 @@ impl DeviceTable {
             *place = Arc::clone(new);
             self.by_uuid.insert(new.uuid, Arc::clone(new));
         }
+    }
+
+    /// Adds the slot of a new device.
+    pub(crate) fn add(&mut self, slot: &Arc<DeviceSlot>, item: DeviceItem) {
+        *slot.item.write() = Some(item);
+        self.slots.push(Arc::clone(slot));
+        self.by_uuid.insert(slot.uuid, Arc::clone(slot));
+    }
+
+    /// Removes the slot of a device that left. Readers keep the slots that they hold.
+    pub(crate) fn remove(&mut self, device: Uuid) {
+        self.slots.retain(|slot| slot.uuid != device);
+        self.by_uuid.remove(&device);
     }
 
     /// Notes the device item of the chunk tree. A second item of one device must be the same.

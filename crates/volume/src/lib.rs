@@ -12,6 +12,7 @@
 //! | [`superblocks`] | one device's superblocks: the primary, its copies, those of zoned devices |
 //! | [`devices`] | one slot per device, given, missing or left out, and how often it failed |
 //! | [`replacement`] | a device that takes another's place: written beside it, then exchanged for it |
+//! | [`membership`] | devices that join a volume, and devices that leave it |
 //! | [`returning`] | a device that missed commits: written again, and its superblock last |
 //! | [`chunk_map`] | logical address → chunk |
 //! | [`layout`] | chunk offset ↔ stripe and offset, for every profile |
@@ -46,6 +47,7 @@ mod fetch;
 pub mod geometry;
 mod in_doubt;
 pub mod layout;
+pub mod membership;
 mod mirror;
 pub mod notice;
 pub mod open;
@@ -66,6 +68,7 @@ pub use devices::{DeviceErrors, DeviceSlot};
 pub use error::{Attempt, Corruption, DevicesError, Error, MissingDevice, Stale, Unreadable};
 pub use faults::{Fault, FaultCounts, FaultLog, FaultReason, Rejection};
 pub use geometry::StripeGeometry;
+pub use membership::MembershipRefusal;
 pub use notice::Notice;
 pub use open::{OpenOptions, Rescue};
 pub use read::{ExtentRead, LostRange, MAXIMUM_READ_BYTES, PendingExtent, VerifySectors};

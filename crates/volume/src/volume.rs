@@ -10,7 +10,8 @@
 //!
 //! A writer adds chunks, takes them away, and replaces the superblock and device items when it commits.
 //!
-//! Invariants: slots are only added, or exchanged ([`crate::replacement`]); one that was left out stays left out; a reader works with the map and the
+//! Invariants: slots are added, exchanged ([`crate::replacement`]), and removed when no chunk names them
+//! ([`crate::membership`]); one that was left out stays left out; a reader works with the map and the
 //! superblock as they were when it started; no lock is held over I/O, but for those of what is being
 //! written: rows, and where writes go.
 
@@ -33,7 +34,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 lock_class!(SuperblockLock, "superblock", Rank::LEAF);
-lock_class!(DevicesLock, "devices", Rank::new(80));
+lock_class!(pub(crate) DevicesLock, "devices", Rank::new(80));
 lock_class!(ChunksLock, "chunks", Rank::LEAF);
 lock_class!(NoticesLock, "notices", Rank::LEAF);
 lock_class!(pub(crate) WritesLock, "writes", Rank::new(58).over_device());
@@ -440,6 +441,10 @@ impl Volume {
         *self.chunks.write() = Arc::new(map);
         table.exchange(old, new);
         Ok(())
+    }
+
+    pub(crate) const fn device_table(&self) -> &RwLock<DeviceTable, DevicesLock> {
+        &self.devices
     }
 
     /// Puts a chunk in the place of the one with the same start, with the same slots.

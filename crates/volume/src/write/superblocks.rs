@@ -4,7 +4,8 @@
 //! flushed all blocks; then all primaries are written; a flush; their copies; a flush; only then it returns. A crash in
 //! between leaves each device with one valid superblock at least, the old or the new one: the first flush ends before any
 //! copy is touched. Where the superblock in use names a log, which its copies do not, the order is the other one: copies,
-//! flush, primaries, flush. A device that fails on the way is left out of the rest, if the volume can do without it: what counts is
+//! flush, primaries, flush. A device without device extents is a step behind in either order ([`crate::membership`]). A
+//! device that fails on the way is left out of the rest, if the volume can do without it: what counts is
 //! that each step ended on all devices that stay.
 //!
 //! Source: on-disk format documentation, section "Superblock", for the places of the copies: those that end within the
@@ -21,6 +22,7 @@ use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
+use uuid::Uuid;
 
 impl Volume {
     /// Returns once everything written before is durable on all devices that are written to.
@@ -52,21 +54,26 @@ impl Volume {
     /// when the volume is opened again.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         let _writes = self.writes().read();
-        self.write_all_superblocks(superblock, items, None)
+        self.write_all_superblocks(superblock, items, None, &[])
     }
 
-    /// The same, with the target of `replaces` as the device that it replaces. Whoever calls holds the lock `writes`.
+    /// The same, with the target of `replaces` as the device that it replaces, and without the devices that are `leaving`.
+    /// Whoever calls holds the lock `writes`.
     pub(crate) fn write_all_superblocks(
         &self,
         superblock: &Superblock,
         items: &[DeviceItem],
         replaces: Option<&Replacement>,
+        leaving: &[Uuid],
     ) -> Result<(), Error> {
         self.require_writing()?;
         self.require_all_chunks()?;
         let needed = replaces.map(Replacement::target);
-        let mut targets = Vec::new();
+        let (mut targets, mut idle) = (Vec::new(), Vec::new());
         for slot in self.slots_to_write()? {
+            if leaving.contains(&slot.uuid()) {
+                continue;
+            }
             if replaces.is_some_and(|replaces| Arc::ptr_eq(replaces.source(), &slot)) {
                 continue;
             }
@@ -77,12 +84,24 @@ impl Volume {
             let mut primary =
                 requests_for(&slot, superblock, &item, usize::MAX).map_err(WriteRefusal::Superblock)?;
             let copies = primary.split_off(primary.len().min(1));
-            targets.push(Target {
+            let target = Target {
                 slot,
                 first: primary,
                 then: copies,
-            });
+                last: Vec::new(),
+            };
+            let is_idle =
+                item.bytes_used == ByteCount::ZERO && !buttress_faults::on("volume-idle-device-first");
+            match is_idle && needed.is_none_or(|needed| !Arc::ptr_eq(needed, &target.slot)) {
+                true => idle.push(target),
+                false => targets.push(target),
+            }
         }
+        if !targets.is_empty() {
+            // A device without device extents is a step behind: no cut-off commit has its superblock on it alone.
+            idle.iter_mut().for_each(Target::step_back);
+        }
+        targets.append(&mut idle);
         if buttress_faults::on("volume-superblock-copies-unwritten") {
             targets.iter_mut().for_each(|target| target.then.clear());
         }
@@ -90,9 +109,7 @@ impl Volume {
         let has_log =
             self.superblock().log_root != Logical::MIN && !buttress_faults::on("volume-primaries-over-log");
         if has_log {
-            for target in &mut targets {
-                core::mem::swap(&mut target.first, &mut target.then);
-            }
+            targets.iter_mut().for_each(Target::put_copies_first);
         }
         self.step(&mut targets, needed, |targets| {
             write_to(targets, |target| &target.first)
@@ -104,6 +121,12 @@ impl Volume {
             write_to(targets, |target| &target.then)
         })?;
         if !buttress_faults::on("volume-superblock-copies-unflushed") {
+            self.step(&mut targets, needed, flush_targets)?;
+        }
+        if targets.iter().any(|target| !target.last.is_empty()) {
+            self.step(&mut targets, needed, |targets| {
+                write_to(targets, |target| &target.last)
+            })?;
             self.step(&mut targets, needed, flush_targets)?;
         }
         self.set_superblock(superblock.clone());
@@ -166,6 +189,7 @@ impl Volume {
                 slot,
                 first: primary,
                 then: Vec::new(),
+                last: Vec::new(),
             });
         }
         self.step(&mut targets, None, |targets| {
@@ -224,6 +248,7 @@ impl Volume {
             slot: Arc::clone(slot),
             first: copies,
             then: primary,
+            last: Vec::new(),
         }];
         let end = |failures: Failures| -> Result<(), Error> {
             if failures.is_empty() {
@@ -239,12 +264,37 @@ impl Volume {
         end(flush_targets(&targets))
     }
 
-    /// The devices that are written to: all that are there, belong to the volume itself, did not miss commits and were not
-    /// left out.
+    /// Writes superblocks to a device that joins: copies, flush, primary, flush.
+    pub(crate) fn write_superblocks_of_joining(
+        &self,
+        slot: &Arc<DeviceSlot>,
+        superblock: &Superblock,
+        without_log: &Superblock,
+        item: &DeviceItem,
+    ) -> Result<(), Error> {
+        self.require_writing()?;
+        let primary = requests_for(slot, superblock, item, 1).map_err(WriteRefusal::Superblock)?;
+        let mut copies =
+            requests_for(slot, without_log, item, usize::MAX).map_err(WriteRefusal::Superblock)?;
+        let copies = copies.split_off(copies.len().min(1));
+        let Some(device) = slot.device() else {
+            return Ok(());
+        };
+        for requests in [copies, primary] {
+            for pending in device.start_writes(&requests) {
+                pending.wait()?;
+            }
+            device.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The devices that are written to: all that are there, belong to the volume itself, are listed by it, did not miss
+    /// commits and were not left out.
     fn slots_to_write(&self) -> Result<Vec<Arc<DeviceSlot>>, Error> {
         let fsid = self.superblock().fsid;
         let mut slots = self.devices();
-        slots.retain(|slot| is_target(slot) && slot.fsid() == fsid);
+        slots.retain(|slot| is_target(slot) && slot.fsid() == fsid && self.is_member(slot));
         if let Some(replacement) = self.replacement()
             && replacement.returning().is_none()
         {
@@ -260,13 +310,31 @@ impl Volume {
     }
 }
 
-/// What superblocks are written to, in two steps.
+/// What superblocks are written to, in two steps; in three if a device is a step behind.
 struct Target {
     slot: Arc<DeviceSlot>,
     /// First, with a flush after them: the primary, unless a log is pending.
     first: Vec<WriteRequest>,
     /// Then.
     then: Vec<WriteRequest>,
+    /// Last.
+    last: Vec<WriteRequest>,
+}
+
+impl Target {
+    /// Moves the writes of both steps to the next step.
+    fn step_back(&mut self) {
+        self.last = core::mem::take(&mut self.then);
+        self.then = core::mem::take(&mut self.first);
+    }
+
+    /// Exchanges the steps of the primary and of its copies.
+    fn put_copies_first(&mut self) {
+        match self.first.is_empty() {
+            true => core::mem::swap(&mut self.then, &mut self.last),
+            false => core::mem::swap(&mut self.first, &mut self.then),
+        }
+    }
 }
 
 /// Whether a device gets superblocks and is flushed.
