@@ -1,5 +1,6 @@
 //! A volume that is open for writing: what changes all of it.
 
+pub(crate) mod devices;
 mod inodes;
 
 use super::{Access, Volume};
