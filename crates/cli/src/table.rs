@@ -184,13 +184,13 @@ pub const ROWS: &[Row] = &[
     ),
     group(
         "filesystem",
-        "Show devices and where the space went, set the label",
+        "Show devices and where the space went, set the label and sizes",
         commands::filesystem::ROWS,
     )
     .or("fi"),
     group(
         "device",
-        "Show how often the devices of a volume failed",
+        "Add and remove devices, show how often they failed",
         commands::device::ROWS,
     ),
     group(

@@ -1,7 +1,7 @@
 //! A sound command line for each command, and how the command answers.
 //!
 //! Words are templates: `{image}` is a volume, `{stream}` a send stream, `{host}` a folder of the host, `{out}` the folder
-//! for outputs, `{target}` an empty image.
+//! for outputs, `{target}` an empty image, `{second}` another device of the volume.
 
 use std::fmt;
 
@@ -454,6 +454,20 @@ fn about_volumes() -> Vec<Case> {
             ..write("filesystem sync", "{image}", "")
         },
         write("filesystem trim", "{image}", ""),
+        Case {
+            is_job: true,
+            ..write("filesystem resize", "+64M {image}", "")
+        },
+        write("device add", "{target} {image}", ""),
+        Case {
+            is_job: true,
+            ..write("device remove", "2 --device {second} {image}", "")
+        },
+        Case {
+            is_job: true,
+            json: Json::Named("device-remove"),
+            ..write("device delete", "2 --device {second} {image}", "")
+        },
         look("device stats", "{image}", ""),
         Case {
             form: "-z",
