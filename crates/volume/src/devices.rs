@@ -61,6 +61,8 @@ pub struct DeviceSlot {
     stale: Option<Stale>,
     /// Set when the device's superblock is of the commit before the newest, which seems cut off: it may have missed that one.
     in_doubt: Option<Stale>,
+    /// Whether the device's own superblock says that no chunk uses it.
+    is_idle: bool,
     item: RwLock<Option<DeviceItem>, ItemLock>,
     /// Shared with the slot that takes this one's place.
     errors: Arc<ErrorCounters>,
@@ -79,6 +81,7 @@ impl DeviceSlot {
             device: Some(device),
             stale,
             in_doubt: None,
+            is_idle: false,
             item: RwLock::default(),
             errors: Arc::default(),
             failure: OnceLock::new(),
@@ -98,6 +101,25 @@ impl DeviceSlot {
     /// Returns this slot with the newest commit in doubt.
     pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
         Self { in_doubt, ..self }
+    }
+
+    /// Returns this slot with what the device's own superblock says of its use.
+    pub(crate) fn with_idleness(self, is_idle: bool) -> Self {
+        Self { is_idle, ..self }
+    }
+
+    /// Whether the device's own superblock says that no chunk uses it.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// A slot in the place of this one whose device missed no commit after all.
+    pub(crate) fn as_current(&self) -> Option<Self> {
+        Some(Self {
+            item: RwLock::new(self.item()),
+            errors: Arc::clone(&self.errors),
+            ..Self::given(self.id, self.uuid, self.fsid, self.device()?.clone(), None)
+        })
     }
 
     /// A slot in the place of this one whose device is in doubt: the device missed the newest commit.
@@ -124,6 +146,7 @@ impl DeviceSlot {
             device: None,
             stale: None,
             in_doubt: None,
+            is_idle: false,
             item: RwLock::default(),
             errors: Arc::default(),
             failure: OnceLock::new(),

@@ -12,6 +12,8 @@
 //! A device that leaves gets no superblock of the commit without it ([`Volume::write_superblocks_without`]). Its
 //! superblock then belongs to the commit before. The caller wipes it last.
 //!
+//! Opened after a crash, a device without device extents counts as current, although its superblock may be older.
+//!
 //! Left out: items in trees, and the decision which devices may go.
 
 use crate::Volume;
@@ -166,6 +168,27 @@ impl Volume {
     pub fn leave(&self, device: Uuid) {
         let _alone = self.writes().write();
         self.device_table().write().remove(device);
+    }
+
+    /// Has devices of older generations count as current on which nothing was at their own generation, and nothing is now.
+    /// Nothing that they missed is theirs. A commit that is cut off after the superblocks of other devices leaves a new
+    /// device in this state.
+    pub(crate) fn settle_idle_devices(&self) -> Result<(), Error> {
+        let map = self.chunk_map();
+        let is_used = |slot: &Arc<DeviceSlot>| {
+            let mut devices = map.chunks().iter().flat_map(|chunk| chunk.devices());
+            devices.any(|other| Arc::ptr_eq(other, slot))
+        };
+        let idle = |slot: &Arc<DeviceSlot>| slot.is_idle() && slot.stale().is_some();
+        for slot in self.devices().into_iter().filter(idle) {
+            let Some(item) = slot.item() else { continue };
+            let is_empty = item.bytes_used == ByteCount::ZERO && !is_used(&slot);
+            match slot.as_current().map(Arc::new).filter(|_| is_empty) {
+                Some(current) => self.exchange_slot(&slot, &current, |map| Ok(map.clone()))?,
+                None => self.notices_of_stale(&slot),
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether trees list a device, or a chunk names it.

@@ -9,6 +9,7 @@
 //! - one with id 0 is the target of a replacement that has not come to its end: it is kept apart, and nothing is read from
 //!   it ([`crate::replacement`]);
 //! - the newest generation leads. A device of an older generation missed commits, and its copies are used last;
+//! - a device without device extents, in its own state and the volume's, missed nothing ([`crate::membership`]);
 //! - two devices that were each written while the other was away are refused. Either their superblocks have one
 //!   generation and different roots, or their backup roots of the older generation differ.
 //!
@@ -22,7 +23,7 @@ use crate::replacement::{FoundTarget, TARGET_ID};
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
-use buttress_format::{BlockFormat, Generation};
+use buttress_format::{BlockFormat, ByteCount, Generation};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
@@ -128,7 +129,9 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         // The newest commit seems cut off between the superblocks of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
-        if let Some(generations) = stale {
+        // Whether it lacks anything is known with its item ([`Volume::settle_idle_devices`]).
+        let is_idle = own.device_item.bytes_used == ByteCount::ZERO;
+        if let Some(generations) = stale.filter(|_| !is_idle) {
             notices.push(Notice::StaleDevice {
                 device: device.name().to_owned(),
                 id,
@@ -136,7 +139,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             });
         }
         let slot = DeviceSlot::given(id, own.device_item.uuid, own.fsid, device, stale);
-        slots.push(slot.with_doubt(in_doubt));
+        slots.push(slot.with_doubt(in_doubt).with_idleness(is_idle));
     }
     let target = target_among(targets, &lead, &superblock, &mut notices)?;
     Ok(Opened {

@@ -10,8 +10,7 @@
 //!
 //! A writer adds chunks, takes them away, and replaces the superblock and device items when it commits.
 //!
-//! Invariants: slots are added, exchanged ([`crate::replacement`]), and removed when no chunk names them
-//! ([`crate::membership`]); one that was left out stays left out; a reader works with the map and the
+//! Invariants: slots are added, exchanged ([`crate::replacement`]), removed when unused ([`crate::membership`]); one that was left out stays left out; a reader works with the map and the
 //! superblock as they were when it started; no lock is held over I/O, but for those of what is being
 //! written: rows, and where writes go.
 
@@ -281,6 +280,7 @@ impl Volume {
         }
         map.chunks().iter().for_each(|chunk| self.check_chunk(chunk));
         self.refuse_diverged(&slots)?;
+        self.settle_idle_devices()?;
         self.settle_doubts()
     }
 

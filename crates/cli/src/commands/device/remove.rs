@@ -35,6 +35,7 @@ pub(super) struct Remove {
 
 impl Subcommand for Remove {
     const NAME: &'static str = "remove";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[
         example(
             "buttress device remove second.img --device second.img first.img",
@@ -65,6 +66,7 @@ pub(super) struct Delete {
 
 impl Subcommand for Delete {
     const NAME: &'static str = "delete";
+    const ON_MOUNTS: bool = true;
     const EXAMPLES: &'static [Example] = &[example(
         "buttress device delete 2 --device second.img first.img",
         "Takes device 2 out of the volume",
