@@ -36,7 +36,7 @@ const SPARSE_JOBS: u64 = 4;
 
 /// Returns the maximum inline content: Linux's default, and less than a sector. More would save
 /// reads of contents, but would cost as much for readers of names and inodes only
-/// (docs/performance.md, "Building images").
+/// (docs/internals/performance.md, "Building images").
 pub(crate) fn inline_bytes_max(sector_bytes: u32) -> u64 {
     u64::from(sector_bytes.saturating_sub(1)).min(2048)
 }

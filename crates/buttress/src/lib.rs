@@ -164,9 +164,9 @@ pub use subvolume::directory::{DirectoryEntry, Found, ReadDir, Walk};
 pub use subvolume::send::Send;
 #[cfg(feature = "write")]
 pub use subvolume::{SnapshotMode, Times, WritableSubvolume};
-#[cfg(feature = "write")]
-pub use volume::WritableVolume;
 pub use volume::{DeviceInfo, Volume, VolumeInfo};
+#[cfg(feature = "write")]
+pub use volume::{NewDevice, WritableVolume};
 
 pub use buttress_accounts::{
     DataReference, DataRuns, DeviceSpace, Fiemap, FiemapExtent, FiemapFlags, GroupSpace, Space,

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub(crate) use access::Access;
 pub use devices::{DeviceInfo, VolumeInfo};
 #[cfg(feature = "write")]
-pub use writable::WritableVolume;
+pub use writable::{WritableVolume, devices::NewDevice};
 
 /// An open btrfs volume, for reading. A cheap handle: clones share one volume, and any thread may
 /// make any call.

@@ -50,6 +50,9 @@ pub(crate) fn read_chunk_tree(check: &Check<'_>) -> Result<ChunkItems> {
 pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
     let superblock = check.superblock();
     for slot in check.volume().devices() {
+        if is_unlisted(&slot, items) {
+            continue;
+        }
         // A device that failed while the volume was open is no longer read.
         match slot.device().filter(|_| slot.failure().is_none()) {
             Some(_) => check_device(check, &slot, items),
@@ -75,6 +78,13 @@ pub(crate) fn check(check: &Check<'_>, items: &ChunkItems) {
         });
     }
     check_system_chunks(check, items);
+}
+
+/// Whether the volume does not list a device: one that is about to join it, or has left it. The notice at opening tells so.
+fn is_unlisted(slot: &DeviceSlot, items: &ChunkItems) -> bool {
+    let is_listed = items.devices.values().any(|item| item.uuid == slot.uuid());
+    // An unreadable chunk tree lists nothing.
+    slot.item().is_none() && !is_listed && !items.devices.is_empty()
 }
 
 fn check_device(check: &Check<'_>, slot: &DeviceSlot, items: &ChunkItems) {

@@ -189,13 +189,13 @@ pub const ROWS: &[Row] = &[
     ),
     group(
         "filesystem",
-        "Show devices and space usage, set the label",
+        "Show devices and where the space went, set the label and sizes",
         commands::filesystem::ROWS,
     )
     .or("fi"),
     group(
         "device",
-        "Show error counters and space of devices, bring devices up to date",
+        "Add and remove devices, show how often they failed",
         commands::device::ROWS,
     ),
     group(

@@ -21,8 +21,21 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the name for messages: a path, or a given name.
     fn name(&self) -> &str;
 
-    /// Returns the size in bytes, which is fixed while the backend is open.
+    /// Returns the size in bytes. Only [`set_size`](Self::set_size) changes it.
     fn size_bytes(&self) -> u64;
+
+    /// Gives the backend another size, durably. New bytes are zero; a smaller size cuts bytes off. A block device keeps
+    /// its size; the call then reads the size again.
+    ///
+    /// # Errors
+    /// The backend has a fixed size ([`io::ErrorKind::Unsupported`]), or is read-only; a block device is smaller.
+    fn set_size(&self, size_bytes: u64) -> io::Result<()> {
+        let _ = size_bytes;
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "its size is fixed; only image files grow and shrink",
+        ))
+    }
 
     /// Returns the smallest unit that the medium reads and writes, in bytes. Unaligned requests are
     /// allowed, but cost more.

@@ -78,7 +78,7 @@ impl Default for OpenOptions {
 }
 
 /// The default number of requests in service at once. On the SSD of the measurements, 16 KiB random
-/// reads gain little beyond it (docs/performance.md, "Device").
+/// reads gain little beyond it (docs/internals/performance.md, "Device").
 pub const DEFAULT_DEPTH: u32 = 16;
 
 /// The default maximum size in bytes of a merged request.
@@ -283,6 +283,18 @@ impl Device {
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.core().backend.size_bytes()
+    }
+
+    /// Gives the device another size, durably: an image file grows or is cut. A block device keeps its size; the call
+    /// then reads the size again.
+    ///
+    /// # Errors
+    /// As for [`Backend::set_size`].
+    pub fn set_size(&self, size_bytes: u64) -> Result<(), IoError> {
+        buttress_locks::waits_for_device();
+        let core = self.core();
+        let result = core.backend.set_size(size_bytes);
+        result.map_err(|cause| core.error(Operation::Resize, 0, 0, &cause))
     }
 
     /// Returns the name for messages: the path, or the name of the backend.

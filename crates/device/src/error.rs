@@ -30,6 +30,8 @@ pub enum Operation {
     Share,
     /// Reserving the space that a range will need.
     Reserve,
+    /// Giving it another size.
+    Resize,
 }
 
 impl fmt::Display for Operation {
@@ -44,6 +46,7 @@ impl fmt::Display for Operation {
             Self::Zero => "zero",
             Self::Share => "share blocks with",
             Self::Reserve => "reserve space for",
+            Self::Resize => "resize",
         })
     }
 }

@@ -24,6 +24,7 @@ pub(crate) use opening::open;
 pub(crate) use system::punch_hole;
 
 use buttress_exact::{Exact as _, at_most};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -51,7 +52,7 @@ struct FileBackend {
     writable: bool,
     direct: bool,
     rotational: bool,
-    size_bytes: u64,
+    size_bytes: AtomicU64,
     sector_bytes: u32,
     widening: Mutex<(), WideningLock>,
     /// The path of large writes, if it differs from that of small writes.
@@ -101,10 +102,14 @@ impl FileBackend {
             is_block_device,
             writable: options.write,
             direct: options.direct,
-            size_bytes,
+            size_bytes: AtomicU64::new(size_bytes),
             sector_bytes,
             widening: Mutex::new(()),
         })
+    }
+
+    fn size(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
     }
 
     /// Writes data that is large enough directly, bypassing the page cache. Returns false if it is
@@ -127,7 +132,7 @@ impl FileBackend {
         if !self.writable {
             return Err(read_only());
         }
-        check_range(self.size_bytes, offset, length)
+        check_range(self.size(), offset, length)
     }
 
     /// Returns the failure of a write. It is ENOSPC if a loop device reported EIO because its file system is full.
@@ -154,12 +159,11 @@ impl FileBackend {
         if !self.direct || self.is_aligned(offset_bytes, addresses) {
             return system::write_all_vectored(self.file.as_fd(), offset_bytes, parts);
         }
-        let mut joined =
-            Buffer::uncleared(usize::try_from(length).map_err(|_| out_of_range(self.size_bytes))?);
+        let mut joined = Buffer::uncleared(usize::try_from(length).map_err(|_| out_of_range(self.size()))?);
         let mut rest = &mut joined[..];
         for part in parts {
             let Some((place, left)) = rest.split_at_mut_checked(part.len()) else {
-                return Err(out_of_range(self.size_bytes));
+                return Err(out_of_range(self.size()));
             };
             place.copy_from_slice(part);
             rest = left;
@@ -188,7 +192,7 @@ impl FileBackend {
         let mut done = 0_u64;
         while done < length {
             let count = at_most(length.exact_sub(done), zeros.len());
-            let part = zeros.get(..count).ok_or_else(|| out_of_range(self.size_bytes))?;
+            let part = zeros.get(..count).ok_or_else(|| out_of_range(self.size()))?;
             self.write_at(offset.exact_add(done), part)?;
             done = done.exact_add(byte_length(count));
         }
@@ -218,7 +222,24 @@ impl Backend for FileBackend {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size()
+    }
+
+    /// A block device keeps its size: this call reads it again.
+    fn set_size(&self, size_bytes: u64) -> io::Result<()> {
+        if !self.writable {
+            return Err(read_only());
+        }
+        if self.is_block_device {
+            let found = system::block_device_bytes(&self.file)?;
+            self.size_bytes.store(found, Ordering::Release);
+            return check_range(found, 0, size_bytes);
+        }
+        let too_large = |_| io::Error::from_raw_os_error(libc::EFBIG);
+        i64::try_from(size_bytes).map_err(too_large)?;
+        self.file.set_len(size_bytes)?;
+        self.size_bytes.store(size_bytes, Ordering::Release);
+        self.file.sync_all()
     }
 
     fn sector_bytes(&self) -> u32 {
@@ -240,13 +261,13 @@ impl Backend for FileBackend {
                 .map(|b| (byte_length(b.as_ptr().addr()), byte_length(b.len())));
             if !self.is_aligned(offset_bytes, parts) {
                 let end = offset_bytes.exact_add(total_length(buffers));
-                check_range(self.size_bytes, offset_bytes, end.exact_sub(offset_bytes))?;
+                check_range(self.size(), offset_bytes, end.exact_sub(offset_bytes))?;
                 let (wide, mut position) = self.read_widened(offset_bytes, end)?;
                 for buffer in buffers {
                     let next = position.exact_add(buffer.len());
                     let part = wide
                         .get(position..next)
-                        .ok_or_else(|| out_of_range(self.size_bytes))?;
+                        .ok_or_else(|| out_of_range(self.size()))?;
                     buffer.copy_from_slice(part);
                     position = next;
                 }
@@ -258,7 +279,7 @@ impl Backend for FileBackend {
             _ => system::read_all_vectored(self.file.as_fd(), offset_bytes, buffers),
         }
         .map_err(|cause| match cause.kind() {
-            io::ErrorKind::UnexpectedEof => out_of_range(self.size_bytes),
+            io::ErrorKind::UnexpectedEof => out_of_range(self.size()),
             _ => cause,
         })
     }
@@ -333,7 +354,7 @@ impl Backend for FileBackend {
         offset_bytes: u64,
         length_bytes: u64,
     ) -> io::Result<()> {
-        check_range(self.size_bytes, offset_bytes, length_bytes)?;
+        check_range(self.size(), offset_bytes, length_bytes)?;
         system::share(
             source,
             source_offset_bytes,

@@ -1,5 +1,6 @@
 //! A device in memory: for tests, for small images, and as the bytes under a simulated disk.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ const DISCARDED: u8 = 0xd5;
 /// and most tests would spend most of their time writing a pattern that is never read.
 pub struct MemoryBackend {
     name: String,
-    size_bytes: u64,
+    size_bytes: AtomicU64,
     bytes: RwLock<Pages, BytesLock>,
 }
 
@@ -39,6 +40,21 @@ impl Pages {
     fn new(bytes: Vec<u8>) -> Self {
         let fills = vec![None; bytes.len().div_ceil(PAGE_BYTES)];
         Self { bytes, fills }
+    }
+
+    /// Cuts the bytes, or adds zeros.
+    fn resize(&mut self, length: usize) -> Option<()> {
+        // A fill stands for the whole of a page, whose part changes here.
+        let last = length.min(self.bytes.len());
+        let start = page_range(last / PAGE_BYTES).start;
+        if let Some(Some(byte)) = self.fills.get(last / PAGE_BYTES).copied() {
+            let end = page_range(last / PAGE_BYTES).end.min(self.bytes.len());
+            self.bytes.get_mut(start..end)?.fill(byte);
+            *self.fills.get_mut(last / PAGE_BYTES)? = None;
+        }
+        self.bytes.resize(length, 0);
+        self.fills.resize(length.div_ceil(PAGE_BYTES), None);
+        Some(())
     }
 
     /// Calls `each` with the number, the position in `bytes` and the length of each page's part of
@@ -121,7 +137,7 @@ impl MemoryBackend {
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
         Self {
             name: name.into(),
-            size_bytes: byte_length(bytes.len()),
+            size_bytes: AtomicU64::new(byte_length(bytes.len())),
             bytes: RwLock::new(Pages::new(bytes)),
         }
     }
@@ -139,12 +155,12 @@ impl MemoryBackend {
     fn fill(&self, offset: u64, length: u64, byte: u8) -> io::Result<()> {
         let length = self.length_of(offset, length)?;
         let filled = self.bytes.write().fill(offset, length, byte);
-        filled.ok_or_else(|| out_of_range(self.size_bytes))
+        filled.ok_or_else(|| out_of_range(self.size_bytes()))
     }
 
     fn length_of(&self, offset: u64, length: u64) -> io::Result<usize> {
-        check_range(self.size_bytes, offset, length)?;
-        usize::try_from(length).map_err(|_| out_of_range(self.size_bytes))
+        check_range(self.size_bytes(), offset, length)?;
+        usize::try_from(length).map_err(|_| out_of_range(self.size_bytes()))
     }
 }
 
@@ -152,7 +168,7 @@ impl std::fmt::Debug for MemoryBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MemoryBackend")
             .field("name", &self.name)
-            .field("size_bytes", &self.size_bytes)
+            .field("size_bytes", &self.size_bytes())
             .finish_non_exhaustive()
     }
 }
@@ -168,7 +184,17 @@ impl Backend for MemoryBackend {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    fn set_size(&self, size_bytes: u64) -> io::Result<()> {
+        let length = usize::try_from(size_bytes).map_err(|_| out_of_range(self.size_bytes()))?;
+        let mut pages = self.bytes.write();
+        pages
+            .resize(length)
+            .ok_or_else(|| out_of_range(self.size_bytes()))?;
+        self.size_bytes.store(size_bytes, Ordering::Release);
+        Ok(())
     }
 
     fn is_writable(&self) -> bool {
@@ -180,7 +206,7 @@ impl Backend for MemoryBackend {
         let mut offset = offset_bytes;
         for buffer in buffers {
             let read = pages.read(offset, buffer);
-            read.ok_or_else(|| out_of_range(self.size_bytes))?;
+            read.ok_or_else(|| out_of_range(self.size_bytes()))?;
             offset = offset.saturating_add(byte_length(buffer.len()));
         }
         Ok(())
@@ -192,7 +218,7 @@ impl Backend for MemoryBackend {
 
     fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
         let written = self.bytes.write().write(offset_bytes, bytes);
-        written.ok_or_else(|| out_of_range(self.size_bytes))
+        written.ok_or_else(|| out_of_range(self.size_bytes()))
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -261,6 +287,19 @@ mod tests {
             }
         }
         assert_eq!(device.snapshot(), model);
+    }
+
+    #[test]
+    fn size_change_cuts_bytes_and_adds_zeros() {
+        let device = MemoryBackend::new("device", vec![7; 3 * PAGE_BYTES]);
+        device.discard(0, 3 * PAGE_BYTES as u64).unwrap();
+        device.set_size(PAGE_BYTES as u64 + 10).unwrap();
+        assert_eq!(device.snapshot(), vec![DISCARDED; PAGE_BYTES + 10]);
+        device.set_size(2 * PAGE_BYTES as u64).unwrap();
+        let mut expected = vec![DISCARDED; PAGE_BYTES + 10];
+        expected.resize(2 * PAGE_BYTES, 0);
+        assert_eq!(device.snapshot(), expected);
+        assert_eq!(device.size_bytes(), 2 * PAGE_BYTES as u64);
     }
 
     #[test]

@@ -297,7 +297,13 @@ impl Engine {
         if prepared.replaces {
             volume.write_superblocks_and_replace(&prepared.superblock, &prepared.device_items)?;
         } else {
-            volume.write_superblocks(&prepared.superblock, &prepared.device_items)?;
+            let Prepared {
+                superblock,
+                device_items,
+                leaving,
+                ..
+            } = prepared;
+            volume.write_superblocks_without(superblock, device_items, leaving)?;
         }
         Ok(())
     }

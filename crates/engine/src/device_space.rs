@@ -5,6 +5,7 @@
 //! - `bytes_used` of a device item is always the sum of its device extents.
 
 use crate::free_ranges::FreeRanges;
+use buttress_exact::Exact as _;
 use buttress_format::{DEVICE_RESERVED_BYTES, DeviceId, DeviceItem, STRIPE_BYTES, Uuid};
 use buttress_fs::error::{Defect, Result};
 use buttress_volume::DeviceErrors;
@@ -20,15 +21,23 @@ pub(crate) struct DeviceSpaceLeft {
     /// Ranges of a returning device that new chunks must not use: its own state, and the new places
     /// of moved stripes.
     pub kept: FreeRanges,
+    /// While a part of the device is being emptied: the byte from which on no new chunk gets a place.
+    pub chunks_end: Option<u64>,
 }
 
 impl DeviceSpaceLeft {
     /// Returns the ranges that new chunks may use.
     pub(crate) fn allocatable(&self) -> Cow<'_, FreeRanges> {
-        if self.kept.total_bytes() == 0 {
+        if self.kept.total_bytes() == 0 && self.chunks_end.is_none() {
             return Cow::Borrowed(&self.free);
         }
         let mut free = self.free.clone();
+        if let Some(end) = self
+            .chunks_end
+            .filter(|_| !buttress_faults::on("chunk-on-emptied-device"))
+        {
+            free.remove(end, u64::MAX.exact_sub(end));
+        }
         for (start, length) in self.kept.iter() {
             free.remove(start, length);
         }
@@ -44,6 +53,8 @@ pub(crate) struct Devices {
     pub freed: Vec<(DeviceId, u64, u64)>,
     /// The error counts that the device statistics already record.
     pub recorded: BTreeMap<Uuid, DeviceErrors>,
+    /// Devices that the next commit leaves out.
+    pub leaving: Vec<Uuid>,
 }
 
 impl Devices {
@@ -51,6 +62,11 @@ impl Devices {
         self.rooms
             .iter()
             .fold(0, |sum, room| sum.saturating_add(room.item.total_bytes.get()))
+    }
+
+    /// The device with this id.
+    pub(crate) fn room_mut(&mut self, device: DeviceId) -> Option<&mut DeviceSpaceLeft> {
+        self.rooms.iter_mut().find(|room| room.item.device == device)
     }
 
     /// Allocates `length` bytes on a device. Returns their offset, or `None` if the device has no

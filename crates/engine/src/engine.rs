@@ -27,6 +27,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
+lock_class!(pub MembershipLock, "membership", Rank::new(3).over_device());
 lock_class!(pub EditLock, "running", Rank::new(40));
 lock_class!(pub RelocationLock, "relocating", Rank::new(4).over_device());
 lock_class!(pub CommitLock, "committing", Rank::new(20).over_device());
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) base: Filesystem,
     /// The edit lock.
     pub(crate) running: Mutex<Running, EditLock>,
+    /// Held for the length of a change of the volume's devices.
+    pub(crate) membership: Mutex<(), MembershipLock>,
     /// Held for the whole length of a commit.
     pub(crate) committing: Mutex<(), CommitLock>,
     /// Held while a superblock is chosen and written: by a commit from freezing on, and by the log

@@ -10,7 +10,7 @@ use super::slice::Slice;
 use super::trees::OpenTree;
 use buttress_format::{
     BackupRoot, BackupTree, ByteCount, ChecksumType, DeviceId, DeviceItem, Generation, Key, Logical,
-    Superblock, TreeBlock, TreeId,
+    Superblock, TreeBlock, TreeId, Uuid,
 };
 use buttress_fs::error::{Error, Result};
 use buttress_tree::{BlockPointer, EditableTree, Frozen};
@@ -34,6 +34,8 @@ pub struct Prepared {
     pub recount: Option<Recount>,
     /// Device extents of chunks that this transaction removed.
     pub freed_device_extents: Vec<(DeviceId, u64, u64)>,
+    /// Devices that leave the volume with this commit.
+    pub(crate) leaving: Vec<Uuid>,
     /// Whether the replacement's target takes the source's place in this commit.
     pub replaces: bool,
 }
@@ -166,6 +168,7 @@ impl Running {
                 .map(|group| (group.start, group.used))
                 .collect(),
             recount: Recount::of(self),
+            leaving: core::mem::take(&mut self.core.devices.leaving),
             freed_device_extents: core::mem::take(&mut self.core.devices.freed),
             replaces: self.core.replacing.is_some_and(|replacing| replacing.finishes),
         };
@@ -215,7 +218,7 @@ impl Running {
             csum_root: backup(tree(TreeId::CHECKSUM)),
             total_bytes,
             bytes_used: ByteCount::new(self.core.bytes_used),
-            num_devices: last.num_devices,
+            num_devices: self.num_devices(),
         };
         let newest = (0..4_usize)
             .max_by_key(|slot| {
@@ -243,6 +246,7 @@ impl Running {
             log_root: Logical::MIN,
             log_root_level: 0,
             total_bytes,
+            num_devices: self.num_devices(),
             bytes_used: match buttress_faults::on("ledger-superblock-bytes-stale") {
                 true => last.bytes_used,
                 false => ByteCount::new(self.core.bytes_used),
@@ -261,6 +265,11 @@ impl Running {
         };
         self.core.tuning.apply(&mut next);
         Ok(next)
+    }
+
+    /// The number of devices that the chunk tree lists.
+    fn num_devices(&self) -> u64 {
+        ByteCount::of(self.core.devices.rooms.len()).get()
     }
 
     /// Frees pinned ranges that no reader needs any more. Returns them as starts and lengths.

@@ -153,6 +153,7 @@ impl Engine {
                 ahead: Arc::clone(&running.core.ahead),
                 running: Mutex::new(running),
                 committing: Mutex::new(()),
+                membership: Mutex::new(()),
                 superblocks: Mutex::new(()),
                 relocating: Mutex::new(()),
                 trimming: Mutex::new(()),

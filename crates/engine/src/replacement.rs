@@ -257,9 +257,19 @@ impl Engine {
 /// # Errors
 /// If the device fails.
 pub fn wipe_superblocks(device: &Device, uuid: Uuid) -> core::result::Result<(), buttress_device::IoError> {
-    for at in SUPERBLOCK_OFFSETS {
+    wipe_superblocks_past(device, uuid, ByteCount::ZERO)
+}
+
+/// Takes the superblocks away that end past a byte of a device.
+pub(crate) fn wipe_superblocks_past(
+    device: &Device,
+    uuid: Uuid,
+    kept: ByteCount,
+) -> core::result::Result<(), buttress_device::IoError> {
+    // The copies first: the primary alone decides whether the device opens.
+    for at in SUPERBLOCK_OFFSETS.into_iter().rev() {
         let end = at.saturating_add(ByteCount::of(SUPERBLOCK_BYTES));
-        if end.get() > device.size_bytes() {
+        if end.get() > device.size_bytes() || end.get() <= kept.get() {
             continue;
         }
         let mut bytes = device.read(at.get(), SUPERBLOCK_BYTES)?;

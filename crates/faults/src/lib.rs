@@ -6,7 +6,7 @@
 //! variable `BUTTRESS_FAULT` names the one fault that is on in a process.
 //!
 //! The table in `xtask/src/faults/list` lists the faults, the tests that must catch each, and the
-//! harm that each would do to a user. `docs/faults.md` explains how to add one. A test of xtask
+//! harm that each would do to a user. `docs/internals/faults.md` explains how to add one. A test of xtask
 //! fails for a name that is not in the table, and for a name without a fault point.
 #![forbid(unsafe_code)]
 

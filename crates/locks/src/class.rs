@@ -108,7 +108,7 @@ impl core::fmt::Display for Rank {
 /// The properties that the locks of one class share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// The name of the class in docs/locking.md.
+    /// The name of the class in docs/internals/locking.md.
     pub name: &'static str,
     /// The file that declares the class.
     pub file: &'static str,

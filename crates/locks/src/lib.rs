@@ -2,7 +2,7 @@
 //!
 //! Every lock that the readers' and writers' layers share belongs to a *class*. [`lock_class!`]
 //! declares the class beside the lock: its name, its rank, and whether the lock may be held during
-//! device I/O. docs/locking.md lists the classes in a table, which a test of `xtask` compares.
+//! device I/O. docs/internals/locking.md lists the classes in a table, which a test of `xtask` compares.
 //! [`Mutex`] wraps `parking_lot`'s mutex, and [`RwLock`] wraps that of `std`. The class is a type
 //! parameter.
 //!

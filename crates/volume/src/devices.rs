@@ -63,6 +63,8 @@ pub struct DeviceSlot {
     /// Set if the device's superblock belongs to the commit before the newest, which seems to be
     /// cut off. The device may have missed the newest commit.
     in_doubt: Option<Stale>,
+    /// Whether the device's own superblock says that no chunk uses it.
+    is_idle: bool,
     item: RwLock<Option<DeviceItem>, ItemLock>,
     /// The error counters, shared with the slot that replaces this one.
     errors: Arc<ErrorCounters>,
@@ -81,6 +83,7 @@ impl DeviceSlot {
             device: Some(device),
             stale,
             in_doubt: None,
+            is_idle: false,
             item: RwLock::default(),
             errors: Arc::default(),
             failure: OnceLock::new(),
@@ -101,6 +104,25 @@ impl DeviceSlot {
     /// Marks the device as one that may have missed the newest commit.
     pub(crate) fn with_doubt(self, in_doubt: Option<Stale>) -> Self {
         Self { in_doubt, ..self }
+    }
+
+    /// Returns this slot with what the device's own superblock says of its use.
+    pub(crate) fn with_idleness(self, is_idle: bool) -> Self {
+        Self { is_idle, ..self }
+    }
+
+    /// Whether the device's own superblock says that no chunk uses it.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    /// A slot in the place of this one whose device missed no commit after all.
+    pub(crate) fn as_current(&self) -> Option<Self> {
+        Some(Self {
+            item: RwLock::new(self.item()),
+            errors: Arc::clone(&self.errors),
+            ..Self::given(self.id, self.uuid, self.fsid, self.device()?.clone(), None)
+        })
     }
 
     /// Makes a stale slot for a device in doubt that replaces this one: the device has missed the
@@ -128,6 +150,7 @@ impl DeviceSlot {
             device: None,
             stale: None,
             in_doubt: None,
+            is_idle: false,
             item: RwLock::default(),
             errors: Arc::default(),
             failure: OnceLock::new(),
@@ -171,12 +194,12 @@ impl DeviceSlot {
         self.stale
     }
 
-    /// Returns the state of a device that missed commits and can be brought up to date.
+    /// Returns the state of a device that missed commits and can be brought up to date: the volume lists it.
     #[must_use]
     pub fn behind(&self) -> Option<Stale> {
         let can_be_written = self.device().is_some_and(Device::is_writable);
         self.stale()
-            .filter(|_| can_be_written && self.failure().is_none())
+            .filter(|_| can_be_written && self.failure().is_none() && self.item().is_some())
     }
 
     /// Returns the failed write or flush for which the device was left out. Since then, it is
@@ -313,6 +336,19 @@ impl DeviceTable {
             *place = Arc::clone(new);
             self.by_uuid.insert(new.uuid, Arc::clone(new));
         }
+    }
+
+    /// Adds the slot of a new device.
+    pub(crate) fn add(&mut self, slot: &Arc<DeviceSlot>, item: DeviceItem) {
+        *slot.item.write() = Some(item);
+        self.slots.push(Arc::clone(slot));
+        self.by_uuid.insert(slot.uuid, Arc::clone(slot));
+    }
+
+    /// Removes the slot of a device that left. Readers keep the slots that they hold.
+    pub(crate) fn remove(&mut self, device: Uuid) {
+        self.slots.retain(|slot| slot.uuid != device);
+        self.by_uuid.remove(&device);
     }
 
     /// Records a device item of the chunk tree. A second item of one device must be equal to the

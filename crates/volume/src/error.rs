@@ -5,6 +5,7 @@
 
 use crate::faults::FaultReason;
 use crate::layout::LayoutError;
+use crate::membership::MembershipRefusal;
 use crate::superblocks::PrimaryFailure;
 use crate::write::WriteRefusal;
 use buttress_device::IoError;
@@ -35,6 +36,9 @@ pub enum Error {
     /// A write was refused.
     #[error(transparent)]
     Write(#[from] WriteRefusal),
+    /// The volume's devices stay as they are.
+    #[error(transparent)]
+    Membership(Box<MembershipRefusal>),
     /// The layer above could not find an address in the RAID stripe tree.
     #[error("logical {logical}: the RAID stripe tree cannot be read: {reason}")]
     StripeTree {
@@ -85,6 +89,7 @@ impl Error {
             Self::Unreadable(unreadable) => unreadable.kind(),
             Self::Devices(error) => error.kind(),
             Self::Write(refusal) => refusal.kind(),
+            Self::Membership(refusal) => refusal.kind(),
             Self::StripeTree { kind, .. } => *kind,
             Self::ReadLength { .. } | Self::NoSuchCopy { .. } => ErrorKind::Caller,
         }

@@ -39,7 +39,7 @@ impl Volume {
         Ok(())
     }
 
-    fn notices_of_stale(&self, slot: &DeviceSlot) {
+    pub(crate) fn notices_of_stale(&self, slot: &DeviceSlot) {
         if let Some(generations) = slot.stale() {
             self.notice(Notice::StaleDevice {
                 device: slot.name().to_string(),

@@ -24,7 +24,7 @@ use crate::replacement::{FoundTarget, TARGET_ID};
 use crate::superblocks::{self, DeviceSuperblock};
 use buttress_device::Device;
 use buttress_format::superblock::{Superblock, SuperblockFlags};
-use buttress_format::{BlockFormat, Generation};
+use buttress_format::{BlockFormat, ByteCount, Generation};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use uuid::Uuid;
@@ -131,7 +131,9 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
         // The newest commit seems to be cut off between the superblock writes of the devices.
         let is_older = own.fsid == superblock.fsid && own.generation < superblock.generation;
         let in_doubt = (is_older && !behind).then_some(generations);
-        if let Some(generations) = stale {
+        // Whether it lacks anything is known with its item ([`Volume::settle_idle_devices`]).
+        let is_idle = own.device_item.bytes_used == ByteCount::ZERO;
+        if let Some(generations) = stale.filter(|_| !is_idle) {
             notices.push(Notice::StaleDevice {
                 device: device.name().to_owned(),
                 id,
@@ -139,7 +141,7 @@ pub(crate) fn choose(devices: Vec<Device>) -> Result<Opened, Error> {
             });
         }
         let slot = DeviceSlot::given(id, own.device_item.uuid, own.fsid, device, stale);
-        slots.push(slot.with_doubt(in_doubt));
+        slots.push(slot.with_doubt(in_doubt).with_idleness(is_idle));
     }
     let target = target_among(targets, &lead, &superblock, &mut notices)?;
     Ok(Opened {

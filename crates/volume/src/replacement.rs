@@ -268,7 +268,7 @@ impl Volume {
             .replacement()
             .filter(|replacement| replacement.target.is_written() && replacement.returning.is_none());
         let replacement = replacement.ok_or(WriteRefusal::NoTarget)?;
-        self.write_all_superblocks(superblock, items, Some(&replacement))?;
+        self.write_all_superblocks(superblock, items, Some(&replacement), &[])?;
         self.exchange(&replacement)
     }
 

@@ -33,7 +33,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 lock_class!(SuperblockLock, "superblock", Rank::LEAF);
-lock_class!(DevicesLock, "devices", Rank::new(80));
+lock_class!(pub(crate) DevicesLock, "devices", Rank::new(80));
 lock_class!(ChunksLock, "chunks", Rank::LEAF);
 lock_class!(NoticesLock, "notices", Rank::LEAF);
 lock_class!(pub(crate) WritesLock, "writes", Rank::new(58).over_device());
@@ -289,6 +289,7 @@ impl Volume {
         }
         map.chunks().iter().for_each(|chunk| self.check_chunk(chunk));
         self.refuse_diverged(&slots)?;
+        self.settle_idle_devices()?;
         self.settle_doubts()
     }
 
@@ -450,6 +451,10 @@ impl Volume {
         *self.chunks.write() = Arc::new(map);
         table.exchange(old, new);
         Ok(())
+    }
+
+    pub(crate) const fn device_table(&self) -> &RwLock<DeviceTable, DevicesLock> {
+        &self.devices
     }
 
     /// Replaces the chunk with the same start. The new chunk has the same slots.

@@ -36,8 +36,9 @@ mod subvolume;
 mod transaction_tests;
 
 pub use buttress_engine::{
-    DataOptions, Engine, Environment, Return, SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted,
-    WriteOptions, look_ups, replacement_item, wipe_superblocks,
+    ChunkInTheWay, DataOptions, Emptying, Engine, Environment, JoinOptions, LEAST_DEVICE_BYTES, Return,
+    SpaceNow, SystemEnvironment, Trimmed, Tuning, Uncommitted, WriteOptions, look_ups, replacement_item,
+    wipe_superblocks,
 };
 pub use data::AllocateMode;
 pub use filesystem::WritableFilesystem;

@@ -138,6 +138,10 @@ const fn commits(name: &'static str) -> Test {
     test("buttress-proof", "commits", name)
 }
 
+const fn device_changes(name: &'static str) -> Test {
+    test("buttress-proof", "device_changes", name)
+}
+
 const fn writing(name: &'static str) -> Test {
     test("buttress-proof", "writing", name)
 }

@@ -43,6 +43,8 @@ pub struct DeviceInfo {
     pub path: Option<String>,
     /// The size in the chunk tree. `None` if the chunk tree has no item of the device.
     pub size: Option<ByteCount>,
+    /// The size of the image file or block device. `None` for a missing device.
+    pub device_size: Option<ByteCount>,
     /// Bytes that chunks cover. `None` if the chunk tree has no item of the device.
     pub allocated: Option<ByteCount>,
     /// The superblock's generation of a writable device that missed commits. A resynchronisation
@@ -99,6 +101,7 @@ impl Volume {
                     name: slot.name().to_string(),
                     path: device.map(|device| device.name().to_owned()),
                     size: item.as_ref().map(|item| item.total_bytes),
+                    device_size: device.map(|device| ByteCount::new(device.size_bytes())),
                     allocated: item.as_ref().map(|item| item.bytes_used),
                     behind_since: slot.behind().map(|stale| stale.generation),
                 }

@@ -1,5 +1,6 @@
 //! A volume that is open for writing: calls that change the volume as a whole.
 
+pub(crate) mod devices;
 mod inodes;
 mod tuning;
 

@@ -3,6 +3,7 @@
 pub mod df;
 pub mod du;
 pub mod label;
+pub mod resize;
 pub mod show;
 pub mod sync;
 pub mod trim;
@@ -21,6 +22,7 @@ pub const ROWS: &[Row] = &[
     leaf::<usage::Usage>(),
     leaf::<du::Du>(),
     leaf::<label::Label>(),
+    leaf::<resize::Resize>(),
     leaf::<sync::Sync>(),
     leaf::<trim::Trim>(),
 ];

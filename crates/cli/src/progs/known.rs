@@ -52,21 +52,9 @@ pub(super) const KNOWN: &[Known] = &[
          --init-csum-tree --init-extent-tree --check-data-csum -Q|--qgroup-report -E|--subvol-extents \
          -p|--progress --clear-space-cache",
     ),
-    missing(
-        "device add",
-        "-K|--nodiscard -f|--force --enqueue",
-        "mount the volume with Linux and run `btrfs device add …` on the mount",
-    ),
-    missing(
-        "device delete",
-        "",
-        "mount the volume with Linux and run `btrfs device remove …` on the mount",
-    ),
-    missing(
-        "device remove",
-        "--enqueue",
-        "mount the volume with Linux and run `btrfs device remove …` on the mount",
-    ),
+    here("device add", "-K|--nodiscard -f|--force --enqueue"),
+    here("device delete", ""),
+    here("device remove", "--enqueue"),
     missing("device replace", "", "run `buttress replace start|status|cancel`"),
     missing(
         "device scan",
@@ -103,11 +91,7 @@ pub(super) const KNOWN: &[Known] = &[
         "-r -c -L|--level -f -s -l -t --step --nocomp",
         "mount the volume with Linux and run `btrfs filesystem defragment …` on the mount",
     ),
-    missing(
-        "filesystem resize",
-        "--enqueue --offline",
-        "mount the volume with Linux and run `btrfs filesystem resize …` on the mount",
-    ),
+    here("filesystem resize", "--enqueue --offline"),
     here("filesystem label", ""),
     here(
         "filesystem usage",

@@ -11,6 +11,7 @@
 
 mod command_line;
 mod console;
+mod devices;
 mod diff;
 mod full_host;
 mod hostile;

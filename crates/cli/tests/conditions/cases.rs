@@ -458,6 +458,20 @@ fn about_volumes() -> Vec<Case> {
         },
         write("filesystem trim", "{image}", ""),
         write("tune", "-m {image}", ""),
+        Case {
+            is_job: true,
+            ..write("filesystem resize", "+64M {image}", "")
+        },
+        write("device add", "{target} {image}", ""),
+        Case {
+            is_job: true,
+            ..write("device remove", "2 --device {second} {image}", "")
+        },
+        Case {
+            is_job: true,
+            json: Json::Named("device-remove"),
+            ..write("device delete", "2 --device {second} {image}", "")
+        },
         look("device stats", "{image}", ""),
         Case {
             form: "-z",

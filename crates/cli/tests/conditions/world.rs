@@ -81,6 +81,9 @@ impl World {
         if word.contains("{target}") {
             self.make_target();
         }
+        if word.contains("{second}") {
+            self.make_second();
+        }
         for (placeholder, name) in [
             ("{fifo}", "fifo"),
             ("{archive}", "archive"),
@@ -92,6 +95,7 @@ impl World {
             ("{out}", "out"),
             ("{overlay}", "overlay"),
             ("{target}", "target"),
+            ("{second}", "second.img"),
             ("{absent}", "absent"),
         ] {
             word = word.replace(placeholder, self.path(name).to_str().unwrap());
@@ -136,6 +140,18 @@ impl World {
         let length = fs::metadata(self.image()).unwrap().len();
         target.set_len(length).unwrap();
         self.set_mode(&self.path("target"), 0o666);
+    }
+
+    /// A second device of the volume, which holds nothing yet.
+    fn make_second(&self) {
+        let second = self.path("second.img");
+        if second.exists() {
+            return;
+        }
+        File::create(&second).unwrap().set_len(64 << 20).unwrap();
+        let added = buttress(&["-q", "device", "add", second.to_str().unwrap(), &self.image()]);
+        assert!(added.status.success(), "{added:?}");
+        self.set_mode(&second, 0o666);
     }
 
     pub(crate) fn image_state(&self) -> ImageState {

@@ -1,7 +1,7 @@
 //! Large writes, which bypass the page cache.
 //!
 //! A large write through the page cache is copied there and written back later, at a fraction of a
-//! fast disk's speed (docs/performance.md, "Device"). Files open for writing therefore have a
+//! fast disk's speed (docs/internals/performance.md, "Device"). Files open for writing therefore have a
 //! second, `O_DIRECT` opening. It serves writes of [`LARGE_WRITE_BYTES`] and more that are aligned
 //! to the medium's sectors. Smaller writes and all reads use the page cache. The kernel writes back
 //! and drops cached pages under a direct write, so both openings see the same bytes.

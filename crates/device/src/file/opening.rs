@@ -65,7 +65,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, IoError
     }
     let backend = FileBackend::new(&name, file, path, is_block_device, options).map_err(fail)?;
     let table_sector_bytes = is_block_device.then_some(backend.sector_bytes);
-    let state = BaseState::of(&backend.file, backend.size_bytes).map_err(fail)?;
+    let state = BaseState::of(&backend.file, backend.size()).map_err(fail)?;
     let backend: Arc<dyn Backend> = Arc::new(backend);
     let backend = match over {
         Some(path) => Arc::new(Overlay::open(backend, &state, path, writes_overlay).map_err(fail)?),

@@ -33,8 +33,8 @@ impl FileBackend {
         let first = start.exact_sub(lead);
         let end = end
             .checked_next_multiple_of(unit)
-            .ok_or_else(|| out_of_range(self.size_bytes))?;
-        let too_long = |_| out_of_range(self.size_bytes);
+            .ok_or_else(|| out_of_range(self.size()))?;
+        let too_long = |_| out_of_range(self.size());
         let length = usize::try_from(end.exact_sub(first)).map_err(too_long)?;
         let mut buffer = Buffer::zeroed(length);
         let mut filled = 0_usize;
@@ -47,7 +47,7 @@ impl FileBackend {
                 Err(cause) => return Err(cause),
             }
             // Only at the end of a file does a read return a partial sector.
-            if self.size_bytes <= first.exact_add(byte_length(filled)) {
+            if self.size() <= first.exact_add(byte_length(filled)) {
                 break;
             }
         }
@@ -67,13 +67,13 @@ impl FileBackend {
             .checked_add(bytes.len())
             .and_then(|end| buffer.get_mut(lead..end));
         target
-            .ok_or_else(|| out_of_range(self.size_bytes))?
+            .ok_or_else(|| out_of_range(self.size()))?
             .copy_from_slice(bytes);
         let start = offset.exact_sub(byte_length(lead));
         self.file.write_all_at(&buffer, start)?;
-        if !self.is_block_device && start.exact_add(byte_length(buffer.len())) > self.size_bytes {
+        if !self.is_block_device && start.exact_add(byte_length(buffer.len())) > self.size() {
             // Widening made the file longer than before.
-            self.file.set_len(self.size_bytes)?;
+            self.file.set_len(self.size())?;
         }
         Ok(())
     }

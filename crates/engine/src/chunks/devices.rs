@@ -27,7 +27,12 @@ impl Running {
             let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
             free.add(DEVICE_RESERVED_BYTES, usable);
             let kept = FreeRanges::default();
-            rooms.push(DeviceSpaceLeft { item, free, kept });
+            rooms.push(DeviceSpaceLeft {
+                item,
+                free,
+                kept,
+                chunks_end: None,
+            });
         }
         for found in device_tree.range(Key::MIN..=Key::MAX, ReadAhead::Forward) {
             let found = found?;

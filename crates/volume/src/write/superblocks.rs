@@ -22,6 +22,7 @@ use buttress_format::device_item::DeviceItem;
 use buttress_format::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 use buttress_format::{ByteCount, Logical, Physical};
 use std::sync::Arc;
+use uuid::Uuid;
 
 impl Volume {
     /// Waits until all earlier writes are durable on all written devices.
@@ -55,7 +56,7 @@ impl Volume {
     /// A failure stops writing for good. The next open may or may not see the commit.
     pub fn write_superblocks(&self, superblock: &Superblock, items: &[DeviceItem]) -> Result<(), Error> {
         let _writes = self.writes().read();
-        self.write_all_superblocks(superblock, items, None)
+        self.write_all_superblocks(superblock, items, None, &[])
     }
 
     /// Writes superblocks like [`Volume::write_superblocks`], with the target of `replaces` in
@@ -65,12 +66,16 @@ impl Volume {
         superblock: &Superblock,
         items: &[DeviceItem],
         replaces: Option<&Replacement>,
+        leaving: &[Uuid],
     ) -> Result<(), Error> {
         self.require_writing()?;
         self.require_all_chunks()?;
         let needed = replaces.map(Replacement::target);
-        let mut targets = Vec::new();
+        let (mut targets, mut idle) = (Vec::new(), Vec::new());
         for slot in self.slots_to_write()? {
+            if leaving.contains(&slot.uuid()) {
+                continue;
+            }
             if replaces.is_some_and(|replaces| Arc::ptr_eq(replaces.source(), &slot)) {
                 continue;
             }
@@ -81,12 +86,24 @@ impl Volume {
             let mut primary =
                 requests_for(&slot, superblock, &item, usize::MAX).map_err(WriteRefusal::Superblock)?;
             let copies = primary.split_off(primary.len().min(1));
-            targets.push(Target {
+            let target = Target {
                 slot,
                 first: primary,
                 then: copies,
-            });
+                last: Vec::new(),
+            };
+            let is_idle =
+                item.bytes_used == ByteCount::ZERO && !buttress_faults::on("volume-idle-device-first");
+            match is_idle && needed.is_none_or(|needed| !Arc::ptr_eq(needed, &target.slot)) {
+                true => idle.push(target),
+                false => targets.push(target),
+            }
         }
+        if !targets.is_empty() {
+            // A device without device extents is a step behind: no cut-off commit has its superblock on it alone.
+            idle.iter_mut().for_each(Target::step_back);
+        }
+        targets.append(&mut idle);
         if buttress_faults::on("volume-superblock-copies-unwritten") {
             targets.iter_mut().for_each(|target| target.then.clear());
         }
@@ -94,9 +111,7 @@ impl Volume {
         let has_log =
             self.superblock().log_root != Logical::MIN && !buttress_faults::on("volume-primaries-over-log");
         if has_log {
-            for target in &mut targets {
-                core::mem::swap(&mut target.first, &mut target.then);
-            }
+            targets.iter_mut().for_each(Target::put_copies_first);
         }
         self.step(&mut targets, needed, |targets| {
             write_to(targets, |target| &target.first)
@@ -108,6 +123,12 @@ impl Volume {
             write_to(targets, |target| &target.then)
         })?;
         if !buttress_faults::on("volume-superblock-copies-unflushed") {
+            self.step(&mut targets, needed, flush_targets)?;
+        }
+        if targets.iter().any(|target| !target.last.is_empty()) {
+            self.step(&mut targets, needed, |targets| {
+                write_to(targets, |target| &target.last)
+            })?;
             self.step(&mut targets, needed, flush_targets)?;
         }
         self.set_superblock(superblock.clone());
@@ -170,6 +191,7 @@ impl Volume {
                 slot,
                 first: primary,
                 then: Vec::new(),
+                last: Vec::new(),
             });
         }
         self.step(&mut targets, None, |targets| {
@@ -231,6 +253,7 @@ impl Volume {
             slot: Arc::clone(slot),
             first: copies,
             then: primary,
+            last: Vec::new(),
         }];
         let end = |failures: Failures| -> Result<(), Error> {
             if failures.is_empty() {
@@ -246,12 +269,37 @@ impl Volume {
         end(flush_targets(&targets))
     }
 
+    /// Writes superblocks to a device that joins: copies, flush, primary, flush.
+    pub(crate) fn write_superblocks_of_joining(
+        &self,
+        slot: &Arc<DeviceSlot>,
+        superblock: &Superblock,
+        without_log: &Superblock,
+        item: &DeviceItem,
+    ) -> Result<(), Error> {
+        self.require_writing()?;
+        let primary = requests_for(slot, superblock, item, 1).map_err(WriteRefusal::Superblock)?;
+        let mut copies =
+            requests_for(slot, without_log, item, usize::MAX).map_err(WriteRefusal::Superblock)?;
+        let copies = copies.split_off(copies.len().min(1));
+        let Some(device) = slot.device() else {
+            return Ok(());
+        };
+        for requests in [copies, primary] {
+            for pending in device.start_writes(&requests) {
+                pending.wait()?;
+            }
+            device.flush()?;
+        }
+        Ok(())
+    }
+
     /// Returns the written devices: present, of the volume itself, with no missed commit, and not
     /// left out.
     fn slots_to_write(&self) -> Result<Vec<Arc<DeviceSlot>>, Error> {
         let fsid = self.superblock().fsid;
         let mut slots = self.devices();
-        slots.retain(|slot| is_target(slot) && slot.fsid() == fsid);
+        slots.retain(|slot| is_target(slot) && slot.fsid() == fsid && self.is_member(slot));
         if let Some(replacement) = self.replacement()
             && replacement.returning().is_none()
         {
@@ -274,6 +322,24 @@ struct Target {
     first: Vec<WriteRequest>,
     /// The second step.
     then: Vec<WriteRequest>,
+    /// Last.
+    last: Vec<WriteRequest>,
+}
+
+impl Target {
+    /// Moves the writes of both steps to the next step.
+    fn step_back(&mut self) {
+        self.last = core::mem::take(&mut self.then);
+        self.then = core::mem::take(&mut self.first);
+    }
+
+    /// Exchanges the steps of the primary and of its copies.
+    fn put_copies_first(&mut self) {
+        match self.first.is_empty() {
+            true => core::mem::swap(&mut self.then, &mut self.last),
+            false => core::mem::swap(&mut self.first, &mut self.then),
+        }
+    }
 }
 
 /// Returns true if a device gets superblocks and is flushed.

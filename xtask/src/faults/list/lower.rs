@@ -230,6 +230,18 @@ pub(super) const FAULTS: &[Fault] = &[
             "transaction_tests::failing::no_chunk_is_made_on_a_device_that_was_left_out",
         )],
     ),
+    harms(
+        "chunk-on-emptied-device",
+        "The removal of a disk never ends: new chunks are put on it while its content moves.",
+        &[device_changes("device_that_is_emptied_gets_no_new_chunks")],
+    ),
+    harms(
+        "volume-idle-device-first",
+        "A power cut while a small disk joins leaves the newest superblock on that disk alone, and the others count as behind.",
+        &[device_changes(
+            "crash_while_a_device_joins_a_small_volume_keeps_it",
+        )],
+    ),
     loses(
         "volume-writes-after-failure",
         "After a disk refused a write that the volume needs, later commits are built on what it does not hold.",

@@ -153,6 +153,39 @@ pub(super) const FILESYSTEMS: &[Sweep] = &[
         ..PLAIN
     },
     Sweep {
+        command: "device add",
+        base: "{out}/new {volume.img}",
+        code: 1,
+        own: &[
+            elsewhere("--force", "device_that_holds_something_is_added_by_force"),
+            elsewhere("--nodiscard", "device_that_holds_something_is_added_by_force"),
+            nothing("--enqueue", "--enqueue"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
+        command: "device remove",
+        base: "2 {volume.img}",
+        code: 1,
+        own: &[nothing("--enqueue", "--enqueue")],
+        ..PLAIN
+    },
+    Sweep {
+        command: "device delete",
+        base: "2 {volume.img}",
+        code: 1,
+        ..PLAIN
+    },
+    Sweep {
+        command: "filesystem resize",
+        base: "max {volume.img}",
+        own: &[
+            nothing("--enqueue", "--enqueue"),
+            nothing("--offline", "--offline"),
+        ],
+        ..PLAIN
+    },
+    Sweep {
         command: "tune",
         base: "-m {volume.img}",
         own: &[

@@ -1,0 +1,141 @@
+//! Devices of a volume: added, removed, and given another size.
+
+use super::WritableVolume;
+use crate::error::Result;
+use buttress_device::Device;
+use buttress_format::{ByteCount, DeviceId};
+use buttress_fs::Progress;
+use buttress_volume::DeviceSlot;
+use buttress_writer::{Emptying, wipe_superblocks};
+
+pub use buttress_writer::JoinOptions as NewDevice;
+
+impl WritableVolume {
+    /// Refuses a device that [`add_device`](Self::add_device) would refuse. Nothing changes.
+    ///
+    /// # Errors
+    /// The device is read-only, smaller than 16 MiB, or a device of the volume already; it seems to hold something, and
+    /// [`overwrites`](NewDevice::overwrites) is not set.
+    pub fn check_new_device(&self, device: &Device, options: NewDevice) -> Result<()> {
+        Ok(self.writer().require_new_device(device, options)?)
+    }
+
+    /// Adds a device, which forgets what it held. New chunks use it from then on; content that exists stays where it is.
+    ///
+    /// ```
+    /// use buttress::{Device, NewDevice, Volume};
+    ///
+    /// # fn main() -> buttress::Result<()> {
+    /// let volume = Volume::create().on_devices(vec![Device::memory(vec![0; 256 << 20])])?;
+    /// let id = volume.add_device(Device::memory(vec![0; 128 << 20]), NewDevice::default())?;
+    /// assert_eq!(id.get(), 2);
+    /// assert_eq!(volume.info().device_count, 2);
+    /// assert_eq!(volume.info().size.get(), 384 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`check_new_device`](Self::check_new_device); a device fails; another change of devices is in progress.
+    pub fn add_device(&self, device: Device, options: NewDevice) -> Result<DeviceId> {
+        Ok(self.writer().add_device(device, options)?)
+    }
+
+    /// Removes a device, which may be missing. Its superblocks are wiped last.
+    ///
+    /// ```
+    /// # use buttress::{Device, NewDevice, Progress, Volume};
+    /// # fn main() -> buttress::Result<()> {
+    /// # let volume = Volume::create().on_devices(vec![Device::memory(vec![0; 256 << 20])])?;
+    /// let id = volume.add_device(Device::memory(vec![0; 128 << 20]), NewDevice::default())?;
+    /// volume.remove_device(id, &Progress::new())?;
+    /// assert_eq!(volume.info().device_count, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The volume has no such device, or cannot do without it; its content finds no space elsewhere; the job was cancelled,
+    /// and the device stays; a device fails.
+    pub fn remove_device(&self, device: DeviceId, progress: &Progress) -> Result<()> {
+        let emptying = self.writer().begin_removal(device)?;
+        self.empty(&emptying, progress)?;
+        let slot = emptying.remove()?;
+        wipe(&slot)
+    }
+
+    /// Gives a device another size, in whole sectors. An image file grows before the volume uses the new bytes, and is cut
+    /// after the volume has given them up. A block device must have the size.
+    ///
+    /// ```
+    /// # use buttress::{Device, Progress, Volume};
+    /// # fn main() -> buttress::Result<()> {
+    /// # let volume = Volume::create().on_devices(vec![Device::memory(vec![0; 256 << 20])])?;
+    /// use buttress::{ByteCount, DeviceId};
+    ///
+    /// let first = DeviceId::new(1);
+    /// volume.resize_device(first, ByteCount::new(512 << 20), &Progress::new())?;
+    /// assert_eq!(volume.info().size.get(), 512 << 20);
+    /// volume.resize_device(first, ByteCount::new(256 << 20), &Progress::new())?;
+    /// assert_eq!(volume.info().size.get(), 256 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The volume has no such device; the size is below 16 MiB, or past the end of a block device; content past the new end
+    /// finds no space elsewhere; the job was cancelled; a device fails.
+    pub fn resize_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
+        let view = self.view();
+        let slots = view.volume().devices();
+        let slot = slots
+            .iter()
+            .find(|slot| slot.id() == device && slot.item().is_some());
+        let own = slot.and_then(|slot| Some((slot.device()?, slot.expected_bytes()?)));
+        let Some((own, now)) = own.filter(|(_, now)| size > *now) else {
+            return self.shrink_device(device, size, progress);
+        };
+        let before = own.size_bytes();
+        if before < size.get() {
+            own.set_size(size.get()).map_err(buttress_fs::Error::from)?;
+        }
+        let grown = self.writer().grow_device(device, size);
+        // A commit that failed may be durable.
+        if grown.is_err() && before < size.get() && view.volume().stopped().is_none() && now.get() <= before {
+            // The bytes are nobody's either way.
+            let _longer = own.set_size(before);
+        }
+        Ok(grown?)
+    }
+
+    fn shrink_device(&self, device: DeviceId, size: ByteCount, progress: &Progress) -> Result<()> {
+        let emptying = self.writer().begin_cut(device, size)?;
+        self.empty(&emptying, progress)?;
+        let slot = std::sync::Arc::clone(emptying.slot());
+        emptying.cut()?;
+        let cut = slot.device().zip(slot.expected_bytes());
+        if let Some((own, size)) = cut.filter(|(own, size)| size.get() < own.size_bytes()) {
+            // A device of a fixed size keeps its bytes.
+            let kept = own.set_size(size.get());
+            kept.or_else(|error| match error.kind {
+                std::io::ErrorKind::Unsupported => Ok(()),
+                _ => Err(buttress_fs::Error::from(error)),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Moves content from the part of a device that is being emptied.
+    fn empty(&self, _emptying: &Emptying<'_>, progress: &Progress) -> Result<()> {
+        Ok(progress.check()?)
+    }
+}
+
+/// Wipes the superblocks of a device that the volume no longer lists. A missing device keeps them.
+fn wipe(slot: &DeviceSlot) -> Result<()> {
+    let Some(device) = slot.device().filter(|device| device.is_writable()) else {
+        return Ok(());
+    };
+    let wiped = wipe_superblocks(device, slot.uuid());
+    Ok(wiped.map_err(buttress_fs::Error::from)?)
+}

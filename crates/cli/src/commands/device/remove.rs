@@ -1,0 +1,146 @@
+//! `buttress device remove DEVICE… IMAGE`: removes devices from a volume.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+
+use anyhow::{Context as _, Result, anyhow};
+use buttress::DeviceInfo;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::members::find;
+use crate::context::Context;
+use crate::exit::{Outcome, usage};
+use crate::globals::Uses;
+use crate::manual::{Example, example};
+use crate::output::terminal;
+use crate::progress::Watch;
+use crate::signals::Cancelling;
+use crate::table::Subcommand;
+
+/// Remove devices from a volume
+///
+/// Moves what is on the device to other devices, and takes the device out of the volume. Its superblocks are wiped last. A
+/// device is named by its image or block device, by its id, or as `missing` for the first that is missing, with --degraded.
+/// A crash leaves the volume with the device or without it.
+#[derive(Args, Debug)]
+pub(super) struct Remove {
+    /// For compatibility: no other job runs on a volume that this command opens
+    #[arg(long, hide = true)]
+    enqueue: bool,
+    /// The devices that go, then an image or device of the volume, or a path on a mount
+    #[arg(value_name = "DEVICE… IMAGE", required = true)]
+    places: Vec<OsString>,
+}
+
+impl Subcommand for Remove {
+    const NAME: &'static str = "remove";
+    const ON_MOUNTS: bool = true;
+    const EXAMPLES: &'static [Example] = &[
+        example(
+            "buttress device remove second.img --device second.img first.img",
+            "Moves what second.img holds to first.img, and takes it out of the volume",
+        ),
+        example(
+            "buttress device remove --degraded missing first.img",
+            "Takes a lost device out of the volume",
+        ),
+    ];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        remove(context, &self.places)
+    }
+}
+
+/// Remove devices from a volume; the same as `device remove`
+#[derive(Args, Debug)]
+pub(super) struct Delete {
+    /// The devices that go, then an image or device of the volume, or a path on a mount
+    #[arg(value_name = "DEVICE… IMAGE", required = true)]
+    places: Vec<OsString>,
+}
+
+impl Subcommand for Delete {
+    const NAME: &'static str = "delete";
+    const ON_MOUNTS: bool = true;
+    const EXAMPLES: &'static [Example] = &[example(
+        "buttress device delete 2 --device second.img first.img",
+        "Takes device 2 out of the volume",
+    )];
+
+    fn uses(&self) -> Uses {
+        Uses::VOLUME
+    }
+
+    fn run(self, context: &Context) -> Result<Outcome> {
+        remove(context, &self.places)
+    }
+}
+
+fn remove(context: &Context, places: &[OsString]) -> Result<Outcome> {
+    let Some((image, words)) = places.split_last().filter(|(_, words)| !words.is_empty()) else {
+        return Err(usage(
+            "name at least one device, and then an image or device of the volume",
+        ));
+    };
+    let image = context.target(image).image;
+    if words.iter().any(|word| word == OsStr::new("cancel")) {
+        return Err(anyhow!(
+            "{}: no removal of a device is in progress; Ctrl-C ends one",
+            image.display()
+        ));
+    }
+    let writing = context.open_for_writing(&image)?;
+    let devices = writing.volume().devices();
+    let mut going: Vec<DeviceInfo> = Vec::new();
+    for word in words {
+        let device = find(word, &devices).with_context(|| image.display().to_string())?;
+        if going.iter().any(|other| other.id == device.id) {
+            return Err(anyhow!("{}: named twice", word.display()));
+        }
+        going.push(device);
+    }
+    let progress = context.progress();
+    let cancelling = Cancelling::start(&progress)?;
+    let watch = Watch::start(context, "device-remove", progress.clone());
+    let mut removed = Vec::new();
+    let ended = going.iter().try_for_each(|device| {
+        writing.volume().remove_device(device.id, &progress)?;
+        removed.push(device);
+        Ok::<(), buttress::Error>(())
+    });
+    watch.end_as(ended.is_ok());
+    drop(cancelling);
+    if ended.is_ok() || !context.json() {
+        print(context, &removed)?;
+    }
+    ended.with_context(|| image.display().to_string())?;
+    Ok(Outcome::Done)
+}
+
+fn print(context: &Context, removed: &[&DeviceInfo]) -> Result<()> {
+    if context.json() {
+        let device = |device: &&DeviceInfo| json!({ "devid": device.id.get(), "device": device.path });
+        let devices: Value = removed.iter().map(device).collect();
+        return context.print_json("device-remove", devices);
+    }
+    if context.globals().quiet {
+        return Ok(());
+    }
+    let mut out = context.stdout();
+    for device in removed {
+        let name = device.path.as_deref().unwrap_or("missing");
+        writeln!(
+            out,
+            "device {} ({}): removed",
+            device.id.get(),
+            terminal::shown(name)
+        )?;
+    }
+    out.flush()?;
+    Ok(())
+}

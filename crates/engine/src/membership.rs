@@ -1,0 +1,183 @@
+//! Devices join the volume, leave it, and change their size.
+//!
+//! | call | commits | after the commit |
+//! |---|---|---|
+//! | [`Engine::add_device`] | the device's item, the number of devices, the total size | nothing |
+//! | [`Emptying::remove`] | the same without the device | the caller wipes the device's superblocks |
+//! | [`Engine::grow_device`] | the device's item with the new size, the total size | nothing |
+//! | [`Emptying::cut`] | the same | superblock copies past the new end are wiped |
+//!
+//! Invariants:
+//!
+//! - No new chunk takes a place on a part of a device that is being emptied ([`Emptying`]).
+//! - A device leaves, or is cut, only when neither the running transaction nor the last durable state has a device
+//!   extent on that part.
+//! - One change of the devices is in progress at a time. None is while a device is replaced or brought up to date.
+//!
+//! A crash leaves the volume before the commit or after it. [`buttress_volume::membership`] says why a new device
+//! belongs to both. A removed device carries the superblock of the commit before until the caller wipes it; no later
+//! commit lists the device.
+//!
+//! [`joining`] adds devices, and [`emptying`] takes parts of devices away.
+//!
+//! This module leaves out moving content from a device, which is a job above, and the size of image files.
+
+mod emptying;
+mod joining;
+
+use crate::device_space::DeviceSpaceLeft;
+use crate::engine::{Engine, MembershipLock};
+use crate::need::Need;
+use crate::reservation::Handle;
+use crate::running::Running;
+use buttress_format::{
+    ByteCount, DEVICE_RESERVED_BYTES, DeviceId, DeviceStatistics, ItemType, Key, ObjectId, TreeId,
+};
+use buttress_fs::error::{Error, Result};
+use buttress_locks::MutexGuard;
+use buttress_tree::NonBlocking;
+use buttress_volume::{DeviceSlot, MembershipRefusal, WriteRefusal};
+use std::sync::Arc;
+
+pub use emptying::{ChunkInTheWay, Emptying};
+pub use joining::JoinOptions;
+
+/// The least size of a device: room for the reserved first MiB and for one chunk of each kind.
+pub const LEAST_DEVICE_BYTES: ByteCount = ByteCount::new(16 << 20);
+
+/// Places that a change of one device edits: its item in the chunk tree, its statistics in the device tree.
+const PLACES: u64 = 2;
+
+impl Engine {
+    /// Gives a device a larger size: commits that. The device must have the bytes.
+    ///
+    /// # Errors
+    /// The device is missing, a seed's, or ends before the new size; another change of devices is in progress; the commit
+    /// fails.
+    pub fn grow_device(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        let _alone = self.change_devices()?;
+        let slot = self.member(device)?;
+        let size = self.require_size(&slot, size)?;
+        self.set_device_bytes(device, size)?;
+        self.commit()?;
+        Ok(())
+    }
+
+    /// Excludes other changes of the devices.
+    fn change_devices(&self) -> Result<MutexGuard<'_, (), MembershipLock>> {
+        let alone = self.shared.membership.try_lock();
+        let alone = alone.ok_or_else(|| refused(MembershipRefusal::Busy))?;
+        if self.replacement().is_some() || self.forest().volume().replacement().is_some() {
+            return Err(buttress_volume::Error::from(WriteRefusal::Replacing).into());
+        }
+        Ok(alone)
+    }
+
+    /// The slot of one of the volume's own devices.
+    fn member(&self, device: DeviceId) -> Result<Arc<DeviceSlot>> {
+        let volume = self.forest().volume();
+        let fsid = volume.superblock().fsid;
+        let slots = volume.devices();
+        let mut with_id = slots.iter().filter(|slot| slot.id() == device);
+        let is_own = |slot: &&Arc<DeviceSlot>| slot.fsid() == fsid || slot.device().is_none();
+        if let Some(slot) = with_id.clone().find(is_own) {
+            return Ok(Arc::clone(slot));
+        }
+        Err(match with_id.next() {
+            Some(seed) => buttress_volume::Error::from(WriteRefusal::Seed {
+                device: Arc::clone(seed.name()),
+            })
+            .into(),
+            None => no_such(device),
+        })
+    }
+
+    /// Refuses a size that the device does not have, or that is too small. Returns it in whole sectors.
+    fn require_size(&self, slot: &DeviceSlot, size: ByteCount) -> Result<ByteCount> {
+        let missing = || refused(MembershipRefusal::Missing { device: slot.id() });
+        let device = slot.device().ok_or_else(missing)?;
+        let name = || device.name().to_owned();
+        let size = whole_sectors(size.get(), self.forest().block_format().sector_bytes);
+        if size < LEAST_DEVICE_BYTES {
+            return Err(refused(MembershipRefusal::TooSmall {
+                device: name(),
+                size,
+                least: LEAST_DEVICE_BYTES,
+            }));
+        }
+        if size.get() > device.size_bytes() {
+            return Err(refused(MembershipRefusal::PastEnd {
+                device: name(),
+                size: ByteCount::new(device.size_bytes()),
+                wanted: size,
+            }));
+        }
+        Ok(size)
+    }
+
+    /// Writes down another size of a device, in the running transaction.
+    fn set_device_bytes(&self, device: DeviceId, size: ByteCount) -> Result<()> {
+        // A trim gives ranges back that it has taken of the unallocated space.
+        let no_trim = self.hold_off_trims();
+        let key = item_key(device);
+        let handle = self.start_without_trim(&no_trim, Need::freeing(PLACES))?;
+        self.edit_in(handle, device, |running| {
+            let room = running.core.devices.room_mut(device);
+            let room = room.ok_or_else(|| no_such(device))?;
+            room.set_size(size);
+            let item = room.item;
+            running.put(TreeId::CHUNK, &key, &item.to_bytes())
+        })
+    }
+
+    /// Edits what trees and the running transaction say of one device.
+    fn edit_devices(&self, device: DeviceId, edit: impl FnOnce(&mut Running) -> Result<()>) -> Result<()> {
+        let handle = self.start(Need::freeing(PLACES))?;
+        self.edit_in(handle, device, edit)
+    }
+
+    /// The same with a handle. Edits that were begun cannot be taken back: an error of `edit` stops writing.
+    fn edit_in<'a>(
+        &'a self,
+        handle: Handle<'a>,
+        device: DeviceId,
+        edit: impl FnOnce(&mut Running) -> Result<()>,
+    ) -> Result<()> {
+        let (mut handle, ()) = self.retry(handle, |handle| {
+            handle.reach(TreeId::CHUNK, &item_key(device))?;
+            handle.reach(TreeId::DEVICE, &DeviceStatistics::key(device))
+        })?;
+        let edited = NonBlocking::lifted(|| edit(&mut handle));
+        handle.core.superblock_changed = true;
+        drop(handle);
+        edited.inspect_err(|error| self.forest().volume().stop_writing(error))
+    }
+}
+
+impl DeviceSpaceLeft {
+    /// Changes the size. What is cut off has no device extents.
+    fn set_size(&mut self, size: ByteCount) {
+        let (old, new) = (self.item.total_bytes.get(), size.get());
+        let (cut, added) = (old.saturating_sub(new), new.saturating_sub(old));
+        self.free.remove(new, cut);
+        self.free.add(old.max(DEVICE_RESERVED_BYTES), added);
+        self.item.total_bytes = size;
+    }
+}
+
+fn item_key(device: DeviceId) -> Key {
+    Key::new(ObjectId::DEVICE_ITEMS, ItemType::DEV_ITEM, device.get())
+}
+
+fn whole_sectors(bytes: u64, sector_bytes: u32) -> ByteCount {
+    let rest = bytes.checked_rem(u64::from(sector_bytes)).unwrap_or(0);
+    ByteCount::new(bytes.saturating_sub(rest))
+}
+
+fn no_such(device: DeviceId) -> Error {
+    buttress_volume::Error::from(WriteRefusal::NoSuchDevice { device }).into()
+}
+
+fn refused(refusal: MembershipRefusal) -> Error {
+    buttress_volume::Error::from(refusal).into()
+}

@@ -1,0 +1,268 @@
+//! A part of a device is emptied, and goes.
+//!
+//! While an [`Emptying`] exists, no new chunk gets a place on its part of the device. A job above moves the content of the
+//! chunks that are there. Then the device leaves the volume, or is cut.
+//!
+//! Invariant: what goes holds no device extent, neither of the running transaction nor of the last durable state.
+
+use super::{item_key, no_such, refused};
+use crate::block_groups::Group;
+use crate::core_state::Core;
+use crate::engine::{Engine, MembershipLock};
+use crate::replacement::wipe_superblocks_past;
+use buttress_exact::Exact as _;
+use buttress_format::{BlockGroupFlags, ByteCount, DeviceId, DeviceStatistics, Logical, TreeId};
+use buttress_fs::error::Result;
+use buttress_locks::MutexGuard;
+use buttress_volume::{DeviceSlot, MembershipRefusal, Volume};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The part of a device from a byte on, which gets no new chunks until this is dropped.
+#[derive(Debug)]
+pub struct Emptying<'a> {
+    engine: &'a Engine,
+    slot: Arc<DeviceSlot>,
+    end: ByteCount,
+    _alone: MutexGuard<'a, (), MembershipLock>,
+}
+
+impl Drop for Emptying<'_> {
+    fn drop(&mut self) {
+        let mut running = self.engine.shared.running.lock();
+        if let Some(room) = running.core.devices.room_mut(self.slot.id()) {
+            room.chunks_end = None;
+        }
+    }
+}
+
+/// A chunk with device extents on a part of a device that is being emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkInTheWay {
+    /// The chunk's start.
+    pub chunk: Logical,
+    /// The bytes of its device extents there.
+    pub bytes: ByteCount,
+}
+
+impl Emptying<'_> {
+    /// The device; it may be missing.
+    #[must_use]
+    pub const fn slot(&self) -> &Arc<DeviceSlot> {
+        &self.slot
+    }
+
+    /// Returns the chunks whose device extents are still on the part, in order of address. A job above moves their
+    /// content.
+    #[must_use]
+    pub fn chunks(&self) -> Vec<ChunkInTheWay> {
+        chunks_past(self.engine.forest().volume(), &self.slot, self.end)
+    }
+
+    /// Refuses if the content on the part certainly finds too little space elsewhere: in block groups of its kind, and in
+    /// unallocated space of devices. It may still find too little, since profiles divide devices.
+    ///
+    /// # Errors
+    /// [`MembershipRefusal::NoPlace`].
+    pub fn require_places(&self) -> Result<()> {
+        let going: BTreeSet<u64> = self.chunks().iter().map(|chunk| chunk.chunk.get()).collect();
+        let running = self.engine.shared.running.lock();
+        let core = &running.core;
+        let kinds: BTreeSet<u64> = groups(core, &going, true)
+            .map(|group| (group.flags & BlockGroupFlags::TYPES).bits())
+            .collect();
+        let (mut content, mut wanted) = (0_u64, 0_u64);
+        for kind in kinds {
+            let is_kind = |group: &&Group| (group.flags & BlockGroupFlags::TYPES).bits() == kind;
+            let used = groups(core, &going, true)
+                .filter(is_kind)
+                .fold(0_u64, |sum, group| sum.exact_add(group.used));
+            let free = groups(core, &going, false)
+                .filter(is_kind)
+                .fold(0_u64, |sum, group| {
+                    sum.exact_add(group.free_bytes())
+                        .exact_add(group.unbacked_bytes())
+                });
+            let copies = groups(core, &going, true)
+                .filter(is_kind)
+                .filter_map(|group| group.flags.profile())
+                .map(|profile| u64::from(profile.copies()))
+                .min();
+            content = content.exact_add(used);
+            // Clamp: block groups that have enough free need no new chunk.
+            let lacking = used.saturating_sub(free);
+            wanted = wanted.exact_add(lacking.exact_mul(copies.unwrap_or(1)));
+        }
+        let rooms = core.devices.rooms.iter();
+        let found = rooms.fold(0_u64, |sum, room| sum.exact_add(room.allocatable().total_bytes()));
+        if wanted <= found {
+            return Ok(());
+        }
+        Err(refused(MembershipRefusal::NoPlace {
+            device: self.slot.id(),
+            content: ByteCount::new(content),
+            wanted: ByteCount::new(wanted),
+            found: ByteCount::new(found),
+        }))
+    }
+
+    /// Removes the device from the volume: commits that. Returns its slot; whoever has the device wipes it.
+    ///
+    /// # Errors
+    /// Device extents are still on the device; the commit fails.
+    pub fn remove(self) -> Result<Arc<DeviceSlot>> {
+        self.require_empty()?;
+        let (key, statistics) = (item_key(self.slot.id()), DeviceStatistics::key(self.slot.id()));
+        self.engine.edit_devices(self.slot.id(), |running| {
+            running.remove(TreeId::CHUNK, &key)?;
+            running.remove(TreeId::DEVICE, &statistics)?;
+            let devices = &mut running.core.devices;
+            devices.rooms.retain(|room| room.item.device != self.slot.id());
+            devices.leaving.push(self.slot.uuid());
+            Ok(())
+        })?;
+        self.engine.commit()?;
+        Ok(Arc::clone(&self.slot))
+    }
+
+    /// Cuts the device at the new end: commits that, and wipes copies of the superblock past it.
+    ///
+    /// # Errors
+    /// Device extents are still past the new end; the commit fails, or wiping.
+    pub fn cut(self) -> Result<()> {
+        self.require_empty()?;
+        self.engine.set_device_bytes(self.slot.id(), self.end)?;
+        self.engine.commit()?;
+        if let Some(device) = self.slot.device() {
+            wipe_superblocks_past(device, self.slot.uuid(), self.end)?;
+        }
+        Ok(())
+    }
+
+    /// Commits, so that the last durable state has no device extents on the part either, and refuses a part that has some.
+    fn require_empty(&self) -> Result<()> {
+        self.engine.commit()?;
+        let chunks = self.chunks();
+        let Some(first) = chunks.first() else {
+            return Ok(());
+        };
+        let bytes = chunks.iter().fold(0_u64, |sum, chunk| {
+            // Clamp: the sum is shown only.
+            sum.saturating_add(chunk.bytes.get())
+        });
+        Err(refused(MembershipRefusal::Occupied {
+            device: self.slot.id(),
+            end: self.end,
+            bytes: ByteCount::new(bytes),
+            chunk: first.chunk,
+        }))
+    }
+}
+
+impl Engine {
+    /// Keeps new chunks from a device that is to be removed. The device may be missing.
+    ///
+    /// # Errors
+    /// The volume has no such device, or it is a seed's; no other device can be written; a profile needs it; another change
+    /// of devices is in progress.
+    pub fn begin_removal(&self, device: DeviceId) -> Result<Emptying<'_>> {
+        let alone = self.change_devices()?;
+        let slot = self.member(device)?;
+        self.require_others(&slot)?;
+        self.empty(slot, ByteCount::ZERO, alone)
+    }
+
+    /// Keeps new chunks from the part of a device that is to be cut.
+    ///
+    /// # Errors
+    /// As for [`grow_device`](Self::grow_device).
+    pub fn begin_cut(&self, device: DeviceId, size: ByteCount) -> Result<Emptying<'_>> {
+        let alone = self.change_devices()?;
+        let slot = self.member(device)?;
+        let size = self.require_size(&slot, size)?;
+        self.empty(slot, size, alone)
+    }
+
+    fn empty<'a>(
+        &'a self,
+        slot: Arc<DeviceSlot>,
+        end: ByteCount,
+        alone: MutexGuard<'a, (), MembershipLock>,
+    ) -> Result<Emptying<'a>> {
+        self.require_writing()?;
+        let mut running = self.shared.running.lock();
+        let room = running.core.devices.room_mut(slot.id());
+        let room = room.ok_or_else(|| no_such(slot.id()))?;
+        room.chunks_end = Some(end.get());
+        drop(running);
+        Ok(Emptying {
+            engine: self,
+            slot,
+            end,
+            _alone: alone,
+        })
+    }
+
+    /// Refuses the removal of a device that the volume needs.
+    fn require_others(&self, slot: &DeviceSlot) -> Result<()> {
+        let device = slot.id();
+        let volume = self.forest().volume();
+        let fsid = volume.superblock().fsid;
+        let slots = volume.devices();
+        let mut others = slots
+            .iter()
+            .filter(|other| other.uuid() != slot.uuid() && other.fsid() == fsid);
+        if !others.any(|other| other.is_written()) {
+            return Err(refused(MembershipRefusal::LastDevice { device }));
+        }
+        let running = self.shared.running.lock();
+        let core = &running.core;
+        let left = core
+            .devices
+            .rooms
+            .iter()
+            .filter(|room| room.item.device != device);
+        let left = left.count();
+        let profiles = core.groups.iter().filter_map(|group| group.flags.profile());
+        let needy = profiles
+            .map(|profile| (usize::from(profile.min_devices()), profile))
+            .max_by_key(|(needed, _)| *needed)
+            .filter(|(needed, _)| *needed > left);
+        match needy {
+            None => Ok(()),
+            Some((needed, profile)) => Err(refused(MembershipRefusal::Profile {
+                device,
+                profile: profile.name(),
+                needed,
+                left,
+            })),
+        }
+    }
+}
+
+/// The block groups that are among `going`, or are not.
+fn groups<'a>(core: &'a Core, going: &'a BTreeSet<u64>, goes: bool) -> impl Iterator<Item = &'a Group> {
+    core.groups
+        .iter()
+        .filter(move |group| going.contains(&group.start) == goes)
+}
+
+/// The chunks with device extents past `end` on a device.
+fn chunks_past(volume: &Volume, slot: &DeviceSlot, end: ByteCount) -> Vec<ChunkInTheWay> {
+    let map = volume.chunk_map();
+    let in_the_way = map.chunks().iter().filter_map(|chunk| {
+        let length = chunk.layout().device_extent_bytes().get();
+        let stripes = chunk.chunk().stripes.iter();
+        let past = stripes.filter(|stripe| {
+            // Clamp: an end past the last address is past every device.
+            let stripe_end = stripe.physical.get().saturating_add(length);
+            stripe.device_uuid == slot.uuid() && stripe_end > end.get()
+        });
+        let count = ByteCount::of(past.count()).get();
+        (count > 0).then(|| ChunkInTheWay {
+            chunk: chunk.start(),
+            bytes: ByteCount::new(length.saturating_mul(count)),
+        })
+    });
+    in_the_way.collect()
+}

@@ -1,0 +1,171 @@
+//! A new device joins the volume.
+//!
+//! Order: the device forgets what it held; it gets the superblock in use with an item of its own
+//! ([`Volume::join`](buttress_volume::Volume::join)); a commit lists it. Everything that can be refused is refused before.
+
+use super::{LEAST_DEVICE_BYTES, item_key, refused, whole_sectors};
+use crate::device_space::DeviceSpaceLeft;
+use crate::engine::Engine;
+use crate::free_ranges::FreeRanges;
+use buttress_device::{Device, IoError};
+use buttress_exact::Exact as _;
+use buttress_format::{ByteCount, DEVICE_RESERVED_BYTES, DeviceId, DeviceItem, DeviceStatistics, TreeId};
+use buttress_fs::error::{Defect, Result};
+use buttress_volume::wiping::{forget, forget_superblocks, zero_ends};
+use buttress_volume::{MembershipRefusal, WriteRefusal, signatures, superblocks};
+use std::sync::Arc;
+
+/// The fate of the former content of a device that joins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JoinOptions {
+    /// Overwrite a device that seems to hold something.
+    pub overwrites: bool,
+    /// Discard the whole device, if it can do that.
+    pub discards: bool,
+}
+
+impl Engine {
+    /// Refuses a device that cannot join the volume, before anything changes.
+    ///
+    /// # Errors
+    /// The device is read-only or too small, is a device of the volume, or cannot be read; without
+    /// [`overwrites`](JoinOptions::overwrites), it seems to hold something.
+    pub fn require_new_device(&self, device: &Device, options: JoinOptions) -> Result<()> {
+        let volume = self.forest().volume();
+        let name = || device.name().to_owned();
+        if !device.is_writable() {
+            let device = device.name().into();
+            return Err(buttress_volume::Error::from(WriteRefusal::ReadOnlyDevice { device }).into());
+        }
+        if ByteCount::new(device.size_bytes()) < LEAST_DEVICE_BYTES {
+            return Err(refused(MembershipRefusal::TooSmall {
+                device: name(),
+                size: ByteCount::new(device.size_bytes()),
+                least: LEAST_DEVICE_BYTES,
+            }));
+        }
+        if let Ok(found) = superblocks::choose(device) {
+            let uuid = found.superblock.device_item.uuid;
+            let slots = volume.devices();
+            let mut given = slots
+                .iter()
+                .filter(|slot| slot.device().is_some() && slot.item().is_some());
+            if let Some(slot) = given.find(|slot| slot.uuid() == uuid) {
+                let id = slot.id();
+                return Err(refused(MembershipRefusal::Member { device: name(), id }));
+            }
+        }
+        let found = signatures::find(device).map_err(buttress_volume::Error::from)?;
+        match found.filter(|_| !options.overwrites) {
+            None => Ok(()),
+            Some(found) => Err(refused(MembershipRefusal::Holds {
+                device: name(),
+                found,
+            })),
+        }
+    }
+
+    /// Adds a device, which forgets what it held: commits that. New chunks may use it from then on.
+    ///
+    /// # Errors
+    /// As for [`require_new_device`](Self::require_new_device); the device fails; another change of devices is in progress;
+    /// the commit fails. After an error of the commit, the device may carry a superblock of the volume, which does not list
+    /// it.
+    pub fn add_device(&self, device: Device, options: JoinOptions) -> Result<DeviceId> {
+        let _alone = self.change_devices()?;
+        self.require_writing()?;
+        self.require_new_device(&device, options)?;
+        let volume = Arc::clone(self.forest().volume());
+        let size = whole_sectors(device.size_bytes(), volume.block_format().sector_bytes);
+        let item = self.new_device_item(size)?;
+        forget_all(&device, options).map_err(buttress_volume::Error::from)?;
+        let slot = {
+            // No log is named on other devices alone.
+            let _no_logs = self.superblocks().lock();
+            volume.join(device, item, self.listed_devices().exact_add(1))?
+        };
+        let (key, statistics) = (item_key(item.device), DeviceStatistics::key(item.device));
+        let edited = self.edit_devices(item.device, |running| {
+            running.insert(TreeId::CHUNK, &key, &item.to_bytes())?;
+            // Statistics of an earlier device with this id.
+            running.remove(TreeId::DEVICE, &statistics)?;
+            running.core.devices.rooms.push(DeviceSpaceLeft::of_empty(item));
+            Ok(())
+        });
+        if let Err(error) = edited {
+            volume.leave(item.uuid);
+            slot.device().into_iter().for_each(forget_superblocks);
+            return Err(error);
+        }
+        self.commit()?;
+        match slot.failure() {
+            None => Ok(item.device),
+            Some(failure) => Err(buttress_volume::Error::from(failure.clone()).into()),
+        }
+    }
+
+    /// The number of devices that the chunk tree lists.
+    fn listed_devices(&self) -> u64 {
+        ByteCount::of(self.shared.running.lock().core.devices.rooms.len()).get()
+    }
+
+    /// An item for a device that has no extents yet, with the id after the highest.
+    fn new_device_item(&self, size: ByteCount) -> Result<DeviceItem> {
+        let uuid = self.new_uuid();
+        let volume = self.forest().volume();
+        let sector_bytes = volume.block_format().sector_bytes;
+        let fsid = volume.superblock().metadata_uuid;
+        let running = self.shared.running.lock();
+        let rooms = running.core.devices.rooms.iter();
+        let slots = volume.devices();
+        let ids = rooms
+            .map(|room| room.item.device)
+            .chain(slots.iter().map(|slot| slot.id()));
+        let last = ids.map(DeviceId::get).max();
+        let next = last.and_then(|last| last.checked_add(1));
+        let next = next.ok_or_else(|| Defect::new("the volume has no id for a new device"))?;
+        Ok(DeviceItem {
+            device: DeviceId::new(next),
+            total_bytes: size,
+            bytes_used: ByteCount::ZERO,
+            io_align: sector_bytes,
+            io_width: sector_bytes,
+            sector_bytes,
+            device_type: 0,
+            generation: running.core.generation,
+            start_offset: 0,
+            device_group: 0,
+            seek_speed: 0,
+            bandwidth: 0,
+            uuid,
+            fsid,
+        })
+    }
+}
+
+impl DeviceSpaceLeft {
+    fn of_empty(item: DeviceItem) -> Self {
+        let mut free = FreeRanges::default();
+        // No device is as small as that.
+        let usable = item.total_bytes.get().saturating_sub(DEVICE_RESERVED_BYTES);
+        free.add(DEVICE_RESERVED_BYTES, usable);
+        Self {
+            item,
+            free,
+            kept: FreeRanges::default(),
+            chunks_end: None,
+        }
+    }
+}
+
+/// Makes a device forget what it held. No moment leaves half of it for a whole volume.
+fn forget_all(device: &Device, options: JoinOptions) -> core::result::Result<(), IoError> {
+    forget(device)?;
+    if options.discards {
+        // A device that cannot discard is wiped where it matters.
+        let _cannot = device.discard(0, device.size_bytes());
+        // Discarded bytes may come back.
+        zero_ends(device)?;
+    }
+    device.flush()
+}

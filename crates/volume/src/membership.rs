@@ -1,0 +1,226 @@
+//! Devices that join a volume, and devices that leave it.
+//!
+//! A new device gets the superblock in use with a device item of its own, before any commit lists the device
+//! ([`Volume::join`]). So every crash leaves one of two states:
+//!
+//! - the last commit does not list the device: the volume opens with it, where it is passed over, and without it;
+//! - the commit lists the device, and the device carries the volume's fsid, its own id and its own uuid.
+//!
+//! A commit writes the superblock of a device without device extents after those of other devices
+//! ([`crate::write`]). So no cut-off commit has its newest superblock on such a device alone.
+//!
+//! A device that leaves gets no superblock of the commit without it ([`Volume::write_superblocks_without`]). Its
+//! superblock then belongs to the commit before. The caller wipes it last.
+//!
+//! Opened after a crash, a device without device extents counts as current, although its superblock may be older.
+//!
+//! Left out: items in trees, and the decision which devices may go.
+
+use crate::Volume;
+use crate::devices::DeviceSlot;
+use crate::error::Error;
+use buttress_device::Device;
+use buttress_format::device_item::DeviceItem;
+use buttress_format::error::ErrorKind;
+use buttress_format::{ByteCount, DeviceId, Logical, Superblock};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The reason why a volume's devices stay as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipRefusal {
+    /// A new device, or a device after a resize, would be too small.
+    #[error("{device}: too small for a device of a volume (found {size} bytes, expected at least {least})")]
+    TooSmall {
+        /// The device's name.
+        device: String,
+        /// Its size.
+        size: ByteCount,
+        /// The least size of a device.
+        least: ByteCount,
+    },
+    /// A new device is a device of the volume already.
+    #[error("{device}: it is device {id} of this volume already")]
+    Member {
+        /// The device's name.
+        device: String,
+        /// Its id.
+        id: DeviceId,
+    },
+    /// A new device seems to hold something.
+    #[error("{device}: it seems to hold {found}, which the volume would overwrite")]
+    Holds {
+        /// The device's name.
+        device: String,
+        /// The name of the content.
+        found: &'static str,
+    },
+    /// A resize goes past the end of the device.
+    #[error("{device}: the new size goes past its end (found {size} bytes, expected at least {wanted})")]
+    PastEnd {
+        /// The device's name.
+        device: String,
+        /// Its size.
+        size: ByteCount,
+        /// The new size.
+        wanted: ByteCount,
+    },
+    /// The device is missing.
+    #[error("device {device} is missing and keeps its size. To change the size, replace the device first")]
+    Missing {
+        /// The device's id.
+        device: DeviceId,
+    },
+    /// No other device of the volume can be written.
+    #[error(
+        "device {device}: the only device of the volume that can be written. To remove it, add another device first"
+    )]
+    LastDevice {
+        /// The device's id.
+        device: DeviceId,
+    },
+    /// A profile needs more devices than would be left.
+    #[error(
+        "device {device}: block groups of profile {profile} need more devices (found {left} without it, expected at least \
+         {needed}). To remove it, add another device first, or convert the profile"
+    )]
+    Profile {
+        /// The device's id.
+        device: DeviceId,
+        /// The profile's name.
+        profile: &'static str,
+        /// The devices that the profile needs.
+        needed: usize,
+        /// The devices that would be left.
+        left: usize,
+    },
+    /// Device extents are on the part of the device that goes.
+    #[error(
+        "device {device}: {bytes} bytes of device extents are past byte {end} and were not moved (the first belongs to \
+         the chunk at logical {chunk})"
+    )]
+    Occupied {
+        /// The device's id.
+        device: DeviceId,
+        /// The first byte that goes.
+        end: ByteCount,
+        /// The bytes of device extents past it.
+        bytes: ByteCount,
+        /// The chunk of the first of them.
+        chunk: Logical,
+    },
+    /// Other devices have too little unallocated space for the content of the part that goes.
+    #[error(
+        "device {device}: {content} bytes have to move, and too little space is unallocated (found {found} bytes, expected \
+         at least {wanted}). To continue, add a device, or delete files"
+    )]
+    NoPlace {
+        /// The device's id.
+        device: DeviceId,
+        /// The bytes of content that have to move.
+        content: ByteCount,
+        /// The bytes that new chunks need.
+        wanted: ByteCount,
+        /// The bytes that they could get.
+        found: ByteCount,
+    },
+    /// Another change of the volume's devices is in progress.
+    #[error("another change of the volume's devices is in progress. To continue, wait until it has ended")]
+    Busy,
+}
+
+impl MembershipRefusal {
+    /// The kind of the refusal.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        ErrorKind::Caller
+    }
+}
+
+impl Volume {
+    /// Writes the superblock in use to a new device, with the device's own item, and the number of devices that the volume is
+    /// about to have: of a volume with one device, Linux registers no second one by its fsid. From here on the device is
+    /// flushed, and gets superblocks, as other devices of the volume. The volume's trees do not list it yet.
+    ///
+    /// # Errors
+    /// The device fails, or is read-only; writing has stopped.
+    pub fn join(&self, device: Device, item: DeviceItem, num_devices: u64) -> Result<Arc<DeviceSlot>, Error> {
+        let _alone = self.writes().write();
+        let superblock = Superblock {
+            num_devices,
+            ..(*self.superblock()).clone()
+        };
+        let slot = DeviceSlot::given(item.device, item.uuid, superblock.fsid, device, None);
+        let slot = Arc::new(slot);
+        self.require_own(&slot)?;
+        // Primaries alone name a log.
+        let without_log = Superblock {
+            log_root: Logical::MIN,
+            log_root_level: 0,
+            ..superblock.clone()
+        };
+        self.write_superblocks_of_joining(&slot, &superblock, &without_log, &item)?;
+        self.device_table().write().add(&slot, item);
+        Ok(slot)
+    }
+
+    /// Removes a device from the table: it is no longer flushed, and gets no superblocks. No chunk may name it.
+    pub fn leave(&self, device: Uuid) {
+        let _alone = self.writes().write();
+        self.device_table().write().remove(device);
+    }
+
+    /// Has devices of older generations count as current on which nothing was at their own generation, and nothing is now.
+    /// Nothing that they missed is theirs. A commit that is cut off after the superblocks of other devices leaves a new
+    /// device in this state.
+    pub(crate) fn settle_idle_devices(&self) -> Result<(), Error> {
+        let map = self.chunk_map();
+        let is_used = |slot: &Arc<DeviceSlot>| {
+            let mut devices = map.chunks().iter().flat_map(|chunk| chunk.devices());
+            devices.any(|other| Arc::ptr_eq(other, slot))
+        };
+        let idle = |slot: &Arc<DeviceSlot>| slot.is_idle() && slot.stale().is_some();
+        for slot in self.devices().into_iter().filter(idle) {
+            let Some(item) = slot.item() else { continue };
+            let is_empty = item.bytes_used == ByteCount::ZERO && !is_used(&slot);
+            match slot.as_current().map(Arc::new).filter(|_| is_empty) {
+                Some(current) => self.exchange_slot(&slot, &current, |map| Ok(map.clone()))?,
+                None => self.notices_of_stale(&slot),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether trees list a device, or a chunk names it.
+    pub(crate) fn is_member(&self, slot: &Arc<DeviceSlot>) -> bool {
+        slot.item().is_some() || {
+            let map = self.chunk_map();
+            let mut devices = map.chunks().iter().flat_map(|chunk| chunk.devices());
+            devices.any(|other| Arc::ptr_eq(other, slot))
+        }
+    }
+
+    /// As [`write_superblocks`](Self::write_superblocks), without the devices that leave with this commit. They leave the
+    /// table, too.
+    ///
+    /// # Errors
+    /// As for [`write_superblocks`](Self::write_superblocks).
+    pub fn write_superblocks_without(
+        &self,
+        superblock: &Superblock,
+        items: &[DeviceItem],
+        leaving: &[Uuid],
+    ) -> Result<(), Error> {
+        let _writes = self.writes().read();
+        self.write_all_superblocks(superblock, items, None, leaving)?;
+        let mut table = self.device_table().write();
+        leaving.iter().for_each(|device| table.remove(*device));
+        Ok(())
+    }
+}
+
+impl From<MembershipRefusal> for Error {
+    fn from(refusal: MembershipRefusal) -> Self {
+        Self::Membership(Box::new(refusal))
+    }
+}
