@@ -283,7 +283,7 @@ impl<'a> Session<'a> {
                         self.context.count_loss(|| command_line_text(&error));
                     }
                 }
-                // Nobody reads the command's output, but the next commands may be changes.
+                // The reader of the command's output is gone, but the next commands may be changes.
                 Err(error) if is_broken_pipe(&error) => {}
                 Err(error) => self.context.lost(&error),
             }

@@ -59,7 +59,7 @@ pub struct Cp {
     places: Vec<OsString>,
 }
 
-/// How things are copied; also for the words of a session.
+/// Options of copies, also for commands of a session.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Flags {
     /// Copy directories recursively

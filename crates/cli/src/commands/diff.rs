@@ -73,7 +73,7 @@ pub struct Diff {
     new: OsString,
 }
 
-/// What can differ in two files of the same kind.
+/// An aspect in which two files of the same kind can differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Aspect {
     /// Content, and targets of symbolic links

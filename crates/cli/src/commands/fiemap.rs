@@ -41,7 +41,7 @@ pub struct FiemapCommand {
     files: Vec<OsString>,
 }
 
-/// What is shown of each file.
+/// The parts of the output for each file.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Shown {
     /// Print a line for each extent, with its flags

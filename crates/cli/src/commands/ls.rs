@@ -41,7 +41,7 @@ pub struct Ls {
     targets: Vec<OsString>,
 }
 
-/// How a listing looks; also that of `stream ls`.
+/// Options of listings, also for `stream ls`.
 #[derive(Args, Clone, Debug)]
 pub(in crate::commands) struct Look {
     /// Print mode, links, owner, group, size and time of each file

@@ -87,7 +87,7 @@ enum Ahead {
     Sweep,
 }
 
-/// How to estimate.
+/// Method of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum How {
     /// From a part of the metadata

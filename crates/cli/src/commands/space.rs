@@ -62,7 +62,7 @@ pub struct Space {
     target: OsString,
 }
 
-/// What an export is for.
+/// The target program of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Export {
     /// ncdu's JSON, version 1.2

@@ -56,7 +56,8 @@ fn times(directory: &Path) -> BTreeMap<String, Times> {
 #[allow(unsafe_code, reason = "mmap(2) has no safe form")]
 fn with_write_by_map(file: &File, body: impl FnOnce()) {
     let kinds = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the map is used for one byte of a file that nobody else changes, and goes before this returns.
+    // SAFETY: the map is used for one byte of a file that no other process changes, and is unmapped
+    // before the return.
     unsafe {
         let at = rustix::mm::mmap(std::ptr::null_mut(), SECTOR, kinds, MapFlags::SHARED, file, 0).unwrap();
         at.cast::<u8>().write_volatile(b'm');

@@ -77,7 +77,7 @@ impl Connection {
     /// Mounts a file system on a directory.
     ///
     /// `claim`: the block device `options.source`, opened exclusively. The mount takes the claim
-    /// over. For a moment nobody has the claim; if another process opens the device then, this call
+    /// over. For a moment the device is unclaimed; if another process opens it then, this call
     /// fails.
     pub(super) fn mount(directory: &Path, options: &MountOptions, claim: Option<File>) -> io::Result<Self> {
         let directory = directory.canonicalize()?;

@@ -9,9 +9,9 @@
 //!   of the kernel's clock sends none, because the file already has these times.
 //! - The server's own times (of new files, of accesses) are those of the kernel's last tick. None
 //!   of them is then later than the kernel's next time of the file.
-//! - An operation that depends on content without a read (a snapshot, a command, a search for
-//!   holes) makes the kernel send content first: the server invalidates all files that are open for
-//!   writing, and the kernel sends their content before it drops it.
+//! - Before an operation that depends on content without a read (a snapshot, a command, a search
+//!   for holes), the server invalidates all files that are open for writing. The kernel sends their
+//!   content before it drops it.
 //! - FUSE has no message by which a server requests times. The kernel sends all times on syncfs(2),
 //!   so another process calls syncfs ([`KernelSync`]) before a snapshot or a command. A file whose
 //!   content arrives after that without times gets the current time, until its own times arrive.

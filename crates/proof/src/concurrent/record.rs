@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Record {
     /// Index of the calling thread.
     pub thread: usize,
-    /// What was called.
+    /// The call.
     pub call: Call,
-    /// What was answered.
+    /// The answer to the call.
     pub answer: Answer,
     /// Clock value at the begin of the call.
     pub begin: u64,

@@ -53,7 +53,7 @@ impl fmt::Display for Sums {
 pub struct RoundTrip<'a> {
     /// Name for messages and files.
     pub name: &'a str,
-    /// Who makes the streams.
+    /// The creator of the streams.
     pub sender: Sender,
     /// Formats of the streams.
     pub formats: &'a [Format],

@@ -8,7 +8,7 @@ use buttress_lab::crash::{History, Outcome};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// One run.
+/// A recorded run.
 #[derive(Debug)]
 pub struct Recorded {
     history: History,

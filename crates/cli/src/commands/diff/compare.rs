@@ -98,7 +98,7 @@ struct Level {
     new: std::iter::Peekable<std::vec::IntoIter<Entry>>,
 }
 
-/// One of the two sides.
+/// A side of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     Old,

@@ -1,8 +1,9 @@
-//! The image files of a mount, which others may delete or replace while it is served.
+//! The image files of a mount, which other processes may delete or replace while it is served.
 //!
-//! The server continues with the open file, but its content is gone when the server ends. Until then `/proc/PID/fd/N`
-//! can be copied. The server therefore keeps a descriptor of each image file and names it in its record. It fails each
-//! sync and commit; `buttress umount` refuses.
+//! After a deletion the server continues with the open file, whose content is lost when the server
+//! ends. Until then, `/proc/PID/fd/N` can be copied. The server therefore keeps a descriptor of
+//! each image file and names it in its record. After a deletion, it fails each sync and commit, and
+//! `buttress umount` refuses.
 
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use super::registry::Known;
 use crate::context::Context;
 
-/// The image files that a server has open. Block devices have no place here.
+/// The image files that a server has open, without block devices.
 #[derive(Debug)]
 pub(super) struct Images {
     files: Vec<(PathBuf, OwnedFd)>,
@@ -26,7 +27,8 @@ pub(super) struct Images {
 }
 
 impl Images {
-    /// Opens what a volume is on, and the overlays, by name only: that keeps no lock and takes none away.
+    /// Opens the files of a volume's devices and overlays with `O_PATH`, which neither takes nor
+    /// releases their locks.
     pub(super) fn open(context: &Context, image: &Path, directory: &Path) -> Result<Self> {
         let devices = std::iter::once(image).chain(context.globals().devices.iter().map(PathBuf::as_path));
         let overlays = devices
@@ -37,7 +39,7 @@ impl Images {
         let mut files = Vec::new();
         for path in paths {
             let opened = match rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-                // An overlay that nothing was written to.
+                // The overlay does not exist until the first write.
                 Err(rustix::io::Errno::NOENT) => continue,
                 opened => opened.with_context(|| format!("opening {}", path.display()))?,
             };
@@ -68,12 +70,12 @@ impl Images {
         Some(deleted_text(path, &self.directory, &descriptor))
     }
 
-    /// Starts a thread that logs a deletion as soon as it happens. Call this before the server restricts its own system
-    /// calls.
+    /// Starts a thread that logs a deletion immediately. Must be called before the server restricts
+    /// its own system calls.
     pub(super) fn watch(images: &Arc<Self>, log: &Log) -> Result<()> {
         let watching = inotify::init(CreateFlags::CLOEXEC)?;
         for (_, file) in &images.files {
-            // The number of links is an attribute.
+            // The number of links is an attribute, so its changes are reported.
             let name = format!("/proc/self/fd/{}", file.as_raw_fd());
             inotify::add_watch(&watching, name, WatchFlags::ATTRIB)?;
         }
@@ -103,9 +105,9 @@ fn deleted_text(path: &Path, directory: &Path, descriptor: &str) -> String {
 /// The fate of the image files of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// They are where they were.
+    /// All files have their path.
     Kept,
-    /// A file has another name now.
+    /// A file has another path now.
     Moved(String),
     /// A file was deleted; the text explains how to save it.
     Deleted(String),

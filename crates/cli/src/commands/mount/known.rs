@@ -1,14 +1,16 @@
-//! Options of mount(8) and btrfs(5) that change nothing here, with the reason. They are accepted; a note answers those
-//! that ask for something.
+//! Options of mount(8) and btrfs(5) that are accepted without effect, with the reason. If an option
+//! requests unsupported behaviour, a note says so.
 //!
-//! A name that ends with `=` stands for the option with any value. Options of access times are not here: `access_times` takes them.
+//! A name that ends with `=` stands for the option with any value. Options for access times are in
+//! `access_times`.
 
 /// The effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// The option is for mount(8) or fstab, or asks for what holds anyway. It causes no message.
+    /// The option is for mount(8) or fstab, or requests the behaviour that always applies. It
+    /// causes no message.
     Nothing,
-    /// The option asks for what Buttress does not do; the text is the note.
+    /// The option requests unsupported behaviour; the text is the note.
     Note(&'static str),
 }
 
@@ -21,7 +23,7 @@ const SPACE: &str = "the volume keeps its kind of free-space tracking";
 const DEBUG: &str = "the option debugs the kernel's btrfs";
 const LABELS: &str = "the system's policy for FUSE sets security contexts";
 
-/// The table; docs/mount.md has it, too.
+/// The table of options, which docs/mount.md repeats.
 pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("defaults", Nothing),
     ("auto", Nothing),
@@ -42,7 +44,7 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("symfollow", Nothing),
     ("fsname=", Nothing),
     ("subtype=", Nothing),
-    // Options that the table of mounts has for a FUSE mount: mount(8) repeats them for a remount.
+    // Options of FUSE mounts in the table of mounts: mount(8) repeats them for a remount.
     ("user_id=", Nothing),
     ("group_id=", Nothing),
     ("default_permissions", Nothing),
@@ -109,7 +111,7 @@ pub(super) const KNOWN: &[(&str, Meaning)] = &[
     ("subvolrootid=", Note("Linux no longer has this option")),
 ];
 
-/// Returns the effect of an option that changes nothing here.
+/// Returns the effect of an option that is accepted without effect.
 pub(super) fn meaning(option: &str) -> Option<Meaning> {
     let name = option.split_inclusive('=').next().unwrap_or(option);
     let is_for_others = ["x-", "X-"].iter().any(|start| option.starts_with(start));

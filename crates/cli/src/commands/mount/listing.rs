@@ -1,4 +1,4 @@
-//! `buttress mount --list`: every directory that shows a volume of this user's servers.
+//! `buttress mount --list`: all directories that show a volume served by this user.
 
 use std::io::Write as _;
 
@@ -11,7 +11,7 @@ use crate::exit::Outcome;
 use crate::mounted::places::{self, Mounted};
 use crate::output::terminal;
 
-/// A server, and a mount that shows what it serves; none where no directory does any more.
+/// A server with one mount that shows its volume, or `None` if no directory shows it any more.
 type Row<'a> = (&'a Known, Option<&'a Mounted>);
 
 fn writes((server, mount): Row<'_>) -> bool {
@@ -31,7 +31,7 @@ fn row_as_json(row: Row<'_>) -> Value {
     record
 }
 
-/// Prints what is mounted.
+/// Prints the list.
 pub(super) fn list(context: &Context) -> Result<Outcome> {
     let (servers, mounts) = (Known::all()?, places::all());
     let rows = servers.iter().flat_map(|server| {

@@ -1,6 +1,7 @@
-//! Options of a mount, as mount(8) takes them: `rw,subvol=/home,compress=zstd:3`.
+//! Options of a mount, in the syntax of mount(8): `rw,subvol=/home,compress=zstd:3`.
 //!
-//! Names and meanings are those of btrfs(5) and mount(8). What only concerns mount(8) and fstab is taken and passed over.
+//! Names and meanings are those of btrfs(5) and mount(8). Options for only mount(8) and fstab are
+//! accepted without effect.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,37 +17,37 @@ use crate::compression::Method;
 use crate::exit::Advice;
 use crate::globals::{Globals, Rescue, RescueList, parse_size};
 
-/// The kernel's own time between commits.
+/// The kernel's default interval between commits.
 const COMMIT_SECONDS: u64 = 30;
 
-/// What a mount is to be.
+/// The requested properties of a mount.
 #[derive(Clone, Debug)]
 pub(super) struct MountWishes {
     /// Files can be changed.
     pub(super) write: bool,
-    /// It is mounted already, and is to be changed.
+    /// The volume is mounted already, and its options change.
     pub(super) remount: bool,
-    /// Others than who mounts may use it.
+    /// Users other than the mounting user have access.
     pub(super) allow_other: bool,
-    /// Set-user-id bits mean something; `None`: only where root mounts.
+    /// Set-user-id bits have effect; `None`: only for mounts by root.
     pub(super) suid: Option<bool>,
-    /// Device nodes are devices; likewise.
+    /// Device nodes can be opened as devices; `None`: only for mounts by root.
     pub(super) dev: Option<bool>,
     pub(super) no_exec: bool,
     pub(super) accesses: AccessPolicy,
-    /// The kernel keeps what is written for a while.
+    /// The kernel's write-back cache is in use.
     pub(super) writeback_cache: bool,
-    /// All files are shown as this user's.
+    /// All files appear with this owner.
     pub(super) uid: Option<u32>,
-    /// And this group's.
+    /// All files appear with this group.
     pub(super) gid: Option<u32>,
     pub(super) commit_interval: Duration,
     pub(super) data: DataOptions,
-    /// Devices are told what commits free.
+    /// Freed space is discarded on the devices after commits.
     pub(super) discard: bool,
-    /// The options themselves, where nothing else says how to mount.
+    /// The text of the options, if no other setting affects the mount.
     pub(super) options: Option<OsString>,
-    /// Notes about options that mean nothing here.
+    /// Notes about options without effect.
     pub(super) notes: Vec<String>,
 }
 
@@ -72,7 +73,7 @@ impl Default for MountWishes {
     }
 }
 
-/// A part between commas; a backslash takes the meaning of the next byte away.
+/// Splits a text at commas; a backslash escapes the next byte.
 fn parts(text: &OsStr) -> Vec<OsString> {
     let (mut all, mut part, mut is_escaped) = (Vec::new(), Vec::new(), false);
     for byte in text.as_bytes() {
@@ -97,7 +98,7 @@ fn number(value: &str) -> Result<u32> {
 }
 
 impl MountWishes {
-    /// Takes options in, and puts those of the volume into the global flags.
+    /// Adds the options of a text, and stores those of the volume in the global flags.
     pub(super) fn take(&mut self, text: &OsStr, globals: &mut Globals) -> Result<()> {
         for part in parts(text) {
             self.take_one(&part, globals)

@@ -1,10 +1,13 @@
-//! Which servers there are: one small file for each mount, locked as long as the server has the image.
+//! The registry of servers: one small file per mount, locked while the server uses the image.
 //!
-//! `/run/buttress` for root, `$XDG_RUNTIME_DIR/buttress` or a directory of one's own in the temporary directory for others.
-//! A file whose lock nobody has is of a server that ended: whoever looks next removes it.
+//! Its directory is `/run/buttress` for root, and `$XDG_RUNTIME_DIR/buttress` or a private
+//! directory in the temporary directory for other users. An unlocked file belongs to a server that
+//! ended; the next reader of the registry removes it.
 //!
-//! The kernel closes what a process had open in no order that it promises, so the lock may be free before the image is: whoever wants
-//! the image waits for the end of the process too. When that process began is kept, as its number may be given to another one.
+//! When a process ends, the kernel closes its files in an unspecified order, so the lock may be
+//! released before the image. A process that needs the image therefore also waits for the end of
+//! the server. The record has the start time of the server, because its process number may be
+//! reused.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -22,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::mounted::places::{self, Mounted};
 
-/// The file of a server, which has its lock.
+/// The locked file of this server.
 #[derive(Debug)]
 pub(crate) struct Entry {
     file: File,
@@ -31,26 +34,27 @@ pub(crate) struct Entry {
 
 /// The record of a mount for other processes.
 pub(crate) struct Root {
-    /// The number of its device, as in the table of mounts. It identifies the mount on every directory that shows it.
+    /// The device number in the table of mounts. It identifies the mount on every directory that
+    /// shows it.
     pub(crate) device: String,
-    /// The image files that its server has open.
+    /// The image files that the server has open.
     pub(crate) images: Value,
-    /// The subvolume and the inode.
+    /// The subvolume and the inode at the root of the mount.
     pub(crate) shown: String,
-    /// The path that was asked for, if one was.
+    /// The requested path, if any.
     pub(crate) subvolume: Option<String>,
-    /// The options that mount the same once more; none, where more than options said how.
+    /// The options for an identical mount; `None` if other settings affect it.
     pub(crate) options: Option<String>,
 }
 
-/// A server's file as others find it.
+/// The file of a server, as read by another process.
 #[derive(Debug)]
 pub(crate) struct Known {
     file: File,
     path: PathBuf,
-    /// What it says.
+    /// The content of the file.
     pub(crate) record: Value,
-    /// Its lock was free.
+    /// The lock was free.
     has_ended: bool,
 }
 
@@ -81,25 +85,25 @@ fn name_of(pid: u32) -> String {
     format!("mount-{pid}")
 }
 
-/// Where the server's socket is, beside its file.
+/// Returns the path of the server's socket, beside its file.
 fn socket_beside(file: &Path) -> PathBuf {
     file.with_extension("socket")
 }
 
-/// Where this process, as a server, has its socket.
+/// Returns the path of the socket of this process as a server.
 pub(crate) fn own_socket() -> Result<PathBuf> {
     Ok(socket_beside(&directory()?.join(name_of(std::process::id()))))
 }
 
-/// Takes away what is left of a server.
+/// Removes the files of a server that ended.
 fn remove(file: &Path) {
-    // Where that fails, whoever looks next does it.
+    // If this fails, the next reader of the registry removes them.
     drop(std::fs::remove_file(socket_beside(file)));
     drop(std::fs::remove_file(file));
 }
 
 impl Entry {
-    /// Says that this process is going to serve a mount.
+    /// Registers this process as the server of a mount.
     pub(crate) fn make(image: &Path, mounted_on: &Path, writes: bool, root: &Root) -> Result<Self> {
         let pid = std::process::id();
         let path = directory()?.join(name_of(pid));
@@ -135,22 +139,23 @@ impl Entry {
         Ok(())
     }
 
-    /// The server is done; whoever waits learns how it ended. The lock goes with the process, after its devices, which were
-    /// opened before: then they are free for others.
+    /// Ends the use of the image, and records the result for waiting processes. The lock is
+    /// released with the process, after its devices, which were opened earlier: then other
+    /// processes can use them.
     pub(crate) fn end(mut self, result: &Result<()>) {
         if let Err(error) = result
             && let Some(record) = self.record.as_object_mut()
         {
             record.insert("failed".to_owned(), Value::String(format!("{error:#}")));
-            // Whoever waits reads it from the open file.
+            // Waiting processes read it from the open file.
             drop(self.write());
         }
         core::mem::forget(self.file);
     }
 }
 
-/// When a process began, in clock ticks since the machine did: the 22nd field of its `stat`, which follows a name in brackets that may
-/// hold anything.
+/// Returns the start time of a process, in clock ticks since the system's start: field 22 of its
+/// `stat`. A name in parentheses precedes it and may contain any character.
 fn began(pid: Pid) -> Option<u64> {
     let line = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let line = String::from_utf8_lossy(&line);
@@ -159,7 +164,7 @@ fn began(pid: Pid) -> Option<u64> {
 }
 
 impl Known {
-    /// All servers of this user.
+    /// Returns all running servers of this user.
     pub(crate) fn all() -> Result<Vec<Self>> {
         Ok(Self::all_and_ended()?
             .into_iter()
@@ -167,7 +172,7 @@ impl Known {
             .collect())
     }
 
-    /// All servers of this user, and those that ended and that nobody saw after that.
+    /// Returns all servers of this user, including ended ones whose files still exist.
     fn all_and_ended() -> Result<Vec<Self>> {
         let mut all = Vec::new();
         for found in std::fs::read_dir(directory()?)? {
@@ -184,7 +189,7 @@ impl Known {
             }
             if flock(&known.file, FlockOperation::NonBlockingLockShared).is_ok() {
                 known.has_ended = true;
-                // As long as the process is there, others may have to wait for it.
+                // While the process exists, other processes may have to wait for it.
                 if known.process().is_none() {
                     remove(&known.path);
                 }
@@ -202,17 +207,18 @@ impl Known {
         Ok(())
     }
 
-    /// A text that it says.
+    /// Returns a text field of the record.
     pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.record.get(field)?.as_str()
     }
 
-    /// Whether it changes its image.
+    /// Returns whether the server changes its image.
     pub(crate) fn writes(&self) -> bool {
         self.record.get("writes").and_then(Value::as_bool) == Some(true)
     }
 
-    /// Waits until it has read the table of mounts since now. A server that cannot be reached reads it by itself.
+    /// Waits until the server has read the table of mounts after this call. An unreachable server
+    /// reads the table without a request.
     pub(crate) fn wait_until_noticed(&self) {
         let Ok(mut socket) = UnixStream::connect(self.socket()) else {
             return;
@@ -222,31 +228,33 @@ impl Known {
         drop(socket.read_to_end(&mut Vec::new()));
     }
 
-    /// Where it listens.
+    /// Returns the path of the server's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         socket_beside(&self.path)
     }
 
-    /// Whether a mount shows what this server serves. The image must be the same too. The system reuses the device
-    /// number of a mount that is gone, while its server may still be at its last commit.
+    /// Returns whether a mount shows the volume of this server. The image must match too, because
+    /// the system reuses the device number of an unmounted volume, possibly during its server's
+    /// last commit.
     pub(crate) fn is_shown_by(&self, mount: &Mounted) -> bool {
         mount.is_ours
             && self.text("device") == Some(mount.device.as_str())
             && self.text("image") == Some(mount.source.display().to_string().as_str())
     }
 
-    /// Returns the mounts that show what this server serves, in their order.
+    /// Returns the mounts that show the volume of this server, in their order.
     pub(crate) fn shown_by<'a>(&self, mounts: &'a [Mounted]) -> impl Iterator<Item = &'a Mounted> {
         mounts.iter().filter(|mount| self.is_shown_by(mount))
     }
 
-    /// The server of a mount.
+    /// Returns the server of a mount.
     pub(crate) fn of(mount: &Mounted) -> Result<Option<Self>> {
         let mut all = Self::all()?.into_iter();
         Ok(all.find(|known| known.is_shown_by(mount)))
     }
 
-    /// Waits for servers of this image whose mount is gone already, as after a plain umount(8): they are at their last commit.
+    /// Waits for the last commit of servers of this image whose mount no longer exists, for example
+    /// after umount(8).
     pub(crate) fn wait_for_those_that_end(image: &Path) -> Result<()> {
         let of_image = Self::all_and_ended()?.into_iter();
         let of_image = of_image.filter(|known| known.text("image").map(Path::new) == Some(image));
@@ -259,22 +267,23 @@ impl Known {
         Ok(())
     }
 
-    /// Whether any directory shows what this server serves, for any process that can be seen.
+    /// Returns whether any directory shows the volume of this server, in any visible mount
+    /// namespace.
     pub(crate) fn is_mounted(&self) -> bool {
         self.shown_by(&places::all()).next().is_some()
             || self.shown_by(&places::of_other_namespaces()).next().is_some()
     }
 
-    /// The process, if it is still there.
+    /// Returns the process, if it still exists.
     fn process(&self) -> Option<OwnedFd> {
         let field = |name| self.record.get(name).and_then(Value::as_u64);
         let pid = Pid::from_raw(i32::try_from(field("pid")?).ok()?)?;
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // It may be another one by that number.
+        // The number may belong to another process now.
         (began(pid)? == field("began")?).then_some(process)
     }
 
-    /// Waits until the process is gone, and with it all that it had open.
+    /// Waits until the process has ended, and with it all its open files are closed.
     fn wait_for_process(&self) -> Result<()> {
         if let Some(process) = self.process() {
             poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
@@ -282,7 +291,7 @@ impl Known {
         Ok(())
     }
 
-    /// Waits until the server is done with its image.
+    /// Waits until the server no longer uses its image, and returns its result.
     pub(crate) fn wait(mut self) -> Result<()> {
         flock(&self.file, FlockOperation::LockShared)?;
         self.wait_for_process()?;

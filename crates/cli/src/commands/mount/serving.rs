@@ -1,7 +1,8 @@
-//! Opens a volume, mounts it, and serves it until it is unmounted or a signal comes.
+//! Opens a volume, mounts it, and serves it until it is unmounted or a signal arrives.
 //!
-//! Order at the end: the kernel lets go of the mount, which sends all that it still had; what was open is closed; the last commit;
-//! the image is closed; the registry's lock goes, for which `buttress umount` waits.
+//! Order at the end: the kernel ends the mount and sends its pending requests; open handles are
+//! closed; the last commit is made; the image is closed; the registry's lock, for which `buttress
+//! umount` waits, is released.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -42,15 +43,15 @@ use crate::output::time::Clock;
 use crate::resyncs::Resyncs;
 use crate::writing::environment;
 
-/// How long after it was unmounted the server has to see that.
+/// Time for the server to notice that it was unmounted.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The environment of any writer, with the interval that was asked for.
+/// The environment of any writer, with the requested commit interval.
 #[derive(Debug)]
 struct WithInterval {
     environment: Arc<dyn Environment>,
     interval: Duration,
-    /// The kernel keeps times of files, which are those of its last tick.
+    /// Times are those of the kernel's last clock tick, as for files in its write-back cache.
     is_coarse: bool,
 }
 
@@ -80,7 +81,7 @@ impl Environment for WithInterval {
     }
 }
 
-/// Where messages go once the terminal is gone.
+/// The destination of messages.
 enum Messages {
     File(Mutex<File>),
     System(UnixDatagram),
@@ -108,10 +109,10 @@ impl Messages {
     fn log(self, image: PathBuf) -> Log {
         Arc::new(move |text| {
             let text = crate::output::terminal::shown(format!("{}: {text}", image.display()));
-            // There is nobody else to tell when that fails.
+            // A failure cannot be reported elsewhere.
             let _ = match &self {
                 Self::File(file) => writeln!(file.lock(), "{text}"),
-                // A warning of a daemon.
+                // Syslog priority: a warning of a daemon.
                 Self::System(socket) => socket
                     .send(format!("<28>buttress[{}]: {text}", std::process::id()).as_bytes())
                     .map(drop),
@@ -124,7 +125,7 @@ impl Messages {
     }
 }
 
-/// A block device that root is to write to, opened exclusively: the mount is to have it so.
+/// Opens a block device exclusively for a mount by root with write access.
 fn claim(context: &Context, image: &Path, wishes: &MountWishes) -> Result<Option<File>> {
     let is_block_device = std::fs::metadata(image).is_ok_and(|found| found.file_type().is_block_device());
     let is_wanted = wishes.write && is_block_device && context.device_options().overlay.is_none();
@@ -145,7 +146,7 @@ fn claim(context: &Context, image: &Path, wishes: &MountWishes) -> Result<Option
     }
 }
 
-/// Whether nothing can be written to a device or to the file system that an image is on.
+/// Returns whether a device, or the filesystem that contains an image, is read-only.
 fn is_write_protected(image: &Path) -> bool {
     let Ok(found) = std::fs::metadata(image) else {
         return false;
@@ -158,7 +159,8 @@ fn is_write_protected(image: &Path) -> bool {
     rustix::fs::statvfs(image).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
-/// What is wished for, without changes where nothing can be written; that is said in the words of mount(8).
+/// Returns the wishes, without write access if the source is write-protected. The warning has the
+/// wording of mount(8).
 fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &MountWishes) -> MountWishes {
     let mut wishes = wishes.clone();
     let writes_to_image = wishes.write && context.device_options().overlay.is_none();
@@ -172,7 +174,7 @@ fn writable_wishes(context: &Context, image: &Path, directory: &Path, wishes: &M
     wishes
 }
 
-/// The root of a mount as others are told of it.
+/// Returns the record of the root of a mount for other processes.
 fn shown_root(
     context: &Context,
     root: Location,
@@ -209,7 +211,7 @@ fn open(
     let volume = opened.volume();
     let globals = context.globals();
     let root = match (&globals.subvolume, globals.subvolume_id) {
-        // As the kernel's mount does.
+        // The default subvolume, as for the kernel's mount.
         (None, None) => volume.default_subvolume()?.location(),
         _ => opened.location(),
     };
@@ -233,7 +235,7 @@ fn open(
     Ok((Access::Writing(writer_of(&writable).clone()), root))
 }
 
-/// How the kernel is to mount it.
+/// Returns the options for the kernel.
 fn mount_options(image: &Path, wishes: &MountWishes) -> MountOptions {
     let is_root = rustix::process::geteuid().is_root();
     MountOptions {
@@ -248,7 +250,7 @@ fn mount_options(image: &Path, wishes: &MountWishes) -> MountOptions {
     }
 }
 
-/// The number of the device of what was just mounted.
+/// Returns the device number of the new mount.
 fn device_of(image: &Path, directory: &Path) -> Result<String> {
     let mounts = places::all();
     let is_it = |mount: &&Mounted| mount.directory == directory && mount.is_ours && mount.source == image;
@@ -262,7 +264,7 @@ fn device_of(image: &Path, directory: &Path) -> Result<String> {
     Ok(mount.device.clone())
 }
 
-/// Logs what was lost at the end, and returns it with its cause.
+/// Logs the loss at the end, and returns it with its cause.
 fn logged_loss(error: buttress::unstable::fs::Error, log: &Log) -> anyhow::Error {
     let lost = lost_with(&error);
     log(&format!("{lost}: {error}"));
@@ -305,7 +307,8 @@ pub(super) fn serve(
         .with_context(on_directory)
         .map_err(|error| error.context(advice(wishes)))?;
     volume.is_mounted_on(directory).with_context(on_directory)?;
-    // Not before: who mounts the same image waits for servers without a mount.
+    // The entry is not made earlier, because another mount of the same image waits for servers
+    // without a mount.
     let device = device_of(&image, directory)?;
     let images = Arc::new(Images::open(context, &image, directory)?);
     let root_of_mount = shown_root(context, root, wishes, device.clone(), images.record());
@@ -331,14 +334,14 @@ pub(super) fn serve(
     volume.ends_after(Arc::clone(&stop_writers) as _);
     let (ended, end) = crossbeam_channel::bounded::<()>(0);
     leave_on_signals(&volume, &watch, session.notifier()?, end)?;
-    // Moved: nothing here keeps the volume open.
+    // The writer is moved, so that nothing here keeps the volume open.
     if let Some(writer) = writer {
         resyncs.start(&writer);
     }
     if in_background {
         background::say_ready()?;
     }
-    // From files of the system, which cannot be opened later.
+    // The clock reads system files, which cannot be opened later.
     let _zone = Clock::system();
     close_in(context, &session, &log);
     let served = session.serve();
@@ -365,7 +368,7 @@ pub(super) fn serve(
     }
 }
 
-/// Gives the volume what the watching process does for it.
+/// Connects the volume to the services of the watching process.
 fn use_watch(volume: &MountedVolume, watch: &Arc<Mutex<Option<Watch>>>) {
     let peeking = Arc::clone(watch);
     volume.peeks_by(Arc::new(move |process, address| {
@@ -407,7 +410,7 @@ fn stop_of_writers(
     })
 }
 
-/// Has syncs and commits fail once an image file is deleted.
+/// Makes syncs and commits fail after the deletion of an image file.
 fn watch_images(images: &Arc<Images>, volume: &MountedVolume, log: &Log) {
     let asked = Arc::clone(images);
     volume.asks_if_doomed(Arc::new(move || asked.deleted()));
@@ -426,7 +429,7 @@ fn lost_with(error: &buttress::unstable::fs::Error) -> &'static str {
     }
 }
 
-/// Closes the server in, as far as the system lets it.
+/// Restricts the server's system calls, as far as the system allows it.
 fn close_in(context: &Context, session: &Session, log: &Log) {
     let has_rings = session.has_rings() || context.device_options().engine == DeviceEngine::IoUring;
     if let Err(error) = closing_in::close_in(has_rings) {
@@ -444,7 +447,7 @@ fn advice(wishes: &MountWishes) -> Advice {
     })
 }
 
-/// On a signal: unmounts; where the mount is busy, commits, and ends all the same.
+/// After a signal, unmounts. If the mount is busy, commits and ends anyway.
 fn leave_on_signals(
     volume: &Arc<MountedVolume>,
     watch: &Arc<Mutex<Option<Watch>>>,
@@ -452,7 +455,7 @@ fn leave_on_signals(
     end: Receiver<()>,
 ) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    // Whoever waits for the end of the server wants the image free by then.
+    // A process that waits for the end of the server expects the image to be free then.
     let (volume, watch) = (Arc::downgrade(volume), Arc::clone(watch));
     std::thread::Builder::new()
         .name("buttress-signals".to_owned())
@@ -467,7 +470,7 @@ fn leave_on_signals(
             if end.recv_timeout(UNMOUNTED_WITHIN) == Err(RecvTimeoutError::Disconnected) {
                 return;
             }
-            // Busy, the server would go on for as long as somebody uses it.
+            // A busy mount would keep the server running.
             let failed = volume.upgrade().is_some_and(|volume| {
                 notifier.forget(&volume.kept_back(Looks::All).content);
                 volume.leave().is_err()

@@ -1,9 +1,11 @@
-//! Options that a remount changes while a server runs.
+//! Options that a remount changes while the server runs.
 //!
-//! The kernel sends no request for a remount of FUSE: it changes flags of the mount and of the superblock, in itself. The table of mounts
-//! shows them, so the server reads the table whenever it changes. The table was opened before the server closed itself in.
+//! For a remount of FUSE, the kernel sends no request: it only changes flags of the mount and of
+//! the superblock. The table of mounts shows them, so the server reads the table after each change.
+//! The table is opened before the server restricts itself.
 //!
-//! A request does not tell by which of several mounts it came. The oldest mount of the volume counts for all of them.
+//! A request does not identify its mount. The options of the oldest mount of the volume therefore
+//! apply to all of them.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -23,12 +25,12 @@ const TABLE: &str = "/proc/self/mountinfo";
 pub(super) struct ShownOptions {
     device: String,
     volume: Weak<MountedVolume>,
-    /// The table, and the options that it showed last. Leaf lock.
+    /// The table, and the options at its last reading. Leaf lock.
     shown: Mutex<(File, String)>,
 }
 
 impl ShownOptions {
-    /// Follows the options of what is mounted with this device.
+    /// Follows the options of the mounts with this device.
     pub(super) fn follow(device: String, volume: &Arc<MountedVolume>) -> Result<Arc<Self>> {
         let open = || File::open(TABLE).with_context(|| format!("opening {TABLE}"));
         let mut table = open()?;
@@ -38,7 +40,7 @@ impl ShownOptions {
             volume: Arc::downgrade(volume),
             shown: Mutex::new((table, options)),
         });
-        // Each file of the table has changes of its own to report.
+        // Each open file of the table reports changes independently.
         let (changes, followed) = (open()?, Arc::clone(&shown));
         std::thread::Builder::new()
             .name("buttress-remounts".to_owned())
@@ -61,11 +63,12 @@ impl ShownOptions {
         }
     }
 
-    /// Reads the table, and has the volume follow options that changed.
+    /// Reads the table, and applies changed options to the volume.
     pub(super) fn refresh(&self) {
         let mut shown = self.shown.lock();
         let (table, last) = &mut *shown;
-        // A table that cannot be read changes nothing, and neither does one without the mount, which ends then.
+        // An unreadable table changes nothing, nor does a table without the mount, because then the
+        // mount is ending.
         let Ok(Some(options)) = options_of(table, &self.device) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! `buttress umount DIRECTORY`: unmounts, and waits for the server where this was its last mount.
+//! `buttress umount DIRECTORY`: unmounts, and after the last mount waits for the server.
 
 use std::path::{Path, PathBuf};
 
@@ -73,7 +73,7 @@ impl Subcommand for Umount {
 }
 
 impl Umount {
-    /// Refuses to end a server whose image was deleted.
+    /// Refuses to unmount if the image was deleted and the server would end.
     fn mind_images(
         &self,
         server: &Known,
@@ -82,7 +82,7 @@ impl Umount {
         context: &Context,
     ) -> Result<()> {
         if server.shown_by(mounts).count() > 1 {
-            // Another directory shows the volume still.
+            // Another directory still shows the volume.
             return Ok(());
         }
         match server.fate_of_images(&mount.directory) {
@@ -99,7 +99,7 @@ impl Umount {
     }
 }
 
-/// The mount of this program on a directory.
+/// Returns the mount of this program on a directory.
 fn mount_of<'a>(mounts: &'a [Mounted], directory: &Path) -> Result<&'a Mounted> {
     let shown = directory.display();
     let resolved = places::resolved(directory).unwrap_or_else(|| directory.to_owned());
@@ -134,7 +134,8 @@ fn mount_of<'a>(mounts: &'a [Mounted], directory: &Path) -> Result<&'a Mounted> 
     }
 }
 
-/// Waits until a server that was unmounted has ended, or has committed where other directories show its volume.
+/// Waits until the server of an unmounted directory has ended or, if other directories show its
+/// volume, has committed.
 fn wait(server: Known, context: &Context) -> Result<()> {
     let mounts = places::all();
     let image = server.text("image").unwrap_or_default().to_owned();

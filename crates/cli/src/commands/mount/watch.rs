@@ -1,19 +1,21 @@
-//! A small process beside a server, which outlives it.
+//! A small process beside a server, which outlives the server.
 //!
-//! A server that closed itself in cannot unmount, and one that was killed cannot either: the mount would stay, and answer everything
-//! with an error. So a process of its own waits for the server. It is told over its standard input:
+//! A server that has restricted itself cannot unmount, and neither can a killed server: its mount
+//! would stay, and answer each request with an error. Therefore another process waits for the end
+//! of the server. It receives requests on its standard input:
 //!
-//! | it reads | it |
+//! | Input | Action |
 //! |---|---|
 //! | `u` | unmounts every directory that shows the volume; if a directory is busy, sends pending writes to the server and detaches the mount |
-//! | `k`, a process, an address | answers with the kind of shutdown that stands there in the memory of that process, or [`NO_KIND`] for any other number |
-//! | `s` | calls syncfs(2) on the mount, so that the kernel sends the server what it keeps, and answers with a byte |
-//! | the end | the server is gone: detaches its mounts that are still there |
+//! | `k`, a process, an address | answers with the kind of shutdown at that address of the process' memory, or [`NO_KIND`] for any other number |
+//! | `s` | calls syncfs(2) on the mount, so that the kernel sends its cached changes to the server, and answers with a byte |
+//! | end of input | the server has ended: detaches its remaining mounts |
 //!
-//! Mounts are found by their device, not by a directory. Several directories may show a volume, and the first directory
-//! may show another volume by then.
+//! Mounts are found by their device, not by a directory, because several directories may show a
+//! volume, and the first directory may later show another volume.
 //!
-//! It opens nothing of the image, and tells nothing of a process' memory but whether one of three numbers is at a place.
+//! The process does not open the image. Of another process' memory, it only discloses which of
+//! three numbers, if any, is at an address.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
@@ -28,7 +30,8 @@ use rustix::io::Errno;
 
 use crate::mounted::places::{self, Mounted};
 
-/// Names the device of the mounts that are watched, and their image, to the process that does.
+/// Environment variable with the device of the watched mounts and their image, for the watching
+/// process.
 const VARIABLE: &str = "BUTTRESS_WATCHES_MOUNT";
 
 /// The mount that a process watches.
@@ -63,7 +66,8 @@ impl Watched {
         })
     }
 
-    /// The directories that show it, the last one first. A directory that another mount covers is left out.
+    /// Returns the directories that show the volume, the latest first. A directory that another
+    /// mount covers is omitted.
     fn directories(&self) -> Vec<PathBuf> {
         let mounts = places::all();
         let is_it = |mount: &&Mounted| {
@@ -75,16 +79,16 @@ impl Watched {
     }
 }
 
-/// There is no kind of shutdown there, or nothing that can be read.
+/// The address has no kind of shutdown, or cannot be read.
 const NO_KIND: u8 = 255;
 const KINDS: u32 = 3;
 
-/// The watching process, as its server has it.
+/// The server's handle of the watching process.
 #[derive(Debug)]
 pub(super) struct Watch(Child);
 
 impl Watch {
-    /// Starts one.
+    /// Starts the process.
     pub(super) fn start(watched: &Watched) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         let child = Command::new(program)
@@ -100,7 +104,7 @@ impl Watch {
         Ok(Self(child))
     }
 
-    /// The kind of shutdown that stands at an address of a process' memory.
+    /// Returns the kind of shutdown at an address of a process' memory.
     pub(super) fn kind_at(&mut self, process: u32, address: u64) -> Option<u32> {
         let mut question = vec![b'k'];
         question.extend(process.to_ne_bytes());
@@ -114,13 +118,13 @@ impl Watch {
             .map(u32::from)
     }
 
-    /// The number of the process.
+    /// Returns the process number.
     pub(super) fn process(&self) -> u32 {
         self.0.id()
     }
 
-    /// Has it call syncfs(2) on the mount, and waits until that has returned. Without the process, or without a directory that it may
-    /// open, nothing happens.
+    /// Requests a syncfs(2) on the mount, and waits until it has returned. If the process has
+    /// ended, or can open no directory of the mount, nothing happens.
     pub(super) fn sync(&mut self) {
         let asked = self.0.stdin.as_mut().map(|input| input.write_all(b"s"));
         if let (Some(Ok(())), Some(output)) = (asked, self.0.stdout.as_mut()) {
@@ -128,10 +132,10 @@ impl Watch {
         }
     }
 
-    /// Has it unmount, and waits until that was tried.
+    /// Requests an unmount, and waits for the attempt.
     pub(super) fn unmount(&mut self) {
         if let Some(mut input) = self.0.stdin.take() {
-            // Where it is gone, the mount goes when this process does.
+            // If the watching process has ended, the mount ends with this process.
             let _ = input.write_all(b"u");
         }
         let _ = self.0.wait();
@@ -150,9 +154,9 @@ pub(super) fn wanted() -> Option<Watched> {
     Watched::of_text(&std::env::var_os(VARIABLE)?)
 }
 
-/// Watches.
+/// Runs the watching process.
 pub(super) fn run(watched: &Watched) {
-    // A process group of its own: what ends the server by a key must not end this.
+    // A separate session: a signal from the terminal to the server must not end this process.
     let _ = rustix::process::setsid();
     let (mut input, mut word) = (std::io::stdin(), [0]);
     let is_asked = loop {
@@ -179,7 +183,7 @@ pub(super) fn run(watched: &Watched) {
     }
 }
 
-/// Unmounts; where the mount is busy, has what programs wrote sent to the server and detaches it.
+/// Unmounts. If the mount is busy, sends pending writes to the server and detaches the mount.
 fn end(directory: &Path) {
     if unmount(directory, false).is_ok() {
         return;
@@ -188,14 +192,14 @@ fn end(directory: &Path) {
     let _ = unmount(directory, true);
 }
 
-/// Has the kernel send what it keeps to the server.
+/// Makes the kernel send its cached changes to the server.
 fn sync(directory: &Path) {
     if let Ok(open) = std::fs::File::open(directory) {
         let _ = rustix::fs::syncfs(&open);
     }
 }
 
-/// Syncs the volume by one of its directories, and answers.
+/// Syncs the volume through one of its directories, and answers.
 fn answer_sync(watched: &Watched) -> std::io::Result<()> {
     if let Some(directory) = watched.directories().first() {
         sync(directory);
@@ -204,7 +208,7 @@ fn answer_sync(watched: &Watched) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Answers which kind of shutdown stands in another process' memory.
+/// Answers with the kind of shutdown in another process' memory.
 fn answer_kind(input: &mut impl std::io::Read) -> std::io::Result<()> {
     let (mut process, mut address) = ([0; 4], [0; 8]);
     input.read_exact(&mut process)?;
@@ -220,11 +224,13 @@ fn answer_kind(input: &mut impl std::io::Read) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether what is mounted on a directory answers with the errors of a server that is gone.
+/// Returns whether the mount on a directory fails with the errors of an ended server.
 ///
-/// The end of the server's pipe is seen before the last of its descriptors is closed: until then the kernel answers from what it
-/// remembers, and keeps requests waiting. So it is told to ask the server. A request that waits when the connection breaks ends with
-/// `ECONNABORTED`, one that was given to a ring of the server with `ECANCELED`, a later one with `ENOTCONN`; a mount that somebody else made there meanwhile answers well.
+/// The end of the server's pipe arrives before the last of its descriptors is closed. Until then
+/// the kernel answers from its cache and keeps requests waiting, so the call requires an answer of
+/// the server. When the connection breaks, a waiting request fails with `ECONNABORTED`, one in a
+/// ring of the server with `ECANCELED`, and a later one with `ENOTCONN`. If another process has
+/// mounted something else there meanwhile, the call succeeds.
 fn is_dead(directory: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     let asked = statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::MODE);

@@ -1,7 +1,7 @@
-//! `receive --dump`: what a stream does, one line a command, as btrfs-progs prints it.
+//! `receive --dump`: the commands of a stream, one line each, in the format of btrfs-progs.
 //!
-//! It is printed while it arrives; of the file data only the length is shown. What is damaged ends the dump with an error that
-//! names the command and the byte; the lines before it are printed.
+//! Lines are printed while the stream arrives; for file data, only the length is shown. Damage ends
+//! the dump with an error that names the command and the byte; the previous lines are printed.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use super::json;
 use crate::context::Context;
 use crate::output::json::ArrayWriter;
 
-/// Lines are written in pieces of about this size, or when the input has to be waited for.
+/// Approximate size of a write of lines; a wait for input also causes a write.
 const OUTPUT_BYTES: usize = 64 << 10;
 
 pub(super) fn text(mut decoder: Decoder<File>, context: &Context) -> Result<()> {
@@ -45,7 +45,7 @@ pub(super) fn as_json(mut decoder: Decoder<File>, context: &Context) -> Result<(
             Ok(Some(frame)) => array.element(&json::element(&frame))?,
             Ok(None) => return Ok(array.finish()?),
             Err(error) => {
-                // The document stays one that can be read; the exit code says that it is not all.
+                // The document stays valid; the exit code reports that it is incomplete.
                 array.finish()?;
                 return Err(error.into());
             }

@@ -1,6 +1,7 @@
 //! `buttress subvolume show IMAGE[:/path]`, in the format of `btrfs subvolume show`.
 //!
-//! One difference: `Send time` is the time of sending, or `-`; btrfs-progs prints the creation time there.
+//! In one field the commands differ: `Send time` is the time of sending, or `-`; btrfs-progs prints
+//! the creation time there.
 
 use std::ffi::OsString;
 use std::io::Write;

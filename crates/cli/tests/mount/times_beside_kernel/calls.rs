@@ -179,7 +179,8 @@ fn by_map(file: &File, writes: Option<&Call>) -> Result<()> {
         Some(_) => ProtFlags::READ | ProtFlags::WRITE,
         None => ProtFlags::READ,
     };
-    // SAFETY: the map is used for one byte of a file that nobody else changes, and goes before this returns.
+    // SAFETY: the map is used for one byte of a file that no other process changes, and is unmapped
+    // before the return.
     unsafe {
         let at = rustix::mm::mmap(std::ptr::null_mut(), SECTOR, kinds, MapFlags::SHARED, file, 0)?;
         let byte = at.cast::<u8>();
