@@ -1,5 +1,6 @@
 //! The state that edits of any tree need: the extent tree, delayed references, block groups, pins, and the superblock's fields.
 
+use crate::balancing::Balancing;
 use crate::block_groups::{BlockGroups, Group};
 use crate::device_space::Devices;
 use crate::pins::{Hold, Pins, Readers};
@@ -60,6 +61,8 @@ pub struct Core {
     pub nodes_addressed: u64,
     /// The replacement of a device that is under way.
     pub replacing: Option<Replacing>,
+    /// The balance that is in progress or paused.
+    pub balancing: Option<Balancing>,
     /// Why the host gave no space when it was asked last; `None` where it did.
     pub host_failure: Option<buttress_device::IoError>,
     /// The last address that a full host was asked for.

@@ -25,7 +25,7 @@
 //! | `log_state`, `removed_names` | the logged parts of an inode; removed names |
 //! | `block_groups`, `free_ranges`, `device_space` | free space of block groups and devices |
 //! | `pins`, `reserved_ahead` | freed space that must wait; space reserved for data ahead of writes |
-//! | `quotas`, `replacing` | changes of quotas; the replacement in progress |
+//! | `quotas`, `replacing`, `balancing` | changes of quotas; the replacement in progress; the balance in progress or paused |
 //! | `memory`, `uncommitted` | dirty memory, as a part of the cache's budget; changes that a crash would lose now |
 //! | `environment`, `workers` | the time and uuids; threads that work when they are woken |
 //! | `need`, `worst_case`, `allowance` | an edit's need; the most nodes of an edit; the nodes it took, compared with its need |
@@ -53,6 +53,7 @@
 //! | `trimming` | devices discard space that nothing uses |
 //! | `relocation` | everything in a set of block groups moves to new places |
 //! | `replacement` | a device that takes another's place: its item, the commit that ends it |
+//! | `balance` | the block groups that a balance moves, and its item in the root tree |
 //! | `returning` | a device that missed commits: its own state is kept until it has the volume's |
 //! | `recount` | ledgers against trees, in builds with debug assertions |
 //! | `views`, `quiesce` | states that never change; a view together with the delayed references |
@@ -80,6 +81,8 @@
 mod allowance;
 mod background;
 pub mod backing;
+pub mod balance;
+pub mod balancing;
 pub mod block_groups;
 pub mod checksums;
 mod chunks;
@@ -147,6 +150,7 @@ pub mod waiting_names;
 mod workers;
 mod worst_case;
 
+pub use balance::balance_item;
 pub use data_options::DataOptions;
 pub use engine::Engine;
 pub use environment::{Environment, SystemEnvironment};

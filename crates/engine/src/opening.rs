@@ -1,11 +1,13 @@
 //! Opening a volume for writing: what is refused, and what is loaded.
 //!
-//! Refused by name: states that a writer would break or that it does not keep yet (an interrupted
-//! balance, a replacement without its target, relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
+//! Refused by name: states that a writer would break or that it does not keep yet (a replacement without its target,
+//! relocation trees, a change by btrfstune that was cut off), images of metadata, and features that are
 //! not written (zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds). A bad primary
 //! superblock is not refused: the next commit writes it anew. Everything else is loaded lazily: block group items at once, the free
 //! space of a group when it is needed.
 
+use super::balance::balance_item;
+use super::balancing::Balancing;
 use super::block_groups::BlockGroups;
 use super::core_state::Core;
 use super::loading::load_block_groups;
@@ -28,7 +30,7 @@ use crate::removed_names::NameChanges;
 use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
 use buttress_accounts::delayed_references::DelayedReferences;
-use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, TreeId, Uuid};
+use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use buttress_locks::{Excused, Mutex};
@@ -128,6 +130,7 @@ impl Engine {
         let log = PendingLog::read(&filesystem)?;
         let mut running = load(&filesystem)?;
         running.core.replacing = replacing;
+        running.core.balancing = balance_item(&filesystem)?.map(Balancing::recorded);
         if let Some(log) = &log {
             running.keep_log_blocks(log)?;
         }
@@ -199,13 +202,6 @@ fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<Writi
         }));
     }
     let root_tree = filesystem.root_tree();
-    let balance = Key::new(ObjectId::BALANCE, ItemType::TEMPORARY_ITEM, 0);
-    if root_tree.get(&balance)?.is_some() {
-        return Ok(Some(WritingRefusal::State {
-            name: "an interrupted balance",
-            remedy: MOUNT,
-        }));
-    }
     let relocation = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
     let mut cursor = root_tree.cursor(buttress_tree::ReadAhead::None);
     cursor.seek(&relocation)?;
@@ -309,6 +305,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             unrecorded_ranges: 0,
             nodes_addressed: 0,
             replacing: None,
+            balancing: None,
             host_failure: None,
             asked_host_at: 0,
             has_new_chunk: false,
