@@ -10,17 +10,19 @@
 //! tables. From the start to the end, new chunks have the profile that the balance converts to. A balance visits only
 //! block groups that existed at its start: a new chunk has a higher address than any of them.
 //!
-//! This module leaves out moving a block group, which is a job above.
+//! [`job`] moves the chosen block groups one after another.
 //!
 //! Source: btrfs-balance(8); the behaviour of Linux 6.18 as tests compare it.
 
 pub mod admission;
 pub mod choice;
+pub mod job;
 
 use crate::balancing::Balancing;
-use crate::block_groups::{BlockGroups, Group, Purpose};
+use crate::block_groups::{BlockGroups, Group};
 use crate::engine::Engine;
 use crate::loading::load_block_groups;
+use crate::relocation::TargetProfiles;
 use crate::running::Running;
 use admission::{Facts, admit};
 use buttress_format::{BalanceItem, ByteCount, CompatRo, Incompat, Logical, TreeId};
@@ -43,6 +45,15 @@ pub fn balance_item(filesystem: &Filesystem) -> Result<Option<BalanceItem>> {
         tree: TreeId::ROOT,
         error,
     })?))
+}
+
+/// Returns the profiles that a balance converts to. New chunks get them, also while the balance is paused.
+pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
+    TargetProfiles {
+        data: item.data.target_profile(),
+        metadata: item.metadata.target_profile(),
+        system: item.system.target_profile(),
+    }
 }
 
 /// Returns the block groups that a new balance with this item would move on a volume that is open for reading.
@@ -124,6 +135,7 @@ impl Engine {
             });
             choice
         };
+        self.set_target_profiles(targets(&item));
         self.commit()?;
         Ok(choice)
     }
@@ -132,9 +144,16 @@ impl Engine {
     /// to move.
     ///
     /// # Errors
-    /// [`BalanceRefusal::NotInProgress`]; a refusal of Linux's.
+    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; a refusal of Linux's.
     pub fn resume_balance(&self) -> Result<Choice> {
-        let item = self.balance().ok_or(BalanceRefusal::NotInProgress)?;
+        let item = {
+            let running = self.shared.running.lock();
+            match running.core.balancing.filter(|balancing| !balancing.ends) {
+                None => return Err(BalanceRefusal::NotInProgress.into()),
+                Some(balancing) if balancing.runs => return Err(BalanceRefusal::Running.into()),
+                Some(balancing) => balancing.item,
+            }
+        };
         self.plan_balance(&choice::resumed(item))
     }
 
@@ -154,6 +173,7 @@ impl Engine {
             balancing.ends = true;
             balancing.is_changed = true;
         }
+        self.set_target_profiles(TargetProfiles::default());
         self.commit()?;
         Ok(())
     }
@@ -186,13 +206,11 @@ impl Running {
         })?;
         self.core.balancing = match balancing.ends {
             true => None,
-            false => Some(Balancing::recorded(balancing.item)),
+            false => Some(Balancing {
+                is_changed: false,
+                ..balancing
+            }),
         };
         Ok(())
-    }
-
-    /// Returns the profile that a balance converts new chunks for this purpose to.
-    pub(crate) fn balance_target(&self, purpose: Purpose) -> Option<buttress_format::Profile> {
-        self.core.balancing?.target(purpose)
     }
 }

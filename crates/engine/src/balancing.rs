@@ -1,7 +1,6 @@
 //! The balance in progress or paused, as the running transaction has it.
 
-use crate::block_groups::Purpose;
-use buttress_format::{BalanceItem, Profile};
+use buttress_format::BalanceItem;
 
 /// A balance, as the running transaction has it.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +10,8 @@ pub struct Balancing {
     pub(crate) is_changed: bool,
     /// Whether the next commit removes the item.
     pub(crate) ends: bool,
+    /// Whether a thread is moving block groups.
+    pub(crate) runs: bool,
 }
 
 impl Balancing {
@@ -20,17 +21,7 @@ impl Balancing {
             item,
             is_changed: false,
             ends: false,
+            runs: false,
         }
-    }
-
-    /// Returns the profile that the balance converts to: new chunks for this purpose get it, also while the balance is
-    /// paused.
-    pub(crate) fn target(&self, purpose: Purpose) -> Option<Profile> {
-        let arguments = match purpose {
-            Purpose::Data => &self.item.data,
-            Purpose::Metadata => &self.item.metadata,
-            Purpose::System => &self.item.system,
-        };
-        arguments.target_profile().filter(|_| !self.ends)
     }
 }

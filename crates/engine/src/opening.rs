@@ -6,7 +6,7 @@
 //! superblock is not refused: the next commit writes it anew. Everything else is loaded lazily: block group items at once, the free
 //! space of a group when it is needed.
 
-use super::balance::balance_item;
+use super::balance::{balance_item, targets};
 use super::balancing::Balancing;
 use super::block_groups::BlockGroups;
 use super::core_state::Core;
@@ -167,6 +167,9 @@ impl Engine {
             }),
             holders: None,
         };
+        if let Some(item) = engine.balance() {
+            engine.set_target_profiles(targets(&item));
+        }
         Ok(Opening { engine, log })
     }
 }

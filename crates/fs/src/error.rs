@@ -588,7 +588,7 @@ impl Error {
             Self::Name(_) => number::EINVAL,
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
             Self::BalanceRefused(refusal) => match refusal {
-                BalanceRefusal::InProgress => number::EINPROGRESS,
+                BalanceRefusal::InProgress | BalanceRefusal::Running => number::EINPROGRESS,
                 BalanceRefusal::NotInProgress => number::ENOTCONN,
                 _ => number::EINVAL,
             },

@@ -11,6 +11,7 @@
 //!
 //! Source: btrfs-balance(8), section "Filters".
 
+use buttress_exact::Exact as _;
 use buttress_format::{
     BalanceArgumentFlags as Filter, BalanceArguments, BalanceFlags, BalanceItem, BlockGroupFlags, ByteCount,
     DeviceId, Logical, Physical,
@@ -31,11 +32,20 @@ pub struct Candidate {
     pub stripes: Vec<(DeviceId, Physical)>,
 }
 
+/// A block group that passed all filters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The block group.
+    pub group: Candidate,
+    /// The number of block groups that were compared with the filters up to this one.
+    pub considered: usize,
+}
+
 /// The block groups that a balance moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Chosen block groups, in the order in which they are moved.
-    pub groups: Vec<Candidate>,
+    pub groups: Vec<Chosen>,
     /// The number of block groups on the volume.
     pub considered: usize,
 }
@@ -44,7 +54,7 @@ impl Choice {
     /// Returns the number of bytes to move, without copies and parity.
     #[must_use]
     pub fn bytes(&self) -> ByteCount {
-        let used = self.groups.iter().map(|group| group.used);
+        let used = self.groups.iter().map(|chosen| chosen.group.used);
         // Clamp: extents do not overlap in a 64-bit address space.
         used.fold(ByteCount::ZERO, ByteCount::saturating_add)
     }
@@ -120,23 +130,25 @@ impl Kind {
 pub fn choose(item: &BalanceItem, mut candidates: Vec<Candidate>) -> Choice {
     candidates.sort_by_key(|candidate| core::cmp::Reverse(candidate.start));
     let considered = candidates.len();
-    let mut groups: Vec<Candidate> = candidates
+    let mut groups: Vec<Chosen> = candidates
         .into_iter()
-        .filter(|candidate| passes(item, candidate))
+        .zip(1_usize..)
+        .filter(|(candidate, _)| passes(item, candidate))
+        .map(|(group, considered)| Chosen { group, considered })
         .collect();
     for kind in Kind::ALL {
         let (least, most) = limits(kind.filters(item));
-        let is_kind = |group: &Candidate| Kind::of(group.flags) == Some(kind);
-        let found = u64::try_from(groups.iter().filter(|group| is_kind(group)).count());
+        let is_kind = |chosen: &Chosen| Kind::of(chosen.group.flags) == Some(kind);
+        let found = u64::try_from(groups.iter().filter(|chosen| is_kind(chosen)).count());
         // Clamp: a count in memory is below the bound of any limit.
         let found = found.unwrap_or(u64::MAX).min(most);
         let mut left = if found < least { 0 } else { found };
-        groups.retain(|group| {
-            if !is_kind(group) {
+        groups.retain(|chosen| {
+            if !is_kind(chosen) {
                 return true;
             }
             let is_in = left > 0;
-            left = left.checked_sub(1).unwrap_or_default();
+            left = left.exact_sub(u64::from(is_in));
             is_in
         });
     }

@@ -55,7 +55,7 @@ fn device_count(profile: Profile, available: usize) -> Option<(usize, usize)> {
 }
 
 impl Running {
-    /// The profile of new chunks for a purpose: the target of a balance, else the most redundant one that its chunks have.
+    /// The profile of new chunks for a purpose: the most redundant one that its chunks have.
     pub fn profile_for(&self, purpose: Purpose) -> (BlockGroupFlags, Profile) {
         const ORDER: [Profile; 9] = [
             Profile::Raid1C4,
@@ -72,13 +72,9 @@ impl Running {
         let types = groups()
             .next()
             .map_or(purpose.flag(), |group| group.flags & BlockGroupFlags::TYPES);
-        let of_groups = || {
-            let has = |profile: &Profile| groups().any(|group| group.flags.profile() == Some(*profile));
-            ORDER.into_iter().find(has)
-        };
-        let profile = self
-            .balance_target(purpose)
-            .or_else(of_groups)
+        let profile = ORDER
+            .into_iter()
+            .find(|profile| groups().any(|group| group.flags.profile() == Some(*profile)))
             .unwrap_or(Profile::Single);
         (types, profile)
     }

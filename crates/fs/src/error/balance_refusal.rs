@@ -14,6 +14,9 @@ pub enum BalanceRefusal {
     /// No balance is in progress or paused.
     #[error("no balance is in progress")]
     NotInProgress,
+    /// Another thread or process runs the balance.
+    #[error("the balance is already running")]
+    Running,
     /// Block groups of data and metadata together have one set of filters.
     #[error(
         "balance: data and metadata share block groups on this volume, so -d and -m must both be given with the same filters"

@@ -43,11 +43,8 @@ fn starts(flags: BalanceFlags, filters: BalanceArguments, volume: Vec<Candidate>
         system: filters,
     };
     let choice = choose(&item, volume);
-    choice
-        .groups
-        .iter()
-        .map(|group| group.start.get() / GIB)
-        .collect()
+    let starts = choice.groups.iter().map(|chosen| chosen.group.start.get() / GIB);
+    starts.collect()
 }
 
 fn with(flags: Filter, change: impl FnOnce(&mut BalanceArguments)) -> BalanceArguments {
@@ -228,5 +225,7 @@ fn bytes_and_considered_groups_are_counted() {
     };
     let choice = choose(&item, volume());
     assert_eq!(choice.considered, 7);
+    let considered: Vec<usize> = choice.groups.iter().map(|chosen| chosen.considered).collect();
+    assert_eq!(considered, [3, 4, 5]);
     assert_eq!(choice.bytes().get(), GIB / 4 + GIB / 2);
 }
