@@ -1,6 +1,7 @@
 //! The state that edits of any tree need: the extent tree, delayed references, block groups, pins,
 //! and superblock fields.
 
+use crate::balancing::Balancing;
 use crate::block_groups::{BlockGroups, Group};
 use crate::device_space::Devices;
 use crate::pins::{Hold, Pins, Readers};
@@ -63,6 +64,8 @@ pub struct Core {
     pub nodes_addressed: u64,
     /// The device replacement in progress.
     pub replacing: Option<Replacing>,
+    /// The balance that is in progress or paused.
+    pub balancing: Option<Balancing>,
     /// The reason why the host refused the last request for space; `None` if it granted the space.
     pub host_failure: Option<buttress_device::IoError>,
     /// The end of the last range for which a full host was asked.

@@ -88,6 +88,7 @@ impl Running {
             || self.core.superblock_changed
             || self.has_device_errors()
             || self.has_replacement_change()
+            || self.has_balance_change()
             || self
                 .trees
                 .values()
@@ -128,6 +129,7 @@ impl Running {
         self.remove_empty_groups()?;
         self.record_device_errors()?;
         self.record_replacement()?;
+        self.record_balance()?;
         // The superblock names these trees whether or not they changed.
         for id in [TreeId::FS, TreeId::DEVICE, TreeId::CHECKSUM] {
             self.open_tree(id)?;

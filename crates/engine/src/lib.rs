@@ -27,7 +27,7 @@
 //! | `log_state`, `removed_names` | the logged parts of an inode; removed names |
 //! | `block_groups`, `free_ranges`, `device_space` | free space of block groups and devices |
 //! | `pins`, `reserved_ahead` | freed space that may not be reused yet; space reserved for data ahead of writes |
-//! | `quotas`, `replacing` | changes of quotas; the replacement in progress |
+//! | `quotas`, `replacing`, `balancing` | changes of quotas; the replacement in progress; the balance in progress or paused |
 //! | `memory`, `uncommitted` | dirty memory, as a part of the cache's budget; changes that a crash would lose now |
 //! | `environment`, `workers` | the time and uuids; background threads |
 //! | `need`, `worst_case`, `allowance` | an edit's need; the most nodes of an edit; the nodes it took, compared with its need |
@@ -57,6 +57,7 @@
 //! | `trimming` | discards unused space of devices |
 //! | `tuning` | changes fields that only the superblock holds |
 //! | `relocation` | moves everything in a set of block groups to new addresses |
+//! | `balance` | chooses the block groups that a balance moves, and keeps its item in the root tree |
 //! | `replacement` | starts, records and ends the replacement of a device |
 //! | `returning` | brings a device that missed commits up to date, and keeps its own state until then |
 //! | `recount` | recounts ledgers against trees, in builds with debug assertions |
@@ -86,6 +87,8 @@
 mod allowance;
 mod background;
 pub mod backing;
+pub mod balance;
+pub mod balancing;
 pub mod block_groups;
 pub mod checksums;
 mod chunks;
@@ -157,6 +160,7 @@ pub mod waiting_names;
 mod workers;
 mod worst_case;
 
+pub use balance::balance_item;
 pub use data_options::DataOptions;
 pub use engine::Engine;
 pub use environment::{Environment, SystemEnvironment};

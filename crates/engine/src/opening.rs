@@ -1,12 +1,14 @@
 //! Opening a volume for writing: loads its state, and refuses volumes that must not be written.
 //!
 //! Opening refuses states that a writer would break or does not support yet, and names them. Such
-//! states are an interrupted balance, a replacement without its target, relocation trees, an
-//! interrupted change by btrfstune, and metadata images. Also refused are features that are not
+//! states are a replacement without its target, relocation trees, an interrupted change by btrfstune,
+//! and metadata images. Also refused are features that are not
 //! written: zoned, RAID stripe tree, extent tree v2, remap tree, unknown compat_ro bits, seeds. A
 //! bad primary superblock is not refused, because the next commit rewrites it. Opening reads the
 //! block group items at once. It reads the free space of a group when an allocation needs it.
 
+use super::balance::{balance_item, targets};
+use super::balancing::Balancing;
 use super::block_groups::BlockGroups;
 use super::core_state::Core;
 use super::loading::load_block_groups;
@@ -30,7 +32,7 @@ use crate::steps::Steps;
 use crate::trees::{LiveTree, OpenTrees};
 use crate::tuning::Tuning;
 use buttress_accounts::delayed_references::DelayedReferences;
-use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, ObjectId, TreeId, Uuid};
+use buttress_format::{ByteCount, Generation, Incompat, ItemType, Key, Logical, TreeId, Uuid};
 use buttress_fs::error::{Error, Result, WritingRefusal};
 use buttress_fs::filesystem::Filesystem;
 use buttress_locks::{Excused, Mutex};
@@ -132,6 +134,7 @@ impl Engine {
         let log = PendingLog::read(&filesystem)?;
         let mut running = load(&filesystem)?;
         running.core.replacing = replacing;
+        running.core.balancing = balance_item(&filesystem)?.map(Balancing::recorded);
         if let Some(log) = &log {
             running.keep_log_blocks(log)?;
         }
@@ -170,6 +173,9 @@ impl Engine {
             }),
             holders: None,
         };
+        if let Some(item) = engine.balance() {
+            engine.set_target_profiles(targets(&item));
+        }
         Ok(Opening { engine, log })
     }
 }
@@ -205,13 +211,6 @@ fn find_refusal(filesystem: &Filesystem, in_memory: bool) -> Result<Option<Writi
         }));
     }
     let root_tree = filesystem.root_tree();
-    let balance = Key::new(ObjectId::BALANCE, ItemType::TEMPORARY_ITEM, 0);
-    if root_tree.get(&balance)?.is_some() {
-        return Ok(Some(WritingRefusal::State {
-            name: "an interrupted balance",
-            remedy: MOUNT,
-        }));
-    }
     let relocation = Key::new(TreeId::TREE_RELOCATION.object_id(), ItemType::ROOT_ITEM, 0);
     let mut cursor = root_tree.cursor(buttress_tree::ReadAhead::None);
     cursor.seek(&relocation)?;
@@ -316,6 +315,7 @@ fn load(filesystem: &Filesystem) -> Result<Running> {
             unrecorded_ranges: 0,
             nodes_addressed: 0,
             replacing: None,
+            balancing: None,
             host_failure: None,
             asked_host_at: 0,
             tuning: Tuning::default(),

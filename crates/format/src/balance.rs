@@ -4,7 +4,7 @@
 //! Source: btrfs-balance(8), section "Filters"; on-disk format documentation, section "Balance
 //! item".
 
-use crate::block_group::BlockGroupFlags;
+use crate::block_group::{BlockGroupFlags, Profile};
 use crate::item_error::ItemError;
 use crate::key::{ItemType, Key};
 use crate::raw;
@@ -130,6 +130,24 @@ pub struct BalanceArguments {
 }
 
 impl BalanceArguments {
+    /// No filter.
+    pub const NONE: Self = Self {
+        flags: BalanceArgumentFlags::empty(),
+        profiles: BlockGroupFlags::empty(),
+        usage_min: 0,
+        usage_max: 0,
+        device: DeviceId::new(0),
+        physical_start: Physical::MIN,
+        physical_end: Physical::MIN,
+        logical_start: Logical::MIN,
+        logical_end: Logical::MIN,
+        target: BlockGroupFlags::empty(),
+        limit_min: 0,
+        limit_max: 0,
+        stripes_min: 0,
+        stripes_max: 0,
+    };
+
     fn from_raw(raw: &RawBalanceArguments) -> Self {
         Self {
             flags: BalanceArgumentFlags::from_bits_retain(raw.flags.get()),
@@ -147,6 +165,53 @@ impl BalanceArguments {
             stripes_min: raw.stripes_min.get(),
             stripes_max: raw.stripes_max.get(),
         }
+    }
+
+    /// Sets the filter of the greatest fill, in per cent.
+    #[must_use]
+    pub const fn with_usage(self, percent: u32) -> Self {
+        Self {
+            flags: self
+                .flags
+                .difference(BalanceArgumentFlags::USAGE_RANGE)
+                .union(BalanceArgumentFlags::USAGE),
+            usage_min: percent,
+            usage_max: 0,
+            ..self
+        }
+    }
+
+    /// Sets the filter of the greatest number of block groups.
+    #[must_use]
+    pub const fn with_limit(self, groups: u32) -> Self {
+        Self {
+            flags: self
+                .flags
+                .difference(BalanceArgumentFlags::LIMIT_RANGE)
+                .union(BalanceArgumentFlags::LIMIT),
+            limit_min: groups,
+            limit_max: 0,
+            ..self
+        }
+    }
+
+    /// Sets the profile to convert to.
+    #[must_use]
+    pub fn with_target(self, profile: Profile) -> Self {
+        Self {
+            flags: self.flags | BalanceArgumentFlags::CONVERT,
+            target: profile.flag().profile_in_set(),
+            ..self
+        }
+    }
+
+    /// Returns the profile to convert to, where the flag `CONVERT` is set and the target is one profile.
+    #[must_use]
+    pub fn target_profile(&self) -> Option<Profile> {
+        self.flags
+            .contains(BalanceArgumentFlags::CONVERT)
+            .then(|| self.target.only_profile_of_set())
+            .flatten()
     }
 
     /// Returns the maximum fill in per cent if the flag `USAGE` is set.

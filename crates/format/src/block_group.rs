@@ -75,6 +75,25 @@ impl BlockGroupFlags {
         None
     }
 
+    /// The profile as one bit of a set of profiles, as balance items have them; single has a bit there. Several bits of
+    /// an invalid combination stay as they are.
+    #[must_use]
+    pub const fn profile_in_set(self) -> Self {
+        let profile = self.intersection(Self::PROFILES);
+        if profile.is_empty() {
+            return Self::AVAIL_ALLOC_BIT_SINGLE;
+        }
+        profile
+    }
+
+    /// The only profile of a set of profiles; `None` for several, for none, and with other bits.
+    #[must_use]
+    pub fn only_profile_of_set(self) -> Option<Profile> {
+        Profile::ALL
+            .into_iter()
+            .find(|profile| profile.flag().profile_in_set() == self)
+    }
+
     /// Returns the type as btrfs-progs names it: `Data`, `Metadata`, `System` or `Data+Metadata`.
     /// Other combinations of bits return `unknown`.
     #[must_use]
@@ -406,6 +425,20 @@ mod tests {
             flags: U64::new(flags),
         };
         BlockGroupItem::parse(&key, raw.as_bytes()).map_err(|error| error.problem)
+    }
+
+    #[test]
+    fn each_profile_has_one_bit_in_a_set() {
+        let mut all = BlockGroupFlags::empty();
+        for profile in Profile::ALL {
+            let bit = (BlockGroupFlags::DATA | profile.flag()).profile_in_set();
+            assert_eq!(bit.bits().count_ones(), 1);
+            assert!(!all.intersects(bit), "{profile}");
+            assert_eq!(bit.only_profile_of_set(), Some(profile));
+            all |= bit;
+        }
+        assert_eq!(all.only_profile_of_set(), None);
+        assert_eq!(BlockGroupFlags::empty().only_profile_of_set(), None);
     }
 
     #[test]

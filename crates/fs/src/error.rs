@@ -9,6 +9,7 @@
 //! [`Error::kind`] returns the kind. Only [`Error::errno`] maps errors to numbers of the operating
 //! system.
 
+mod balance_refusal;
 mod corruption;
 
 use crate::location::Location;
@@ -19,6 +20,7 @@ use core::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use balance_refusal::BalanceRefusal;
 pub use buttress_exact::defect::{self, Defect};
 pub use corruption::Corruption;
 
@@ -180,6 +182,9 @@ pub enum Error {
     /// The volume is in a state, or has a feature, that forbids writing.
     #[error(transparent)]
     WritingRefused(#[from] WritingRefusal),
+    /// A balance cannot start, resume or end.
+    #[error(transparent)]
+    BalanceRefused(#[from] BalanceRefusal),
     /// The log of changes synced after the last commit cannot be replayed.
     #[error(
         "the pending log (root {logical}) cannot be replayed: {cause}. The volume is readable in the state of its last commit. To write to it, run `buttress rescue zero-log`, which deletes the log and the changes that were synced since this commit"
@@ -460,6 +465,8 @@ mod number {
     pub(super) const ENOSPC: i32 = 28;
     pub(super) const EDQUOT: i32 = 122;
     pub(super) const EMLINK: i32 = 31;
+    pub(super) const ENOTCONN: i32 = 107;
+    pub(super) const EINPROGRESS: i32 = 115;
     pub(super) const EROFS: i32 = 30;
     pub(super) const EINVAL: i32 = 22;
     pub(super) const ENAMETOOLONG: i32 = 36;
@@ -576,6 +583,11 @@ impl Error {
             Self::SnapshotOfDirty { .. } => number::EAGAIN,
             Self::Name(_) => number::EINVAL,
             Self::WritingRefused(_) | Self::WritingStopped { .. } => number::EROFS,
+            Self::BalanceRefused(refusal) => match refusal {
+                BalanceRefusal::InProgress | BalanceRefusal::Running => number::EINPROGRESS,
+                BalanceRefusal::NotInProgress => number::ENOTCONN,
+                _ => number::EINVAL,
+            },
             Self::Defect(_) => number::EIO,
             Self::DamagedLog { cause, .. } | Self::NotMoved { cause, .. } => cause.errno(),
             Self::NotDropped { failures } => failures

@@ -1,0 +1,216 @@
+//! Balances: the block groups to move, and the item in the root tree that makes a balance resumable.
+//!
+//! | step | what is durable after it |
+//! |---|---|
+//! | [start](Engine::start_balance) | the item, before any block group is moved |
+//! | pause, crash | the item stays: this program or Linux resumes the balance with the item's filters |
+//! | [end](Engine::end_balance) | the item is gone |
+//!
+//! [`choice`] selects block groups by Linux's filters, [`admission`] refuses what Linux refuses. Both are pure functions of
+//! tables. From the start to the end, new chunks have the profile that the balance converts to. A balance visits only
+//! block groups that existed at its start: a new chunk has a higher address than any of them.
+//!
+//! [`job`] moves the chosen block groups one after another.
+//!
+//! Source: btrfs-balance(8); the behaviour of Linux 6.18 as tests compare it.
+
+pub mod admission;
+pub mod choice;
+pub mod job;
+
+use crate::balancing::Balancing;
+use crate::block_groups::{BlockGroups, Group};
+use crate::engine::Engine;
+use crate::loading::load_block_groups;
+use crate::relocation::TargetProfiles;
+use crate::running::Running;
+use admission::{Facts, admit};
+use buttress_format::{BalanceItem, ByteCount, CompatRo, Incompat, Logical, TreeId};
+use buttress_fs::error::{BalanceRefusal, Corruption, Defect, Result};
+use buttress_fs::filesystem::Filesystem;
+use buttress_tree::NonBlocking;
+use buttress_volume::Volume;
+use choice::{Candidate, Choice, choose};
+
+/// Returns the item of a balance that is in progress or paused.
+///
+/// # Errors
+/// The root tree cannot be read, or the item is corrupt.
+pub fn balance_item(filesystem: &Filesystem) -> Result<Option<BalanceItem>> {
+    let Some(found) = filesystem.root_tree().get(&BalanceItem::KEY)? else {
+        return Ok(None);
+    };
+    let item = BalanceItem::parse(&BalanceItem::KEY, found.data());
+    Ok(Some(item.map_err(|error| Corruption::Item {
+        tree: TreeId::ROOT,
+        error,
+    })?))
+}
+
+/// Returns the profiles that a balance converts to. New chunks get them, also while the balance is paused.
+pub(crate) fn targets(item: &BalanceItem) -> TargetProfiles {
+    TargetProfiles {
+        data: item.data.target_profile(),
+        metadata: item.metadata.target_profile(),
+        system: item.system.target_profile(),
+    }
+}
+
+/// Returns the block groups that a new balance with this item would move on a volume that is open for reading.
+///
+/// # Errors
+/// A refusal of Linux's; block groups cannot be read.
+pub fn plan_unwritten(filesystem: &Filesystem, item: &BalanceItem) -> Result<Choice> {
+    let superblock = filesystem.superblock();
+    let tree_id = match superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+        true => TreeId::BLOCK_GROUP,
+        false => TreeId::EXTENT,
+    };
+    let volume = filesystem.volume();
+    let groups = load_block_groups(tree_id, &filesystem.tree(tree_id)?, volume)?;
+    let candidates = candidates(&groups, volume)?;
+    let is_mixed = superblock.incompat.contains(Incompat::MIXED_GROUPS);
+    let devices = usize::try_from(superblock.num_devices).unwrap_or(usize::MAX);
+    admit(item, &Facts::new(devices, is_mixed, &candidates))?;
+    Ok(choose(item, candidates))
+}
+
+/// Returns every block group as the filters see it.
+fn candidates(groups: &BlockGroups, volume: &Volume) -> Result<Vec<Candidate>> {
+    let map = volume.chunk_map();
+    let candidate = |group: &Group| {
+        let start = Logical::new(group.start);
+        let mapped = map.find(start).filter(|mapped| mapped.start() == start);
+        let mapped =
+            mapped.ok_or_else(|| Defect::new("a block group has no chunk").with("start", group.start))?;
+        Ok(Candidate {
+            start,
+            length: ByteCount::new(group.length),
+            used: ByteCount::new(group.used),
+            flags: group.flags,
+            stripes: mapped
+                .chunk()
+                .stripes
+                .iter()
+                .map(|stripe| (stripe.device, stripe.physical))
+                .collect(),
+        })
+    };
+    groups.iter().map(candidate).collect()
+}
+
+impl Engine {
+    /// Returns the balance that is in progress or paused.
+    #[must_use]
+    pub fn balance(&self) -> Option<BalanceItem> {
+        let running = self.shared.running.lock();
+        let balancing = running.core.balancing.filter(|balancing| !balancing.ends);
+        balancing.map(|balancing| balancing.item)
+    }
+
+    /// Returns the block groups that a new balance with this item would move, in the order in which it would move them.
+    /// Counts uncommitted chunks too.
+    ///
+    /// # Errors
+    /// A refusal of Linux's.
+    pub fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
+        self.start_to_look().plan_balance(item)
+    }
+
+    /// Starts a balance: its item is durable when this returns, and new chunks get its profiles. Returns the block groups to
+    /// move.
+    ///
+    /// # Errors
+    /// [`BalanceRefusal::InProgress`]; a refusal of Linux's; the commit fails.
+    pub fn start_balance(&self, item: BalanceItem) -> Result<Choice> {
+        let choice = {
+            let mut running = self.shared.running.lock();
+            if running.core.balancing.is_some() {
+                return Err(BalanceRefusal::InProgress.into());
+            }
+            let choice = running.plan_balance(&item)?;
+            running.core.balancing = Some(Balancing {
+                is_changed: true,
+                ..Balancing::recorded(item)
+            });
+            choice
+        };
+        self.set_target_profiles(targets(&item));
+        self.commit()?;
+        Ok(choice)
+    }
+
+    /// Resumes the balance that is paused, as Linux does: filters leave out what was already moved. Returns the block groups
+    /// to move.
+    ///
+    /// # Errors
+    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; a refusal of Linux's.
+    pub fn resume_balance(&self) -> Result<Choice> {
+        let item = {
+            let running = self.shared.running.lock();
+            match running.core.balancing.filter(|balancing| !balancing.ends) {
+                None => return Err(BalanceRefusal::NotInProgress.into()),
+                Some(balancing) if balancing.runs => return Err(BalanceRefusal::Running.into()),
+                Some(balancing) => balancing.item,
+            }
+        };
+        self.plan_balance(&choice::resumed(item))
+    }
+
+    /// Ends the balance, finished or cancelled: its item is gone when this returns.
+    ///
+    /// # Errors
+    /// [`BalanceRefusal::NotInProgress`]; the commit fails.
+    pub fn end_balance(&self) -> Result<()> {
+        {
+            let mut running = self.shared.running.lock();
+            let balancing = running
+                .core
+                .balancing
+                .as_mut()
+                .filter(|balancing| !balancing.ends);
+            let balancing = balancing.ok_or(BalanceRefusal::NotInProgress)?;
+            balancing.ends = true;
+            balancing.is_changed = true;
+        }
+        self.set_target_profiles(TargetProfiles::default());
+        self.commit()?;
+        Ok(())
+    }
+}
+
+impl Running {
+    fn plan_balance(&self, item: &BalanceItem) -> Result<Choice> {
+        let core = &self.core;
+        let candidates = candidates(&core.groups, core.forest.volume())?;
+        let is_mixed = core.has(Incompat::MIXED_GROUPS);
+        let facts = Facts::new(core.devices.rooms.len(), is_mixed, &candidates);
+        admit(item, &facts)?;
+        Ok(choose(item, candidates))
+    }
+
+    /// Returns whether the root tree's item of the balance is out of date.
+    pub fn has_balance_change(&self) -> bool {
+        self.core.balancing.is_some_and(|balancing| balancing.is_changed)
+    }
+
+    /// Brings the balance's item up to date. A block that is missing ends it before anything changed.
+    pub fn record_balance(&mut self) -> Result<()> {
+        let Some(balancing) = self.core.balancing.filter(|balancing| balancing.is_changed) else {
+            return Ok(());
+        };
+        self.reach(TreeId::ROOT, &BalanceItem::KEY)?;
+        NonBlocking::lifted(|| match balancing.ends {
+            true => self.remove(TreeId::ROOT, &BalanceItem::KEY).map(|_| ()),
+            false => self.put(TreeId::ROOT, &BalanceItem::KEY, &balancing.item.to_bytes()),
+        })?;
+        self.core.balancing = match balancing.ends {
+            true => None,
+            false => Some(Balancing {
+                is_changed: false,
+                ..balancing
+            }),
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! A balance under way: block group after block group, until its end, a pause or a cancellation.
+//!
+//! A block group for which there is no space is passed over and reported, as Linux does. Any other failure ends the balance.
+//! A pause keeps the item in the root tree; the end and a cancellation remove it. Block groups that were moved stay moved.
+
+use super::choice::Choice;
+use crate::engine::Engine;
+use crate::relocation::{RelocationOptions, RelocationSummary};
+use buttress_exact::{Exact as _, u64_of};
+use buttress_format::{ByteCount, Logical};
+use buttress_fs::error::{BalanceRefusal, Error, Result};
+use buttress_fs::progress::Progress;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// A handle on a balance under way: its counters, and the requests to pause or to cancel it. Clones are the same balance.
+#[derive(Clone, Debug, Default)]
+pub struct BalanceControl {
+    progress: Progress,
+    is_cancelled: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    expected: AtomicU64,
+    considered: AtomicU64,
+    relocated: AtomicU64,
+}
+
+/// How far a balance is, in block groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalanceCounts {
+    /// Those to move.
+    pub expected: u64,
+    /// Those that were compared with the filters so far.
+    pub considered: u64,
+    /// Those that were moved.
+    pub relocated: u64,
+}
+
+impl BalanceControl {
+    /// Returns the control of a balance that has not begun. The progress counts bytes; cancelling it pauses the balance.
+    #[must_use]
+    pub fn new(progress: Progress) -> Self {
+        Self {
+            progress,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the progress in bytes.
+    #[must_use]
+    pub const fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Asks the balance to stop and to stay resumable.
+    pub fn pause(&self) {
+        self.progress.cancel();
+    }
+
+    /// Asks the balance to end.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::SeqCst);
+        self.progress.cancel();
+    }
+
+    /// Returns the flag that makes a pause a cancellation, for callers that can only set a flag, such as signal handlers.
+    #[must_use]
+    pub fn cancellation(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_cancelled)
+    }
+
+    /// Returns how far the balance is.
+    #[must_use]
+    pub fn counts(&self) -> BalanceCounts {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        BalanceCounts {
+            expected: count(&self.counters.expected),
+            considered: count(&self.counters.considered),
+            relocated: count(&self.counters.relocated),
+        }
+    }
+}
+
+/// How a run of a balance ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceEnd {
+    /// All block groups were visited.
+    Finished,
+    /// It was paused, and can be resumed.
+    Paused,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// A block group that stays for lack of space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotRelocated {
+    /// Its start.
+    pub group: Logical,
+    /// Bytes that its content takes.
+    pub used: ByteCount,
+}
+
+/// What a run of a balance did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalanceSummary {
+    /// How it ended.
+    pub end: BalanceEnd,
+    /// Block groups.
+    pub counts: BalanceCounts,
+    /// Block groups that stay for lack of space.
+    pub without_space: Vec<NotRelocated>,
+    /// What was moved.
+    pub moved: RelocationSummary,
+}
+
+/// The balance is not running any more, whatever happened.
+struct Runs<'a>(&'a Engine);
+
+impl Drop for Runs<'_> {
+    fn drop(&mut self) {
+        let mut running = self.0.shared.running.lock();
+        if let Some(balancing) = &mut running.core.balancing {
+            balancing.runs = false;
+        }
+    }
+}
+
+impl Engine {
+    /// Runs the balance that was [started](Self::start_balance) or [resumed](Self::resume_balance) until its end, a pause or a
+    /// cancellation. At most `bytes_per_second` bytes are moved in a second.
+    ///
+    /// # Errors
+    /// [`BalanceRefusal::NotInProgress`], [`BalanceRefusal::Running`]; any failure of a move except lack of space, which ends
+    /// the balance.
+    pub fn run_balance(
+        &self,
+        choice: &Choice,
+        bytes_per_second: Option<u64>,
+        control: &BalanceControl,
+    ) -> Result<BalanceSummary> {
+        let runs = self.begin_to_run()?;
+        let options = RelocationOptions {
+            progress: control.progress.clone(),
+            bytes_per_second,
+        };
+        control.progress.expect(choice.bytes());
+        let expected = u64_of(choice.groups.len());
+        control.counters.expected.store(expected, Ordering::Relaxed);
+        let mut summary = BalanceSummary {
+            end: BalanceEnd::Finished,
+            counts: BalanceCounts::default(),
+            without_space: Vec::new(),
+            moved: RelocationSummary::default(),
+        };
+        let moved = self.move_groups(choice, &options, control, &mut summary);
+        drop(runs);
+        summary.end = match &moved {
+            Err(Error::Cancelled) if control.is_cancelled.load(Ordering::SeqCst) => BalanceEnd::Cancelled,
+            Err(Error::Cancelled) => BalanceEnd::Paused,
+            _ => BalanceEnd::Finished,
+        };
+        if summary.end != BalanceEnd::Paused {
+            let ended = self.end_balance();
+            match moved {
+                Ok(()) | Err(Error::Cancelled) => ended?,
+                // The cause of the end counts, not that the item stays.
+                Err(error) => return Err(error),
+            }
+        }
+        summary.counts = control.counts();
+        Ok(summary)
+    }
+
+    fn begin_to_run(&self) -> Result<Runs<'_>> {
+        let mut running = self.shared.running.lock();
+        match &mut running.core.balancing {
+            None => Err(BalanceRefusal::NotInProgress.into()),
+            Some(balancing) if balancing.runs => Err(BalanceRefusal::Running.into()),
+            Some(balancing) => {
+                balancing.runs = true;
+                Ok(Runs(self))
+            }
+        }
+    }
+
+    fn move_groups(
+        &self,
+        choice: &Choice,
+        options: &RelocationOptions,
+        control: &BalanceControl,
+        summary: &mut BalanceSummary,
+    ) -> Result<()> {
+        for chosen in &choice.groups {
+            control.progress.check()?;
+            let considered = u64_of(chosen.considered);
+            control.counters.considered.store(considered, Ordering::Relaxed);
+            let group = &chosen.group;
+            match self.relocate(&[group.start], options) {
+                Ok(moved) => {
+                    control.counters.relocated.fetch_add(1, Ordering::Relaxed);
+                    add(&mut summary.moved, &moved);
+                }
+                Err(Error::NoSpace { .. }) => summary.without_space.push(NotRelocated {
+                    group: group.start,
+                    used: group.used,
+                }),
+                Err(error) => return Err(error),
+            }
+        }
+        let considered = u64_of(choice.considered);
+        control.counters.considered.store(considered, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn add(sum: &mut RelocationSummary, more: &RelocationSummary) {
+    sum.groups = sum.groups.exact_add(more.groups);
+    sum.data_extents = sum.data_extents.exact_add(more.data_extents);
+    sum.data_bytes = sum.data_bytes.exact_add(more.data_bytes);
+    sum.tree_blocks = sum.tree_blocks.exact_add(more.tree_blocks);
+    sum.batches = sum.batches.exact_add(more.batches);
+}

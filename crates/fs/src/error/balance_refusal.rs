@@ -1,0 +1,55 @@
+//! Why a balance cannot start, resume or end.
+
+use buttress_format::Profile;
+
+/// Why a balance cannot start, resume or end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BalanceRefusal {
+    /// A balance is in progress or paused.
+    #[error(
+        "a balance is in progress or paused; run `buttress balance resume` to continue it, or `buttress balance cancel` to end it"
+    )]
+    InProgress,
+    /// No balance is in progress or paused.
+    #[error("no balance is in progress")]
+    NotInProgress,
+    /// Another thread or process runs the balance.
+    #[error("the balance is already running")]
+    Running,
+    /// Block groups of data and metadata together have one set of filters.
+    #[error(
+        "balance: data and metadata share block groups on this volume, so -d and -m must both be given with the same filters"
+    )]
+    MixedFilters,
+    /// The target is no profile.
+    #[error("balance: convert of {kind}: no profile (found the bits 0x{target:x})")]
+    TargetInvalid {
+        /// The type of block groups.
+        kind: &'static str,
+        /// The bits of the target.
+        target: u64,
+    },
+    /// The volume has too few devices for the target.
+    #[error(
+        "balance: convert of {kind} to {profile}: too few devices (found {found}, expected at least {expected})"
+    )]
+    TooFewDevices {
+        /// The type of block groups.
+        kind: &'static str,
+        /// The target.
+        profile: Profile,
+        /// How many devices it needs.
+        expected: usize,
+        /// How many devices the volume has.
+        found: usize,
+    },
+    /// The target has no second copy.
+    #[error(
+        "balance: convert of {kind} to a profile without a second copy: it reduces redundancy; to accept that, give --force"
+    )]
+    ReducesRedundancy {
+        /// The type of block groups.
+        kind: &'static str,
+    },
+}
