@@ -371,7 +371,7 @@ pub enum BlockGroupProblem {
         objectid: u64,
     },
     /// The number of bytes in use exceeds the block group's length.
-    #[error("block group uses {used_bytes} bytes of {length_bytes}")]
+    #[error("block group has {used_bytes} used bytes, expected at most {length_bytes}")]
     UsedExceedsLength {
         /// Bytes in use.
         used_bytes: u64,

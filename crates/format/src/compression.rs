@@ -173,7 +173,7 @@ pub enum CompressionError {
     #[error("no memory for a zstd decoder")]
     ZstdMemory,
     /// The first number of an LZO extent, its total length, does not fit the extent.
-    #[error("LZO total length is {total_bytes}, but the extent is {stored_bytes} bytes long")]
+    #[error("LZO total length is {total_bytes}, expected at most the extent's {stored_bytes} bytes")]
     LzoTotalLength {
         /// The total length that the extent states.
         total_bytes: u32,
@@ -181,7 +181,7 @@ pub enum CompressionError {
         stored_bytes: usize,
     },
     /// An LZO extent ends before or inside the length field of a segment.
-    #[error("LZO segment length at byte {offset} lies outside the {total_bytes} bytes of the extent")]
+    #[error("LZO segment length at byte {offset} is outside of the extent's {total_bytes} bytes")]
     LzoHeaderCut {
         /// The offset of the segment's length field.
         offset: usize,

@@ -279,7 +279,7 @@ impl DeviceExtent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceProblem {
     /// The bytes in use exceed the device's size.
-    #[error("device uses {used_bytes} bytes of {total_bytes}")]
+    #[error("device item has {used_bytes} used bytes, expected at most {total_bytes}")]
     UsedExceedsTotal {
         /// Bytes that chunks cover.
         used_bytes: u64,

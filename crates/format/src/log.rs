@@ -47,7 +47,7 @@ impl DirLogRange {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogProblem {
     /// A logged range ends before it begins.
-    #[error("a logged range from {first} to {last} ends before it begins")]
+    #[error("a logged range from {first} to {last} ends before its start")]
     RangeBackwards {
         /// The key's offset.
         first: u64,

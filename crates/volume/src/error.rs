@@ -184,7 +184,7 @@ pub enum Corruption {
         error: LayoutError,
     },
     /// No chunk maps an address.
-    #[error("logical range [{logical}, +{length}) is not mapped by any chunk")]
+    #[error("no chunk maps the logical range [{logical}, +{length})")]
     Unmapped {
         /// The first address without a chunk.
         logical: Logical,
@@ -236,7 +236,7 @@ pub enum Corruption {
     },
     /// Two device items of one id or one uuid differ.
     #[error(
-        "device item {device} has uuid {uuid}, but device {other_device} with uuid {other_uuid} is known"
+        "device item {device} has uuid {uuid}, which contradicts device {other_device} with uuid {other_uuid}"
     )]
     DeviceItemsDisagree {
         /// Id in the item.

@@ -7,7 +7,7 @@ use crate::block_group::Profile;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkProblem {
     /// The chunk's sector size is not the volume's.
-    #[error("chunk has a sector size of {chunk_bytes} bytes, the volume {volume_bytes}")]
+    #[error("chunk has a sector size of {chunk_bytes} bytes, expected {volume_bytes}")]
     SectorSize {
         /// The sector size in the chunk.
         chunk_bytes: u32,
@@ -23,7 +23,7 @@ pub enum ChunkProblem {
         sector_bytes: u32,
     },
     /// The chunk has more stripe units than an index of 32 bits can number.
-    #[error("chunk is {length_bytes} bytes long, the limit is {limit_bytes}")]
+    #[error("chunk is {length_bytes} bytes long, expected at most {limit_bytes}")]
     TooLong {
         /// The length.
         length_bytes: u64,
@@ -49,7 +49,7 @@ pub enum ChunkProblem {
         flags: u64,
     },
     /// No type bit is set.
-    #[error("chunk type 0x{flags:x} names none of data, metadata, system")]
+    #[error("chunk type is 0x{flags:x}, expected data, metadata or system")]
     TypeMissing {
         /// The type and profile bits.
         flags: u64,

@@ -43,7 +43,7 @@ pub enum Lzo1xError {
     },
     /// A copy does not fit the buffer.
     #[error(
-        "an instruction before byte {offset} copies {copy_bytes} bytes to {content_bytes}, beyond {limit_bytes}"
+        "an instruction before byte {offset} copies {copy_bytes} bytes to {content_bytes}, past the limit of {limit_bytes}"
     )]
     OutputFull {
         /// The position in the stream after the instruction.

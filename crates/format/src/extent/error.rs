@@ -41,7 +41,7 @@ pub enum ExtentProblem {
         offset_bytes: usize,
     },
     /// A tree block has a reference of data, or data has a reference of a tree block.
-    #[error("inline reference {item_type} does not fit extent flags 0x{flags:x}")]
+    #[error("inline reference {item_type} is not valid for extent flags 0x{flags:x}")]
     ReferenceKind { item_type: ItemType, flags: u64 },
     /// The types of inline references are not in order.
     #[error("inline reference {item_type} comes after {previous}")]

@@ -30,7 +30,7 @@ pub enum FileExtentProblem {
         file_offset: u64,
     },
     /// The length of plain inline content differs from the item's length field.
-    #[error("{content_bytes} bytes of inline content, but ram_bytes is {ram_bytes}")]
+    #[error("ram_bytes is {ram_bytes}, expected {content_bytes} bytes of inline content")]
     InlineLengthMismatch {
         /// The number of bytes after the head.
         content_bytes: usize,

@@ -81,7 +81,7 @@ pub enum BlockProblem {
     #[error("{count} items, expected at most {most}")]
     TooManyItems { count: u32, most: usize },
     /// The keys are not in ascending order.
-    #[error("slot {slot}: key {key} does not come after {previous}")]
+    #[error("slot {slot}: key {key} is not greater than the key before it, {previous}")]
     KeyOrder { slot: usize, previous: Key, key: Key },
     /// A pointer names address 0.
     #[error("slot {slot}: pointer to address 0")]
@@ -94,7 +94,7 @@ pub enum BlockProblem {
         sector_bytes: u32,
     },
     /// A pointer names a newer generation than that of its own block.
-    #[error("slot {slot}: pointer of generation {generation} in a block of generation {own}")]
+    #[error("slot {slot}: pointer generation is {generation}, expected at most {own}")]
     PointerGeneration {
         slot: usize,
         generation: Generation,
@@ -108,7 +108,9 @@ pub enum BlockProblem {
         expected_bytes: u64,
     },
     /// An item's data overlaps the item heads.
-    #[error("slot {slot}: data begins at {start_bytes}, the item heads end at {heads_end_bytes}")]
+    #[error(
+        "slot {slot}: data starts at {start_bytes}, expected at least {heads_end_bytes}, the end of the item heads"
+    )]
     DataOverlapsHeads {
         slot: usize,
         start_bytes: u64,

@@ -38,7 +38,7 @@ pub enum WriteRefusal {
         length: ByteCount,
     },
     /// A device was opened for reading only.
-    #[error("{device} was opened read-only; open it for writing")]
+    #[error("{device} is open read-only; open it for writing")]
     ReadOnlyDevice {
         /// The device's name.
         device: Arc<str>,

@@ -188,9 +188,9 @@ impl MountWishes {
                 self.data.max_inline = ByteCount::new(parse_size(value).map_err(anyhow::Error::msg)?);
             }
             "commit" => {
-                let seconds: u64 = value.parse().context("not a number of seconds")?;
+                let seconds: u64 = value.parse().context("invalid number of seconds")?;
                 if seconds == 0 {
-                    bail!("0 seconds between commits");
+                    bail!("the commit interval is 0 seconds (expected at least 1)");
                 }
                 self.commit_interval = Duration::from_secs(seconds);
             }

@@ -53,7 +53,7 @@ pub(crate) enum ArrayDamage {
         offset_bytes: usize,
     },
     /// A chunk has no stripes.
-    #[error("a chunk without stripes in sys_array at offset {offset_bytes}")]
+    #[error("the chunk in sys_array at offset {offset_bytes} has no stripes")]
     NoStripes {
         /// Offset of the chunk in the array.
         offset_bytes: usize,
