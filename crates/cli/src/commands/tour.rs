@@ -123,7 +123,7 @@ impl Printer<'_> {
             if self.made.is_empty() {
                 writeln!(
                     out,
-                    "{:<NAME_WIDTH$} {:>TIME_WIDTH$}  what it did",
+                    "{:<NAME_WIDTH$} {:>TIME_WIDTH$}  result",
                     "step", "time"
                 )?;
             }

@@ -31,7 +31,7 @@ fn a_volume_is_made_from_a_directory_changed_checked_and_kept() {
         "project",
         "before to after",
         "largest-file-shared: ",
-        "bad blocks passed over",
+        "damaged blocks skipped",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }

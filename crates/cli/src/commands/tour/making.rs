@@ -61,10 +61,10 @@ impl Making {
             ("take a read-only snapshot", Self::snapshot_before),
             ("change files", Self::change),
             ("share a file's extents", Self::share),
-            ("map them", Self::map),
+            ("map its extents", Self::map),
             ("delete a directory", Self::delete),
             ("take another snapshot", Self::snapshot_after),
-            ("delete a snapshot that was emptied", Self::drop_snapshot),
+            ("delete an emptied subvolume", Self::drop_snapshot),
             ("sync a directory, cut the power", Self::cut_power),
             ("check every cross-reference", Self::check),
         ]
@@ -216,7 +216,7 @@ impl Making {
             self.files.remove(0);
         }
         Ok(format!(
-            "{changed} appended to and overwritten in the middle{renamed}"
+            "{changed} files appended to and overwritten in the middle{renamed}"
         ))
     }
 
@@ -239,7 +239,7 @@ impl Making {
         copy.copy_range(&source, FileOffset::MIN, ByteCount::new(bytes), FileOffset::MIN)?;
         filesystem.sync()?;
         Ok(format!(
-            "{}, {}, is /project/{} too",
+            "{}, {}, cloned to /project/{}",
             path.escape_ascii(),
             Units::default().text(bytes),
             SHARED_FILE.escape_ascii()
@@ -279,7 +279,7 @@ impl Making {
         };
         let removed = remove_all(filesystem, root, name, &Progress::new())?;
         filesystem.sync()?;
-        Ok(format!("/project/{}: {removed} names", name.escape_ascii()))
+        Ok(format!("/project/{}: {removed} names removed", name.escape_ascii()))
     }
 
     fn snapshot_after(&mut self) -> Result<String> {
@@ -304,7 +304,7 @@ impl Making {
         filesystem.drop_deleted_subvolumes(&Progress::new())?;
         filesystem.sync()?;
         Ok(format!(
-            "{removed} names of /scratch, then the subvolume and its tree"
+            "{removed} names in /scratch removed, then the subvolume and its tree"
         ))
     }
 

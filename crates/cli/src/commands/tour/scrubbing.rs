@@ -42,7 +42,7 @@ impl Tour {
         let faults = filesystem.volume().faults().total();
         ensure!(faults == 0, "{faults} bad blocks were left");
         Ok(format!(
-            "{} errors corrected, none left: every copy is whole",
+            "{} errors corrected, no error left in any copy",
             first.corrected_errors
         ))
     }

@@ -29,22 +29,22 @@ pub(super) type Step = fn(&mut Tour) -> Result<String>;
 
 /// The steps in their order.
 pub(super) const STEPS: &[(&str, Step)] = &[
-    ("open it", Tour::open),
+    ("open the volume", Tour::open),
     ("list its subvolumes", Tour::list_subvolumes),
-    ("go through all directories", Tour::walk),
+    ("list all directories", Tour::walk),
     ("read and verify every file", Tour::read_files),
     ("verify every metadata block", Tour::verify_blocks),
-    ("see where the space went", Tour::space),
-    ("see what snapshots would give back", Tour::give_back),
+    ("show the space by profile", Tour::space),
+    ("compute the space of deletions", Tour::give_back),
     ("send a snapshot", Tour::send_full),
-    ("send what changed to the next one", Tour::send_changes),
-    ("send it in each mode of read-ahead", Tour::send_read_ahead),
+    ("send an incremental stream", Tour::send_changes),
+    ("send in each read-ahead mode", Tour::send_read_ahead),
 ];
 
 /// Steps that need the volume in a file of its own, to inject faults.
 const ROTTEN: [(&str, Step); 2] = [
-    ("read it with one copy rotten", Tour::read_rotten),
-    ("scrub it whole again", Tour::scrub_rotten),
+    ("read with a damaged copy", Tour::read_rotten),
+    ("scrub and repair it", Tour::scrub_rotten),
 ];
 
 /// State that the steps share.
@@ -356,7 +356,7 @@ impl Tour {
         let faults = filesystem.volume().faults().total();
         ensure!(faults > 0, "no fault was noticed");
         Ok(format!(
-            "{faults} bad blocks passed over, every name and byte is the same"
+            "{faults} damaged blocks skipped, every name and byte is equal"
         ))
     }
 }

@@ -92,7 +92,7 @@ impl Making {
             "of {MESSAGES} names that were synced, {SYNCED} with content, {survived:?} survived"
         );
         Ok(format!(
-            "{} names survived, {} with their content, none that came later; {} logs of {} blocks",
+            "{} synced names survived, {} with content, no later name; {} logs of {} blocks",
             survived.names, survived.with_content, statistics.written, statistics.blocks
         ))
     }
