@@ -101,7 +101,7 @@ impl EntryPath {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Precedence(pub u64);
 
-/// One name of the tree.
+/// A name of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The path of the name.

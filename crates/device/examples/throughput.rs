@@ -1,8 +1,9 @@
-//! Measures the request queue on a file: `cargo run --release -p buttress-device --example throughput -- FILE`.
+//! Measures the request queue on a file: `cargo run --release -p buttress-device --example
+//! throughput -- FILE`.
 //!
-//! Reads the whole file through the page cache (run it twice: the second run is warm), then 16 KiB at random,
-//! warm and with `O_DIRECT`. The yardstick beside each is plain `pread` into one buffer. The figures of
-//! docs/internals/performance.md, section "Device", come from here.
+//! Reads the whole file through the page cache (run it twice: the second run is warm), then 16 KiB
+//! at random, warm and with `O_DIRECT`. The yardstick beside each is plain `pread` into one buffer.
+//! The figures of docs/internals/performance.md, section "Device", come from here.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::unwrap_used,
@@ -47,7 +48,8 @@ fn rate(name: &str, bytes: u64, started: Moment, statistics: Option<QueueStatist
     }
 }
 
-/// Keeps `window` requests under way, started `batch` at a time, and touches every page of what arrives.
+/// Keeps `window` requests under way, started `batch` at a time, and touches every page of what
+/// arrives.
 fn stream(device: &Device, requests: &[ReadRequest], window: usize, batch: usize) -> u64 {
     let mut pending = VecDeque::new();
     let mut batches = requests.chunks(batch);

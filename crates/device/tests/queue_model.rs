@@ -29,8 +29,8 @@ enum Step {
     Batch(Vec<(u64, usize, bool)>, usize),
     Read(u64, usize),
     Write(u64, Vec<u8>),
-    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. The
-    /// others are dropped.
+    /// Writes of (offset, bytes) that do not overlap, and the number of them that are awaited. All
+    /// other writes are dropped.
     Writes(Vec<(u64, Vec<u8>)>, usize),
     Zero(u64, u64),
 }

@@ -117,7 +117,7 @@ impl fmt::Display for Version {
 /// The type of an attribute's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {
-    /// One byte.
+    /// A byte.
     U8,
     /// 4 bytes.
     U32,

@@ -102,7 +102,8 @@ pub struct Metadata {
     pub gid: u32,
     /// The device number of a device node.
     pub device: Option<DeviceNumber>,
-    /// `st_size`: content of files, target of symlinks; for directories twice the length of their names.
+    /// `st_size`: content of files, target of symlinks; for directories twice the length of their
+    /// names.
     pub size: ByteCount,
     /// `st_blocks` times 512: the bytes that the content allocates, before redundancy.
     pub allocated: ByteCount,

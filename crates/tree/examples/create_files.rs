@@ -1,9 +1,10 @@
-//! How long tree edits take when files are created and removed: `cargo run --release --example create_files
-//! --features testing [FILES [keep]]`. With `keep` nothing is removed.
+//! How long tree edits take when files are created and removed: `cargo run --release --example
+//! create_files --features testing [FILES [keep]]`. With `keep` nothing is removed.
 //!
-//! Each file is an inode item, a reference to its name, 2,000 bytes of inline data, and two entries in one of four
-//! directories that take turns: five items. Then all of them are removed again, file by file, in an order that is
-//! not that of creation. Both are timed with no commit between them, so that only the edits are measured.
+//! Each file is an inode item, a reference to its name, 2,000 bytes of inline data, and two entries
+//! in one of four directories that take turns: five items. Then all of them are removed again, file
+//! by file, in an order that is not that of creation. Both are timed with no commit between them,
+//! so that only the edits are measured.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -54,7 +55,8 @@ fn fill(tree: &EditableTree) -> (u64, u64) {
     (leaves, 100 - free * 100 / room.max(1))
 }
 
-/// Time that this thread had a processor, as Linux counts it: other work on the machine does not show.
+/// Time that this thread had a processor, as Linux counts it: other work on the machine does not
+/// show.
 fn cpu_seconds() -> f64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let nanoseconds: u64 = statistics.split(' ').next().unwrap().parse().unwrap();
@@ -80,7 +82,8 @@ fn main() {
         let items: Vec<_> = batch.flat_map(|file| items(file, &inline)).collect();
         let start = cpu_seconds();
         for (key, data) in &items {
-            // Two names with one hash share an item in a real tree; here the second one replaces the first.
+            // Two names with one hash share an item in a real tree; here the second one replaces
+            // the first.
             tree.put(&mut scratch.account, key, data).unwrap();
         }
         insert += cpu_seconds() - start;

@@ -28,7 +28,7 @@
 //! 2. [`EditableTree::freeze`] fixes the state. The next edit may follow at once; it copies the
 //!   blocks that it changes, with the context's next generation. Frozen blocks may also be written
 //!   during a transaction to free memory. An edit that changes such a block copies it to a new
-//!   address. The same transaction must not reuse the old address, because the cache identifies
+//!   address. The transaction must not reuse the old address, because the cache identifies
 //!   blocks by address and generation.
 //! 3. [`Frozen::blocks`] lists the blocks, [`FrozenBlock::seal`] seals each on any thread, the
 //!   caller writes them, and [`Forest::keep_written`] caches them.

@@ -14,7 +14,8 @@
 //! Extents that already cover excluded addresses stay until they are freed. Then the addresses are
 //! not used again.
 //!
-//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader support".
+//! Source: on-disk format documentation, section "Superblock"; btrfs(5), section "Bootloader
+//! support".
 
 use crate::chunk_map::MappedChunk;
 use crate::layout::{Content, Layout, StripeOffset};

@@ -292,8 +292,8 @@ impl Volume {
         self.settle_doubts()
     }
 
-    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by chance, if both
-    /// histories allocated the same addresses.
+    /// Refuses devices of one generation whose root tree blocks differ. Superblocks can be equal by
+    /// chance, if both histories allocated the same addresses.
     fn refuse_diverged(&self, slots: &[Arc<DeviceSlot>]) -> Result<(), Error> {
         let several = slots.iter().filter(|slot| slot.device().is_some()).count() > 1;
         if !several || buttress_faults::on("volume-diverged-devices-accepted") {

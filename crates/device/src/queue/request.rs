@@ -95,7 +95,7 @@ impl Completion {
     }
 }
 
-/// One request inside a dispatch.
+/// A request inside a dispatch.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) length: usize,

@@ -63,7 +63,7 @@ fn entry_at(striped: &Striped, offset: u64) -> Entry {
 #[test]
 fn data_is_read_from_where_the_items_say() {
     let content = content();
-    // One sector for each item makes a tree of several leaves. One item for everything is larger
+    // Items of one sector make a tree of several leaves. A single item is larger
     // than most reads.
     for runs in [&RUNS[..], &[1], &[SECTORS as u64]] {
         for shape in Shape::ALL {

@@ -11,7 +11,7 @@
 //! Left out: preallocated ranges (they become holes), contents that cannot be read, quota groups
 //! and limits, fs-verity. The caller receives a report of everything that was left out.
 //!
-//! The same image yields the same text.
+//! Equal images yield equal text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -65,7 +65,7 @@ pub enum Lost {
     /// An entry that can be read, but has no form in a manifest.
     #[error("{path}: {what}")]
     LeftOut {
-        /// Where.
+        /// The path of the part.
         path: String,
         /// The part that was left out.
         what: &'static str,

@@ -102,7 +102,7 @@ pub(crate) struct Sweep {
     stages: Vec<Stage>,
 }
 
-/// One level of a sweep.
+/// A level of a sweep.
 #[derive(Debug, Default)]
 struct Stage {
     /// The node above whose children come next, with the slot of its first child that is not

@@ -173,7 +173,7 @@ fn one_loss_too_many_is_refused_and_nothing_is_written() {
         };
         let lab = Lab::without(profile, stripes, &missing);
         if profile == Profile::Raid1 {
-            // One of two devices is enough for this write.
+            // This write needs only one of the two devices.
             lab.volume.write(&[extent(0, &[1; 4096])]).unwrap();
             continue;
         }
