@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_sectors_are_joined_and_those_without_checksums_are_left_out() {
+    fn bad_sectors_are_merged_and_unchecked_sectors_skipped() {
         let data = vec![7_u8; 5 * 512];
         let mut packed = Vec::new();
         ChecksumType::Crc32c.compute_sectors(&data, 512, &mut packed);

@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_are_taken_apart_as_the_kernel_does() {
+    fn device_numbers_split_as_in_the_kernel() {
         assert_eq!(
             DeviceNumber::from_raw(0x0010_0003),
             DeviceNumber { major: 1, minor: 3 }

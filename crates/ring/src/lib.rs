@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no io_uring")]
-    fn what_is_no_fuse_device_brings_nothing() {
+    fn ring_on_another_device_delivers_nothing() {
         let Some((_device, mut ring)) = ring() else { return };
         ring.enable().unwrap();
         assert!(ring.request().is_none());

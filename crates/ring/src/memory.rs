@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn request_and_answer_lie_where_the_registration_points() {
+    fn request_and_answer_use_the_registered_addresses() {
         let mut memory = Memory::new(ROOM).unwrap();
         let mut head = [0; size_of::<Head>()];
         head[..HEAD_BYTES].fill(1);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_beyond_the_room_do_not_count() {
+    fn payload_lengths_are_limited_to_the_memory() {
         let mut memory = Memory::new(ROOM).unwrap();
         receive(&mut memory, 2 * HEAD_BYTES + 16, &u32::MAX.to_ne_bytes(), b"");
         assert_eq!(memory.request().payload_bytes, ROOM);

@@ -145,7 +145,7 @@ mod tests {
     /// where old versions of mkfs.btrfs put them: inside the reserved range, over a superblock
     /// copy, and outside both.
     #[test]
-    fn what_lies_on_reserved_bytes_of_a_device_is_kept_out_and_nothing_else() {
+    fn exactly_the_addresses_on_reserved_bytes_are_excluded() {
         let places = [
             0,
             MIB / 16 - 8192,

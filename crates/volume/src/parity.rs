@@ -262,7 +262,7 @@ mod tests {
         }
 
         #[test]
-        fn any_two_lost_blocks_come_back(data in rows()) {
+        fn any_two_lost_blocks_are_rebuilt(data in rows()) {
             let length = data[0].len();
             let (mut p, mut q) = (vec![0; length], vec![0; length]);
             compute_p(data.iter().map(Vec::as_slice), &mut p);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_what_is_needed_gives_nothing() {
+    fn rebuild_fails_without_a_needed_block() {
         let block = [1u8; 4];
         let row = Row {
             data: vec![None, Some(&block), None],

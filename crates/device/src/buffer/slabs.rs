@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_give_back_what_others_took_share_the_memory() {
+    fn threads_return_blocks_of_other_threads() {
         let (sender, receiver) = std::sync::mpsc::channel::<Buffer>();
         std::thread::scope(|scope| {
             scope.spawn(move || {

@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_arch = "x86_64", feature = "sha256-lanes"))]
-    fn sixteens_are_taken_where_the_processor_can() {
+    fn avx512_lanes_hash_sectors_in_groups_of_sixteen() {
         let data = vec![3; 35 * 512];
         let mut out = Vec::new();
         let rest = lanes::compute_sectors(&data, 512, &mut out);

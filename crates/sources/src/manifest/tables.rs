@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_no_text_is_told_with_its_line() {
+    fn large_tables_and_invalid_text_are_reported_with_their_line() {
         let error = |bytes: Vec<u8>| {
             let mut tables = Tables::new(Box::new(std::io::Cursor::new(bytes)));
             loop {

@@ -474,7 +474,7 @@ mod tests {
     proptest::proptest! {
         /// TOML reads back the written text, whatever a name is.
         #[test]
-        fn text_comes_back(value in proptest::prelude::any::<String>()) {
+        fn quoted_text_is_read_back_by_toml(value in proptest::prelude::any::<String>()) {
             let table: toml::Table = toml::from_str(&format!("a = {}", quoted(&value))).unwrap();
             proptest::prop_assert_eq!(table["a"].as_str(), Some(value.as_str()));
         }

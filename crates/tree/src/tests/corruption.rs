@@ -316,7 +316,7 @@ fn a_cycle_of_pointers_ends_at_the_level_check() {
 }
 
 #[test]
-fn keys_past_the_parents_bound_are_refused() {
+fn keys_beyond_the_parents_bound_are_refused() {
     let mut builder = ImageBuilder::new(ImageOptions::default());
     let leaf = |builder: &mut ImageBuilder, numbers: std::ops::Range<u64>| {
         let items: Vec<_> = numbers.map(|number| (key(number), vec![1])).collect();
